@@ -8,8 +8,7 @@ from pathlib import Path
 import walras
 from optimizer.policy import PolicySpec
 from optimizer.registry import names as registered_policies
-from scheduler.core.policy_file import parse_policy
-from scheduler.core.rules import RoundRules
+from scheduler.core.rules import RoundRules, parse_policy
 from walras.errors import ConfigError
 from walras.spec.file_model import load_mapping, nearest_word
 

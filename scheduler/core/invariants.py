@@ -27,9 +27,9 @@ def _check_machines(core: SchedulerCore) -> None:
         shape = ledger.fleet.pools[machine.pool].pool.shape
         cpus, memory = shape.cpus, shape.memory_bytes
         for job_id, devices in machine.holders.items():
-            form = ledger.classes.forms[ledger.class_of(ledger.jobs[job_id]).form]
-            cpus -= form.cpus * len(devices)
-            memory -= form.memory_bytes * len(devices)
+            taken = ledger.classes.shapes[ledger.class_of(ledger.jobs[job_id]).shape]
+            cpus -= taken.cpus * len(devices)
+            memory -= taken.memory_bytes * len(devices)
         assert abs(cpus - machine.free_cpus) < 1e-6, f"{machine.node_id}: cpus {machine.free_cpus}, should be {cpus}"
         assert memory == machine.free_memory_bytes, f"{machine.node_id}: memory {machine.free_memory_bytes}"
         assert machine.free_cpus > -1e-6, f"{machine.node_id}: processors promised twice"
@@ -47,7 +47,7 @@ def _check_pools(core: SchedulerCore) -> None:
 
 
 def _check_jobs(core: SchedulerCore) -> None:
-    """State, place and columns of a job tell the same story; a gang is whole."""
+    """State, place and columns of a job agree; a gang is whole."""
     ledger, columns = core.ledger, core.ledger.columns
     slots = Counter(job.slot for job in ledger)
     assert all(count == 1 for count in slots.values()), "two jobs share a slot"
@@ -58,8 +58,8 @@ def _check_jobs(core: SchedulerCore) -> None:
         assert job.holds == (columns.pool[job.slot] >= 0), f"job {job.job_id}: pool column"
         assert job.safe_steps <= job.steps + 1e-9, f"job {job.job_id}: checkpoint ahead of its steps"
         if job.holds:
-            form = ledger.classes.forms[ledger.classes.classes[int(columns.runs_as[job.slot])].form]
-            assert sum(count for _, count in job.place) == form.counts[int(columns.pool[job.slot])], "a gang in part"
+            shape = ledger.classes.shapes[ledger.classes.classes[int(columns.runs_as[job.slot])].shape]
+            assert sum(count for _, count in job.place) == shape.counts[int(columns.pool[job.slot])], "a gang in part"
             for row, count in job.place:
                 machine = ledger.fleet.machines[row]
                 if machine is not None:
@@ -67,19 +67,21 @@ def _check_jobs(core: SchedulerCore) -> None:
 
 
 def _check_reservations(core: SchedulerCore) -> None:
-    """A claim's holdings are on its machines, and what is missing is counted right."""
+    """A reservation holds what it says on its machines, and what is missing is counted right."""
     cycle, ledger = core.cycle, core.ledger
-    for claim in cycle.claims.values():
-        job = ledger.jobs[claim.job_id]
+    for reservation in cycle.reservations.values():
+        job = ledger.jobs[reservation.job_id]
         assert job.state is not JobState.HELD, f"job {job.job_id} is held and claims a place"
-        for row, wanted in claim.wanted.items():
+        for row, wanted in reservation.wanted.items():
             machine = ledger.fleet.machines[row]
             assert machine is not None, f"claim of job {job.job_id} on a machine that is gone"
             runs_there = any(row == own for own, _ in job.place)
-            held = 0 if runs_there else len(machine.holders.get(claim.job_id, ()))
-            assert held == wanted - claim.needs[row], f"claim of job {job.job_id} on {machine.node_id}"
-            assert claim.job_id in cycle.claims_on[row], f"claim of job {job.job_id} not filed on {machine.node_id}"
+            held = 0 if runs_there else len(machine.holders.get(reservation.job_id, ()))
+            assert held == wanted - reservation.needs[row], f"claim of job {job.job_id} on {machine.node_id}"
+            assert reservation.job_id in cycle.reserved_on[row], (
+                f"claim of job {job.job_id} not filed on {machine.node_id}"
+            )
     for machine in filter(None, ledger.fleet.machines):
-        claims = [cycle.claims[job_id] for job_id in cycle.claims_on.get(machine.row, ())]
-        incomplete = any(claim.exchange and claim.needs[machine.row] > 0 for claim in claims)
-        assert machine.closed == incomplete, f"{machine.node_id}: closed to others {machine.closed}, {claims}"
+        reservations = [cycle.reservations[job_id] for job_id in cycle.reserved_on.get(machine.row, ())]
+        incomplete = any(reservation.preempting and reservation.needs[machine.row] > 0 for reservation in reservations)
+        assert machine.closed == incomplete, f"{machine.node_id}: closed to others {machine.closed}, {reservations}"

@@ -1,24 +1,38 @@
-"""How shares of time become starts and stops. A value: another scheduler's mechanism is other numbers, never a flag."""
+"""The numbers of the round mechanism, and the policy file that sets them, which server and simulator read alike.
 
-from dataclasses import dataclass
+    policy: {name: max_min_fairness, parameters: {aware: true}}
+    rules: {round_s: 360, resolve_min_s: 60}
+
+Rules are a value: another scheduler's mechanism is other numbers, never a flag.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
+
+from optimizer.policy import PolicySpec
+from optimizer.registry import make
+from walras.errors import ConfigError
 
 
 class Backfill(StrEnum):
-    """Who may use places that the first job in line cannot use."""
+    """Which jobs may use places that the first job in the queue cannot use."""
 
     NONE = "none"
     #: Jobs that end, or can be stopped, before the reservation needs the place.
     EASY = "easy"
-    #: Anybody; the first in line is not protected.
+    #: Any job; the first in the queue is not protected.
     FREE = "free"
 
 
-#: Our own mechanism (`rounds.py`): whoever is owed most runs.
+#: Our own mechanism (`cycle/round.py`): the job that is owed most runs.
 OWED = "owed"
+#: Mechanisms that a policy file may name.
+KNOWN_MECHANISMS = (OWED,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +61,7 @@ class RoundRules:
     #: An accelerator whose job ended stays idle until the round ends (other schedulers' mechanism).
     idle_to_round_end: bool = False
     backfill: Backfill = Backfill.EASY
-    #: A challenger must be owed this many times the cost of the exchange more than the incumbent. Under an order: the
+    #: A challenger must be owed this many times the cost of the preemption more than the incumbent. Under an order: the
     #: incumbent must have run this many times that long.
     hysteresis: float = 2.0
     #: Under shares: the part of what a job has received by which it may lag behind its share while others keep the
@@ -81,13 +95,98 @@ class RoundRules:
     #: A rented machine is kept idle this long before it is released.
     rent_keep_s: float = 300.0
     #: After a request for machines that failed, the next one waits: this long, doubled with each failure in a row, at
-    #: most `rent_backoff_max_s`. A machine that comes begins anew.
+    #: most `rent_backoff_max_s`. A machine that joins resets the wait.
     rent_backoff_s: float = 30.0
     rent_backoff_max_s: float = 1800.0
-    #: What may be spent; a job may have a budget of its own besides.
+    #: What may be spent, by project and in all; a job may also have a budget of its own.
     budgets: tuple[Budget, ...] = ()
 
     @property
     def owed_limit_s(self) -> float:
         """Seconds of a gang that are remembered of owed time, either way."""
         return self.owed_limit_rounds * max(self.round_s, 1.0)
+
+
+# ------------------------------------------------------------------------------------------------ the policy file
+
+_RULES = TypeAdapter(RoundRules)
+_NON_NEGATIVE = tuple(field.name for field in fields(RoundRules) if field.type in (int, float))
+
+
+def parse_policy(data: Any) -> tuple[PolicySpec, RoundRules]:
+    """Check a policy file's content. Raises ConfigError (or UnknownPolicyError) naming the field and the fix."""
+    if not isinstance(data, Mapping):
+        raise ConfigError("a policy file is a mapping with `policy` and `rules`", field="policy")
+    _refuse_unknown(data, ("policy", "rules"), "")
+    policy = data.get("policy")
+    if isinstance(policy, str):
+        policy = {"name": policy}
+    if not isinstance(policy, Mapping) or not isinstance(policy.get("name"), str):
+        raise ConfigError("policy: needs a name, such as `policy: {name: max_min_fairness}`", field="policy.name")
+    _refuse_unknown(policy, ("name", "parameters"), "policy.")
+    parameters = policy.get("parameters") or {}
+    if not isinstance(parameters, Mapping):
+        raise ConfigError("policy.parameters: must be a mapping", field="policy.parameters")
+    spec = PolicySpec(policy["name"], dict(parameters))
+    make(spec)  # refuses unknown names and parameters
+    return spec, parse_rules(data.get("rules") or {})
+
+
+def parse_rules(data: Any) -> RoundRules:
+    """Check the `rules` part. Raises ConfigError."""
+    if not isinstance(data, Mapping):
+        raise ConfigError("rules: must be a mapping", field="rules")
+    _refuse_unknown(data, tuple(field.name for field in fields(RoundRules)), "rules.")
+    try:
+        rules = _RULES.validate_python(dict(data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(["rules", *map(str, first["loc"])])
+        raise ConfigError(f"{name}: {first['msg']}", field=name) from None
+    if rules.mechanism not in KNOWN_MECHANISMS:
+        known = ", ".join(KNOWN_MECHANISMS)
+        raise ConfigError(
+            f"rules.mechanism: {rules.mechanism!r} is not known here; known: {known}", field="rules.mechanism"
+        )
+    _check_budgets(data.get("budgets", ()), rules)
+    for name in _NON_NEGATIVE:
+        value = getattr(rules, name)
+        if not value >= 0 or value == float("inf"):
+            raise ConfigError(f"rules.{name}: must be a finite number >= 0, not {value}", field=f"rules.{name}")
+    return rules
+
+
+def _check_budgets(data: Any, rules: RoundRules) -> None:
+    """Each says what it is about, once, and has a limit. Raises ConfigError."""
+    seen: set[str] = set()
+    for place, (raw, budget) in enumerate(zip(data, rules.budgets, strict=True)):
+        name = f"rules.budgets.{place}"
+        if isinstance(raw, Mapping):
+            _refuse_unknown(raw, tuple(field.name for field in fields(Budget)), f"{name}.")
+        limits = [limit for limit in (budget.usd, budget.month_usd) if limit is not None]
+        if not limits:
+            raise ConfigError(f"{name}: needs `usd` or `month_usd`", field=name)
+        if any(not 0 <= limit < float("inf") for limit in limits):
+            raise ConfigError(f"{name}: a limit must be a finite number >= 0, in USD", field=name)
+        if not 0 < budget.warn_at <= 1:
+            raise ConfigError(f"{name}.warn_at: must be above 0 and at most 1", field=f"{name}.warn_at")
+        if budget.project in seen:
+            whose = f"project {budget.project!r}" if budget.project else "the whole cluster"
+            raise ConfigError(f"{name}: a second budget of {whose}", field=name, fix="write both limits in one")
+        seen.add(budget.project)
+
+
+def dump_policy(spec: PolicySpec, rules: RoundRules) -> dict[str, Any]:
+    """The file's content, as plain values."""
+    return {
+        "policy": {"name": spec.name, "parameters": dict(spec.parameters)},
+        "rules": {name: (value.value if name == "backfill" else value) for name, value in asdict(rules).items()},
+    }
+
+
+def _refuse_unknown(data: Mapping[Any, Any], known: tuple[str, ...], prefix: str) -> None:
+    for key in data:
+        if key not in known:
+            near = get_close_matches(str(key), known, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"{prefix}{key}: unknown field", field=f"{prefix}{key}", fix=hint)

@@ -16,8 +16,7 @@ import walras
 from optimizer.policy import PolicySpec
 from scheduler.core.commands import Command
 from scheduler.core.events import Event
-from scheduler.core.policy_file import dump_policy
-from scheduler.core.rules import RoundRules
+from scheduler.core.rules import RoundRules, dump_policy
 from simulator.attempts import WorldParameters
 from simulator.experiment import Experiment, load_experiment, trace_experiment
 from simulator.measured_costs import load_measured_costs

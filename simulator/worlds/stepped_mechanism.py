@@ -66,10 +66,9 @@ class SteppedMechanism(ABC):
 
     def settle(self, cycle: Cycle) -> None:
         """Acts only when a step has ended, a solve was answered, or a reallocation is under way."""
-        if cycle.beat is not None:
-            cycle.beat = None
+        if cycle.due.lockstep_round is not None:
             self.step_ended(cycle)
-        if self._is_solving and not cycle.in_flight:
+        if self._is_solving and not cycle.solves.in_flight:
             self._is_solving = False
             self.decide(cycle)
         self.reallocation.advance(cycle)
@@ -121,14 +120,14 @@ class PlannedMechanism(SteppedMechanism):
         self._placer = placer
 
     def step_ended(self, cycle: Cycle) -> None:
-        ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
+        ledger, (arrived, cycle.backlog.arrived) = cycle.ledger, (cycle.backlog.arrived, [])
         for job_id in arrived:
             if job_id in ledger.jobs:
                 ledger.set_eligible(ledger.jobs[job_id])
         self.request_solve(cycle, lambda: step_problem(cycle, self._ways))
 
     def decide(self, cycle: Cycle) -> None:
-        proposal, jobs = cycle.standing.proposal, cycle.ledger.jobs
+        proposal, jobs = cycle.policy.proposal, cycle.ledger.jobs
         wanted: dict[JobId, tuple[int, int]] = {}
         if proposal is not None:
             for job_id, pool, count in zip(proposal.job_ids, proposal.pool_rows, proposal.counts, strict=True):
@@ -162,7 +161,7 @@ def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
         use_count=count,
         running=holds[job] & (held.pool[slot][job] == pool) & (held.count[slot][job] == count),
     )
-    restart_s = np.array([ledger.restart_s(job, cycle.standing.rules) for job in records])
+    restart_s = np.array([ledger.restart_s(job, cycle.policy.rules) for job in records])
     jobs = replace(plain.jobs, gang=np.where(np.isfinite(gang), gang, 1.0), restart_s=restart_s)
     return replace(plain, jobs=jobs, columns=columns)
 

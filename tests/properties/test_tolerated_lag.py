@@ -187,7 +187,7 @@ def test_lines_are_the_keys_of_those_who_wait(rows: list[tuple[float, float, int
         ledger.columns.priority_class[record.slot] = record.request.priority_class
     discipline, lines = ShareOrdering(ledger, RoundRules(tolerated_lag=part)), JobQueues(ledger)
     lines.clear()
-    discipline.fill_lines(lines)
+    discipline.fill_queues(lines)
     expected: dict[int, list[tuple[QueueKey, JobId]]] = {}
     for record in (each for each in ledger if each.waits):
         for pool_row, key in discipline.keys(record):

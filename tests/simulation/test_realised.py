@@ -53,7 +53,7 @@ def run_asking(gangs: list[int], accelerators: int, until_s: float) -> tuple[Sch
 def test_two_gangs_of_three_on_four_accelerators_realise_three_quarters():
     """The solve is exact and every accelerator is spoken for, but one gang runs at a time: more cannot be had."""
     core, asked = run_asking([3, 3], 4, 3 * 3600.0)
-    proposal = core.ledger.standing.proposal
+    proposal = core.ledger.policy.proposal
     assert proposal.gap < 1e-6
     assert proposal.counts == (3, 3)
     assert sum(count * share for count, share in zip(proposal.counts, proposal.shares, strict=True)) == pytest.approx(4)

@@ -63,9 +63,9 @@ def run(told: Scenario, jobs: list[SimulatedJob]) -> tuple[SimulationResult, set
             if stops and command.job_id in settled:
                 moved.append(f"{command.job_id} at {event.at:.0f}: {command.reason}")
         ledger = core.ledger
-        for job_id in core.cycle.secured & ledger.jobs.keys():
+        for job_id in core.cycle.deadlines.secured & ledger.jobs.keys():
             job = ledger.jobs[job_id]
-            if job.holds and int(ledger.columns.pool[job.slot]) == job.sure_pool and job.revoked is None:
+            if job.holds and int(ledger.columns.pool[job.slot]) == job.deadline_pool and job.revoked is None:
                 settled.add(job_id)
 
     result = Simulation(told, core=core).run(jobs, watch)

@@ -58,7 +58,7 @@ class Comparing(SchedulerCore):
         return commands
 
     def _compare_costs(self, running: list[JobRecord], slots: NDArray[np.int64]) -> None:
-        ledger, rules, columns = self.ledger, self.cycle.standing.rules, self.ledger.columns
+        ledger, rules, columns = self.ledger, self.cycle.policy.rules, self.ledger.columns
         assert ledger.stop_costs_s(slots, rules).tolist() == [ledger.stop_cost_s(job, rules) for job in running]
         assert columns.running_at[slots].tolist() == [job.running_at for job in running]
         assert columns.profiling_until[slots].tolist() == [job.profiling_until for job in running]
@@ -67,13 +67,13 @@ class Comparing(SchedulerCore):
         """By length, speed and restart cost as they are known now, whoever holds the machine and since whenever."""
         ledger = self.ledger
         for machine in ledger.fleet.machines:
-            if machine is not None and ledger.standing is not None:
+            if machine is not None:
                 holders = [ledger.jobs[job_id] for job_id, held in machine.holders.items() for _ in held]
                 anew = sorted(map(self._end, holders))
-                assert expected_ends_on(ledger, machine, ledger.standing.rules) == anew
+                assert expected_ends_on(ledger, machine, ledger.policy.rules) == anew
 
     def _end(self, job: JobRecord) -> float:
-        rate, rules = self.ledger.rate_of(job), self.cycle.standing.rules
+        rate, rules = self.ledger.rate_of(job), self.cycle.policy.rules
         if job.request.steps is None or rate <= 0:
             return inf
         began = job.leased_at + self.ledger.restart_s(job, rules)

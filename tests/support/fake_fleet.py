@@ -111,8 +111,7 @@ class FakeFleet:
         self.log = []
         self.solves.clear()
         self.wake_at = inf
-        assert old.standing is not None
-        self.tell(ev.PolicyChanged(self.at, old.standing.spec, old.standing.rules))
+        self.tell(ev.PolicyChanged(self.at, old.policy.spec, old.policy.rules))
         for state in old.fleet.pools:
             self.tell(ev.PoolDeclared(self.at, state.pool))
         for machine in filter(None, old.fleet.machines):
@@ -176,7 +175,7 @@ class FakeFleet:
         counts = []
         for job_id, row, _ in rows:
             record = self.core.ledger.jobs[job_id]
-            counts.append(self.core.ledger.classes.forms[self.core.ledger.class_of(record).form].counts[row])
+            counts.append(self.core.ledger.classes.shapes[self.core.ledger.class_of(record).shape].counts[row])
         proposal = ev.Proposal(
             pools=tuple(PoolId(p) for p in pools),
             job_ids=tuple(job_id for job_id, _, _ in rows),

@@ -35,7 +35,7 @@ def policy_from_option(text: str, settings: "Sequence[str]") -> "PolicySpec":
 
     spec = PolicySpec(text)
     if any(part in text for part in _LOOKS_LIKE_A_FILE):
-        from scheduler.core.policy_file import parse_policy
+        from scheduler.core.rules import parse_policy
         from walras.spec.file_model import load_mapping
 
         spec, _ = parse_policy(load_mapping(text))

@@ -11,7 +11,6 @@ from itertools import chain
 from math import inf
 
 from scheduler.core.placement.attempt_lifecycle import start_attempt
-from scheduler.core.placement.preemption import MACHINES_MAX, emptiest_machines, unreserved_machines
 from scheduler.core.placement.reservations import (
     NO_CAPACITY,
     UNBOUNDED_CAPACITY,
@@ -23,17 +22,18 @@ from scheduler.core.placement.reservations import (
     settle_reservation,
     shape_of,
 )
+from scheduler.core.placement.search import find_earliest_place
 from scheduler.core.rules import Backfill
-from scheduler.core.state.fleet import FleetMachine, Place, split_gang
+from scheduler.core.state.fleet import Place
 from scheduler.core.state.job_queues import QueueKey
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import expected_ends_on
+from scheduler.core.state.remaining_work import end_if_started_at, ready_at
 from scheduler.core.state.working_set import Cycle, Reservation
 
 #: Jobs of a form looked at for one that may borrow from a reservation.
 BACKFILL_DEPTH = 64
 
-#: The first of a line: its place there, the job, the pool and the form.
+#: The head of a queue: its key, the job, the pool and the shape's row.
 _QueueHead = tuple[QueueKey, JobRecord, int, int]
 
 
@@ -42,13 +42,12 @@ _QueueHead = tuple[QueueKey, JobRecord, int, int]
 
 def fill_free_places(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
-    assert cycle.discipline is not None
-    strict = cycle.discipline.strict or cycle.standing.rules.backfill is Backfill.NONE
-    if not (cycle.stale_pools or strict):
+    strict = cycle.ordering.strict or cycle.policy.rules.backfill is Backfill.NONE
+    if not (cycle.backlog.stale_pools or strict):
         return
-    # Under strict order the head of the line may wait for a pool in which nothing changed, and blocks all the same.
-    pools = cycle.lines.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.stale_pools))
-    cycle.stale_pools.clear()
+    # Under a strict order the head of the queue may wait for a pool in which nothing changed, and still blocks.
+    pools = cycle.queues.busy(range(len(cycle.ledger.fleet.pools)) if strict else sorted(cycle.backlog.stale_pools))
+    cycle.backlog.stale_pools.clear()
     if not pools:
         return
     filling = _FillPass(pools, strict)
@@ -56,14 +55,14 @@ def fill_free_places(cycle: Cycle) -> None:
         found = _most_urgent(cycle, filling)
         if found is None:
             return
-        key, job, pool, form_row = found
+        key, job, pool, shape_row = found
         if not strict:
             filling.pass_over(cycle, key, pool)
-        place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.forms[form_row]) or _place_for_smaller_gang(
+        place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.shapes[shape_row]) or _place_for_smaller_gang(
             cycle, job, pool
         )
         if place is None:
-            filling.full.add((pool, form_row))
+            filling.full.add((pool, shape_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
                 return
             filling.look_again()
@@ -76,39 +75,39 @@ def fill_free_places(cycle: Cycle) -> None:
 
 def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
     """A place for the largest smaller gang that an elastic job may run as meanwhile; None if there is none."""
-    if not job.request.sizes or cycle.discipline is None or not cycle.discipline.shrinks:
+    if not job.request.sizes or not cycle.ordering.shrinks:
         return None
     classes, most = cycle.ledger.classes, cycle.ledger.count_on(job, pool)
-    forms = (classes.forms[classes.classes[row].form] for row in reversed(classes.options(job.class_row)))
-    places = (cycle.ledger.fleet.find(pool, form) for form in forms if form.counts[pool] < most)
+    shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))
+    places = (cycle.ledger.fleet.find(pool, shape) for shape in shapes if shape.counts[pool] < most)
     return next((place for place in places if place is not None), None)
 
 
 @dataclass(slots=True)
 class _FillPass:
-    """What one fill has found out."""
+    """What one pass over the queues has found out."""
 
     pools: list[int]
     strict: bool
     #: (pool, form) for which there is no place.
     full: set[tuple[int, int]] = field(default_factory=set)
     #: By pool, as long as nothing has started, was lent or was reserved.
-    room: dict[int, FreeCapacityBound] = field(default_factory=dict)
-    #: Pools whose first in line has been served or passed over.
+    bound: dict[int, FreeCapacityBound] = field(default_factory=dict)
+    #: Pools whose queue head has been served or passed over.
     begun: set[int] = field(default_factory=set)
 
     def look_again(self) -> None:
-        """Something started, was lent or was reserved."""
-        self.room.clear()
+        """Drop the cached bounds: a job was started, or a place lent or reserved."""
+        self.bound.clear()
 
     def pass_over(self, cycle: Cycle, key: QueueKey, pool: int) -> None:
-        """Whoever stands first on a pool, before the job with this key there, has no room: its form is full."""
+        """Mark queue heads ahead of `key` on the other pools as not fitting, so that the scan skips their shape."""
         if len(self.begun) == len(self.pools):
             return
         for other in self.pools:
             if other in self.begun:
                 continue
-            is_first = other == pool and self.room[pool] is UNBOUNDED_CAPACITY  # all who wait there were looked at
+            is_first = other == pool and self.bound[pool] is UNBOUNDED_CAPACITY  # all who wait there were looked at
             if not is_first and cycle.ledger.fleet.pools[other].free:
                 first = _most_urgent_on(cycle, self, other, UNBOUNDED_CAPACITY)
                 if first is None or (first[0], other) > (key, pool):
@@ -119,44 +118,42 @@ class _FillPass:
 
 
 def _most_urgent(cycle: Cycle, filling: _FillPass) -> _QueueHead | None:
-    """The most urgent waiting job over these pools and all forms not known to be full, of those that may have room."""
+    """The most urgent waiting job over these pools and all shapes that may have room and are not known to be full."""
     best: _QueueHead | None = None
     for pool in filling.pools:
-        room = filling.room.get(pool)
-        if room is None:
-            room = filling.room[pool] = UNBOUNDED_CAPACITY if filling.strict else free_capacity_bound(cycle, pool)
-        first = _most_urgent_on(cycle, filling, pool, room)
+        bound = filling.bound.get(pool)
+        if bound is None:
+            bound = filling.bound[pool] = UNBOUNDED_CAPACITY if filling.strict else free_capacity_bound(cycle, pool)
+        first = _most_urgent_on(cycle, filling, pool, bound)
         if first is not None and (best is None or first[0] < best[0]):
             best = first
     return best
 
 
-def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, room: FreeCapacityBound) -> _QueueHead | None:
-    """The most urgent waiting job of the pool's lines that may have room and are not known to be full."""
-    if room is NO_CAPACITY:
+def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, bound: FreeCapacityBound) -> _QueueHead | None:
+    """The most urgent waiting job of the pool's queues that may have room and are not known to be full."""
+    if bound is NO_CAPACITY:
         return None
     best: _QueueHead | None = None
-    elastic = cycle.ledger.classes.elastic_forms
-    for form_row, line in cycle.lines.of(pool):
-        may_start = room.may_hold(line) or (form_row in elastic and _may_start_smaller(cycle, pool))
-        if not may_start or (pool, form_row) in filling.full:
+    elastic = cycle.ledger.classes.elastic_shapes
+    for shape_row, queue in cycle.queues.of(pool):
+        may_start = bound.may_hold(queue) or (shape_row in elastic and _may_start_smaller(cycle, pool))
+        if not may_start or (pool, shape_row) in filling.full:
             continue
-        head = cycle.lines.head(pool, form_row, line)
+        head = cycle.queues.head(pool, shape_row, queue)
         if head is not None and (best is None or head[0] < best[0]):
-            best = *head, pool, form_row
+            best = *head, pool, shape_row
     return best
 
 
 def _may_start_smaller(cycle: Cycle, pool: int) -> bool:
-    """Whether somebody in a line of elastic jobs could start with a smaller gang."""
-    assert cycle.discipline is not None
-    return cycle.ledger.fleet.pools[pool].free > 0 and cycle.discipline.shrinks
+    """Whether an elastic job of the pool could start with a smaller gang."""
+    return cycle.ledger.fleet.pools[pool].free > 0 and cycle.ordering.shrinks
 
 
 def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:
     """Under an order, the fastest pool with room; shares have already chosen the pool."""
-    assert cycle.discipline is not None
-    for other in cycle.discipline.alternatives(job, pool):
+    for other in cycle.ordering.alternatives(job, pool):
         found = cycle.ledger.fleet.find(other, shape_of(cycle, job))
         if found is not None:
             return other, found
@@ -164,20 +161,20 @@ def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tup
 
 
 def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass) -> bool:
-    """The first in line does not fit. False: nobody behind it may go either."""
+    """Reserve for the queue head that does not fit, or lend to it. False if jobs behind it may not start either."""
     if filling.strict:
         return any(
             cycle.ledger.fleet.find(other, shape_of(cycle, job)) is not None
             for other in range(len(cycle.ledger.fleet.pools))
         )
-    if cycle.standing.rules.backfill is Backfill.EASY:
+    if cycle.policy.rules.backfill is Backfill.EASY:
         reservation = _full_reservation(cycle, pool)
         if reservation is None:
             reserve(cycle, job, pool)
         elif _can_lend(reservation, cycle.ledger.count_on(job, pool)):
-            those_in_line = chain((job,), cycle.lines.behind(job, pool, BACKFILL_DEPTH))
+            those_in_line = chain((job,), cycle.queues.behind(job, pool, BACKFILL_DEPTH))
             if _lend_to_first(cycle, reservation, those_in_line):
-                filling.full.discard((pool, cycle.ledger.class_of(job).form))
+                filling.full.discard((pool, cycle.ledger.class_of(job).shape))
                 settle_reservation(cycle, reservation)
     return True
 
@@ -187,48 +184,27 @@ def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass
 
 def _full_reservation(cycle: Cycle, pool: int) -> Reservation | None:
     """The pool's reservation, once as many are open as the rules allow."""
-    found = cycle.reservations.get(pool)
-    return next(iter(found.values())) if found and len(found) >= cycle.standing.rules.max_reservations else None
+    found = cycle.backfill_reservations.get(pool)
+    return next(iter(found.values())) if found and len(found) >= cycle.policy.rules.max_reservations else None
 
 
 def _can_lend(reservation: Reservation, count: int) -> bool:
-    """Whether a machine of the reservation has so many accelerators to lend."""
+    """Whether a machine of the reservation has `count` accelerators to lend."""
     return any(reservation.wanted[row] - need >= count for row, need in reservation.needs.items())
 
 
 def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
-    """Keep the place that will be free earliest for a gang that fits nowhere."""
-    assert cycle.discipline is not None
-    form = shape_of(cycle, job)
-    if form.counts[pool] < 2 or job.job_id in cycle.claims or not cycle.discipline.is_entitled(job, pool):
+    """Reserve the place that is free earliest for a gang that fits nowhere."""
+    count = cycle.ledger.count_on(job, pool)
+    if count < 2 or job.job_id in cycle.reservations or not cycle.ordering.is_entitled(job, pool):
         return
-    state = cycle.ledger.fleet.pools[pool]
-    parts = split_gang(form.counts[pool], form.nodes, state.pool.shape.accelerators)
-    largest = parts[0]
-    machines = unreserved_machines(cycle, pool, job, 0)
-    if len(machines) > MACHINES_MAX:
-        machines = emptiest_machines(cycle, pool, job, 0)
-    ready = [(_ready_at(cycle, each, largest), each.row) for each in machines if each.size >= largest]
-    ready.sort()
-    if len(ready) >= len(parts):
-        place = tuple((row, count) for (_, row), count in zip(ready, parts, strict=False))
-        open_reservation(cycle, job, pool, place, exchange=False)
-
-
-def _ready_at(cycle: Cycle, machine: FleetMachine, wanted: int) -> float:
-    """When `wanted` accelerators of the machine will be free if nobody is asked to go."""
-    missing = wanted - len(machine.free)
-    if missing <= 0:
-        return cycle.now
-    ends = expected_ends_on(cycle.ledger, machine, cycle.standing.rules)
-    if missing > len(ends):
-        return inf
-    end_at = ends[missing - 1]
-    return end_at if end_at > cycle.now else cycle.now
+    place = find_earliest_place(cycle, job, pool)
+    if place is not None:
+        open_reservation(cycle, job, pool, place, preempting=False)
 
 
 def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRecord]) -> bool:
-    """Lend to the first of these jobs that may borrow. They are of one form: if there is no room for one, for none."""
+    """Lend to the first of these jobs that may borrow. They share a shape: if one has no room, none has."""
     for job in jobs:
         if _may_borrow(cycle, job, reservation):
             return lend_reserved_place(cycle, reservation, job)
@@ -236,18 +212,15 @@ def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRec
 
 
 def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
-    """A borrower ends, or can be stopped, before the reservation needs the place."""
-    assert cycle.discipline is not None
+    """Return whether the job ends, or can be stopped, before the reservation needs the place."""
     if reservation.job_id == job.job_id:
         return False
-    if cycle.discipline.can_be_stopped(job):
+    if cycle.ordering.can_be_stopped(job):
         return True
-    rate = float(cycle.ledger.class_of(job).rates[reservation.pool])
-    if job.request.steps is None or rate <= 0:
+    ledger, rules = cycle.ledger, cycle.policy.rules
+    end_at = end_if_started_at(ledger, job, reservation.pool, rules)
+    if end_at == inf:
         return False
-    end_at = cycle.now + cycle.ledger.restart_s(job, cycle.standing.rules) + (job.request.steps - job.steps) / rate
-    machines = [cycle.ledger.fleet.machines[row] for row in reservation.wanted]
-    needed_at = max(
-        _ready_at(cycle, machine, reservation.needs[machine.row]) for machine in machines if machine is not None
-    )
+    machines = [ledger.fleet.machines[row] for row in reservation.wanted]
+    needed_at = max(ready_at(ledger, each, reservation.needs[each.row], rules) for each in machines if each is not None)
     return end_at <= needed_at

@@ -18,6 +18,7 @@ from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.remaining_work import steps_made
 from walras.cluster import Market
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
@@ -57,7 +58,7 @@ def lasting_fractions(pools: list[PoolState], now: float, runs: SpotRuns) -> Flo
     boot_h = np.array([state.pool.boot_s for state in pools])[pool] / SECONDS_PER_HOUR
     restart_h = runs.restart_s[risky] / SECONDS_PER_HOUR
     machines = np.ceil(runs.count[risky] / size[pool])
-    # What a checkpoint alone takes nobody tells: a restart holds one, so it takes no longer.
+    # The time of a checkpoint alone is unknown; a restart includes one, so it is an upper bound.
     parts[risky] = useful_parts((restart_h, restart_h + boot_h, notice_h), rates[pool] * machines)
     return parts
 
@@ -78,7 +79,7 @@ def build_problem(ledger: Ledger) -> Problem:
         in_one_pool = np.where(np.isin(rows, list(columns.parts)), -1, in_one_pool)
     gang = np.full(len(rows), np.inf)
     np.minimum.at(gang, job, count)
-    done = _steps_done(ledger, rows)
+    done = steps_made(ledger, rows)
     return Problem(
         at=ledger.now,
         jobs=Jobs(
@@ -130,11 +131,11 @@ class Configurations:
     steps_per_s: FloatArray
 
 
-def configurations_of(classes: JobClasses, class_rows: IntArray, room: FloatArray) -> Configurations:
-    """Of jobs of these classes (n,) on pools that can come to have so many accelerators (p,)."""
+def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArray) -> Configurations:
+    """Configurations of jobs of these classes (n,) on pools that may come to have `most` accelerators (p,)."""
     owner, option = classes.option_table
     counts, rates = classes.counts[option], classes.rates[option]
-    at, pool = np.nonzero((counts > 0) & (counts <= room) & (rates > 0))
+    at, pool = np.nonzero((counts > 0) & (counts <= most) & (rates > 0))
     count, steps_per_s = counts[at, pool], rates[at, pool]
     if len(owner) > len(classes.classes):  # several sizes of a class
         order = np.lexsort((count, pool, owner[at]))
@@ -150,21 +151,10 @@ def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> Float
     """Part of each way's time that becomes work that lasts: less than 1 where the market takes machines back (w,)."""
     if not any(state.pool.market is Market.SPOT for state in ledger.fleet.pools):
         return np.ones(len(way.job))
-    assert ledger.standing is not None, "somebody asks"
-    rules = ledger.standing.rules
+    rules = ledger.policy.rules
     records = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows].tolist()]
     restart_s = np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64)
     return lasting_fractions(ledger.fleet.pools, ledger.now, SpotRuns(way.pool, way.count, restart_s[way.job]))
-
-
-def _steps_done(ledger: Ledger, rows: IntArray) -> FloatArray:
-    """By the last report and the speed since: reports are a while ago, and a solve looks at now."""
-    columns = ledger.columns
-    if not columns.pools:
-        return columns.steps[rows]
-    here = ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]  # of a waiting job: never used
-    done: FloatArray = columns.steps[rows] + here * np.maximum(ledger.now - columns.steps_at[rows], 0.0)
-    return np.minimum(done, columns.steps_total[rows])
 
 
 # ------------------------------------------------------------------------------------------------ asking
@@ -175,7 +165,7 @@ def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobR
     requests = [job.request for job in records]
     mixes = np.array([request.mixed for request in requests], dtype=np.bool_)
     forks = np.array([float(request.fork_max) for request in requests])
-    asked = replace(problem, jobs=replace(problem.jobs, mixes=mixes, fork_max=forks))
+    extended = replace(problem, jobs=replace(problem.jobs, mixes=mixes, fork_max=forks))
     rows, rates, uses = [], [], []
     for row, job in enumerate(records):
         stays = job.holds and job.revoked is None
@@ -186,31 +176,30 @@ def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobR
             rates.append(job_class.speeds[parts[0][0]])
             uses.append([dict(parts).get(pool, 0) for pool in range(len(problem.pools))])
     if not rows:
-        return asked
+        return extended
     spread = MultiPoolGangs(np.array(rows, dtype=np.int64), np.array(rates), np.array(uses, dtype=np.float64)).columns
-    no_other = replace(asked.columns, running=asked.columns.running & ~np.isin(asked.columns.job, rows))
+    no_other = replace(extended.columns, running=extended.columns.running & ~np.isin(extended.columns.job, rows))
     return append_columns(
-        replace(asked, columns=no_other), replace(spread, running=np.ones(len(spread), dtype=np.bool_))
+        replace(extended, columns=no_other), replace(spread, running=np.ones(len(spread), dtype=np.bool_))
     )[0]
 
 
-def plan_problem(ledger: Ledger, discipline: PlanOrdering) -> Problem:
-    """The ledger as a problem, with all that a planning policy is told.
+def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
+    """The ledger as a problem, with all that a planning policy reads.
 
     A job on its way to its planned place counts as running there: a plan half carried out must not look like another
     situation.
     """
-    assert ledger.standing is not None
-    rules, problem = ledger.standing.rules, build_problem(ledger)
+    rules, problem = ledger.policy.rules, build_problem(ledger)
     records = [ledger.jobs[JobId(job_id)] for job_id in problem.jobs.job_id.tolist()]
     slots = np.array([job.slot for job in records], dtype=np.int64)
     stays = np.array([job.holds and job.revoked is None for job in records], dtype=np.bool_)
     pinned = [
-        (there and not (job.state is JobState.RUNNING and discipline.can_be_stopped(job)))
-        or job.job_id in discipline.learning
+        (there and not (job.state is JobState.RUNNING and ordering.can_be_stopped(job)))
+        or job.job_id in ordering.learning
         for job, there in zip(records, stays.tolist(), strict=True)
     ]
-    asked = replace(
+    extended = replace(
         problem,
         jobs=replace(
             problem.jobs,
@@ -221,7 +210,7 @@ def plan_problem(ledger: Ledger, discipline: PlanOrdering) -> Problem:
         columns=replace(problem.columns, running=_running_columns(ledger, problem, slots, stays)),
         finished_s=np.array(ledger.finished_s, dtype=np.float64),
     )
-    return with_multi_pool_columns(ledger, asked, records) if ledger.spreading else asked
+    return with_multi_pool_columns(ledger, extended, records) if ledger.spreading else extended
 
 
 def _running_columns(ledger: Ledger, problem: Problem, slots: IntArray, stays: BoolArray) -> BoolArray:

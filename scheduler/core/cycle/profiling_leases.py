@@ -10,15 +10,13 @@ from math import inf
 
 import numpy as np
 
-from scheduler.core.placement.attempt_lifecycle import revoke_attempt
-from scheduler.core.placement.preemption import INCUMBENTS_MAX, find_victims
-from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation, shape_of
-from scheduler.core.state.fleet import Place
+from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_preemptible, take_place
+from scheduler.core.placement.reservations import shape_of
+from scheduler.core.placement.search import FoundPlace, find_victims
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import UNKNOWN_LENGTH_S, unreported_on_best_s
+from scheduler.core.state.remaining_work import unreported_on_best_of_all_s, unreported_on_best_s
 from scheduler.core.state.working_set import Cycle, JobOrdering
 from walras.job_request import JobId
-from walras.states import JobState, Reason
 
 #: Cells tried in one round, and jobs tried for each: the first that fit are as good as any.
 CELLS_MAX = 8
@@ -27,8 +25,8 @@ CANDIDATES_MAX = 4
 
 def open_profiling_leases(cycle: Cycle) -> list[tuple[JobRecord, int]]:
     """Open profiling leases within the budget, most work first. Returns who is to learn its speed on which pool."""
-    discipline, opened = cycle.discipline, list[tuple[JobRecord, int]]()
-    if discipline is None or not discipline.explores or cycle.standing.rules.profiling_share <= 0:
+    ordering, opened = cycle.ordering, list[tuple[JobRecord, int]]()
+    if not ordering.explores or cycle.policy.rules.profiling_share <= 0:
         return opened
     if cycle.ledger.classes.all_measured:
         return opened
@@ -36,7 +34,7 @@ def open_profiling_leases(cycle: Cycle) -> list[tuple[JobRecord, int]]:
     if budget < 1:
         return opened
     for class_row, pool in _unmeasured_cells(cycle)[:CELLS_MAX]:
-        for job in _candidates(cycle, discipline, class_row, pool):
+        for job in _candidates(cycle, ordering, class_row, pool):
             count = shape_of(cycle, job).counts[pool]
             if count <= budget and _open_lease(cycle, job, pool):
                 budget -= count
@@ -51,23 +49,20 @@ def _budget(cycle: Cycle) -> float:
     capacity = sum(state.capacity for state in ledger.fleet.pools)
     learning = [ledger.jobs[job_id] for job_id in ledger.profiling if ledger.jobs[job_id].profiling_until > ledger.now]
     profiling = sum(job.placement.accelerators for job in learning if job.placement is not None)
-    share = cycle.standing.rules.profiling_share * capacity - profiling
+    share = cycle.policy.rules.profiling_share * capacity - profiling
     return max(share, 0.0) if profiling else max(share, float(capacity))
 
 
 def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
-    """(class, pool) of every unmeasured cell worth a lease, most remaining work first."""
-    ledger, rules = cycle.ledger, cycle.standing.rules
+    """Return (class, pool) of every unmeasured cell worth a lease, most remaining work first."""
+    ledger, rules = cycle.ledger, cycle.policy.rules
     columns, classes = ledger.columns, ledger.classes.classes
     rows = np.flatnonzero(columns.active & columns.eligible)
     class_rows = columns.class_row[rows]
-    best = np.array([job_class.best_rate for job_class in classes])[class_rows]
-    left = np.maximum(columns.steps_total[rows] - columns.steps[rows], 0.0)
-    seconds = np.divide(left, best, out=np.zeros(len(rows)), where=best > 0)
-    work_s = np.bincount(class_rows, np.where(np.isfinite(seconds), seconds, UNKNOWN_LENGTH_S), len(classes))
+    work_s = np.bincount(class_rows, unreported_on_best_of_all_s(ledger, rows), len(classes))
     runs = set(zip(class_rows.tolist(), columns.pool[rows].tolist(), strict=True))
     learning = {(classes[class_row].kind, pool) for class_row, pool in runs if pool >= 0}
-    claimed = {claim.pool for claim in cycle.claims.values()}
+    reserved = {reservation.pool for reservation in cycle.reservations.values()}
     cells: list[tuple[int, int]] = []
     for class_row in np.argsort(-work_s, kind="stable").tolist():
         job_class = classes[class_row]
@@ -79,12 +74,12 @@ def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
         if len(usable) < 2:
             continue  # it runs where it must: knowing its speed would decide nothing
         for pool in usable:
-            if not job_class.measured[pool] and pool not in claimed and (job_class.kind, pool) not in learning:
+            if not job_class.measured[pool] and pool not in reserved and (job_class.kind, pool) not in learning:
                 cells.append((class_row, pool))
     return cells
 
 
-def _candidates(cycle: Cycle, discipline: JobOrdering, class_row: int, pool: int) -> list[JobRecord]:
+def _candidates(cycle: Cycle, ordering: JobOrdering, class_row: int, pool: int) -> list[JobRecord]:
     """Jobs of the class that could go to the pool now: waiting ones first, then those with most work left."""
     columns = cycle.ledger.columns
     rows = np.flatnonzero(columns.active & columns.eligible & (columns.class_row == class_row))
@@ -93,51 +88,42 @@ def _candidates(cycle: Cycle, discipline: JobOrdering, class_row: int, pool: int
     found: list[JobRecord] = []
     for row in rows[: 4 * CANDIDATES_MAX]:
         job = cycle.ledger.jobs[JobId(int(columns.job_id[row]))]
-        if discipline.may_learn(job, pool) and _may_go(cycle, job):
+        if ordering.may_learn(job, pool) and _may_go(cycle, job):
             found.append(job)
     return found[:CANDIDATES_MAX]
 
 
 def _may_go(cycle: Cycle, job: JobRecord) -> bool:
-    """Waiting, or running long enough elsewhere, with work left to make the trip worth while."""
-    rules = cycle.standing.rules
-    if job.job_id in cycle.lines.spoken_for or job.ready_at > cycle.now:
+    """Return whether a job waits, or runs long enough elsewhere, and has enough work left to repay the lease."""
+    rules = cycle.policy.rules
+    if job.job_id in cycle.queues.nominated or job.ready_at > cycle.now:
         return False
     if unreported_on_best_s(cycle.ledger, job) < rules.profiling_s + cycle.ledger.restart_s(job, rules):
         return False
     if job.waits:
         return True
-    can_leave = job.request.preemptible and not job.loses_work and not job.secure
-    settled = job.state is JobState.RUNNING and job.revoked is None and can_leave
-    return settled and cycle.now - job.running_at >= rules.min_runtime_s and cycle.now >= job.profiling_until
+    can_leave = is_preemptible(job) and not job.loses_work
+    return can_leave and cycle.now - job.running_at >= rules.min_runtime_s and cycle.now >= job.profiling_until
 
 
 def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    """Claim a place for the lease: a free one, else that of an incumbent who has had its minimum run."""
-    place: Place | None = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
-    victims: list[JobRecord] = []
-    if place is None:
-        assert cycle.discipline is not None
-        incumbents = cycle.discipline.incumbents(pool, INCUMBENTS_MAX).jobs
+    """Take a place for the lease: a free one, else that of incumbents who had their minimum run. False if none."""
+    place = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
+    if place is not None:
+        found: FoundPlace | None = FoundPlace(pool, place)
+    else:
+        incumbents = cycle.ordering.incumbents(pool, INCUMBENTS_MAX).jobs
         found = find_victims(cycle, job, pool, filter(partial(_may_disturb, cycle, job), incumbents))
-        if found is None:
-            return False
-        place, victims = found
-    drop_reservation(cycle, job.job_id)
-    claim = open_reservation(cycle, job, pool, place, exchange=True)
+    if found is None:
+        return False
     pool_id = cycle.ledger.fleet.pools[pool].pool.pool_id
-    for victim in victims:
-        revoke_attempt(
-            cycle, victim, Reason.POLICY_PREEMPTED, detail=f"the speed of {job.request.kind} on {pool_id} is unknown"
-        )
-    if job.holds:
-        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"to learn its speed on {pool_id}")
-    settle_reservation(cycle, claim)
+    detail = f"the speed of {job.request.kind} on {pool_id} is unknown"
+    take_place(cycle, job, found, detail, move_detail=f"to learn its speed on {pool_id}")
     return True
 
 
 def _may_disturb(cycle: Cycle, job: JobRecord, incumbent: JobRecord) -> bool:
-    rules = cycle.standing.rules
+    rules = cycle.policy.rules
     ran_s = cycle.now - incumbent.running_at if incumbent.running_at < inf else 0.0
     return (
         not incumbent.loses_work

@@ -34,6 +34,7 @@ from scheduler.core.placement.preemption import compare_with_running, preempt_no
 from scheduler.core.placement.reservations import drop_reservation, offer_freed_machine, settle_reservation
 from scheduler.core.rules import OWED, RoundRules
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.remaining_work import unreported_steps
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
 from walras.contract import HIGH_PRIORITY_CLASS
 
@@ -45,24 +46,24 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
 
     Before the first solve nothing has a price. True if the job was started.
     """
-    policy = cycle.standing.sharing
-    if policy is None or _waits_for_plan(cycle, job):
+    pricing = cycle.policy.pricing
+    if pricing is None or _waits_for_plan(cycle, job):
         return False
     ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
     capacity = np.array([float(state.capacity) for state in pools])
     ways = configurations_of(ledger.classes, np.array([job.class_row]), capacity)
     if not len(ways.job):
         return False
-    quote = cycle.standing.quote
+    quote = cycle.policy.quote
     if quote is None or len(quote.prices) != len(pools):
         quote = Quote(np.zeros(len(pools)), "none", 1.0)
-    best, _ = best_configuration_at(policy, describe_newcomer(ledger, job, ways, capacity), quote)
+    best, _ = best_configuration_at(pricing, describe_newcomer(ledger, job, ways, capacity), quote)
     if best is None:
         return False
     pool = int(ways.pool[best])
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
-    place = ledger.fleet.find(pool, ledger.classes.forms[ledger.class_of(job).form])
+    place = ledger.fleet.find(pool, ledger.classes.shapes[ledger.class_of(job).shape])
     if place is None:
         return False
     # Until the next solve it is entitled to what it was given.
@@ -75,16 +76,15 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
 
 def _waits_for_plan(cycle: Cycle, job: JobRecord) -> bool:
     """Whether a plan will be made sooner than a start that it might undo would cost."""
-    standing = cycle.standing
-    if not standing.plans:
+    policy = cycle.policy
+    if not policy.plans:
         return False
-    next_at = cycle.asked_at + standing.rules.resolve_min_s
-    return bool(cycle.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, standing.rules)
+    next_at = cycle.solves.requested_at + policy.rules.resolve_min_s
+    return bool(cycle.solves.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, policy.rules)
 
 
 def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capacity: FloatArray) -> Newcomer:
-    """What a policy is told of a waiting job that may run in these ways."""
-    assert ledger.standing is not None
+    """What a policy reads of a waiting job with these configurations."""
     columns, slot = ledger.columns, job.slot
     usd_per_h = np.array([state.pool.usd_per_h / state.pool.shape.accelerators for state in ledger.fleet.pools])
     return Newcomer(
@@ -94,26 +94,26 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
         weight=job.request.weight,
         capacity=capacity,
         usd_per_h=usd_per_h,
-        remaining_steps=max(0.0, float(columns.steps_total[slot]) - job.steps),
+        remaining_steps=unreported_steps(job),
         done_steps=job.steps,
         length_s=float(columns.duration_s[slot]),
         waited_s=ledger.now - float(columns.submitted_at[slot]),
-        restart_s=ledger.restart_s(job, ledger.standing.rules),
+        restart_s=ledger.restart_s(job, ledger.policy.rules),
         priority_class=job.request.priority_class,
     )
 
 
 def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
-    """The job may start from now on: judged at current prices, else put in line."""
-    took_part = bool(cycle.ledger.columns.eligible[job.slot])
+    """The job may start from now on: judge it at current prices, else queue it."""
+    took_part = cycle.ledger.columns.eligible.item(job.slot)
     cycle.ledger.set_eligible(job)
     if not job.waits or job.ready_at > cycle.now:
         return
-    # One that comes back for a place it has claimed took part all the time: nothing changed that a solve should know.
-    cycle.dirty = cycle.dirty or not took_part
-    claim = cycle.claims.get(job.job_id)
-    if claim is not None:
-        settle_reservation(cycle, claim)
+    # A job that comes back for its reserved place took part all the time: the problem has not changed.
+    cycle.solves.problem_changed = cycle.solves.problem_changed or not took_part
+    reservation = cycle.reservations.get(job.job_id)
+    if reservation is not None:
+        settle_reservation(cycle, reservation)
         return
     if admit_arrival(cycle, job):
         return
@@ -121,21 +121,22 @@ def judge_arrival(cycle: Cycle, job: JobRecord) -> None:
 
 
 def preempt_if_high_class(cycle: Cycle, job: JobRecord) -> None:
-    """A job of the high class that found no free place takes one from a lower class now."""
+    """A job of the high class that found no free place preempts one of a lower class now."""
     if job.request.priority_class >= HIGH_PRIORITY_CLASS and job.waits and job.ready_at <= cycle.now:
         preempt_now(cycle, job)
 
 
 def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
-    """Offer freed machines to claims and judge newcomers, until neither brings more. Returns the newcomers."""
+    """Offer freed machines to reservations and judge arrivals, until neither is left. Returns the arrivals."""
     seen: list[JobRecord] = []
-    while cycle.freed or cycle.arrived:
-        freed, cycle.freed = cycle.freed, {}
+    backlog = cycle.backlog
+    while backlog.freed or backlog.arrived:
+        freed, backlog.freed = backlog.freed, {}
         for row in freed:
             machine = cycle.ledger.fleet.machines[row]
             if machine is not None:
                 offer_freed_machine(cycle, machine)
-        newcomers, cycle.arrived = cycle.arrived, []
+        newcomers, backlog.arrived = backlog.arrived, []
         for job_id in newcomers:
             job = cycle.ledger.jobs.get(job_id)
             if job is not None:
@@ -145,54 +146,52 @@ def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
 
 
 def rebuild_queues(cycle: Cycle) -> None:
-    """If something changed that every line must know."""
-    assert cycle.discipline is not None
-    if cycle.refill:
-        cycle.refill = False
-        cycle.lines.clear()
-        cycle.discipline.fill_lines(cycle.lines)
-        cycle.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
+    """Fill every queue afresh, if something changed that concerns all of them."""
+    if cycle.backlog.rebuild_queues:
+        cycle.backlog.rebuild_queues = False
+        cycle.queues.clear()
+        cycle.ordering.fill_queues(cycle.queues)
+        cycle.backlog.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
 
 
 def set_round_timer(cycle: Cycle) -> None:
-    """A round is worth a timer only if somebody waits, or is owed time on another pool."""
-    if cycle.now < cycle.round_timer_at < inf:
+    """Set the timer of the round's end, if the ordering compares jobs then and there is a job."""
+    if cycle.now < cycle.timers.round_at < inf:
         return
-    rules = cycle.standing.rules
+    rules = cycle.policy.rules
     if rules.round_s <= 0:
         return
-    discipline = cycle.discipline
-    if discipline is None or not (discipline.compares or rules.idle_to_round_end):
+    ordering = cycle.ordering
+    if not (ordering.compares or rules.idle_to_round_end):
         return
     if not cycle.ledger.jobs:
-        cycle.round_timer_at = inf
+        cycle.timers.round_at = inf
         return
-    cycle.round_timer_at = (cycle.now // rules.round_s + 1) * rules.round_s
-    cycle.timers.set(cycle.round_timer_at, "round")
+    cycle.timers.round_at = (cycle.now // rules.round_s + 1) * rules.round_s
+    cycle.timers.set(cycle.timers.round_at, "round")
 
 
 class PlanRounds:
-    """A `RoundMechanism`: asks at events, and at round ends because time has passed; carries out what comes back."""
+    """Carries out plans: asks for one at events, and at round ends because time has passed."""
 
     def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
-        self._discipline = cycle.discipline = PlanOrdering(cycle.ledger, policy.moves)
+        self._ordering = cycle.ordering = PlanOrdering(cycle.ledger, policy.moves)
         self._carried_out: Proposal | None = None
         #: When the next lease ends, as far as is known.
         self._lease_ends_at = inf
 
     def settle(self, cycle: Cycle) -> None:
         """A new plan carried out, free places given to those planned there, a plan asked for."""
-        proposal = cycle.standing.proposal
+        proposal = cycle.policy.proposal
         is_new = proposal is not None and proposal is not self._carried_out
         if is_new:
             self._carried_out = proposal
-        elif cycle.round_ended:
-            cycle.dirty = True
-        cycle.round_ended = False
+        elif cycle.due.compares:
+            cycle.solves.problem_changed = True
         if cycle.ledger.profiling:
             self._watch_leases(cycle)
-        self._discipline.learning.intersection_update(cycle.claims)
-        if is_new or cycle.freed:
+        self._ordering.learning.intersection_update(cycle.reservations)
+        if is_new or cycle.backlog.freed:
             self._drop_old_claims(cycle)
         rebuild_queues(cycle)
         process_freed_and_arrivals(cycle)
@@ -200,7 +199,7 @@ class PlanRounds:
             compare_with_running(cycle)
             process_freed_and_arrivals(cycle)
             defragment(cycle)
-        place_multi_pool_jobs(cycle, self._discipline.spread(), may_displace=is_new)
+        place_multi_pool_jobs(cycle, self._ordering.spread(), may_displace=is_new)
         fill_free_places(cycle)
         if is_new:
             self._explore(cycle)
@@ -208,29 +207,29 @@ class PlanRounds:
         set_round_timer(cycle)
 
     def _watch_leases(self, cycle: Cycle) -> None:
-        """Who learns a speed cannot be stopped before its lease ends: from then on there is another plan to ask for."""
+        """A profiling job cannot be stopped before its lease ends; when it ends, another plan is asked for."""
         if cycle.now >= self._lease_ends_at:
-            self._lease_ends_at, cycle.dirty = inf, True
-        learners = (self._discipline.learns_until(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
+            self._lease_ends_at, cycle.solves.problem_changed = inf, True
+        learners = (self._ordering.learns_until(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
         ends_at = min((until for until in learners if until > cycle.now), default=inf)
         if ends_at < self._lease_ends_at:
             self._lease_ends_at = ends_at
-            cycle.timers.set(ends_at, "lease")  # to be awake then is all: nobody's timer
+            cycle.timers.set(ends_at, "lease")  # only wakes the core
 
     def _explore(self, cycle: Cycle) -> None:
-        """Leases to learn speeds: the plan has given everybody a place, and is told of these at its next turn."""
+        """Open profiling leases. The plan has placed every job already; the next one takes the leases into account."""
         for job, pool in open_profiling_leases(cycle):
-            self._discipline.learn(job, pool)
-            cycle.dirty = True
+            self._ordering.learn(job, pool)
+            cycle.solves.problem_changed = True
 
     def _drop_old_claims(self, cycle: Cycle) -> None:
         """Places kept for jobs that are planned elsewhere now; and reservations, for others may be complete sooner."""
-        for claim in tuple(cycle.claims.values()):
-            if not claim.exchange or not self._discipline.is_planned(claim):
-                drop_reservation(cycle, claim.job_id)
+        for reservation in tuple(cycle.reservations.values()):
+            if not reservation.preempting or not self._ordering.is_planned(reservation):
+                drop_reservation(cycle, reservation.job_id)
 
     def _problem(self, ledger: Ledger) -> Problem:
-        return plan_problem(ledger, self._discipline)
+        return plan_problem(ledger, self._ordering)
 
 
 #: Makes a mechanism for a policy that has just come into force.
@@ -238,43 +237,42 @@ MakeMechanism = Callable[[Cycle, Policy, RoundRules], RoundMechanism]
 
 
 class OwedRounds:
-    """Whoever is owed most runs: free places are filled at once, incumbents compared once a round."""
+    """The job owed most runs: free places are filled at once, running jobs compared with waiting ones once a round."""
 
     def __init__(self, cycle: Cycle, policy: Policy, rules: RoundRules) -> None:
         if isinstance(policy, OrderPolicy):
-            cycle.discipline = RankOrdering(cycle.ledger, rules, policy)
+            cycle.ordering = RankOrdering(cycle.ledger, rules, policy)
         else:
-            cycle.discipline = ShareOrdering(cycle.ledger, rules)
+            cycle.ordering = ShareOrdering(cycle.ledger, rules)
 
     def settle(self, cycle: Cycle) -> None:
-        """Freed machines to claims, newcomers judged, places filled, incumbents compared, a solve asked for."""
-        rules = cycle.standing.rules
-        if cycle.refill:
+        """Freed machines and arrivals, backfill, and once a round preemption and profiling leases; a solve request."""
+        backlog, rules = cycle.backlog, cycle.policy.rules
+        if backlog.rebuild_queues:
             rebuild_queues(cycle)
-        pressing = process_freed_and_arrivals(cycle) if cycle.freed or cycle.arrived else ()
-        if not rules.idle_to_round_end or cycle.round_ended:
+        arrivals = process_freed_and_arrivals(cycle) if backlog.freed or backlog.arrived else ()
+        if not rules.idle_to_round_end or cycle.due.compares:
             fill_free_places(cycle)
-        for job in pressing:
+        for job in arrivals:
             preempt_if_high_class(cycle, job)
-        if rules.round_s == 0 or (cycle.round_ended and not self._awaits_answer(cycle)):
+        if rules.round_s == 0 or (cycle.due.compares and not self._awaits_answer(cycle)):
             compare_with_running(cycle)
             open_profiling_leases(cycle)
             process_freed_and_arrivals(cycle)
             fill_free_places(cycle)
-        cycle.round_ended = cycle.answered = False
-        if cycle.dirty and cycle.standing.sharing is not None:
+        if cycle.solves.problem_changed and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
         set_round_timer(cycle)
 
     def _awaits_answer(self, cycle: Cycle) -> bool:
         """Whether a solve is asked for at this round's end: its answer, or its failure, is when jobs are compared.
 
-        Exchanges by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
+        Preemptions by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
         the next round ends is waited for no longer.
         """
-        if not cycle.answered and cycle.dirty and cycle.standing.sharing is not None:
+        if not cycle.due.solve_ended and cycle.solves.problem_changed and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
-        return not cycle.answered and cycle.in_flight > 0 and cycle.asked_at == cycle.now
+        return not cycle.due.solve_ended and cycle.solves.in_flight > 0 and cycle.solves.requested_at == cycle.now
 
 
 def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
@@ -282,5 +280,5 @@ def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundM
     return PlanRounds(cycle, policy, rules) if isinstance(policy, PlanPolicy) else OwedRounds(cycle, policy, rules)
 
 
-#: What every core knows.
+#: What every core knows (`rules.KNOWN_MECHANISMS`).
 MECHANISMS: dict[str, MakeMechanism] = {OWED: _native_mechanism}

@@ -91,7 +91,7 @@ def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: Float
 def integral_gang_bound(command: Solve) -> float | None:
     """What whole gangs can reach at best, in the unit of the answer's objective; None where nothing bounds them.
 
-    As much work as the solve and a search besides: for whoever asks, never for a decision.
+    It costs the solve and a search on top: computed when a person asks, never for a decision.
     """
     decision, _, _ = answer_problem(make(command.policy), command.problem, command.memory, command.delay_usd_per_h)
     problem, decision = with_added(command.problem, decision)
@@ -106,16 +106,16 @@ def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None
 
     `build` makes the problem of the ledger; `build_problem` if nobody says.
     """
-    standing = cycle.standing
-    if not cycle.dirty or cycle.in_flight or standing.sharing is None:
+    policy = cycle.policy
+    if not cycle.solves.problem_changed or cycle.solves.in_flight or policy.pricing is None:
         return
     if not cycle.ledger.jobs and not any(state.rented and state.machines for state in cycle.ledger.fleet.pools):
-        cycle.dirty = False  # nobody to place and nothing to give back
+        cycle.solves.problem_changed = False  # no job to place and no machine to release
         return
-    gate_at = cycle.asked_at + standing.rules.resolve_min_s
+    gate_at = cycle.solves.requested_at + policy.rules.resolve_min_s
     if cycle.now < gate_at:
-        if cycle.gate_timer_at > gate_at or cycle.gate_timer_at <= cycle.now:
-            cycle.gate_timer_at = gate_at
+        if cycle.solves.timer_at > gate_at or cycle.solves.timer_at <= cycle.now:
+            cycle.solves.timer_at = gate_at
             cycle.timers.set(gate_at, "gate")
         return
     request_solve(cycle, (build or build_problem)(cycle.ledger))
@@ -123,19 +123,19 @@ def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None
 
 def request_solve(cycle: Cycle, problem: Problem) -> None:
     """Send `Solve` about the ledger as it is."""
-    standing = cycle.standing
-    assert not cycle.in_flight, "one solve at a time"
-    cycle.dirty = False
-    cycle.asked_at = cycle.now
-    cycle.last_request += 1
-    cycle.in_flight = cycle.last_request
+    policy = cycle.policy
+    assert not cycle.solves.in_flight, "one solve at a time"
+    cycle.solves.problem_changed = False
+    cycle.solves.requested_at = cycle.now
+    cycle.solves.last_request += 1
+    cycle.solves.in_flight = cycle.solves.last_request
     cycle.commands.append(
         Solve(
-            cycle.last_request,
+            cycle.solves.last_request,
             problem,
-            standing.spec,
-            standing.memory,
-            standing.rules.delay_usd_per_h,
+            policy.spec,
+            policy.memory,
+            policy.rules.delay_usd_per_h,
         )
     )
 
@@ -145,20 +145,20 @@ def request_solve(cycle: Cycle, problem: Problem) -> None:
 
 def apply_proposal(cycle: Cycle, event: Solved) -> bool:
     """Take the answer over: new entitlements and prices. False if it is void."""
-    if event.request_id != cycle.in_flight:
+    if event.request_id != cycle.solves.in_flight:
         return False
-    cycle.in_flight = 0
-    if event.request_id <= cycle.void_up_to:
-        cycle.dirty = True
+    cycle.solves.in_flight = 0
+    if event.request_id <= cycle.solves.void_up_to:
+        cycle.solves.problem_changed = True
         return False
-    proposal, standing = event.proposal, cycle.standing
-    limit_s = standing.rules.owed_limit_s
+    proposal, policy = event.proposal, cycle.policy
+    limit_s = policy.rules.owed_limit_s
     cycle.ledger.columns.settle_all(cycle.now, limit_s)
     _resize_elastic_jobs(cycle, proposal)
     _replace_entitlements(cycle.ledger, proposal)
-    standing.memory = proposal.memory
-    standing.proposal, standing.solved_at = proposal, cycle.now
-    standing.quote = Quote(np.array(proposal.prices), proposal.price_unit, proposal.exchange)
+    policy.memory = proposal.memory
+    policy.proposal, policy.solved_at = proposal, cycle.now
+    policy.quote = Quote(np.array(proposal.prices), proposal.price_unit, proposal.exchange)
     return True
 
 
@@ -168,7 +168,7 @@ def _resize_elastic_jobs(cycle: Cycle, proposal: Proposal) -> None:
     What is owed evens out the rest. A job whose place is being made keeps its size until it has started there.
     """
     ledger = cycle.ledger
-    if not ledger.classes.elastic_forms:
+    if not ledger.classes.elastic_shapes:
         return
     given: dict[JobId, dict[str, dict[int, float]]] = {}
     for job_id, pool, count, share in zip(
@@ -179,8 +179,8 @@ def _resize_elastic_jobs(cycle: Cycle, proposal: Proposal) -> None:
             sizes = given.setdefault(job_id, {}).setdefault(ledger.fleet.pools[row].pool.shape.accelerator, {})
             sizes[count] = sizes.get(count, 0.0) + count * share
     for job_id, by_type in given.items():
-        claim = cycle.claims.get(job_id)
-        if claim is not None and claim.exchange:
+        reservation = cycle.reservations.get(job_id)
+        if reservation is not None and reservation.preempting:
             continue
         job = ledger.jobs[job_id]
         before = job.class_row

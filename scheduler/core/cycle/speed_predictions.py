@@ -40,7 +40,7 @@ _KINDS_MOST, _DECLARED_MOST = 500, 1000
 
 @dataclass(frozen=True, slots=True)
 class ModelKnowledge:
-    """What is known of kinds and networks besides speeds."""
+    """Model facts of kinds, declared speeds, gang sizes and networks: what the analytic predictor needs."""
 
     kinds: tuple[tuple[Kind, ModelFacts], ...] = ()
     #: Speeds that submitters declared of these kinds, where nothing of the kind was measured.
@@ -104,9 +104,12 @@ def _networks(ledger: Ledger) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFactsPredictor:
-    """The predictor. `accelerators`: their facts; others are not told of. `is_rated`: only ratios of them are true."""
+    """Analytic (roofline and all-reduce) predictor. Skips accelerators that are not in `accelerators`.
 
-    told: ModelKnowledge
+    `is_rated`: the accelerators' figures are ratings, usable only as ratios.
+    """
+
+    knowledge: ModelKnowledge
     accelerators: Mapping[str, AcceleratorSpecs]
     is_rated: bool = False
     law: RooflinePredictor = field(default_factory=RooflinePredictor)
@@ -117,11 +120,11 @@ class ModelFactsPredictor:
 
     def fit(self, observations: Sequence[Observation]) -> "FittedModelFacts":
         """Raises CannotPredict where no kind has facts."""
-        cells = _Cells(self.told, self.accelerators)
+        cells = _Cells(self.knowledge, self.accelerators)
         seen = {observation.cell.kind.name for observation in observations}
         stated = [
             Observation(cells.of(each.kind, each.accelerator, each.count), each.steps_per_s)
-            for each in self.told.declared
+            for each in self.knowledge.declared
             if each.kind not in seen and cells.knows(each.kind, each.accelerator)
         ]
         measured = [
@@ -139,7 +142,7 @@ class FittedModelFacts:
 
     cells: "_Cells"
     model: RooflineModel
-    #: Kinds that may be told of; None: all with facts.
+    #: Kinds that may be predicted; None: all with facts.
     only: frozenset[str] | None
 
     def predict(self, cell: SpeedCell) -> Prediction:
@@ -155,23 +158,23 @@ class FittedModelFacts:
 class _Cells:
     """Cells with all that is known of kind, accelerator and network."""
 
-    def __init__(self, told: ModelKnowledge, accelerators: Mapping[str, AcceleratorSpecs]) -> None:
-        self._kinds: dict[str, ModelFacts] = dict(told.kinds)
-        self._machines = dict(told.machines)
-        networks = dict(told.networks)
+    def __init__(self, knowledge: ModelKnowledge, accelerators: Mapping[str, AcceleratorSpecs]) -> None:
+        self._kinds: dict[str, ModelFacts] = dict(knowledge.kinds)
+        self._machines = dict(knowledge.machines)
+        networks = dict(knowledge.networks)
         self._accelerators = {
             name: replace(facts, network_bytes_per_s=networks.get(name)) for name, facts in accelerators.items()
         }
 
     def knows(self, kind: str, accelerator: str) -> bool:
-        """Whether there is anything to tell from."""
+        """Whether the kind's FLOPs and the accelerator's peak are known."""
         facts, of_type = self._kinds.get(kind), self._accelerators.get(accelerator)
         if facts is None or of_type is None or facts.flops_per_sample is None:
             return False
         return of_type.doing(facts.precision) is not None
 
     def like(self, cell: SpeedCell) -> SpeedCell:
-        """The same with facts."""
+        """The same cell with the facts that are known of it."""
         return self.of(Kind(cell.kind.name), cell.accelerator.name, cell.layout.accelerators)
 
     def of(self, kind: Kind, accelerator: str, count: int) -> SpeedCell:
@@ -187,7 +190,7 @@ class _Cells:
 WANTED_MOST, KNOWN_MOST, PAST_MOST = 4000, 2000, 2000
 #: An accelerator of nominal speed 1, where no data sheet is known: only ratios of these matter.
 _FLOPS_PER_S, _BYTES_PER_S = 1e13, 1e12
-#: What a job is taken to be where nobody counted: of each accelerator one sample a step.
+#: FLOPs of a sample where none were counted; each accelerator is assumed to take one sample a step.
 _FLOPS = 1e9
 
 
@@ -229,7 +232,7 @@ def prediction_question(ledger: Ledger, past: Sequence[ScoredBelief]) -> Predict
     for job_class in ledger.classes.classes:
         if job_class.kind not in kinds or len(wanted) >= WANTED_MOST:
             continue
-        counts = ledger.classes.forms[job_class.form].counts
+        counts = ledger.classes.shapes[job_class.shape].counts
         for row, accelerator in pools:
             if counts[row] and not job_class.measured[row]:
                 wanted[job_class.kind, accelerator, counts[row]] = None
@@ -239,7 +242,7 @@ def prediction_question(ledger: Ledger, past: Sequence[ScoredBelief]) -> Predict
 
 
 def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[PredictedSpeed, ...]:
-    """Of every wanted cell that some predictor can tell. `sheets`: facts of accelerators that a catalog knows."""
+    """Predicts every wanted cell for which a predictor has an answer. `sheets`: data sheets of accelerators."""
     facts = _Facts(question, sheets)
     observations = [
         Observation(facts.cell(each.kind, each.accelerator, each.count), each.steps_per_s, each.spread, each.samples)
@@ -251,20 +254,20 @@ def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, Accelerato
     except CannotPredict:
         return ()
     cells = [facts.cell(*wanted) for wanted in question.wanted]
-    told = predictions_by_model(model.models, cells)
+    predictions = predictions_by_model(model.models, cells)
     found = []
-    for place, (wanted, fused) in enumerate(zip(question.wanted, model.fused(told, cells), strict=True)):
+    for place, (wanted, fused) in enumerate(zip(question.wanted, model.fused(predictions, cells), strict=True)):
         if fused is not None:
-            each = ((name, told[name][place]) for name in sorted(told))
+            each = ((name, predictions[name][place]) for name in sorted(predictions))
             parts = tuple(_guess(name, prediction) for name, prediction in each if prediction is not None)
             found.append(PredictedSpeed(*wanted, _guess(fusion.name, fused), parts))
     return tuple(found)
 
 
 def _predictors(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[Predictor, ...]:
-    """The analytic ones by accelerators' worth, and those that learn.
+    """The analytic predictors by data sheets and ratings, and the learned ones.
 
-    Nominal speeds that are all the same were given by nobody: they say nothing against data sheets.
+    Nominal speeds that are all equal were not set by anybody, so they do not compete with data sheets.
     """
     # Brings SciPy: half a second that only who predicts should pay.
     from optimizer.prediction.gaussian_process import GaussianProcess

@@ -12,10 +12,18 @@ from math import inf
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.placement.preemption import is_preemptible
-from scheduler.core.state.fleet import Fleet, FleetMachine, MachineCondition, PoolState, fits_machine, split_gang
+from scheduler.core.state.fleet import (
+    Fleet,
+    FleetMachine,
+    MachineCondition,
+    PoolState,
+    is_enough,
+    most_that_fit,
+    split_gang,
+)
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import expected_ends_on
+from scheduler.core.state.remaining_work import freed_at
 from scheduler.core.state.working_set import Reservation
 from walras.cluster import Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
@@ -41,7 +49,7 @@ class Infeasibility:
 
 @dataclass(frozen=True, slots=True)
 class PoolLimit:
-    """A pool, and the accelerators it may come to have (inf where nobody knows)."""
+    """A pool, and the accelerators it may come to have (inf if unknown)."""
 
     pool: Pool
     most: float
@@ -102,8 +110,8 @@ def _fits_machines(request: JobRequest, pool: Pool) -> bool:
     if not count:
         return False
     part = max(split_gang(count, request.nodes, shape.accelerators))
-    cpus, memory_bytes = part * request.cpus_per_accelerator, part * request.memory_bytes_per_accelerator
-    return cpus <= shape.cpus + 1e-9 and memory_bytes <= shape.memory_bytes
+    form = ResourceShape((count,), request.nodes, request.cpus_per_accelerator, request.memory_bytes_per_accelerator)
+    return is_enough(shape.cpus, shape.memory_bytes, part, form)
 
 
 def _is_large_enough(request: JobRequest, limit: PoolLimit) -> bool:
@@ -135,15 +143,14 @@ def shape_text(shape: Shape) -> str:
     return f"{shape.name}: {shape.accelerators} x {shape.accelerator}, {shape.cpus:g} cpus, {memory}"
 
 
-def expected_free_text(core: SchedulerCore, claim: Reservation) -> str:
-    """When those who are on a reserved place will have left it by themselves."""
+def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
+    """When a reserved place will be free if its present jobs are left alone, in words."""
     ledger, longest_s = core.ledger, 0.0
-    for row, missing in claim.needs.items():
+    for row, missing in reservation.needs.items():
         machine = ledger.fleet.machines[row]
         if not missing or machine is None:
             continue
-        ends = expected_ends_on(ledger, machine, core.cycle.standing.rules)
-        free_at = ends[missing - 1] if missing <= len(ends) else inf
+        free_at = freed_at(ledger, machine, missing, core.cycle.policy.rules)
         if free_at == inf:
             return f"when jobs on {machine.node_id} end is not known: they state no `steps`"
         longest_s = max(longest_s, free_at - ledger.now)
@@ -152,61 +159,62 @@ def expected_free_text(core: SchedulerCore, claim: Reservation) -> str:
 
 def remedies(core: SchedulerCore, job: JobRecord) -> str:
     """What would help a gang on one machine; empty where nothing does but time."""
-    form = core.ledger.classes.forms[core.ledger.class_of(job).form]
-    if form.nodes > 1:
+    shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
+    if shape.nodes > 1:
         return ""
-    return "; or ".join((*_smaller(core, job, form), *_other_types(core, job, form), *_more_urgent(core, job, form)))
+    return "; or ".join((*_smaller(core, job, shape), *_other_types(core, job, shape), *_more_urgent(core, job, shape)))
 
 
-def _smaller(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
+def _smaller(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[str]:
     for state in core.ledger.fleet.pools:
-        most = _most_free(state, job, form)
-        if 0 < most < form.counts[state.row]:
+        most = _most_free(state, job, shape)
+        if 0 < most < shape.counts[state.row]:
             yield f"submit it with {state.pool.shape.accelerator}:{most}, which would fit now"
 
 
-def _other_types(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
+def _other_types(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[str]:
     """Types that it does not accept, and that are free."""
-    pools, fewest = core.ledger.fleet.pools, min(filter(None, form.counts), default=0)
-    accepted = {state.pool.shape.accelerator for state in pools if form.counts[state.row]}
+    pools, fewest = core.ledger.fleet.pools, min(filter(None, shape.counts), default=0)
+    accepted = {state.pool.shape.accelerator for state in pools if shape.counts[state.row]}
     free: dict[str, int] = {}
     for state in pools:
         name = state.pool.shape.accelerator
         if name not in accepted:
-            free[name] = max(free.get(name, 0), _most_free(state, job, form))
+            free[name] = max(free.get(name, 0), _most_free(state, job, shape))
     types = [f"{name}:{fewest}" for name, most in sorted(free.items()) if 0 < fewest <= most]
     if types:
         yield f"accept {', '.join(types)} too, which would fit now"
 
 
-def _more_urgent(core: SchedulerCore, job: JobRecord, form: ResourceShape) -> Iterator[str]:
+def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[str]:
     """Shares decide inside a class of priority; a higher class takes the places of a lower one."""
-    standing, jobs = core.cycle.standing, core.ledger.jobs
-    if standing.sharing is None or standing.plans or job.request.priority_class >= HIGH_PRIORITY_CLASS:
+    policy, jobs = core.cycle.policy, core.ledger.jobs
+    if policy.pricing is None or policy.plans or job.request.priority_class >= HIGH_PRIORITY_CLASS:
         return
     for state in core.ledger.fleet.pools:
-        count = form.counts[state.row]
+        count = shape.counts[state.row]
         for machine in state.members.values() if count else ():
             holders = [jobs[job_id] for job_id in machine.holders if job_id != job.job_id]
             weaker = [
                 each for each in holders if each.request.priority_class < HIGH_PRIORITY_CLASS and is_preemptible(each)
             ]
-            room = _free_for(machine, job, form) + sum(len(machine.holders[each.job_id]) for each in weaker)
+            room = _free_for(machine, job, shape) + sum(len(machine.holders[each.job_id]) for each in weaker)
             if machine.condition is MachineCondition.UP and room >= count:
                 yield f"let it stop others: walras update {job.job_id} --priority high"
                 return
 
 
-def _most_free(state: PoolState, job: JobRecord, form: ResourceShape) -> int:
+def _most_free(state: PoolState, job: JobRecord, shape: ResourceShape) -> int:
     """Accelerators of one machine that the job could have now."""
     up = (machine for machine in state.members.values() if machine.condition is MachineCondition.UP)
-    return max((_free_for(machine, job, form) for machine in up), default=0)
+    return max((_free_for(machine, job, shape) for machine in up), default=0)
 
 
-def _free_for(machine: FleetMachine, job: JobRecord, form: ResourceShape) -> int:
-    """What is free on a machine and not kept for others, with processors and memory; its own reservation counts."""
+def _free_for(machine: FleetMachine, job: JobRecord, shape: ResourceShape) -> int:
+    """Return the accelerators of a machine that the job could have now, its own reservation there included.
+
+    Only as many as there are processors and memory for. What is free on a closed machine is kept for others.
+    """
     own = len(machine.holders.get(job.job_id, ()))
-    more = 0 if machine.closed and not own else len(machine.free)
-    while more and not fits_machine(machine, more, form):
-        more -= 1
-    return own + more
+    most = 0 if machine.closed and not own else len(machine.free)
+    return own + most_that_fit(machine, most, shape)

@@ -56,7 +56,7 @@ def pending_reasons(
 def first_pending_reason(
     core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] = _NOTHING_MORE
 ) -> PendingReason | None:
-    """The most binding reason alone, without the place in line: cheap enough for every row of a listing."""
+    """The most binding reason alone, without the position in the queue: cheap enough for every row of a listing."""
     job = core.ledger.jobs.get(job_id)
     return None if job is None else next(_reasons(core, job, expected, counts_ahead=False), None)
 
@@ -135,23 +135,25 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
 
 
 def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[PendingReason]:
-    ledger, claim = core.ledger, core.cycle.claims.get(job.job_id)
-    # What would help is said once, with the most binding reason, and where somebody asks about this job. While others
-    # leave for it nothing does but the seconds that they take.
-    is_exchange = claim is not None and claim.exchange
-    fix = remedies(core, job) if counts_ahead and not is_exchange else ""
-    if claim is not None:
-        missing = sum(claim.needs.values())
-        rows = [row for row, _ in ledger.fleet.parts_of(claim.wanted.items())]
+    ledger, reservation = core.ledger, core.cycle.reservations.get(job.job_id)
+    # Remedies are computed once, for the most binding reason, and only if a person asks about this job. While others
+    # leave for it, nothing else would help.
+    is_preempting = reservation is not None and reservation.preempting
+    fix = remedies(core, job) if counts_ahead and not is_preempting else ""
+    if reservation is not None:
+        missing = sum(reservation.needs.values())
+        rows = [row for row, _ in ledger.fleet.parts_of(reservation.wanted.items())]
         pool_id = " and ".join(ledger.fleet.pools[row].pool.pool_id for row in rows)
-        reason = Reason.WAIT_PREEMPTING if claim.exchange else Reason.WAIT_RESERVATION
-        detail = f"{missing} of {sum(claim.wanted.values())} accelerators of its place on {pool_id} are not free yet"
-        if counts_ahead and not claim.exchange:
-            detail += f"; {expected_free_text(core, claim)}"
+        reason = Reason.WAIT_PREEMPTING if reservation.preempting else Reason.WAIT_RESERVATION
+        detail = (
+            f"{missing} of {sum(reservation.wanted.values())} accelerators of its place on {pool_id} are not free yet"
+        )
+        if counts_ahead and not reservation.preempting:
+            detail += f"; {expected_free_text(core, reservation)}"
         yield PendingReason(reason, detail, fix)
         fix = ""
     job_class, worth = ledger.class_of(job), _values_and_costs(core, job)
-    counts, entitled = ledger.classes.forms[job_class.form].counts, ledger.columns.entitled[job.slot]
+    counts, entitled = ledger.classes.shapes[job_class.shape].counts, ledger.columns.entitled[job.slot]
     # Where it has a share comes first, then where it is fastest.
     for row in np.lexsort((-job_class.rates, -entitled)).tolist():
         if counts[row]:
@@ -164,47 +166,47 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
 def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahead: bool) -> PendingReason:
     """Why it does not run on one pool."""
     ledger, columns = core.ledger, core.ledger.columns
-    form = ledger.classes.forms[ledger.class_of(job).form]
-    is_shared, is_planned = core.cycle.standing.sharing is not None, core.cycle.standing.plans
+    shape = ledger.classes.shapes[ledger.class_of(job).shape]
+    is_shared, is_planned = core.cycle.policy.pricing is not None, core.cycle.policy.plans
     planned = dict(ledger.planned_parts(job)) if is_planned else {}
-    count = planned.get(state.row, form.counts[state.row])
+    count = planned.get(state.row, shape.counts[state.row])
     need = f"{state.pool.pool_id}: needs {count}, {state.free} of {state.capacity} free"
-    standing = []
+    facts = []
     if state.row in planned:
-        standing.append(f"{count} of the {sum(planned.values())} it is planned on are here")
+        facts.append(f"{count} of the {sum(planned.values())} it is planned on are here")
     elif is_planned:
-        standing.append("planned here" if columns.entitled[job.slot, state.row] > 0 else "not planned here")
+        facts.append("planned here" if columns.entitled[job.slot, state.row] > 0 else "not planned here")
     elif is_shared:
         share = float(columns.entitled[job.slot, state.row]) / count
         owed = float(columns.owed[job.slot, state.row])
-        standing.append(f"share {share:.2f}, owed {owed:.0f} accelerator-seconds")
+        facts.append(f"share {share:.2f}, owed {owed:.0f} accelerator-seconds")
     if counts_ahead:
         ahead = _jobs_ahead(core, job, state.row)
-        standing.append(f"{ahead}{'+' if ahead >= _AHEAD_MAX else ''} ahead")
+        facts.append(f"{ahead}{'+' if ahead >= _AHEAD_MAX else ''} ahead")
     if state.free < count:
         reason, *more = _capacity_reason(state, count, ledger.now)
         if counts_ahead:
             more += _machines(core, job, state)
         fix = _taking_jobs_again(state) if counts_ahead else ""
-        return PendingReason(reason, "; ".join((need, *more, *standing)), fix)
-    if ledger.fleet.find(state.row, form) is None:
-        return PendingReason(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *standing)))
+        return PendingReason(reason, "; ".join((need, *more, *facts)), fix)
+    if ledger.fleet.find(state.row, shape) is None:
+        return PendingReason(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *facts)))
     reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
     price = () if is_planned else _price(core, state.row)
-    return PendingReason(reason, "; ".join((need, *standing, *price)))
+    return PendingReason(reason, "; ".join((need, *facts, *price)))
 
 
 def _values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[float, float, str]]:
     """Under a plan, by pool: what the place is worth to the job, what it costs at the plan's prices, and their unit."""
-    ledger, standing = core.ledger, core.cycle.standing
-    quote, pools = standing.quote, ledger.fleet.pools
-    if standing.sharing is None or not standing.plans or quote is None or len(quote.prices) != len(pools):
+    ledger, policy = core.ledger, core.cycle.policy
+    quote, pools = policy.quote, ledger.fleet.pools
+    if policy.pricing is None or not policy.plans or quote is None or len(quote.prices) != len(pools):
         return {}
     capacity = np.array([float(state.capacity) for state in pools])
     ways = configurations_of(ledger.classes, np.array([job.class_row]), capacity)
     if not len(ways.job):
         return {}
-    value = standing.sharing.value(describe_newcomer(ledger, job, ways, capacity), quote)
+    value = policy.pricing.value(describe_newcomer(ledger, job, ways, capacity), quote)
     cost = ways.count * quote.prices[ways.pool]
     # Of several gang sizes on a pool, the one that gains most.
     return {int(ways.pool[at]): (value[at], cost[at], quote.unit) for at in np.argsort(value - cost, kind="stable")}
@@ -241,11 +243,11 @@ def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str
 
 
 def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
-    """Under a plan, which stops whom it moves: those that it must leave where they are, whatever waits."""
-    discipline, jobs = core.cycle.discipline, core.ledger.jobs
-    if discipline is None or not core.cycle.standing.plans:
+    """Under a plan: the jobs that cannot be stopped now, whatever waits for their places."""
+    ordering, jobs = core.cycle.ordering, core.ledger.jobs
+    if not core.cycle.policy.plans:
         return []
-    staying = [job_id for job_id in holders if jobs[job_id].holds and not discipline.can_be_stopped(jobs[job_id])]
+    staying = [job_id for job_id in holders if jobs[job_id].holds and not ordering.can_be_stopped(jobs[job_id])]
     if not staying:
         return []
     named = ", ".join(map(str, staying[:_NAMED_MAX])) + (", ..." if len(staying) > _NAMED_MAX else "")
@@ -263,24 +265,24 @@ def _taking_jobs_again(state: PoolState) -> str:
 
 
 def _price(core: SchedulerCore, pool: int) -> tuple[str, ...]:
-    standing = core.ledger.standing
-    if standing is None or standing.quote is None or pool >= len(standing.quote.prices):
+    policy = core.ledger.policy
+    if policy.quote is None or pool >= len(policy.quote.prices):
         return ()
-    return (f"price {standing.quote.prices[pool]:.3g} {standing.quote.unit}",)
+    return (f"price {policy.quote.prices[pool]:.3g} {policy.quote.unit}",)
 
 
 def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
-    """Waiting jobs with a better place in the pool's line; `_AHEAD_MAX` stands for that many or more."""
-    discipline, columns = core.cycle.discipline, core.ledger.columns
-    # A key settles the job's row. Undone: whether somebody asks must not change a bit of what is decided later.
+    """Number of waiting jobs ahead in the pool's queues, counted up to `_AHEAD_MAX`."""
+    ordering, columns = core.cycle.ordering, core.ledger.columns
+    # Computing a key settles the job's row. This is undone: a question must not change later decisions by a bit.
     before = columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot].copy()
-    mine = None if discipline is None else dict(discipline.keys(job)).get(pool)
+    mine = dict(ordering.keys(job)).get(pool)
     columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
-    return 0 if mine is None else core.cycle.lines.ahead(pool, mine, _AHEAD_MAX)
+    return 0 if mine is None else core.cycle.queues.ahead(pool, mine, _AHEAD_MAX)
 
 
 AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
-#: A job whose steps are stated, and that has not told of one for so long since its ranks were up.
+#: A job that states its steps is expected to report one within this time after its ranks were up.
 NO_STEPS_AFTER_S = 600.0
 
 
@@ -332,7 +334,7 @@ def believed_speeds(core: SchedulerCore, job_id: JobId) -> tuple[PoolSpeed, ...]
         return ()
     ledger, found = core.ledger, list[PoolSpeed]()
     job_class = ledger.class_of(job)
-    counts = ledger.classes.forms[job_class.form].counts
+    counts = ledger.classes.shapes[job_class.shape].counts
     for row in job_class.fastest:
         pool = ledger.fleet.pools[row].pool
         speed = ledger.table.speed(job_class.kind, pool.shape.accelerator, counts[row], ledger.classes.nominal)

@@ -5,10 +5,19 @@ failures never consume a retry and never end a job. A job ends by its own failur
 by a failed dependency.
 """
 
+from dataclasses import replace
 from math import inf
 
 from scheduler.core.commands import NodeCordoned, Revoke
-from scheduler.core.events import AttemptEnded, AttemptProgressed, CheckpointRecorded, EndCause, RoundEnded
+from scheduler.core.events import (
+    AttemptEnded,
+    AttemptProgressed,
+    AttemptStarted,
+    CheckpointRecorded,
+    EndCause,
+    Prepared,
+    RoundEnded,
+)
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
@@ -19,8 +28,9 @@ from walras.contract import EXIT_CHECKPOINTED, SIGKILL
 from walras.states import AttemptState, JobState, Reason
 
 
-def on_prepared(cycle: Cycle, job: JobRecord, node_id: NodeId, address: str, port: int) -> None:
+def on_prepared(cycle: Cycle, job: JobRecord, event: Prepared) -> None:
     """One machine of a gang holds its part; when all do, the ranks may start."""
+    node_id = event.node_id
     if job.revoked is not None or job.state is not JobState.STARTING or job.placement is None:
         return
     nodes = [part.node_id for part in job.placement.parts]
@@ -28,47 +38,53 @@ def on_prepared(cycle: Cycle, job: JobRecord, node_id: NodeId, address: str, por
         return
     job.prepared.add(node_id)
     if node_id == nodes[0]:
-        job.rendezvous = Rendezvous(address, port)
+        job.rendezvous = Rendezvous(event.address, event.port)
     if len(job.prepared) == len(nodes):
         command_start(cycle, job)
 
 
-def mark_running(cycle: Cycle, job: JobRecord) -> None:
+def on_attempt_started(cycle: Cycle, job: JobRecord, event: AttemptStarted) -> None:
+    _mark_running(cycle, job)
+
+
+def _mark_running(cycle: Cycle, job: JobRecord) -> None:
     """All ranks are up."""
     if job.state is JobState.STARTING:
-        columns = cycle.ledger.columns
-        job.running_at = columns.running_at[job.slot] = columns.steps_at[job.slot] = cycle.now
+        job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
         cycle.set_job_state(job, JobState.RUNNING)
         cycle.set_attempt_state(job, AttemptState.RUNNING)
 
 
-def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> bool:
-    """Take in a progress report. True if it changed the published speed of the job's kind."""
+def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed) -> None:
+    """Take in a progress report. Classes and the next solve follow if the kind's published speed changed by it."""
     ledger = cycle.ledger
-    mark_running(cycle, job)
+    _mark_running(cycle, job)
     job.steps = max(job.steps, event.steps)
-    ledger.columns.steps[job.slot], ledger.columns.steps_at[job.slot] = job.steps, cycle.now
-    if event.start_s is not None and not job.start_told:
-        job.start_told = True  # once a start, however often it is repeated: the kind's median is over starts
+    ledger.columns.steps_at[job.slot] = cycle.now
+    if event.start_s is not None and not job.start_reported:
+        job.start_reported = True  # once a start, however often it is repeated: the kind's median is over starts
         ledger.costs.saw_start(job.request.kind, event.start_s)
     if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
-        return False  # what is made of several speeds is no speed of one
+        return  # the speed over several pools is no measurement of one
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
-    key = (ledger.kind_of(job), shape.accelerator, job.placement.accelerators)
-    return ledger.table.measure(*key, event.steps_per_s, ledger.classes.nominal)
+    kind = ledger.kind_of(job)
+    cell = kind, shape.accelerator, job.placement.accelerators
+    if ledger.table.measure(*cell, event.steps_per_s, ledger.classes.nominal):
+        ledger.classes.refresh_kind(kind)
+        cycle.solves.problem_changed = True
 
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """These steps survive whatever happens."""
     job.saved, job.loses_work = True, False
-    cycle.ledger.columns.loses_work[job.slot] = False
     job.safe_steps = max(job.safe_steps, event.steps)
     if job.safe_steps > job.steps:
-        columns = cycle.ledger.columns
-        job.steps = columns.steps[job.slot] = job.safe_steps
+        job.steps = job.safe_steps
         if job.running_at < inf:
-            columns.steps_at[job.slot] = cycle.now  # counted on from an older report, they would count twice
+            cycle.ledger.columns.steps_at[job.slot] = (
+                cycle.now
+            )  # counted on from an older report, they would count twice
     cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
 
 
@@ -76,12 +92,11 @@ def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
     """What all attempts made in a round in step, in one report; their work is saved."""
     jobs = [cycle.ledger.jobs[job_id] for job_id in event.job_ids]
     for job, steps in zip(jobs, event.steps, strict=True):
-        job.steps = job.safe_steps = steps
-        job.saved, job.loses_work = True, False
+        job.safe_steps, job.saved = steps, True
     columns, slots = cycle.ledger.columns, [job.slot for job in jobs]
     columns.steps[slots], columns.steps_at[slots] = event.steps, event.at
     columns.loses_work[slots] = False
-    cycle.beat = event
+    cycle.due = replace(cycle.due, lockstep_round=event)
 
 
 #: Yields in a row without a step between them, after which the job is held.
@@ -90,7 +105,7 @@ IDLE_YIELDS_MAX = 5
 REFUSALS_MAX = 5
 #: Backoff doubles up to this factor.
 BACKOFF_MAX = 32
-#: Of a pool's owned machines at most one in so many (one of fewer) is put aside for the failures of jobs.
+#: At most one in this many of a pool's owned machines (one, if there are fewer) is quarantined for failures of jobs.
 QUARANTINE_ONE_IN = 4
 
 
@@ -119,7 +134,6 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         )
     elif reason is not None:
         job.loses_work = not job.saved and event.exit_code != EXIT_CHECKPOINTED and job.running_at < inf
-        cycle.ledger.columns.loses_work[job.slot] = job.loses_work
         cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
         requeue_job(cycle, job, reason, _stopped_text(event))
     elif event.exit_code == EXIT_CHECKPOINTED:
@@ -135,7 +149,7 @@ def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Re
     for job_id in tuple(machine.holders):
         job = ledger.jobs[job_id]
         if all(row != machine.row for row, _ in job.place):
-            continue  # held by a claim: the claim is dropped with the machine
+            continue  # held by a reservation, which is dropped with the machine
         job.lost.add(machine.node_id)
         assert job.placement is not None
         if all(part.node_id in job.lost for part in job.placement.parts):
@@ -146,8 +160,8 @@ def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Re
                 requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, reason)
         else:
             left.append(job)
-            form = ledger.classes.forms[ledger.class_of(job).form]
-            ledger.fleet.give_back(job.job_id, machine, form, cycle.now)
+            shape = ledger.classes.shapes[ledger.class_of(job).shape]
+            ledger.fleet.give_back(job.job_id, machine, shape, cycle.now)
     return left
 
 
@@ -162,7 +176,7 @@ def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Rea
 
 
 def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | None = None, detail: str = "") -> None:
-    """No rank of the gang can be running yet: tell the machines to let go, and let go."""
+    """End an attempt of which no rank can be running yet: the machines drop it, and its places are free at once."""
     cycle.commands.append(Revoke(job.job_id, job.attempt, reason, 0.0))
     if reason is Reason.USER_CANCELLED:
         cycle.set_job_state(job, JobState.CANCELLING, reason)
@@ -172,8 +186,8 @@ def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | 
 def requeue_after_infra_failure(
     cycle: Cycle, job: JobRecord, state: AttemptState, reason: Reason, detail: str = ""
 ) -> None:
-    """The world failed the job: back in line, with growing patience, at no cost to its retries."""
-    job.misfortunes += 1
+    """Infrastructure failed the job: requeue it with growing backoff, at no cost to its retries."""
+    job.infra_failures += 1
     cycle.set_attempt_state(job, state, reason)
     if state is AttemptState.START_FAILED:
         job.refusals += 1
@@ -185,17 +199,16 @@ def requeue_after_infra_failure(
 
 
 def requeue_job(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") -> None:
-    """Back in line, from the newest recorded checkpoint."""
+    """Requeue the job; it resumes from its newest recorded checkpoint."""
     job.steps = job.safe_steps
-    cycle.ledger.columns.steps[job.slot] = job.steps
     if job.hold_reason is not None:
         cycle.set_job_state(job, JobState.HELD, job.hold_reason, detail)
-        cycle.dirty = True  # one fewer to share with; a job that only changes places changes nothing
+        cycle.solves.problem_changed = True  # one fewer to share with; a job that only changes places changes nothing
         return
     cycle.set_job_state(job, JobState.PENDING, reason, detail)
     enqueue_job(cycle, job)
-    if job.job_id in cycle.claims:
-        cycle.arrived.append(job.job_id)  # its place may be complete already
+    if job.job_id in cycle.reservations:
+        cycle.backlog.arrived.append(job.job_id)  # its place may be complete already
 
 
 def end_job(
@@ -206,7 +219,7 @@ def end_job(
     reason: Reason | None = None,
     detail: str = "",
 ) -> None:
-    """The job is over: its row leaves, and those who waited for it are told."""
+    """The job is over: its row is freed, and jobs that depend on it are unblocked or cancelled."""
     if attempt_state is not None:
         cycle.set_attempt_state(job, attempt_state, reason)
     cycle.set_job_state(job, state, reason, detail)
@@ -216,7 +229,7 @@ def end_job(
         cycle.ledger.finished_s.append(job.steps / best_rate)
     cycle.spending.forget_job(job)
     cycle.ledger.remove(job)
-    cycle.dirty = True
+    cycle.solves.problem_changed = True
     for dependent_id in cycle.ledger.dependents.pop(job.job_id, ()):
         dependent = cycle.ledger.jobs.get(dependent_id)
         if dependent is not None:
@@ -230,13 +243,12 @@ def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state
         return
     job.blocked_by.discard(dependency.job_id)
     if not job.blocked_by:
-        cycle.arrived.append(job.job_id)
+        cycle.backlog.arrived.append(job.job_id)
 
 
 def count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
     """The job has done at least this many steps."""
     job.steps = max(job.steps, steps)
-    cycle.ledger.columns.steps[job.slot] = job.steps
 
 
 def _yielded(cycle: Cycle, job: JobRecord) -> None:
@@ -269,7 +281,7 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
 
 
 def _back_off(cycle: Cycle, job: JobRecord, times: int) -> None:
-    job.ready_at = cycle.now + cycle.standing.rules.backoff_s * min(2 ** (times - 1), BACKOFF_MAX)
+    job.ready_at = cycle.now + cycle.policy.rules.backoff_s * min(2 ** (times - 1), BACKOFF_MAX)
     cycle.timers.set(job.ready_at, "ready", job.job_id)
 
 
@@ -278,7 +290,7 @@ def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
     machine = None if node_id is None else cycle.ledger.fleet.machine(node_id)
     if machine is None:
         return
-    rules = cycle.standing.rules
+    rules = cycle.policy.rules
     machine.failures.append((cycle.now, job.job_id))
     recent = {job_id for at, job_id in machine.failures if at >= cycle.now - rules.quarantine_window_s}
     if (
@@ -289,16 +301,16 @@ def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
         detail = f"{len(recent)} distinct jobs failed here within {rules.quarantine_window_s:g} s"
         cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, detail)
         cycle.commands.append(NodeCordoned(machine.node_id, detail))
-        cycle.dirty = True
+        cycle.solves.problem_changed = True
         if machine.token:
-            cycle.emptied[machine.row] = None
+            cycle.backlog.emptied[machine.row] = None
 
 
 def _may_quarantine(cycle: Cycle, machine: FleetMachine) -> bool:
     """Whether others would carry on: where jobs fail on all machines alike, it is the jobs.
 
-    A rented machine is given back for another. Of those that are owned, somebody's mistakes must not take away the last
-    or the most.
+    A rented machine is exchanged for another one. Of a pool's owned machines, faulty jobs must not quarantine the last
+    one, nor most of them.
     """
     if machine.token:
         return True

@@ -9,13 +9,18 @@ budget.
 from math import inf
 
 from scheduler.core.commands import BudgetWarned
-from scheduler.core.events import JobHeld, JobReleased
+from scheduler.core.events import MoneyRestated
 from scheduler.core.handlers import job_events, machine_events
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.core.state.spending import NOTHING_USD, SpendingAccount
 from scheduler.core.state.working_set import Cycle
 from walras.states import JobState, Reason
+
+
+def on_money_restated(cycle: Cycle, event: MoneyRestated) -> None:
+    """What has been spent by the books of the shell."""
+    cycle.spending.restate(event.spent)
 
 
 def settle_budgets(cycle: Cycle) -> None:
@@ -28,7 +33,7 @@ def settle_budgets(cycle: Cycle) -> None:
             continue
         was_closed = account.closed
         if spending.check(account):
-            cycle.dirty = cycle.refill = True
+            cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
             opened = opened or was_closed
         _warn(cycle, account)
         if account.is_exhausted:
@@ -37,7 +42,7 @@ def settle_budgets(cycle: Cycle) -> None:
     if opened or (changed and spending.held):
         _release_held(cycle)
     if opened:
-        cycle.arrived += [job.job_id for job in cycle.ledger.jobs.values() if job.waits]
+        cycle.backlog.arrived += [job.job_id for job in cycle.ledger.jobs.values() if job.waits]
     if spending.everything.closed:
         spending.everything.settle(cycle.now)
         if spending.everything.is_exhausted:
@@ -45,7 +50,7 @@ def settle_budgets(cycle: Cycle) -> None:
 
 
 def settle_budgets_after_starts(cycle: Cycle) -> None:
-    """After things were started: when will the accounts cross their next lines?"""
+    """After jobs were started: set timers for the instants at which accounts reach their next limit."""
     for account in cycle.spending.take_changed():
         if account.is_limited:
             cycle.spending.check(account)
@@ -68,27 +73,27 @@ def _warn(cycle: Cycle, account: SpendingAccount) -> None:
 
 def _hold(cycle: Cycle, account: SpendingAccount) -> None:
     for job in cycle.spending.members(account):
-        if job.job_id in cycle.claims and not job.holds:
+        if job.job_id in cycle.reservations and not job.holds:
             drop_reservation(cycle, job.job_id)
         if job.holds and job.revoked is None:
             cycle.spending.held.add(job.job_id)
-            job_events.on_job_held(cycle, job, JobHeld(cycle.now, job.job_id, Reason.HOLD_BUDGET))
+            job_events.hold_job(cycle, job, Reason.HOLD_BUDGET)
 
 
 def _release_held(cycle: Cycle) -> None:
-    """Those that were held for an account which is open again."""
+    """Release jobs that were held because of an account that is open again."""
     spending = cycle.spending
     for job_id in sorted(spending.held):
         job = cycle.ledger.jobs[job_id]
         if job.state is JobState.HELD and job.hold_reason is Reason.HOLD_BUDGET and spending.closed_to(job) is None:
             spending.held.discard(job_id)
-            job_events.on_job_released(cycle, job, JobReleased(cycle.now, job_id))
+            job_events.release_job(cycle, job)
         elif job.state is JobState.HELD and job.hold_reason is not Reason.HOLD_BUDGET:
             spending.held.discard(job_id)
 
 
 def _release_idle_machines(cycle: Cycle) -> None:
-    """Nobody may start on them: every rented machine that holds nothing goes now."""
+    """No job may start, so every rented machine that holds none is released now."""
     for machine in cycle.ledger.fleet.machines:
         if machine is None or not machine.token or machine.condition is not MachineCondition.UP or machine.holders:
             continue

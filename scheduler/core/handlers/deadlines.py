@@ -19,13 +19,13 @@ from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_att
 from scheduler.core.placement.reservations import drop_reservation, open_reservation
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.remaining_work import remaining_here_s
+from scheduler.core.state.remaining_work import from_checkpoint_s, remaining_here_s
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.states import JobState, Reason
 
-#: Kept besides one restart: this part of what is needed, and this long.
+#: The margin beyond one restart: this part of the time needed, and this long.
 _MARGIN_PART = 0.05
 _MARGIN_S = 30.0
 #: Looked at again at least this much later.
@@ -38,7 +38,7 @@ class DeadlineOutlook:
 
     pool: int
     pool_id: PoolId
-    #: From now to its end there, moving and booting included; what is kept besides; and the time left.
+    #: Seconds from now to its end there, moving and booting included; the margin on top; and the time left.
     needs_s: float
     margin_s: float
     left_s: float
@@ -68,25 +68,25 @@ class DeadlineOutlook:
 
 
 def settle_deadlines(cycle: Cycle) -> None:
-    """Before anything else is started: those whose last moment has come get machines that stay."""
-    heap = cycle.deadlines
+    """Before anything else is started: jobs whose last moment has come get machines that nobody takes away."""
+    heap = cycle.deadlines.heap
     while heap and heap[0][0] <= cycle.now:
         job = cycle.ledger.jobs.get(heappop(heap)[1])
-        if job is not None and job.sure_pool < 0:
+        if job is not None and job.deadline_pool < 0:
             _check_deadline(cycle, job)
-    for job_id in sorted(cycle.secured):
+    for job_id in sorted(cycle.deadlines.secured):
         job = cycle.ledger.jobs.get(job_id)
         if job is None:
-            cycle.secured.discard(job_id)
-            cycle.stranded.pop(job_id, None)
+            cycle.deadlines.secured.discard(job_id)
+            cycle.deadlines.stranded.pop(job_id, None)
         else:
             _reconsider(cycle, job)
             _move(cycle, job)
 
 
 def entitle_secured_jobs(cycle: Cycle) -> None:
-    """An answer has come: those who were moved keep their right to where they are moved to, and to nothing else."""
-    for job_id in sorted(cycle.secured):
+    """After a solve: jobs that were moved stay entitled to the pool they were moved to, and to nothing else."""
+    for job_id in sorted(cycle.deadlines.secured):
         job = cycle.ledger.jobs.get(job_id)
         if job is not None:
             _entitle(cycle, job)
@@ -96,7 +96,7 @@ def deadline_outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> Deadl
     """The cheapest sure pool where it would end in time, with a little to spare if there is one; else where it would
     end first. None without a deadline, or where length or speed are not known. `without`: a pool not to count on.
     """
-    if job.request.deadline_at == inf or job.request.steps is None or ledger.standing is None:
+    if job.request.deadline_at == inf or job.request.steps is None:
         return None
     pools = (state for state in ledger.fleet.pools if state.row != without)
     found = [each for state in pools if (each := _outlook_on(ledger, job, state)) is not None]
@@ -109,33 +109,30 @@ def deadline_outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> Deadl
 def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOutlook | None:
     """What the job would need on this pool; None where it cannot run, or nothing is sure."""
     job_class = ledger.class_of(job)
-    form = ledger.classes.forms[job_class.form]
-    rate, count = float(job_class.rates[state.row]), int(form.counts[state.row])
+    shape = ledger.classes.shapes[job_class.shape]
+    rate, count = float(job_class.rates[state.row]), int(shape.counts[state.row])
     if rate <= 0 or not count or state.pool.market is Market.SPOT or not _may_have(state, count):
         return None
     left_s = job.request.deadline_at - ledger.now
     machines = ceil(count / state.pool.shape.accelerators)
     usd_per_s = machines * state.pool.usd_per_h / SECONDS_PER_HOUR if state.rented else 0.0
-    assert ledger.standing is not None, "asked above"
-    assert job.request.steps is not None, "asked above"
-    restart_s = ledger.restart_s(job, ledger.standing.rules)
+    restart_s = ledger.restart_s(job, ledger.policy.rules)
     if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
         # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
         needs_s = remaining_here_s(ledger, job)
         margin_s = 2 * restart_s + state.pool.boot_s + _margin_s(needs_s)
         return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
-    is_free = ledger.fleet.find(state.row, form) is not None
+    is_free = ledger.fleet.find(state.row, shape) is not None
     if not is_free and not state.rented:
         return None  # others hold the owned ones
-    work_s = max(0.0, job.request.steps - job.safe_steps) / rate
     stop_s = job.request.grace_s if job.holds else 0.0
-    needs_s = work_s + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
+    needs_s = from_checkpoint_s(job, rate) + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
     margin_s = restart_s + _margin_s(needs_s)
     return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, False)
 
 
 def _margin_s(needs_s: float) -> float:
-    """What is kept besides for work that takes a little longer than its speed says."""
+    """Seconds kept in reserve for work that takes a little longer than its speed says."""
     return _MARGIN_S + _MARGIN_PART * needs_s
 
 
@@ -150,39 +147,39 @@ def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
     is_due = found is not None and found.slack_s <= 0 and left_s > 0
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
         _secure(cycle, job, found.pool)
-        cycle.secured.add(job.job_id)
+        cycle.deadlines.secured.add(job.job_id)
         _entitle(cycle, job)
-        cycle.dirty = True
+        cycle.solves.problem_changed = True
         return
     wait_s = _RECHECK_S + (left_s / 10 if found is None or found.slack_s <= 0 else found.slack_s)
     if left_s > 0:
-        heappush(cycle.deadlines, (cycle.now + min(wait_s, left_s), job.job_id))
-        cycle.timers.set(cycle.deadlines[0][0], "deadline")
+        heappush(cycle.deadlines.heap, (cycle.now + min(wait_s, left_s), job.job_id))
+        cycle.timers.set(cycle.deadlines.heap[0][0], "deadline")
 
 
 def _secure(cycle: Cycle, job: JobRecord, pool: int) -> None:
-    job.sure_pool = pool
-    job.secure = job.holds and int(cycle.ledger.columns.pool[job.slot]) == pool
+    job.deadline_pool = pool
+    job.is_secured = job.holds and int(cycle.ledger.columns.pool[job.slot]) == pool
 
 
 def _reconsider(cycle: Cycle, job: JobRecord) -> None:
     """Machines that do not come are asked for until the last moment to take others; then those are."""
-    state = cycle.ledger.fleet.pools[job.sure_pool]
-    if job.secure or not state.rent_failures or state.awaited:
+    state = cycle.ledger.fleet.pools[job.deadline_pool]
+    if job.is_secured or not state.rent_failures or state.awaited:
         return
-    found = deadline_outlook(cycle.ledger, job, job.sure_pool)
+    found = deadline_outlook(cycle.ledger, job, job.deadline_pool)
     if found is None or not cycle.ledger.fleet.pools[found.pool].rented:
         return
     if found.slack_s <= 0 < found.left_s:
         drop_reservation(cycle, job.job_id)
         _secure(cycle, job, found.pool)
         _entitle(cycle, job)
-        cycle.dirty = True
+        cycle.solves.problem_changed = True
         return
-    failures, look_at = cycle.stranded.get(job.job_id, (0, 0.0))
+    failures, look_at = cycle.deadlines.stranded.get(job.job_id, (0, 0.0))
     if failures != state.rent_failures or look_at <= cycle.now:
         look_at = cycle.now + max(found.slack_s, _RECHECK_S)
-        cycle.stranded[job.job_id] = state.rent_failures, look_at
+        cycle.deadlines.stranded[job.job_id] = state.rent_failures, look_at
         cycle.timers.set(look_at, "deadline")
 
 
@@ -190,18 +187,18 @@ def _entitle(cycle: Cycle, job: JobRecord) -> None:
     columns = cycle.ledger.columns
     columns.settle(job.slot, cycle.now)
     columns.entitled[job.slot] = 0.0
-    columns.entitled[job.slot, job.sure_pool] = cycle.ledger.count_on(job, job.sure_pool)
+    columns.entitled[job.slot, job.deadline_pool] = cycle.ledger.count_on(job, job.deadline_pool)
 
 
 def _move(cycle: Cycle, job: JobRecord) -> None:
     """Onto its sure pool if there is a place, else rent one; until it is there the job goes on where it is."""
-    ledger, row = cycle.ledger, job.sure_pool
+    ledger, row = cycle.ledger, job.deadline_pool
     if job.holds and (int(ledger.columns.pool[job.slot]) == row or job.revoked is not None):
         return
-    claim = cycle.claims.get(job.job_id)
-    if claim is not None and claim.pool == row:
+    reservation = cycle.reservations.get(job.job_id)
+    if reservation is not None and reservation.pool == row:
         return
-    place = ledger.fleet.find(row, ledger.classes.forms[ledger.class_of(job).form])
+    place = ledger.fleet.find(row, ledger.classes.shapes[ledger.class_of(job).shape])
     if place is None:
         _rent(cycle, job, ledger.fleet.pools[row])
     elif job.waits and job.ready_at <= cycle.now:
@@ -209,7 +206,7 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
         start_attempt(cycle, job, row, place)
     elif job.state is JobState.RUNNING and job.request.preemptible:
         drop_reservation(cycle, job.job_id)
-        open_reservation(cycle, job, row, place, exchange=True)
+        open_reservation(cycle, job, row, place, preempting=True)
         pool_id = ledger.fleet.pools[row].pool.pool_id
         revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"to {pool_id}, to end before its deadline")
 
@@ -230,13 +227,13 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
 
 
 def accelerators_awaited(cycle: Cycle, row: int) -> int:
-    """Accelerators of a pool for those who were moved there and do not hold any of it yet."""
+    """Accelerators that jobs being moved to the pool still wait for."""
     ledger = cycle.ledger
-    jobs = (ledger.jobs[each] for each in cycle.secured if each in ledger.jobs)
+    jobs = (ledger.jobs[each] for each in cycle.deadlines.secured if each in ledger.jobs)
     return sum(
         ledger.count_on(each, row)
         for each in jobs
-        if each.sure_pool == row and not (each.holds and int(ledger.columns.pool[each.slot]) == row)
+        if each.deadline_pool == row and not (each.holds and int(ledger.columns.pool[each.slot]) == row)
     )
 
 

@@ -22,14 +22,14 @@ from scheduler.core.events import (
 )
 from scheduler.core.handlers.attempt_events import abort_start, end_job
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
-from scheduler.core.placement.reservations import drop_reservation
+from scheduler.core.placement.reservations import drop_reservation, settle_reservation
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
 from walras.states import JobState, Reason
 
 
 def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
-    """A new job: in line, or blocked by its dependencies, its start time or its submitter."""
+    """A new job: queued, or blocked by its dependencies, its start time or its submitter."""
     ledger, request = cycle.ledger, event.job
     assert request.job_id not in ledger.jobs, f"job {request.job_id} submitted twice"
     if request.declared:
@@ -37,8 +37,8 @@ def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
     job = ledger.add(request, event.at)
     cycle.spending.take_job(job)
     if request.deadline_at < inf:
-        heappush(cycle.deadlines, (event.at, request.job_id))
-    # Dependencies that are not active have ended; the shells refuse those that ended badly.
+        heappush(cycle.deadlines.heap, (event.at, request.job_id))
+    # Dependencies that are not active have ended; the shells refuse jobs whose dependencies failed.
     job.blocked_by = {dependency for dependency in request.depends_on if dependency in ledger.jobs}
     for dependency in sorted(job.blocked_by):
         ledger.dependents.setdefault(dependency, []).append(request.job_id)
@@ -49,7 +49,7 @@ def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
     if request.held:
         cycle.set_job_state(job, JobState.HELD, Reason.HOLD_USER)
     elif not job.blocked_by:
-        cycle.arrived.append(request.job_id)
+        cycle.backlog.arrived.append(request.job_id)
 
 
 def on_job_cancelled(cycle: Cycle, job: JobRecord, event: JobCancelled) -> None:
@@ -65,67 +65,75 @@ def on_job_cancelled(cycle: Cycle, job: JobRecord, event: JobCancelled) -> None:
 
 
 def on_job_held(cycle: Cycle, job: JobRecord, event: JobHeld) -> None:
+    hold_job(cycle, job, event.reason)
+
+
+def hold_job(cycle: Cycle, job: JobRecord, reason: Reason) -> None:
+    """Hold the job: at once if it waits, after its checkpoint if it runs."""
     if job.state in (JobState.HELD, JobState.CANCELLING):
         return
     drop_reservation(cycle, job.job_id)
     if not job.holds:
-        cycle.set_job_state(job, JobState.HELD, event.reason)
-        cycle.dirty = True
+        cycle.set_job_state(job, JobState.HELD, reason)
+        cycle.solves.problem_changed = True
         return
-    job.hold_reason = event.reason
+    job.hold_reason = reason
     if is_prepared(job):
-        revoke_attempt(cycle, job, event.reason)
+        revoke_attempt(cycle, job, reason)
     else:
-        abort_start(cycle, job, event.reason)
+        abort_start(cycle, job, reason)
 
 
 def on_job_released(cycle: Cycle, job: JobRecord, event: JobReleased) -> None:
+    release_job(cycle, job)
+
+
+def release_job(cycle: Cycle, job: JobRecord) -> None:
+    """Let a held job, or one that was to be held, go on."""
     job.hold_reason = None
     job.idle_yields = job.refusals = 0
     if job.state is JobState.HELD:
         cycle.set_job_state(job, JobState.PENDING, Reason.WAIT_NOT_EVALUATED)
-        cycle.dirty = True
-        cycle.arrived.append(job.job_id)
+        cycle.solves.problem_changed = True
+        cycle.backlog.arrived.append(job.job_id)
 
 
 def on_job_reprioritised(cycle: Cycle, job: JobRecord, event: JobReprioritised) -> None:
     job.request = replace(job.request, priority=event.priority)
     cycle.ledger.columns.priority_class[job.slot] = job.request.priority_class
-    cycle.dirty = cycle.refill = True
+    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
     if job.waits:
-        cycle.arrived.append(job.job_id)
+        cycle.backlog.arrived.append(job.job_id)
 
 
 def on_job_budget_changed(cycle: Cycle, job: JobRecord, event: JobBudgetChanged) -> None:
-    """It may cost more, or less, than was said: whether it may run is settled with every account (`budgets.py`)."""
+    """The job's budget is another; whether it may run is decided with all accounts (`budgets.py`)."""
     job.request = replace(job.request, budget_usd=event.budget_usd)
     cycle.spending.limit_job(job, event.spent_usd)
 
 
 def on_work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:
-    """Another kind means other speeds, another count another length; where it runs nothing changes."""
-    columns, classes, slot = cycle.ledger.columns, cycle.ledger.classes, job.slot
+    """The job counts its work differently: another kind (other speeds) and length. It stays where it runs."""
+    columns, slot = cycle.ledger.columns, job.slot
     job.request = replace(job.request, kind=event.kind, steps=event.steps_total)
     job.steps = job.safe_steps = event.steps
     job.start_steps = min(job.start_steps, event.steps)
-    job.ends_known = -1
-    for row, _ in job.place:
-        if (machine := cycle.ledger.fleet.machines[row]) is not None:
-            machine.ends_known = -1
-    job.class_row = columns.class_row[slot] = classes.of_kind(job.class_row, event.kind)
-    columns.runs_as[slot] = classes.of_kind(int(columns.runs_as[slot]), event.kind)
-    columns.steps_total[slot], columns.steps[slot] = event.steps_total, event.steps
+    cycle.ledger.change_kind(job, event.kind)
+    columns.steps_total[slot] = event.steps_total
     columns.steps_at[slot] = cycle.now if job.state is JobState.RUNNING else inf
-    cycle.dirty = cycle.refill = True
+    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
 
 
-def on_job_ready(cycle: Cycle, job: JobRecord) -> None:
-    """Its backoff, or its `not_before`, is over."""
+def on_job_ready(cycle: Cycle, job: JobRecord, attempt: int) -> None:
+    """The job's backoff, or its `not_before`, is over."""
     if job.waits and job.ready_at <= cycle.now:
-        cycle.arrived.append(job.job_id)
+        cycle.backlog.arrived.append(job.job_id)
+    reservation = cycle.reservations.get(job.job_id)
+    if reservation is not None:
+        settle_reservation(cycle, reservation)
 
 
-def on_max_queue_time(cycle: Cycle, job: JobRecord) -> None:
+def on_max_queue_time(cycle: Cycle, job: JobRecord, attempt: int) -> None:
     """It never started within its `max_queue_time`."""
     if job.attempt == 0 and not job.holds:
         drop_reservation(cycle, job.job_id)
@@ -143,7 +151,7 @@ def on_max_runtime(cycle: Cycle, job: JobRecord, attempt: int) -> None:
     if is_prepared(job):
         revoke_attempt(cycle, job, Reason.POLICY_MAX_RUNTIME)
     else:
-        on_prepare_timeout(cycle, job)
+        _give_up_preparing(cycle, job)
 
 
 def on_start_refused(cycle: Cycle, job: JobRecord, event: StartRefused) -> None:
@@ -151,13 +159,18 @@ def on_start_refused(cycle: Cycle, job: JobRecord, event: StartRefused) -> None:
     abort_start(cycle, job, Reason.INFRA_START_REFUSED, event.node_id, f"{event.node_id}: {event.detail}")
 
 
-def on_prepare_timeout(cycle: Cycle, job: JobRecord) -> None:
+def on_prepare_timeout(cycle: Cycle, job: JobRecord, attempt: int) -> None:
     """Not every machine of the gang answered in time: the whole gang lets go."""
+    if job.attempt == attempt and job.holds and not is_prepared(job):
+        _give_up_preparing(cycle, job)
+
+
+def _give_up_preparing(cycle: Cycle, job: JobRecord) -> None:
     abort_start(cycle, job, Reason.INFRA_START_TIMEOUT, None, "the gang was not prepared in time")
 
 
 def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
-    """A job as it was: in line, held, or with an attempt under way."""
+    """A job as it was before the restart: queued, held, or with an attempt under way."""
     ledger, columns, request = cycle.ledger, cycle.ledger.columns, event.job
     assert request.job_id not in ledger.jobs, f"job {request.job_id} restored twice"
     if request.declared:
@@ -165,12 +178,11 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
     job = ledger.add(request, event.submitted_at)
     cycle.spending.take_job(job, event.spent_usd)
     if request.deadline_at < inf:
-        heappush(cycle.deadlines, (event.at, request.job_id))
+        heappush(cycle.deadlines.heap, (event.at, request.job_id))
     columns.settled_at[job.slot] = event.at
     columns.attained_s[job.slot] = event.attained_s
     job.attempt, job.restarts, job.hold_reason = event.attempt, event.restarts, event.hold_reason
     job.steps, job.safe_steps, job.start_steps = event.steps, event.safe_steps, event.safe_steps
-    columns.steps[job.slot] = event.steps
     job.state = event.state
     if event.hold_reason is Reason.HOLD_BUDGET:
         cycle.spending.held.add(job.job_id)
@@ -179,16 +191,16 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
     else:
         _resume_waiting(cycle, job)
     ledger.set_eligible(job)
-    cycle.dirty = True
+    cycle.solves.problem_changed = True
 
 
 def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     ledger, columns, placement = cycle.ledger, cycle.ledger.columns, event.placement
     assert placement is not None
-    form = ledger.classes.forms[ledger.class_of(job).form]
+    shape = ledger.classes.shapes[ledger.class_of(job).shape]
     pool = ledger.fleet.pool_row(placement.pool_id)
     assert pool is not None, f"job {job.job_id} is said to run in {placement.pool_id}, which is not declared"
-    job.place = ledger.fleet.take_again(job.job_id, placement, form)
+    job.place = ledger.fleet.take_again(job.job_id, placement, shape)
     job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None}
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
@@ -196,12 +208,12 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     columns.hold(job.slot, parts or ((pool, placement.accelerators),))
     cycle.spending.started(job)
     columns.runs_as[job.slot] = ledger.class_over(job, parts or ((pool, placement.accelerators),))
-    columns.since_at[job.slot], columns.running_at[job.slot] = event.leased_at, event.running_at
+    columns.since_at[job.slot] = event.leased_at
     if event.running_at < inf:
         columns.steps_at[job.slot] = event.at
     cycle.timers.set(event.leased_at + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
     if not is_prepared(job):
-        timeout_s = cycle.standing.rules.prepare_timeout_s
+        timeout_s = cycle.policy.rules.prepare_timeout_s
         cycle.timers.set(event.at + timeout_s, "prepare", job.job_id, job.attempt)
 
 
@@ -218,4 +230,4 @@ def _resume_waiting(cycle: Cycle, job: JobRecord) -> None:
         submitted_at = float(ledger.columns.submitted_at[job.slot])
         cycle.timers.set(submitted_at + request.max_queue_s, "max_queue", job.job_id)
     if job.state is JobState.PENDING and not job.blocked_by:
-        cycle.arrived.append(job.job_id)
+        cycle.backlog.arrived.append(job.job_id)

@@ -10,9 +10,13 @@ from math import ceil, inf
 
 from scheduler.core.commands import NodeCordoned, ReleaseNode, Rent
 from scheduler.core.events import (
+    NodeBack,
     NodeJoined,
     NodeLeaving,
+    NodeLost,
     NodeQuarantined,
+    NodeUncordoned,
+    NodeUnreachable,
     PoolDeclared,
     Proposal,
     RentFailed,
@@ -48,7 +52,7 @@ def release_due_at(machine: FleetMachine, state: PoolState, keep_s: float) -> fl
 
 def settle_idle_machines(cycle: Cycle) -> None:
     """After things were started: machines that have become empty, and stayed so."""
-    emptied, cycle.emptied = cycle.emptied, {}
+    emptied, cycle.backlog.emptied = cycle.backlog.emptied, {}
     for row in emptied:
         machine = cycle.ledger.fleet.machines[row]
         if machine is None:
@@ -57,7 +61,7 @@ def settle_idle_machines(cycle: Cycle) -> None:
             release_machine(cycle, machine, f"given back: {machine.detail}")
         elif _is_idle(machine):
             state = cycle.ledger.fleet.pools[machine.pool]
-            _set_idle_timer(cycle, state, release_due_at(machine, state, cycle.standing.rules.rent_keep_s))
+            _set_idle_timer(cycle, state, release_due_at(machine, state, cycle.policy.rules.rent_keep_s))
 
 
 def schedule_idle_check(cycle: Cycle, state: PoolState) -> None:
@@ -67,23 +71,23 @@ def schedule_idle_check(cycle: Cycle, state: PoolState) -> None:
     )
 
 
-def release_idle_machines(cycle: Cycle, row: int) -> None:
+def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
     """Give back the idle machines whose time has come, beyond what the last solve and deadlines want."""
-    state, standing = cycle.ledger.fleet.pools[row], cycle.standing
+    state, policy = cycle.ledger.fleet.pools[row], cycle.policy
     if cycle.now < state.idle_look_at:
         return  # another look was asked for since
     state.idle_look_at = inf
     if not state.rented:
         return
-    if standing.proposal is None and standing.sharing is not None:
-        _set_idle_timer(cycle, state, _again_at(cycle))  # nobody has said yet what is wanted
+    if policy.proposal is None and policy.pricing is not None:
+        _set_idle_timer(cycle, state, _again_at(cycle))  # no solve has answered yet how many machines are wanted
         return
     target = _wanted(cycle, state)
     excess = sum(machine.condition in _STAYING for machine in state.members.values()) - target
     for machine in tuple(state.members.values()):
         if excess <= 0:
             return
-        if _is_idle(machine) and release_due_at(machine, state, standing.rules.rent_keep_s) <= cycle.now:
+        if _is_idle(machine) and release_due_at(machine, state, policy.rules.rent_keep_s) <= cycle.now:
             idle_s = cycle.now - machine.idle_since
             detail = (
                 f"given back: idle for {idle_s:.0f} s, and at {state.pool.usd_per_h:g} USD/h "
@@ -105,8 +109,8 @@ def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
 
 
 def _wanted(cycle: Cycle, state: PoolState) -> int:
-    """Machines that the last solve wants, and those that jobs with deadlines are about to move to."""
-    proposal = cycle.standing.proposal
+    """Number of machines that the last solve wants, and that jobs with deadlines are about to move to."""
+    proposal = cycle.policy.proposal
     by_pool = {} if proposal is None else dict(zip(proposal.pools, proposal.rent_machines, strict=True))
     coming = deadlines.accelerators_awaited(cycle, state.row)
     return by_pool.get(state.pool.pool_id, 0) + ceil(coming / max(state.pool.shape.accelerators, 1))
@@ -119,7 +123,7 @@ def _is_idle(machine: FleetMachine) -> bool:
 def _due_at(cycle: Cycle, machine: FleetMachine, state: PoolState) -> float:
     """When to look whether the machine is to go: of one that works, before its next step."""
     if _is_idle(machine):
-        return max(release_due_at(machine, state, cycle.standing.rules.rent_keep_s), cycle.now)
+        return max(release_due_at(machine, state, cycle.policy.rules.rent_keep_s), cycle.now)
     if state.pool.billing_step_s <= 0:
         return _again_at(cycle)
     step_at = billed_until(state.pool, machine.paid_since, cycle.now + GIVING_BACK_S + _IDLE_CHECK_S) - GIVING_BACK_S
@@ -127,11 +131,11 @@ def _due_at(cycle: Cycle, machine: FleetMachine, state: PoolState) -> float:
 
 
 def _again_at(cycle: Cycle) -> float:
-    return cycle.now + max(cycle.standing.rules.rent_keep_s, _IDLE_CHECK_S)
+    return cycle.now + max(cycle.policy.rules.rent_keep_s, _IDLE_CHECK_S)
 
 
 def _runs_something(cycle: Cycle, machine: FleetMachine) -> bool:
-    """An attempt has a part on it; jobs that merely claim it do not count."""
+    """Whether an attempt has a part on the machine; mere reservations do not count."""
     jobs = (cycle.ledger.jobs[job_id] for job_id in machine.holders)
     return any(row == machine.row for job in jobs for row, _ in job.place)
 
@@ -145,8 +149,8 @@ def _set_idle_timer(cycle: Cycle, state: PoolState, at: float) -> None:
 # ------------------------------------------------------------------------------------------------ pools and machines
 
 
-def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> bool:
-    """True if the pool is new: every line and class must be seen afresh."""
+def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
+    """A new pool, or another price or quota: classes and queues are made afresh."""
     ledger = cycle.ledger
     row = ledger.fleet.pool_row(event.pool.pool_id)
     before = None if row is None else ledger.fleet.pools[row].pool.usd_per_h
@@ -156,8 +160,7 @@ def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> bool:
     if is_new:
         ledger.columns.set_pools(len(ledger.fleet.pools))
     ledger.classes.pools_changed([state.pool for state in ledger.fleet.pools])
-    cycle.dirty = True
-    return is_new
+    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
 
 
 def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
@@ -168,32 +171,32 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
     machine = fleet.join(event.node_id, pool, event.at, event.token, event.paid_since)
     cycle.spending.machine_joined(machine, event.paid_usd)
     if event.token:
-        cycle.emptied[machine.row] = None
+        cycle.backlog.emptied[machine.row] = None
         state = fleet.pools[pool]
         state.rent_failures, state.rent_problem, state.rent_not_before = 0, "", -inf
-    cycle.freed[machine.row] = None
-    cycle.dirty = True
+    cycle.backlog.freed[machine.row] = None
+    cycle.solves.problem_changed = True
 
 
-def on_node_unreachable(cycle: Cycle, machine: FleetMachine) -> None:
-    """No word from it. Its ranks may be alive, so nothing is started anew; no job is sent there."""
+def on_node_unreachable(cycle: Cycle, machine: FleetMachine, event: NodeUnreachable) -> None:
+    """Heartbeats are missing. Its ranks may be alive, so its jobs are not restarted; no job is started there."""
     if machine.condition is MachineCondition.UNREACHABLE:
         return
     machine.before = machine.condition
     cycle.ledger.fleet.set_condition(machine, MachineCondition.UNREACHABLE, "no heartbeat")
-    cycle.dirty = True
+    cycle.solves.problem_changed = True
     for job in _jobs_on(cycle, machine):
         if job.state is not JobState.UNREACHABLE:
             cycle.set_job_state(job, JobState.UNREACHABLE, None, f"no heartbeat from {machine.node_id}")
 
 
-def on_node_back(cycle: Cycle, machine: FleetMachine) -> None:
-    """Contact again before the lease ran out: nothing restarts."""
+def on_node_back(cycle: Cycle, machine: FleetMachine, event: NodeBack) -> None:
+    """Heartbeats are back before the lease ran out: nothing restarts."""
     if machine.condition is not MachineCondition.UNREACHABLE:
         return
     cycle.ledger.fleet.set_condition(machine, machine.before)
-    cycle.freed[machine.row] = None
-    cycle.dirty = True
+    cycle.backlog.freed[machine.row] = None
+    cycle.solves.problem_changed = True
     for job in _jobs_on(cycle, machine):
         others = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
         if job.state is JobState.UNREACHABLE and all(
@@ -208,26 +211,26 @@ def on_node_back(cycle: Cycle, machine: FleetMachine) -> None:
             cycle.set_job_state(job, state)
 
 
-def on_node_lost(cycle: Cycle, machine: FleetMachine, reason: Reason) -> None:
-    """Whatever ran there is over. Gangs with ranks elsewhere are told to stop; they end when those have."""
+def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
+    """Attempts that ran there have ended. Gangs with ranks elsewhere are revoked; they end when those ranks have."""
     drop_reservations_on(cycle, machine)
-    cycle.dirty = True
+    cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "was lost")
-    for job in end_attempts_on_lost_machine(cycle, machine, reason):
+    for job in end_attempts_on_lost_machine(cycle, machine, event.reason):
         if job.revoked is None:
-            revoke_attempt(cycle, job, reason, detail=f"{machine.node_id} is lost")
-    taken = reason is Reason.INFRA_SPOT_RECLAIM
+            revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} is lost")
+    taken = event.reason is Reason.INFRA_SPOT_RECLAIM
     cycle.ledger.fleet.pools[machine.pool].lives.ended(cycle.now, machine.joined_at, taken=taken)
     cycle.spending.machine_gone(machine)
     cycle.ledger.fleet.remove(machine)
 
 
 def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> None:
-    """It will be gone: no new jobs, and those there checkpoint while there is time."""
+    """The machine will be gone: it gets no new jobs, and its jobs checkpoint while there is time."""
     drop_reservations_on(cycle, machine)
     cycle.ledger.fleet.set_condition(machine, MachineCondition.LEAVING, f"leaves: {event.reason}")
     cycle.commands.append(NodeCordoned(machine.node_id, machine.detail))
-    cycle.dirty = True
+    cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "leaves")
     grace_s = max(0.0, event.gone_at - cycle.now)
     for job in _jobs_on(cycle, machine):
@@ -243,16 +246,17 @@ def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
             abort_start(cycle, job, Reason.INFRA_NODE_LOST, None, detail)
 
 
-def on_node_uncordoned(cycle: Cycle, machine: FleetMachine) -> None:
+def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordoned) -> None:
+    """An administrator lets the machine take jobs again."""
     machine.failures.clear()
     if machine.condition in (MachineCondition.LEAVING, MachineCondition.QUARANTINED):
         cycle.ledger.fleet.set_condition(machine, MachineCondition.UP)
-        cycle.freed[machine.row] = None
-        cycle.dirty = True
+        cycle.backlog.freed[machine.row] = None
+        cycle.solves.problem_changed = True
 
 
 def _jobs_on(cycle: Cycle, machine: FleetMachine) -> list[JobRecord]:
-    """Jobs whose attempt has a part on the machine (not those that merely claim it)."""
+    """Jobs whose attempt has a part on the machine; mere reservations do not count."""
     jobs = (cycle.ledger.jobs[job_id] for job_id in tuple(machine.holders))
     return [job for job in jobs if any(row == machine.row for row, _ in job.place)]
 
@@ -261,16 +265,16 @@ def _jobs_on(cycle: Cycle, machine: FleetMachine) -> list[JobRecord]:
 
 
 def rent_for_proposal(cycle: Cycle, proposal: Proposal) -> None:
-    """Ask for the machines that are worth their price; those that are not any more leave once idle (`idle.py`)."""
+    """Ask for the machines that are worth their price; others leave once idle."""
     for pool_id, target in zip(proposal.pools, proposal.rent_machines, strict=True):
         row = cycle.ledger.fleet.pool_row(pool_id)
         if row is not None and cycle.ledger.fleet.pools[row].rented:
             _scale_pool(cycle, cycle.ledger.fleet.pools[row], target)
 
 
-def retry_rent(cycle: Cycle, row: int) -> None:
+def on_rent_timer(cycle: Cycle, row: int, number: int) -> None:
     """The wait after a request that failed is over: ask for what the last solve still wants."""
-    proposal, state = cycle.standing.proposal, cycle.ledger.fleet.pools[row]
+    proposal, state = cycle.policy.proposal, cycle.ledger.fleet.pools[row]
     if proposal is not None and state.pool.pool_id in proposal.pools:
         _scale_pool(cycle, state, proposal.rent_machines[proposal.pools.index(state.pool.pool_id)])
 
@@ -293,7 +297,7 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
     """These machines will not come. Asked again later, ever less often: a provider without machines, or without credit,
     stays so for a while.
     """
-    rules = cycle.standing.rules
+    rules = cycle.policy.rules
     for state in cycle.ledger.fleet.pools:
         awaited = state.awaited.pop(event.token, None)
         if awaited is None:
@@ -308,14 +312,15 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
 
 
 def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
+    """Machines were asked for before the core was restarted."""
     row = cycle.ledger.fleet.pool_row(event.pool_id)
     assert row is not None, f"machines of {event.pool_id} are awaited, which is not declared"
     cycle.ledger.fleet.pools[row].awaited[event.token] = event.machines
 
 
-def on_node_quarantined(cycle: Cycle, event: NodeQuarantined) -> None:
-    machine = cycle.ledger.fleet.machine(event.node_id)
-    if machine is not None and machine.condition is MachineCondition.UP:
+def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:
+    """The machine was quarantined before the core was restarted."""
+    if machine.condition is MachineCondition.UP:
         cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, event.detail)
         if machine.token:
-            cycle.emptied[machine.row] = None
+            cycle.backlog.emptied[machine.row] = None

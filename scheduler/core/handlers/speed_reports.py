@@ -8,20 +8,61 @@ speed, and its measurements are not held against other jobs of the kind.
 from math import isfinite, log2
 
 from optimizer.prediction.step_time import ObtainedNetwork
-from scheduler.core.placement.attempt_lifecycle import assign_kind
-from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
+from scheduler.core.speed_events import (
+    FactsTold,
+    NetworkKnown,
+    NetworkMeasured,
+    RestartMeasured,
+    SpeedDiffers,
+    SpeedsPredicted,
+    ThroughputMeasured,
+)
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
 from walras.job_request import Kind
 
+
+def on_throughput_measured(cycle: Cycle, event: ThroughputMeasured) -> None:
+    """A speed is known from elsewhere."""
+    ledger = cycle.ledger
+    if ledger.table.set_known(event.kind, event.accelerator, event.count, event.steps_per_s):
+        ledger.classes.refresh_kind(event.kind)
+        cycle.solves.problem_changed = True
+
+
+def on_speeds_predicted(cycle: Cycle, event: SpeedsPredicted) -> None:
+    """Speeds of cells that were never measured are predicted."""
+    ledger = cycle.ledger
+    changed = [predicted.kind for predicted in event.speeds if ledger.table.predict(predicted)]
+    for kind in dict.fromkeys(changed):
+        ledger.classes.refresh_kind(kind)
+        cycle.solves.problem_changed = True
+
+
+def on_model_facts(cycle: Cycle, event: FactsTold) -> None:
+    """Facts about a kind's model are stated, or counted by a job."""
+    cycle.ledger.facts.update(event.kind, event.facts, counted=event.counted)
+
+
+def on_network_known(cycle: Cycle, event: NetworkKnown) -> None:
+    """A network was measured before the core was restarted."""
+    cycle.ledger.networks.saw(event.pool_id, event.bytes_per_s)
+
+
+def on_restart_measured(cycle: Cycle, event: RestartMeasured) -> None:
+    """The cost of a restart is known from elsewhere."""
+    cycle.ledger.costs.saw_start(event.kind, event.restart_s)
+
+
 #: A job differs from its kind when it is faster or slower by this factor...
 OUTLIER_FACTOR = 1.5
-#: ... in the median of so many windows of its steps.
+#: ... in the median over this many windows of its steps.
 OUTLIER_WINDOWS = 10
 
 
 def is_speed_outlier(usual: float | None, own: float, windows: int) -> bool:
-    """Whether a job that reports this speed differs from its kind. `usual`: what others reached; None: nobody was."""
+    """Whether a job that reports this speed differs from its kind. `usual`: median speed of other
+    jobs of the kind in that place; None if none was measured."""
     return (
         usual is not None
         and windows >= OUTLIER_WINDOWS
@@ -40,18 +81,18 @@ def on_speed_differs(cycle: Cycle, job: JobRecord, event: SpeedDiffers) -> None:
     factor = float(f"{2.0 ** (round(2.0 * log2(event.own / event.usual)) / 2.0):.2g}")
     kind = Kind(f"{job.request.kind} at {factor:g} times its speed")
     ledger.table.derive(kind, job.request.kind, factor)
-    assign_kind(cycle, job, kind)
-    cycle.dirty = True
+    ledger.change_kind(job, kind)
+    cycle.solves.problem_changed = True
 
 
 #: Part of a step that is taken to go to exchanging gradients, until it is measured there.
 EXCHANGE_PART = 0.5
-#: Networks are told apart by this part of the plan: few kinds, and noise makes none.
+#: Slow networks are rounded to this part of the usual speed, so that there are few kinds and noise makes none.
 _NETWORK_BUCKET = 0.1
 
 
 def on_network_measured(cycle: Cycle, job: JobRecord, event: NetworkMeasured) -> None:
-    """Take in what the job's machines exchange; where it is too little, the job is slower here from now on."""
+    """Record the network of the job's machines. If it is much slower than usual, the job becomes a kind of its own."""
     ledger, bytes_per_s = cycle.ledger, event.bytes_per_s
     if job.placement is None or not (isfinite(bytes_per_s) and bytes_per_s > 0):
         return
@@ -71,5 +112,5 @@ def on_network_measured(cycle: Cycle, job: JobRecord, event: NetworkMeasured) ->
     usual = ledger.table.speed(job.request.kind, accelerator, count, ledger.classes.nominal)
     ledger.table.derive(kind, job.request.kind)
     ledger.table.guess(kind, accelerator, count, slower * usual.steps_per_s)
-    assign_kind(cycle, job, kind)
-    cycle.dirty = True
+    ledger.change_kind(job, kind)
+    cycle.solves.problem_changed = True

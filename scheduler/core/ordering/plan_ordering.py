@@ -21,8 +21,8 @@ class PlanOrdering:
     strict = False
     explores = True
     shrinks = False
-    claim_text = "is worth more in this place"
-    move_text = "planned on"
+    preempt_reason = "is worth more in this place"
+    move_reason = "planned on"
 
     def __init__(self, ledger: Ledger, moves: bool) -> None:
         self._ledger = ledger
@@ -40,27 +40,26 @@ class PlanOrdering:
 
     def _rank_of(self, job: JobRecord) -> int:
         """Place in the order of importance; who came after the plan is last."""
-        assert self._ledger.standing is not None
-        proposal = self._ledger.standing.proposal
+        proposal = self._ledger.policy.proposal
         if proposal is not self._ranked:
             self._ranked = proposal
-            asked = () if proposal is None else proposal.asked
-            self._rank = {job_id: rank for rank, job_id in enumerate(asked)}
+            by_importance = () if proposal is None else proposal.asked
+            self._rank = {job_id: rank for rank, job_id in enumerate(by_importance)}
         return self._rank.get(job.job_id, len(self._rank))
 
     def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
         key = (-float(job.request.priority_class), float(self._rank_of(job)), float(job.job_id))
         return [(pool, key) for pool in self._place_of(job)]
 
-    def fill_lines(self, lines: JobQueues) -> None:
+    def fill_queues(self, queues: JobQueues) -> None:
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.pool < 0))
         for row in rows[columns.entitled[rows].max(axis=1, initial=0.0) > 0].tolist():
             job = self._ledger.jobs[JobId(int(columns.job_id[row]))]
             for pool, key in self.keys(job):
-                lines.push(job, pool, key)
+                queues.push(job, pool, key)
 
-    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+    def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         """All who are planned where they are not: a plan has no more places than the fleet."""
         columns = self._ledger.columns
         rows = np.flatnonzero(columns.active & columns.eligible & (columns.entitled.max(axis=1, initial=0.0) > 0))
@@ -71,7 +70,7 @@ class PlanOrdering:
                     yield job, pool
 
     def spread(self) -> list[tuple[JobRecord, PoolParts]]:
-        """(job, parts) of those who are planned over several pools or as several gangs, the most important first."""
+        """(job, parts) of the jobs planned over several pools or as several gangs, the most important first."""
         if not self._ledger.spreading:
             return []
         columns, found = self._ledger.columns, []
@@ -117,13 +116,11 @@ class PlanOrdering:
         """A lease on an unmeasured pool lasts from the first rank on: no plan may end it while it starts."""
         if job.profiling_until == -inf:
             return -inf
-        assert self._ledger.standing is not None
-        return max(job.profiling_until, job.running_at + self._ledger.standing.rules.profiling_s)
+        return max(job.profiling_until, job.running_at + self._ledger.policy.rules.profiling_s)
 
     def may_learn(self, job: JobRecord, pool: int) -> bool:
-        assert self._ledger.standing is not None
         job_class = self._ledger.class_of(job)
-        enough = self._ledger.standing.rules.opportunistic_rate * job_class.best_rate
+        enough = self._ledger.policy.rules.opportunistic_rate * job_class.best_rate
         return self._moves and bool(job_class.rates[pool] >= max(enough, 1e-300))
 
     def learn(self, job: JobRecord, pool: int) -> None:
@@ -137,13 +134,16 @@ class PlanOrdering:
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)
 
-    def is_planned(self, claim: Reservation) -> bool:
+    def is_planned(self, reservation: Reservation) -> bool:
         """Whether what is being freed for a job is still where it is planned."""
-        job = self._ledger.jobs[claim.job_id]
+        job = self._ledger.jobs[reservation.job_id]
         planned = self._ledger.planned_parts(job)
         if planned:
-            return self._ledger.fleet.parts_of(claim.wanted.items()) == planned
-        return self.is_entitled(job, claim.pool) and len(self._ledger.fleet.parts_of(claim.wanted.items())) == 1
+            return self._ledger.fleet.parts_of(reservation.wanted.items()) == planned
+        return (
+            self.is_entitled(job, reservation.pool)
+            and len(self._ledger.fleet.parts_of(reservation.wanted.items())) == 1
+        )
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         return []

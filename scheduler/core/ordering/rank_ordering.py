@@ -84,10 +84,10 @@ class LedgerOrderFacts:
 class RankOrdering:
     """An order of jobs, kept in heaps; keys are computed in arrays where many are needed."""
 
-    claim_text = "ranks before it"
+    preempt_reason = "ranks before it"
     explores = False
     shrinks = False
-    move_text = "placed on"
+    move_reason = "placed on"
 
     def __init__(self, ledger: Ledger, rules: RoundRules, policy: OrderPolicy) -> None:
         self._ledger = ledger
@@ -130,36 +130,36 @@ class RankOrdering:
 
     def _rank_all(self) -> "_Ranking":
         """All active jobs in order, worked out once an event: a round end asks three times."""
-        turn = self._ledger.turn
-        if self._ranking is None or self._ranking.turn != turn:
+        event_number = self._ledger.event_number
+        if self._ranking is None or self._ranking.event_number != event_number:
             rows = self._ledger.columns.active.nonzero()[0]
             keys = self._columns(rows)
             order = np.lexsort(keys[::-1])
-            self._ranking = _Ranking(turn, rows[order], [column[order] for column in keys])
+            self._ranking = _Ranking(event_number, rows[order], [column[order] for column in keys])
         return self._ranking
 
-    # ------------------------------------------------------------------------------------------ lines
+    # ------------------------------------------------------------------------------------------ queues
 
-    def fill_lines(self, lines: JobQueues) -> None:
-        """Put every waiting job in line, anew, after the policy has said whose service it counts anew."""
+    def fill_queues(self, queues: JobQueues) -> None:
+        """Fill the queues with every waiting job, after the policy has said whose attained service it resets."""
         ledger = self._ledger
         waiting = self._waiting()
         if not waiting.any():
             return
         self._renew(waiting.nonzero()[0])
         ranking = self._rank_all()
-        those = waiting[ranking.rows].nonzero()[0]
-        ids = ledger.columns.job_id[ranking.rows[those]].tolist()
-        entries = list(zip(zip(*(column[those].tolist() for column in ranking.keys), strict=True), ids, strict=True))
-        class_rows = ledger.columns.class_row[ranking.rows[those]]
-        forms = ledger.classes.form_rows[class_rows].tolist()
+        chosen = waiting[ranking.rows].nonzero()[0]
+        ids = ledger.columns.job_id[ranking.rows[chosen]].tolist()
+        entries = list(zip(zip(*(column[chosen].tolist() for column in ranking.keys), strict=True), ids, strict=True))
+        class_rows = ledger.columns.class_row[ranking.rows[chosen]]
+        shapes = ledger.classes.shape_rows[class_rows].tolist()
         for pool, rates in enumerate(ledger.classes.rates[class_rows].T.tolist()):
-            by_form = defaultdict[int, list[tuple[QueueKey, JobId]]](list)
-            for form, rate, entry in zip(forms, rates, entries, strict=True):
+            by_shape = defaultdict[int, list[tuple[QueueKey, JobId]]](list)
+            for shape, rate, entry in zip(shapes, rates, entries, strict=True):
                 if rate > 0:
-                    by_form[form].append(entry)
-            for form in sorted(by_form):
-                lines.line(pool, form).plan(by_form[form])
+                    by_shape[shape].append(entry)
+            for shape in sorted(by_shape):
+                queues.queue(pool, shape).plan(by_shape[shape])
 
     def _waiting(self) -> BoolArray:
         """Slots of the jobs that miss nothing but a place; some may have one promised (slots,)."""
@@ -174,22 +174,22 @@ class RankOrdering:
             again = self._renewing.renews(facts)
             columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 
-    # ------------------------------------------------------------------------------------------ exchanges
+    # ------------------------------------------------------------------------------------------ preemption
 
-    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+    def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         ledger, waiting = self._ledger, self._waiting()
         if not waiting.any():
             return
         ranking = self._rank_all()
-        those = waiting[ranking.rows].nonzero()[0]
-        rows = ranking.rows[those]
+        chosen = waiting[ranking.rows].nonzero()[0]
+        rows = ranking.rows[chosen]
         job_ids, class_rows = ledger.columns.job_id[rows].tolist(), ledger.columns.class_row[rows].tolist()
-        ranks = zip(*(column[those].tolist() for column in ranking.keys[:2]), strict=True)
+        ranks = zip(*(column[chosen].tolist() for column in ranking.keys[:2]), strict=True)
         large_enough = {class_row: self._pools_large_enough(class_row) for class_row in set(class_rows)}
         lasts = self._last_ranks(ranking)
         last_of_all, looked_at = max(lasts, default=(-inf, -inf)), [0] * len(lasts)
         for job_id, class_row, rank in zip(job_ids, class_rows, ranks, strict=True):
-            # Under a strict order even a head that outranks nobody holds up the rest.
+            # Under a strict order the head blocks the rest even if it outranks no running job.
             if not self.strict and rank >= last_of_all:
                 return
             fits = [pool for pool in large_enough[class_row] if self.strict or rank < lasts[pool]]
@@ -202,7 +202,7 @@ class RankOrdering:
                 yield from [(job, pool) for pool in self.pools_of(job) if pool in on]
 
     def _last_ranks(self, ranking: "_Ranking") -> list[tuple[float, float]]:
-        """Class and rank of the last of those who hold a place, by pool; where nobody does, before everybody's."""
+        """(class, rank) of the last running job of each pool; (-inf, -inf) where none runs."""
         classes, ranks = ranking.keys[:2]
         pools = self._ledger.columns.pool[ranking.rows]
         places = [(pools == pool).nonzero()[0] for pool in range(self._ledger.columns.pools)]
@@ -211,7 +211,7 @@ class RankOrdering:
     def _pools_large_enough(self, class_row: int) -> list[int]:
         """Pools on which jobs of this class could run, were they empty."""
         job_class, pools = self._ledger.classes.classes[class_row], self._ledger.fleet.pools
-        counts = self._ledger.classes.forms[job_class.form].counts
+        counts = self._ledger.classes.shapes[job_class.shape].counts
         return [pool for pool in job_class.pools if 0 < counts[pool] <= pools[pool].capacity]
 
     def pools_of(self, job: JobRecord) -> Sequence[int]:
@@ -274,8 +274,8 @@ class RankOrdering:
 class _Ranking:
     """All active jobs in the order they had at an event. Who of them waits and who runs may have changed since."""
 
-    #: The event (`Ledger.turn`).
-    turn: int
+    #: The event (`Ledger.event_number`).
+    event_number: int
     #: Slots, the first to go first, and their keys in columns, most significant first.
     rows: IntArray
     keys: list[FloatArray]
@@ -296,7 +296,7 @@ class _RankedIncumbents:
     ran_s: FloatArray
     stop_s: FloatArray
     left_s: FloatArray
-    #: Who has run for what an exchange costs, by the challenger's part of that cost: few kinds, few costs.
+    #: By the challenger's restart cost: which jobs have run long enough to be preempted. Few kinds, few costs.
     ripe: dict[float, list[bool]] = field(default_factory=dict)
 
     def ripe_after(self, start_s: float, rules: RoundRules) -> list[bool]:
@@ -305,7 +305,7 @@ class _RankedIncumbents:
         if found is None:
             cost_s = start_s + self.stop_s
             ran_enough = self.ran_s >= np.maximum(rules.min_runtime_s, rules.hysteresis * cost_s)
-            # Else it would be gone as soon as the exchange would be through.
+            # A job that is about to end leaves its place sooner than a preemption could free it.
             found = self.ripe[start_s] = (self.settled & ran_enough & (self.left_s > cost_s)).tolist()
         return found
 

@@ -23,11 +23,11 @@ ENTITLED, SCAVENGER, UNWANTED = 0.0, 1.0, 2.0
 #: The most that is tolerated of what is remembered of owed time (`RoundRules.owed_limit_rounds`). With all of it, a job
 #: owed as much as can be remembered would have no arrears, and could wait for ever.
 _TOLERATED_MAX = 0.5
-#: Part of the most that one can be owed and another have had too much which an exchange may ask for.
+#: The advantage that a preemption must have never exceeds this part of the largest advantage that two jobs can reach.
 _REACHABLE_PART = 0.9
-#: Accelerator-seconds that an exchange must gain however little a restart costs: equals would swap for ever.
+#: Accelerator-seconds that a preemption must gain, however cheap a restart is; else equals would swap for ever.
 _LEAST_ADVANTAGE_S = 1.0
-#: Entries of a line that are made at once when one is looked at.
+#: Queue entries that are made at once when the first of them is read.
 _ENTRIES_AT_ONCE = 16
 
 
@@ -36,26 +36,26 @@ def _whole_seconds(owed_s: float) -> float:
     return float(round(owed_s))
 
 
-def _equal_runs(of_form: IntArray) -> list[tuple[int, int]]:
-    """Where equals that stand together begin and end."""
-    if not len(of_form):
+def _equal_runs(of_shape: IntArray) -> list[tuple[int, int]]:
+    """Returns (first, end) of each run of equal values."""
+    if not len(of_shape):
         return []
-    return list(pairwise([0, *((of_form[1:] != of_form[:-1]).nonzero()[0] + 1).tolist(), len(of_form)]))
+    return list(pairwise([0, *((of_shape[1:] != of_shape[:-1]).nonzero()[0] + 1).tolist(), len(of_shape)]))
 
 
 def _queue_entries(key: tuple[FloatArray | IntArray, ...], first: int, end: int) -> Iterator[tuple[QueueKey, JobId]]:
-    """Entries of a line from these columns of keys, the last of which is the job: made as they are drawn."""
+    """Yields queue entries from these columns of keys, the last of which is the job id. Entries are made lazily."""
     for at in range(first, end, _ENTRIES_AT_ONCE):
         part = [column[at : min(at + _ENTRIES_AT_ONCE, end)].tolist() for column in key]
         yield from zip(zip(*part, strict=True), part[-1], strict=True)
 
 
 class ShareOrdering:
-    """Shares of time: whoever is owed most goes first; exchanges must pay for the restarts they cause (design 2).
+    """Shares of time: the job owed most goes first; preemptions must pay for the restarts they cause (design 2).
 
-    What counts for those who wait is their *arrears*: what they are owed beyond a tolerated part of what they have
-    received (`RoundRules.tolerated_lag`), and that part is at most half of what is remembered. Those who run are
-    weighed by what they are owed. So a newcomer is served as soon as it is owed the cost of the exchange, and between
+    Waiting jobs are ordered by their *arrears*: what they are owed beyond a tolerated part of what they have
+    received (`RoundRules.tolerated_lag`), and that part is at most half of what is remembered. Running jobs are
+    weighed by what they are owed. So an arrival is served as soon as it is owed the cost of the preemption, and between
     equals who run and wait in turns a turn is as long as it takes to fall behind by that part: each makes what one has
     received grow by the same factor, and starts are logarithmic in a job's length, until its turns are as long as the
     limit allows.
@@ -72,8 +72,8 @@ class ShareOrdering:
     strict = False
     explores = True
     shrinks = True
-    claim_text = "is owed this place"
-    move_text = "owed time on"
+    preempt_reason = "is owed this place"
+    move_reason = "owed time on"
 
     def __init__(self, ledger: Ledger, rules: RoundRules) -> None:
         self._ledger = ledger
@@ -108,32 +108,32 @@ class ShareOrdering:
             job.job_id,
         )
 
-    def fill_lines(self, lines: JobQueues) -> None:
+    def fill_queues(self, queues: JobQueues) -> None:
         ledger, columns = self._ledger, self._ledger.columns
         rows = (columns.active & columns.eligible & (columns.pool < 0)).nonzero()[0]
-        if lines.spoken_for:
-            rows = rows[~np.isin(columns.job_id[rows], list(lines.spoken_for))]
+        if queues.nominated:
+            rows = rows[~np.isin(columns.job_id[rows], list(queues.nominated))]
         if not len(rows):
             return
-        forms = ledger.classes.form_rows[columns.class_row[rows]]
-        keys = columns.job_id[rows], columns.submitted_at[rows], -columns.priority_class[rows], forms
-        order = np.lexsort(keys)  # what no pool sorts otherwise; those of one form and priority are a group
-        rows, forms = rows[order], forms[order]
+        shapes = ledger.classes.shape_rows[columns.class_row[rows]]
+        keys = columns.job_id[rows], columns.submitted_at[rows], -columns.priority_class[rows], shapes
+        order = np.lexsort(keys)  # within a pool, jobs of one shape and priority form a group
+        rows, shapes = rows[order], shapes[order]
         priority = -columns.priority_class[rows]
-        group = np.append(0, ((forms[1:] != forms[:-1]) | (priority[1:] != priority[:-1])).cumsum())
+        group = np.append(0, ((shapes[1:] != shapes[:-1]) | (priority[1:] != priority[:-1])).cumsum())
         rates = ledger.classes.rates[columns.class_row[rows]]
         enough = self._rules.opportunistic_rate * rates.max(axis=1, initial=0.0)
         tolerated_s = self._tolerated_s(rows)
         for pool in range(columns.pools):
             entitled = columns.entitled[rows, pool] > 0
-            those = (entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))).nonzero()[0]
-            tier = np.where(entitled[those], ENTITLED, SCAVENGER)
-            behind = -(np.round(columns.owed[rows[those], pool] - tolerated_s[those]) + 0.0)
-            order = np.lexsort((behind, 2 * group[those] + tier))
-            those, tier, behind = those[order], tier[order], behind[order]
-            key = priority[those], tier, behind, columns.submitted_at[rows[those]], columns.job_id[rows[those]]
-            for first, end in _equal_runs(forms[those]):
-                lines.line(pool, int(forms[those[first]])).plan(_queue_entries(key, first, end))
+            chosen = (entitled | ((rates[:, pool] > 0) & (rates[:, pool] >= enough))).nonzero()[0]
+            tier = np.where(entitled[chosen], ENTITLED, SCAVENGER)
+            behind = -(np.round(columns.owed[rows[chosen], pool] - tolerated_s[chosen]) + 0.0)
+            order = np.lexsort((behind, 2 * group[chosen] + tier))
+            chosen, tier, behind = chosen[order], tier[order], behind[order]
+            key = priority[chosen], tier, behind, columns.submitted_at[rows[chosen]], columns.job_id[rows[chosen]]
+            for first, end in _equal_runs(shapes[chosen]):
+                queues.queue(pool, int(shapes[chosen[first]])).plan(_queue_entries(key, first, end))
 
     def _arrears_s(self, job: JobRecord, pool: int) -> float:
         """Accelerator-seconds that the job is owed on the pool beyond what is tolerated."""
@@ -148,7 +148,7 @@ class ShareOrdering:
         tolerated_s: FloatArray = np.minimum(part * columns.attained_s[rows], most_s * columns.gang[rows])
         return tolerated_s
 
-    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+    def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         for state in self._ledger.fleet.pools:
             if state.capacity:
                 for job in self._challengers(state.row, most):
@@ -180,7 +180,7 @@ class ShareOrdering:
         ledger, now, slots = self._ledger, self._ledger.now, rows[order[:most]]
         jobs = list(map(ledger.jobs.__getitem__, columns.job_id[slots].tolist()))
         # One that never had a right to its place earns none by sitting there.
-        opportunist = np.array([job.opportunist for job in jobs], np.bool_) & ~columns.loses_work[slots]
+        scavenger = np.array([job.scavenger for job in jobs], np.bool_) & ~columns.loses_work[slots]
         return _OwedIncumbents(
             jobs,
             self,
@@ -188,7 +188,7 @@ class ShareOrdering:
             priority_class=columns.priority_class[slots],
             owed=columns.owed[slots, pool],
             learns=now < columns.profiling_until[slots],
-            guest=opportunist & (columns.entitled[slots, pool] <= 0),
+            guest=scavenger & (columns.entitled[slots, pool] <= 0),
             ran_s=now - columns.running_at[slots],
             stop_s=ledger.stop_costs_s(slots, self._rules),
             left_s=remaining_here_of_all_s(ledger, slots),
@@ -197,23 +197,23 @@ class ShareOrdering:
         )
 
     def outweighed(self, challenger: JobRecord, pool: int, there: "_OwedIncumbents") -> BoolArray:
-        """Whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs."""
+        """Mask of the running jobs that the challenger may preempt: its arrears outweigh theirs and the cost."""
         ledger, rules = self._ledger, self._rules
         own_class, count = challenger.request.priority_class, ledger.count_on(challenger, pool)
         cost_s = ledger.restart_s(challenger, rules) + there.stop_s
         advantage = np.round(self._arrears_s(challenger, pool) - there.owed)
         pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, self._price_s(challenger, there, count * cost_s))
-        # Else it will be gone as soon as the exchange would be through.
+        # A job that is about to end leaves its place sooner than a preemption could free it.
         ripe = (there.ran_s >= rules.min_runtime_s) & (there.left_s > cost_s)
         equal = (there.priority_class == own_class) & ~there.learns & (there.guest | (ripe & pays))
         found: BoolArray = (there.priority_class < own_class) | equal
         return found
 
     def _price_s(self, challenger: JobRecord, there: "_OwedIncumbents", cost_s: FloatArray) -> FloatArray:
-        """What an exchange must gain: several times what it costs, but no more than waiting brings about in the end.
+        """Accelerator-seconds that a preemption must gain: several times its cost, capped by what waiting can reach.
 
-        Owed time is remembered up to a limit: behind restarts so dear that nobody can be owed enough, a gang would wait
-        for ever. That holds for none whose work so far would be lost: they would never be done.
+        Owed time is remembered up to a limit: without the cap a gang whose restarts cost more than a job can be owed
+        would wait for ever. That holds for none whose work so far would be lost: they would never be done.
         """
         columns, slot = self._ledger.columns, challenger.slot
         price_s: FloatArray = self._rules.hysteresis * cost_s
@@ -257,7 +257,7 @@ class _OwedIncumbents:
     """Incumbents of a pool in columns: a challenger is weighed against all of them at once."""
 
     jobs: list[JobRecord]
-    discipline: ShareOrdering
+    ordering: ShareOrdering
     pool: int
     priority_class: IntArray
     owed: FloatArray
@@ -274,5 +274,5 @@ class _OwedIncumbents:
     loses_work: BoolArray
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        outweighed = self.discipline.outweighed(challenger, self.pool, self)
+        outweighed = self.ordering.outweighed(challenger, self.pool, self)
         return map(self.jobs.__getitem__, np.flatnonzero(outweighed).tolist())

@@ -11,25 +11,13 @@ from scheduler.core.commands import Prepare, Revoke, Start
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
-from walras.job_request import Kind
 from walras.states import AttemptState, JobState, Reason
-
-
-def assign_kind(cycle: Cycle, job: JobRecord, kind: Kind) -> None:
-    """From now on the job's speeds are those of this kind."""
-    columns, classes = cycle.ledger.columns, cycle.ledger.classes
-    job.class_row = columns.class_row[job.slot] = classes.of_kind(job.class_row, kind)
-    columns.runs_as[job.slot] = classes.of_kind(int(columns.runs_as[job.slot]), kind)
-    job.ends_known = -1
-    for row, _ in job.place:
-        if (machine := cycle.ledger.fleet.machines[row]) is not None:
-            machine.ends_known = -1
 
 
 def restore_own_kind(cycle: Cycle, job: JobRecord) -> None:
     """Its machines are given back: elsewhere it is one of its kind again."""
     if cycle.ledger.kind_of(job) != job.request.kind:
-        assign_kind(cycle, job, job.request.kind)
+        cycle.ledger.change_kind(job, job.request.kind)
 
 
 def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside: JobRecord | None = None) -> None:
@@ -41,13 +29,13 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
     at once. `beside`: it shares the accelerators that this job was given on one machine.
     """
     assert job.waits, f"job {job.job_id} is {job.state} and cannot start"
-    ledger, columns, rules = cycle.ledger, cycle.ledger.columns, cycle.standing.rules
+    ledger, columns, rules = cycle.ledger, cycle.ledger.columns, cycle.policy.rules
     job_class, slot, count = ledger.class_of(job), job.slot, sum([each for _, each in place])
     columns.settle(slot, cycle.now)
     job.attempt += 1
     job.place = place
     if beside is None:
-        job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.forms[job_class.form])
+        job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.shapes[job_class.shape])
     else:
         job.placement = ledger.fleet.share(job.job_id, beside.job_id, place)
     parts = ledger.fleet.parts_of(place) if job.request.spreads else ((pool, count),)
@@ -55,17 +43,16 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
     cycle.spending.started(job)
     cycle.spending.close_full()
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
-    job.revoked, job.rendezvous, job.start_told, job.saved = None, None, False, False
-    job.ends_known = -1
+    job.revoked, job.rendezvous, job.start_reported, job.saved = None, None, False, False
+    job.ends_version = -1
     job.prepared.clear()
     job.lost.clear()
-    job.secure = job.sure_pool == pool and len(parts) == 1
+    job.is_secured = job.deadline_pool == pool and len(parts) == 1
     runs_as = columns.runs_as[slot] = ledger.class_over(job, parts)
     columns.since_at[slot] = cycle.now
-    job.opportunist = cycle.discipline is not None and not cycle.discipline.is_entitled(job, pool)
+    job.scavenger = not cycle.ordering.is_entitled(job, pool)
     unknown = not ledger.classes.classes[runs_as].measured[pool]
-    job.profiling_until = columns.profiling_until[slot] = cycle.now + rules.profiling_s if unknown else -inf
-    columns.running_at[slot] = inf
+    job.profiling_until = cycle.now + rules.profiling_s if unknown else -inf
     if unknown:
         ledger.profiling.add(job.job_id)
     cycle.set_job_state(job, JobState.STARTING)
@@ -108,19 +95,19 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
     """Nobody of the attempt is alive: its accelerators are free."""
     ledger, columns = cycle.ledger, cycle.ledger.columns
     columns.settle(job.slot, cycle.now)
-    form = ledger.classes.forms[ledger.class_of(job).form]
+    shape = ledger.classes.shapes[ledger.class_of(job).shape]
     for row, _ in job.place:
         machine = ledger.fleet.machines[row]
         if machine is not None:
-            ledger.fleet.give_back(job.job_id, machine, form, cycle.now)
-            cycle.freed[row] = None
+            ledger.fleet.give_back(job.job_id, machine, shape, cycle.now)
+            cycle.backlog.freed[row] = None
             if machine.token:
-                cycle.emptied[row] = None
+                cycle.backlog.emptied[row] = None
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     cycle.spending.ended(job)
     columns.let_go(job.slot)
-    job.place, job.secure = (), False
-    job.ends_known = -1
-    job.profiling_until = columns.profiling_until[job.slot] = -inf
+    job.place, job.is_secured = (), False
+    job.ends_version = -1
+    job.profiling_until = -inf
     ledger.profiling.discard(job.job_id)
     restore_own_kind(cycle, job)

@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
-from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, fits_machine
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough, most_that_fit
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.job_queues import ShapeQueue
 from scheduler.core.state.ledger import JobRecord
@@ -22,77 +22,77 @@ from walras.states import Reason
 
 
 def shape_of(cycle: Cycle, job: JobRecord) -> ResourceShape:
-    return cycle.ledger.classes.forms[cycle.ledger.class_of(job).form]
+    return cycle.ledger.classes.shapes[cycle.ledger.class_of(job).shape]
 
 
-def open_reservation(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, exchange: bool) -> Reservation:
+def open_reservation(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, preempting: bool) -> Reservation:
     """Claim these accelerators of these machines, taking what is free there now."""
-    assert job.job_id not in cycle.claims
+    assert job.job_id not in cycle.reservations
     wanted = dict(place)
-    claim = Reservation(job.job_id, pool, wanted, dict(wanted), exchange)
-    cycle.claims[job.job_id] = claim
-    if exchange:
-        cycle.lines.spoken_for.add(job.job_id)
+    reservation = Reservation(job.job_id, pool, wanted, dict(wanted), preempting)
+    cycle.reservations[job.job_id] = reservation
+    if preempting:
+        cycle.queues.nominated.add(job.job_id)
     else:
-        cycle.reservations.setdefault(pool, {})[job.job_id] = claim
+        cycle.backfill_reservations.setdefault(pool, {})[job.job_id] = reservation
     for row in wanted:
-        cycle.claims_on.setdefault(row, []).append(job.job_id)
-        _hold(cycle, claim, row)
+        cycle.reserved_on.setdefault(row, []).append(job.job_id)
+        _hold(cycle, reservation, row)
         _close_or_open(cycle, row)
-    return claim
+    return reservation
 
 
 def drop_reservation(cycle: Cycle, job_id: JobId) -> None:
     """Give up a claim: what it holds is free again, for the next claim or the lines."""
-    claim = cycle.claims.get(job_id)
-    if claim is None:
+    reservation = cycle.reservations.get(job_id)
+    if reservation is None:
         return
-    _unregister(cycle, claim)
-    for row in claim.wanted:
-        _leave_machine(cycle, claim, row)
+    _unregister(cycle, reservation)
+    for row in reservation.wanted:
+        _leave_machine(cycle, reservation, row)
     job = cycle.ledger.jobs[job_id]
-    for row in claim.wanted:
+    for row in reservation.wanted:
         machine = cycle.ledger.fleet.machines[row]
-        if machine is not None and claim.wanted[row] > claim.needs[row]:
+        if machine is not None and reservation.wanted[row] > reservation.needs[row]:
             cycle.ledger.fleet.give_back(job_id, machine, shape_of(cycle, job), cycle.now)
-            cycle.freed[row] = None
-            cycle.stale_pools.add(machine.pool)
+            cycle.backlog.freed[row] = None
+            cycle.backlog.stale_pools.add(machine.pool)
             if machine.token:
-                cycle.emptied[row] = None
-    cycle.stale_pools.add(claim.pool)
+                cycle.backlog.emptied[row] = None
+    cycle.backlog.stale_pools.add(reservation.pool)
 
 
 def offer_freed_machine(cycle: Cycle, machine: FleetMachine) -> None:
     """Something is free on the machine: claims first, oldest first; then whoever is in line."""
-    cycle.stale_pools.add(machine.pool)
-    for job_id in tuple(cycle.claims_on.get(machine.row, ())):
-        claim = cycle.claims.get(job_id)
-        if claim is not None:
-            _hold(cycle, claim, machine.row)
-            settle_reservation(cycle, claim)
+    cycle.backlog.stale_pools.add(machine.pool)
+    for job_id in tuple(cycle.reserved_on.get(machine.row, ())):
+        reservation = cycle.reservations.get(job_id)
+        if reservation is not None:
+            _hold(cycle, reservation, machine.row)
+            settle_reservation(cycle, reservation)
     _close_or_open(cycle, machine.row)
 
 
-def settle_reservation(cycle: Cycle, claim: Reservation) -> None:
+def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
     """Start the claimant if its place is complete; ask borrowers to go if only they are missing."""
-    job = cycle.ledger.jobs[claim.job_id]
-    if not any(claim.needs.values()):
+    job = cycle.ledger.jobs[reservation.job_id]
+    if not any(reservation.needs.values()):
         if job.waits and job.ready_at <= cycle.now:
-            _start_reserved(cycle, claim, job)
+            _start_reserved(cycle, reservation, job)
         return
-    if not waits_for_non_borrowers(cycle, claim):
-        for borrower_id in claim.lent:
+    if not waits_for_non_borrowers(cycle, reservation):
+        for borrower_id in reservation.lent:
             borrower = cycle.ledger.jobs.get(borrower_id)
             if borrower is not None and borrower.holds and borrower.revoked is None:
                 revoke_attempt(
-                    cycle, borrower, Reason.POLICY_PREEMPTED, detail=f"job {claim.job_id} has reserved this place"
+                    cycle, borrower, Reason.POLICY_PREEMPTED, detail=f"job {reservation.job_id} has reserved this place"
                 )
 
 
-def waits_for_non_borrowers(cycle: Cycle, claim: Reservation) -> bool:
+def waits_for_non_borrowers(cycle: Cycle, reservation: Reservation) -> bool:
     """Whether something is missing besides what borrowers hold."""
-    missing = dict(claim.needs)
-    for borrower_id, row in claim.lent.items():
+    missing = dict(reservation.needs)
+    for borrower_id, row in reservation.lent.items():
         borrower = cycle.ledger.jobs.get(borrower_id)
         machine = cycle.ledger.fleet.machines[row]
         if borrower is not None and machine is not None:
@@ -102,60 +102,58 @@ def waits_for_non_borrowers(cycle: Cycle, claim: Reservation) -> bool:
 
 def drop_reservations_on(cycle: Cycle, machine: FleetMachine) -> None:
     """The machine is gone or takes no jobs any more: claims on it are void."""
-    for job_id in tuple(cycle.claims_on.get(machine.row, ())):
+    for job_id in tuple(cycle.reserved_on.get(machine.row, ())):
         drop_reservation(cycle, job_id)
         # While it was spoken for, the lines may have dropped the job; nothing else would put it back.
-        cycle.refill = True
+        cycle.backlog.rebuild_queues = True
 
 
-def lend_reserved_place(cycle: Cycle, claim: Reservation, borrower: JobRecord) -> bool:
+def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRecord) -> bool:
     """Start the borrower on one machine of the reservation, if that machine's held places suffice.
 
     Not once only borrowers stand between the claimant and its start: whoever borrowed then would be asked to go at
     once, leave, and borrow again, for ever.
     """
-    if borrower.sure_pool >= 0 or not waits_for_non_borrowers(cycle, claim):
+    if borrower.deadline_pool >= 0 or not waits_for_non_borrowers(cycle, reservation):
         return False  # who was moved for its deadline must not be asked to go again
-    form = shape_of(cycle, borrower)
-    count = form.counts[claim.pool]
-    claimant = cycle.ledger.jobs[claim.job_id]
-    for row, wanted in claim.wanted.items():
-        held = wanted - claim.needs[row]
+    shape = shape_of(cycle, borrower)
+    count = shape.counts[reservation.pool]
+    claimant = cycle.ledger.jobs[reservation.job_id]
+    for row, wanted in reservation.wanted.items():
+        held = wanted - reservation.needs[row]
         machine = cycle.ledger.fleet.machines[row]
         if machine is None or held < count or machine.condition is not MachineCondition.UP:
             continue
-        cycle.ledger.fleet.give_back(claim.job_id, machine, shape_of(cycle, claimant), cycle.now)
-        claim.needs[row] = wanted
-        if not fits_machine(machine, count, form):
-            _hold(cycle, claim, row)
+        cycle.ledger.fleet.give_back(reservation.job_id, machine, shape_of(cycle, claimant), cycle.now)
+        reservation.needs[row] = wanted
+        if not is_enough(machine.free_cpus, machine.free_memory_bytes, count, shape):
+            _hold(cycle, reservation, row)
             continue
-        claim.lent[borrower.job_id] = row
-        start_attempt(cycle, borrower, claim.pool, ((row, count),))
-        _hold(cycle, claim, row)
+        reservation.lent[borrower.job_id] = row
+        start_attempt(cycle, borrower, reservation.pool, ((row, count),))
+        _hold(cycle, reservation, row)
         return True
     return False
 
 
-def _hold(cycle: Cycle, claim: Reservation, row: int) -> None:
+def _hold(cycle: Cycle, reservation: Reservation, row: int) -> None:
     """Take in the claimant's name what is free on the machine and still needed there."""
     machine = cycle.ledger.fleet.machines[row]
-    need = claim.needs[row]
+    need = reservation.needs[row]
     if machine is None or machine.condition is not MachineCondition.UP or not need or not machine.free:
         return
-    job = cycle.ledger.jobs[claim.job_id]
+    job = cycle.ledger.jobs[reservation.job_id]
     if any(row == own for own, _ in job.place):
         return  # it runs there itself, and takes what is free together with what it leaves
-    form = shape_of(cycle, job)
+    shape = shape_of(cycle, job)
     fleet = cycle.ledger.fleet
     # One holding per machine and job: give back what is held and take the larger part.
-    held = claim.wanted[row] - need
-    fleet.give_back(claim.job_id, machine, form, cycle.now)
-    most = min(claim.wanted[row], len(machine.free))
-    while most > held and not fits_machine(machine, most, form):
-        most -= 1
+    held = reservation.wanted[row] - need
+    fleet.give_back(reservation.job_id, machine, shape, cycle.now)
+    most = max(held, most_that_fit(machine, min(reservation.wanted[row], len(machine.free)), shape))
     if most:
-        fleet.hold(claim.job_id, machine, most, form)
-    claim.needs[row] = claim.wanted[row] - most
+        fleet.hold(reservation.job_id, machine, most, shape)
+    reservation.needs[row] = reservation.wanted[row] - most
 
 
 def _close_or_open(cycle: Cycle, row: int) -> None:
@@ -168,39 +166,39 @@ def _close_or_open(cycle: Cycle, row: int) -> None:
     if machine is None:
         return
     machine.closed = False
-    for job_id in cycle.claims_on.get(row, ()):
-        claim = cycle.claims.get(job_id)
-        if claim is not None and claim.exchange and claim.needs[row] > 0:
+    for job_id in cycle.reserved_on.get(row, ()):
+        reservation = cycle.reservations.get(job_id)
+        if reservation is not None and reservation.preempting and reservation.needs[row] > 0:
             machine.closed = True
             return
 
 
-def _unregister(cycle: Cycle, claim: Reservation) -> None:
+def _unregister(cycle: Cycle, reservation: Reservation) -> None:
     """The claim is none any more."""
-    del cycle.claims[claim.job_id]
-    cycle.lines.spoken_for.discard(claim.job_id)
-    if not claim.exchange:
-        del cycle.reservations[claim.pool][claim.job_id]
+    del cycle.reservations[reservation.job_id]
+    cycle.queues.nominated.discard(reservation.job_id)
+    if not reservation.preempting:
+        del cycle.backfill_reservations[reservation.pool][reservation.job_id]
 
 
-def _leave_machine(cycle: Cycle, claim: Reservation, row: int) -> None:
+def _leave_machine(cycle: Cycle, reservation: Reservation, row: int) -> None:
     """It has no interest in this machine any more."""
-    cycle.claims_on[row].remove(claim.job_id)
-    if not cycle.claims_on[row]:
-        del cycle.claims_on[row]
+    cycle.reserved_on[row].remove(reservation.job_id)
+    if not cycle.reserved_on[row]:
+        del cycle.reserved_on[row]
     _close_or_open(cycle, row)
 
 
-def _start_reserved(cycle: Cycle, claim: Reservation, job: JobRecord) -> None:
+def _start_reserved(cycle: Cycle, reservation: Reservation, job: JobRecord) -> None:
     """Turn the holding into an attempt."""
-    fleet, form = cycle.ledger.fleet, shape_of(cycle, job)
-    _unregister(cycle, claim)
-    for row in claim.wanted:
-        _leave_machine(cycle, claim, row)
+    fleet, shape = cycle.ledger.fleet, shape_of(cycle, job)
+    _unregister(cycle, reservation)
+    for row in reservation.wanted:
+        _leave_machine(cycle, reservation, row)
         machine = fleet.machines[row]
         assert machine is not None
-        fleet.give_back(claim.job_id, machine, form, cycle.now)
-    start_attempt(cycle, job, claim.pool, tuple(claim.wanted.items()))
+        fleet.give_back(reservation.job_id, machine, shape, cycle.now)
+    start_attempt(cycle, job, reservation.pool, tuple(reservation.wanted.items()))
 
 
 class FreeCapacityBound(NamedTuple):
@@ -210,10 +208,10 @@ class FreeCapacityBound(NamedTuple):
     several: float
     lent: float
 
-    def may_hold(self, line: ShapeQueue) -> bool:
+    def may_hold(self, queue: ShapeQueue) -> bool:
         """False: there is certainly no place for gangs of this line."""
-        count = line.count
-        return (line.part <= self.one and count <= self.several) or count <= self.lent
+        count = queue.count
+        return (queue.part <= self.one and count <= self.several) or count <= self.lent
 
 
 #: Everybody may have to be looked at; nobody needs to be.
@@ -225,15 +223,15 @@ def free_capacity_bound(cycle: Cycle, pool: int) -> FreeCapacityBound:
     """What may start on the pool. Everybody, as long as the first who finds no place would get a reservation."""
     fleet = cycle.ledger.fleet
     free, held = fleet.pools[pool].free, 0
-    reserved = cycle.reservations[pool].values() if pool in cycle.reservations else ()
-    for claim in reserved:
-        needs = claim.needs
-        for row, wanted in claim.wanted.items():
+    reserved = cycle.backfill_reservations[pool].values() if pool in cycle.backfill_reservations else ()
+    for reservation in reserved:
+        needs = reservation.needs
+        for row, wanted in reservation.wanted.items():
             if wanted - needs[row] > held:
                 held = wanted - needs[row]
     if not (free or held):
         return NO_CAPACITY
-    if len(reserved) < cycle.standing.rules.max_reservations:
+    if len(reserved) < cycle.policy.rules.max_reservations:
         return UNBOUNDED_CAPACITY
-    lends = held and any(waits_for_non_borrowers(cycle, claim) for claim in reserved)
+    lends = held and any(waits_for_non_borrowers(cycle, reservation) for reservation in reserved)
     return FreeCapacityBound(fleet.most_free(pool) if free else 0, free, held if lends else 0)

@@ -1,7 +1,8 @@
-"""The machines: what is free where, which job holds it, and where a gang fits.
+"""The machines: what is free where, which job holds it, and where a gang fits without stopping anybody.
 
-Machines of a pool are kept in buckets by their number of free accelerators (heaps with lazy deletion), so finding a
-place costs the size of a machine, not the size of the fleet. Ties go to the machine that joined first.
+`Fleet.find` is the search for a free place; it runs at every event. The machines of a pool are kept in buckets by
+their number of free accelerators (heaps with lazy deletion), so a search costs the size of a machine, not the size of
+the fleet. Ties go to the machine that joined first. The searches that wait or stop jobs are in `placement/search.py`.
 """
 
 from collections import deque
@@ -52,13 +53,13 @@ class FleetMachine:
     #: Condition to return to when contact is back.
     before: MachineCondition = MachineCondition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
-    #: When each accelerator that is held will be free by itself, and what was known when that was worked out
-    #: (`remaining.foreseen_ends_on`).
+    #: When each held accelerator is free if nobody is stopped, and the version of the knowledge behind these instants
+    #: (`remaining_work.expected_ends_on`).
     ends: list[float] = field(default_factory=list)
-    ends_known: int = -1
-    #: Of these accelerators those that two jobs hold.
+    ends_version: int = -1
+    #: Devices of `holders` that two jobs share.
     shared: set[tuple[int, ...]] = field(default_factory=set)
-    #: Somebody was asked to go for a job that waits for more to be freed here: what is free already is not for others.
+    #: Jobs were revoked here for a preempting job that waits for more devices: what is free already is not for others.
     closed: bool = False
     #: (instant, job) of failures that may be the machine's fault.
     failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
@@ -66,7 +67,7 @@ class FleetMachine:
 
 @dataclass(slots=True)
 class MachineLifetimes:
-    """How long the machines of a pool have been here, those that are gone included, and how many the market took."""
+    """Machine-seconds that a pool has lived, including machines that are gone, and how many the market revoked."""
 
     revocations: int = 0
     #: Of machines that are gone; and of those here: how many, and the sum of when they came.
@@ -98,9 +99,9 @@ class PoolState:
     capacity: int = 0
     free: int = 0
     machines: int = 0
-    #: Those that are here, by row.
+    #: Machines that are here, by row.
     members: dict[int, FleetMachine] = field(default_factory=dict)
-    #: Machines there ever were at once: those that are away may come back.
+    #: The most machines there were at once: those that are away may come back.
     most_machines: int = 0
     #: buckets[k]: heap of rows of machines that had k free accelerators when pushed.
     buckets: list[list[int]] = field(default_factory=list)
@@ -110,7 +111,7 @@ class PoolState:
     rent_failures: int = 0
     rent_problem: str = ""
     rent_not_before: float = -inf
-    #: When idle machines are looked at next; inf: nobody waits for that.
+    #: When idle machines are checked next; inf if no check is due.
     idle_look_at: float = inf
     lives: MachineLifetimes = field(default_factory=MachineLifetimes)
 
@@ -213,7 +214,7 @@ class Fleet:
         self._file(state, machine)
 
     def _file(self, state: PoolState, machine: FleetMachine) -> None:
-        """Put the machine where `find` looks for it. Full machines are not filed: nobody looks for them."""
+        """Put the machine where `find` looks for it. Full machines are not filed."""
         if not machine.free:
             return
         bucket = state.buckets[len(machine.free)]
@@ -223,19 +224,26 @@ class Fleet:
 
     # ------------------------------------------------------------------------------------------ finding a place
 
-    def find(self, pool: int, form: ResourceShape) -> Place | None:
-        """Where a gang of this form fits now, on as few machines as it can be on; None if nowhere."""
-        count = form.counts[pool]
+    def find(self, pool: int, shape: ResourceShape) -> Place | None:
+        """Return free accelerators for a gang of this shape, on as few machines as possible; None if there are none.
+
+        Each part goes to the machine with the fewest free accelerators that has enough.
+        """
+        count = shape.counts[pool]
         state = self.pools[pool]
         if not count or state.free < count:
             return None
         parts: list[tuple[int, int]] = []
-        for wanted in split_gang(count, form.nodes, state.pool.shape.accelerators):
-            machine = self._best_fit(state, wanted, form, {row for row, _ in parts})
+        for wanted in split_gang(count, shape.nodes, state.pool.shape.accelerators):
+            machine = self._best_fit(state, wanted, shape, {row for row, _ in parts})
             if machine is None:
                 return None
             parts.append((machine.row, wanted))
         return tuple(parts)
+
+    def gang_parts(self, pool: int, shape: ResourceShape) -> list[int]:
+        """Return the accelerators that a gang of this shape takes of each machine of the pool, most first."""
+        return split_gang(shape.counts[pool], shape.nodes, self.pools[pool].pool.shape.accelerators)
 
     def most_free(self, pool: int) -> int:
         """No machine of the pool has more free accelerators to give than this."""
@@ -249,8 +257,11 @@ class Fleet:
                 heappop(bucket)
         return 0
 
-    def _best_fit(self, state: PoolState, wanted: int, form: ResourceShape, taken: set[int]) -> FleetMachine | None:
-        """The machine with the fewest free accelerators that still has `wanted`."""
+    def _best_fit(self, state: PoolState, wanted: int, shape: ResourceShape, taken: set[int]) -> FleetMachine | None:
+        """Return the machine with the fewest free accelerators that still has `wanted`; None if there is none.
+
+        In each bucket, at most `_TRIES` machines that lack processors or memory are looked at.
+        """
         for size in range(wanted, len(state.buckets)):
             bucket = state.buckets[size]
             passed_over: list[int] = []
@@ -264,7 +275,7 @@ class Fleet:
                     heappop(bucket)  # the machine changed since it was pushed, or was pushed twice
                 elif row in taken or machine.closed:
                     passed_over.append(heappop(bucket))
-                elif not fits_machine(machine, wanted, form):
+                elif not is_enough(machine.free_cpus, machine.free_memory_bytes, wanted, shape):
                     passed_over.append(heappop(bucket))
                     tries += 1
                 else:
@@ -277,7 +288,7 @@ class Fleet:
 
     # ------------------------------------------------------------------------------------------ taking and giving
 
-    def take(self, job_id: JobId, place: Place, form: ResourceShape) -> Placement:
+    def take(self, job_id: JobId, place: Place, shape: ResourceShape) -> Placement:
         """Give the place to the job."""
         parts = []
         first = self.machines[place[0][0]]
@@ -285,18 +296,18 @@ class Fleet:
         for row, count in place:
             machine = self.machines[row]
             assert machine is not None
-            devices = self.hold(job_id, machine, count, form)
+            devices = self.hold(job_id, machine, count, shape)
             elsewhere = None if machine.pool == first.pool else self.pools[machine.pool].pool.pool_id
             parts.append(NodeShare(machine.node_id, devices, elsewhere))
         return Placement(self.pools[first.pool].pool.pool_id, tuple(parts))
 
-    def hold(self, job_id: JobId, machine: FleetMachine, count: int, form: ResourceShape) -> tuple[int, ...]:
-        """Let the job have so many accelerators of this machine; which they are."""
+    def hold(self, job_id: JobId, machine: FleetMachine, count: int, shape: ResourceShape) -> tuple[int, ...]:
+        """Give the job `count` accelerators of this machine. Returns their numbers."""
         assert len(machine.free) >= count, f"{machine.node_id} has {machine.free}, wanted {count}"
         devices = machine.holders[job_id] = tuple(machine.free[:count])
         del machine.free[:count]
-        machine.ends_known = -1
-        self._changed(machine, -count, form)
+        machine.ends_version = -1
+        self._changed(machine, -count, shape)
         return devices
 
     def parts_of(self, place: Iterable[tuple[int, int]]) -> PoolParts:
@@ -309,18 +320,18 @@ class Fleet:
         return tuple(found.items())
 
     def share(self, job_id: JobId, beside: JobId, place: Place) -> Placement:
-        """Give the job the accelerators that another holds on one machine, beside it."""
+        """Let the job share the accelerators that another job holds on one machine (co-location)."""
         ((row, count),) = place
         machine = self.machines[row]
         assert machine is not None
         devices = machine.holders[beside]
         assert len(devices) == count, f"job {job_id} wants {count} accelerators of the {devices} of job {beside}"
         machine.holders[job_id] = devices
-        machine.ends_known = -1
+        machine.ends_version = -1
         machine.shared.add(devices)
         return Placement(self.pools[machine.pool].pool.pool_id, (NodeShare(machine.node_id, devices),))
 
-    def take_again(self, job_id: JobId, placement: Placement, form: ResourceShape) -> Place:
+    def take_again(self, job_id: JobId, placement: Placement, shape: ResourceShape) -> Place:
         """Give a job exactly the accelerators it held when this core's predecessor stopped."""
         place = []
         for part in placement.parts:
@@ -332,29 +343,29 @@ class Fleet:
             assert set(part.devices) <= set(machine.free), f"{part.node_id}: {part.devices} of job {job_id} are taken"
             machine.free = [device for device in machine.free if device not in part.devices]
             machine.holders[job_id] = part.devices
-            machine.ends_known = -1
-            self._changed(machine, -len(part.devices), form)
+            machine.ends_version = -1
+            self._changed(machine, -len(part.devices), shape)
             place.append((machine.row, len(part.devices)))
         return tuple(place)
 
-    def give_back(self, job_id: JobId, machine: FleetMachine, form: ResourceShape, at: float) -> None:
+    def give_back(self, job_id: JobId, machine: FleetMachine, shape: ResourceShape, at: float) -> None:
         """The job holds nothing on this machine any more."""
         devices = machine.holders.pop(job_id, ())
         if not devices:
             return
-        machine.ends_known = -1
+        machine.ends_version = -1
         if devices in machine.shared:
             machine.shared.discard(devices)  # the other one stays
             return
         machine.free.extend(devices)
         machine.free.sort()
-        self._changed(machine, len(devices), form)
+        self._changed(machine, len(devices), shape)
         if not machine.holders:
             machine.idle_since = at
 
-    def _changed(self, machine: FleetMachine, freed: int, form: ResourceShape) -> None:
-        machine.free_cpus += freed * form.cpus
-        machine.free_memory_bytes += freed * form.memory_bytes
+    def _changed(self, machine: FleetMachine, freed: int, shape: ResourceShape) -> None:
+        machine.free_cpus += freed * shape.cpus
+        machine.free_memory_bytes += freed * shape.memory_bytes
         if machine.condition is MachineCondition.UP:
             state = self.pools[machine.pool]
             state.free += freed
@@ -362,13 +373,20 @@ class Fleet:
 
 
 def split_gang(count: int, nodes: int, machine_size: int) -> list[int]:
-    """Accelerators per machine, largest first: even over `nodes` if more than one is asked, else as few as possible."""
+    """Return accelerators per machine, most first: even over several `nodes`, else on as few machines as possible."""
     if nodes > 1:
         return [count // nodes] * nodes
     full, rest = divmod(count, machine_size)
     return [machine_size] * full + ([rest] if rest else [])
 
 
-def fits_machine(machine: FleetMachine, wanted: int, form: ResourceShape) -> bool:
-    """Whether processors and memory allow `wanted` more accelerators of this form (accelerators not checked)."""
-    return machine.free_cpus + 1e-9 >= wanted * form.cpus and machine.free_memory_bytes >= wanted * form.memory_bytes
+def is_enough(cpus: float, memory_bytes: int, accelerators: int, shape: ResourceShape) -> bool:
+    """Return whether these processors and this memory suffice for so many accelerators of a gang of this shape."""
+    return cpus + 1e-9 >= accelerators * shape.cpus and memory_bytes >= accelerators * shape.memory_bytes
+
+
+def most_that_fit(machine: FleetMachine, most: int, shape: ResourceShape) -> int:
+    """Return the largest number up to `most` for which the machine's free processors and memory suffice."""
+    while most > 0 and not is_enough(machine.free_cpus, machine.free_memory_bytes, most, shape):
+        most -= 1
+    return most

@@ -37,14 +37,14 @@ class JobClass:
     kind: Kind
     request: GangRequest
     #: Row of `JobClasses.forms`.
-    form: int
+    shape: int
     #: Steps per second by pool; 0 where it cannot run.
     rates: NDArray[np.float64]
     #: Whether that speed was measured, by pool.
     measured: tuple[bool, ...] = ()
     #: Speed on the best pool that exists; 0 if there is none.
     best_rate: float = 0.0
-    #: The rates as plain numbers, for those who look at one.
+    #: The rates as Python floats: reading one of them is cheaper than reading an array.
     speeds: tuple[float, ...] = ()
     #: Pools it can run on, in their order, and fastest first.
     pools: tuple[int, ...] = ()
@@ -68,14 +68,14 @@ class JobClasses:
         self._nominal: dict[str, float] = {}
         self._index: dict[tuple[object, ...], int] = {}
         self._by_kind: dict[Kind, list[int]] = {}
-        self._form_index: dict[ResourceShape, int] = {}
-        self.forms: list[ResourceShape] = []
+        self._shape_index: dict[ResourceShape, int] = {}
+        self.shapes: list[ResourceShape] = []
         #: Rows of forms whose jobs may be given another size.
-        self.elastic_forms: set[int] = set()
+        self.elastic_shapes: set[int] = set()
         self.classes: list[JobClass] = []
         self._rates: NDArray[np.float64] | None = None
         self._counts: NDArray[np.float64] | None = None
-        self._form_rows: NDArray[np.int64] | None = None
+        self._shape_rows: NDArray[np.int64] | None = None
         self._all_measured: bool | None = None
         self._options: dict[int, tuple[int, ...]] = {}
         #: `option_table`, and how many classes there were when it was made.
@@ -142,7 +142,7 @@ class JobClasses:
         if row is None:
             row = self._index[key] = len(self.classes)
             self._by_kind.setdefault(kind, []).append(row)
-            new = JobClass(kind, request, form=-1, rates=np.zeros(0), parts=parts)
+            new = JobClass(kind, request, shape=-1, rates=np.zeros(0), parts=parts)
             self.classes.append(new)
             self._refresh(new)
         return row
@@ -162,24 +162,24 @@ class JobClasses:
 
     @property
     def all_measured(self) -> bool:
-        """Whether no class has a pool on which it could run at a speed that nobody measured."""
+        """Whether no class has a pool on which it could run at an unmeasured speed."""
         if self._all_measured is None:
             rows = (zip(each.speeds, each.measured, strict=True) for each in self.classes)
             self._all_measured = all(measured or not speed for row in rows for speed, measured in row)
         return self._all_measured
 
     @property
-    def form_rows(self) -> NDArray[np.int64]:
+    def shape_rows(self) -> NDArray[np.int64]:
         """Row of the form of every class; read only."""
-        if self._form_rows is None:
-            self._form_rows = np.array([job_class.form for job_class in self.classes], dtype=np.int64)
-        return self._form_rows
+        if self._shape_rows is None:
+            self._shape_rows = np.array([job_class.shape for job_class in self.classes], dtype=np.int64)
+        return self._shape_rows
 
     @property
     def counts(self) -> NDArray[np.float64]:
         """Accelerators that a gang of every class takes on every pool, 0 where it cannot run (classes, pools)."""
         if self._counts is None:
-            rows = [self.forms[job_class.form].counts for job_class in self.classes]
+            rows = [self.shapes[job_class.shape].counts for job_class in self.classes]
             self._counts = np.array(rows, dtype=np.float64).reshape(len(rows), len(self._pools))
         return self._counts
 
@@ -196,9 +196,9 @@ class JobClasses:
         """The list of pools grew or a pool's shape changed: recompute every class."""
         self._pools = list(pools)
         self._nominal = {pool.shape.accelerator: pool.shape.nominal_speed for pool in pools}
-        self._form_index.clear()
-        self.forms.clear()
-        self.elastic_forms.clear()
+        self._shape_index.clear()
+        self.shapes.clear()
+        self.elastic_shapes.clear()
         for job_class in self.classes:
             self._refresh(job_class)
 
@@ -216,14 +216,14 @@ class JobClasses:
         request = job_class.request
         gangs = tuple(request.size_on(pool) for pool in self._pools)
         counts = _counts_on_first_pool(job_class.parts, len(gangs)) if job_class.parts else gangs
-        form = ResourceShape(counts, request.nodes, request.cpus_per_accelerator, request.memory_bytes_per_accelerator)
-        row = self._form_index.get(form)
+        shape = ResourceShape(counts, request.nodes, request.cpus_per_accelerator, request.memory_bytes_per_accelerator)
+        row = self._shape_index.get(shape)
         if row is None:
-            row = self._form_index[form] = len(self.forms)
-            self.forms.append(form)
-        job_class.form = row
+            row = self._shape_index[shape] = len(self.shapes)
+            self.shapes.append(shape)
+        job_class.shape = row
         if request.sizes:
-            self.elastic_forms.add(row)
+            self.elastic_shapes.add(row)
         job_class.rates = np.zeros(len(self._pools))
         measured = [False] * len(self._pools)
         if job_class.parts:
@@ -239,7 +239,7 @@ class JobClasses:
         job_class.speeds = tuple(job_class.rates.tolist())
         job_class.pools = tuple(np.flatnonzero(job_class.rates > 0).tolist())
         job_class.fastest = tuple(sorted(job_class.pools, key=lambda pool: -job_class.speeds[pool]))
-        self._rates = self._counts = self._form_rows = self._all_measured = None
+        self._rates = self._counts = self._shape_rows = self._all_measured = None
         self.version += 1
 
     def _rate_over(self, job_class: JobClass, gangs: Sequence[int]) -> float:

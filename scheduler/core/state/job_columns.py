@@ -42,7 +42,7 @@ class JobColumns:
         #: Pool it holds accelerators in (-1: none; of several the first), and how many in all.
         self.pool: NDArray[np.int64] = np.full(size, -1, np.int64)
         self.count: NDArray[np.float64] = np.zeros(size)
-        #: Of those that hold accelerators in several pools, what they hold in each, by slot. They are few.
+        #: By slot, for the few jobs that hold accelerators in several pools: what they hold in each.
         self.parts: dict[int, PoolParts] = {}
         #: When all ranks of its newest attempt were up (inf: they are not), and until when it learns a speed.
         self.running_at: NDArray[np.float64] = np.full(size, inf)
@@ -52,7 +52,7 @@ class JobColumns:
         #: Accelerator-seconds received, and the instant up to which the row is settled.
         self.attained_s: NDArray[np.float64] = np.zeros(size)
         self.settled_at: NDArray[np.float64] = np.zeros(size)
-        #: What it had received when an order policy last began to count its service anew.
+        #: Accelerator-seconds received when an order policy last reset its attained service.
         self.renewed_at_s: NDArray[np.float64] = np.zeros(size)
         #: When it last began, or ended, to hold accelerators; else its submission.
         self.since_at: NDArray[np.float64] = np.zeros(size)
@@ -77,7 +77,7 @@ class JobColumns:
         self._free.append(slot)
 
     def slots_of(self, job_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The slots of these jobs; -1 for those that are none any more."""
+        """The slots of these jobs; -1 for jobs that have ended."""
         rows = self.active.nonzero()[0]
         if not len(rows):
             return np.full(len(job_ids), -1)
@@ -103,6 +103,12 @@ class JobColumns:
         self.promised = np.hstack([self.promised, more])
         self.delivered = np.hstack([self.delivered, more])
         self.pools = pools
+
+    def forget_entitlements(self, at: float) -> None:
+        """Settle every row and reset it: no job is entitled to, or owed, anything."""
+        self.settle_all(at, inf)
+        for column in (self.entitled, self.owed, self.promised, self.delivered):
+            column[:] = 0.0
 
     def hold(self, slot: int, parts: PoolParts) -> None:
         """The row's job holds this from now on. Settle first."""
@@ -139,7 +145,7 @@ class JobColumns:
     def received(
         self, rows: NDArray[np.int64], passed: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Accelerator-seconds that these rows (ascending) received in so many seconds, by pool.
+        """Accelerator-seconds that these rows (ascending) received in `passed` seconds, by pool.
 
         Parallel arrays: place in `rows`, pool, accelerator-seconds. One entry for each part of a row.
         """
@@ -161,7 +167,7 @@ class JobColumns:
         """
         columns = (self.entitled, self.owed, self.promised, self.delivered)
         if not (self.counts_owed and any(column.any() for column in columns)):
-            # Under an order nobody is entitled to anything; who holds nothing, and a free row, counts for nothing.
+            # Under an order no job is entitled to anything; `count` is 0 for jobs that hold nothing and for free rows.
             self.attained_s += self.count * np.maximum(at - self.settled_at, 0.0)
             self.settled_at[:] = at
             self._forgotten_at = at
@@ -189,7 +195,7 @@ class JobColumns:
         self._clip(rows, limit_s)
 
     def _clip(self, rows: NDArray[np.int64], limit_s: float) -> None:
-        """Remember at most so many seconds of a gang either way."""
+        """Limit owed time to `limit_s` seconds of a gang, positive or negative."""
         if limit_s < inf:
             bound = limit_s * self.gang[rows][:, None]
             self.owed[rows] = np.clip(self.owed[rows], -bound, bound)

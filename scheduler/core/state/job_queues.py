@@ -19,7 +19,7 @@ QueueKey = tuple[float, ...]
 
 
 class ShapeQueue:
-    """One pool's queue of jobs of one form."""
+    """One pool's queue of jobs of one resource shape."""
 
     __slots__ = ("_at", "_coming", "_late", "_newest", "_planned", "count", "part")
 
@@ -27,16 +27,16 @@ class ShapeQueue:
         #: Accelerators of its gangs: of all of them, and on one machine at most.
         self.count = count
         self.part = part
-        #: What a plan sorted: as much of it as somebody has looked at, and the rest.
+        #: The sorted entries: as many as have been read, and an iterator over the rest.
         self._planned: list[tuple[QueueKey, JobId]] = []
         self._coming: Iterator[tuple[QueueKey, JobId]] = iter(())
         self._at = 0
         self._late: list[tuple[QueueKey, JobId]] = []
-        #: Keys by which those stand who came since: one who left and came back stands by no other.
+        #: The newest key of each job that came since; entries of the job with another key are stale.
         self._newest: dict[JobId, QueueKey] = {}
 
     def plan(self, entries: Iterable[tuple[QueueKey, JobId]]) -> None:
-        """Replace everything by these entries, sorted. They are drawn as they are looked at: of most lines, a few."""
+        """Replace everything by these sorted entries. They are drawn lazily: of most queues only a few are read."""
         self._planned, self._coming, self._at = [], iter(entries), 0
         self._late.clear()
         self._newest.clear()
@@ -99,60 +99,60 @@ def _ascending(heap: list[tuple[QueueKey, JobId]]) -> Iterator[tuple[QueueKey, J
 
 
 class JobQueues:
-    """Lines by pool and form."""
+    """Queues by pool and resource shape."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._lines: list[dict[int, ShapeQueue]] = []
-        #: Jobs that wait for a particular place and must not be given another.
-        self.spoken_for: set[JobId] = set()
+        self._queues: list[dict[int, ShapeQueue]] = []
+        #: Jobs for which running jobs were preempted; they wait for that place and must not be given another.
+        self.nominated: set[JobId] = set()
 
     def clear(self) -> None:
-        """Forget everything: pools, forms or the policy changed, or a plan is about to fill in."""
-        self._lines = [{} for _ in self._ledger.fleet.pools]
+        """Empty every queue: pools, shapes or the policy changed, or the ordering is about to fill them."""
+        self._queues = [{} for _ in self._ledger.fleet.pools]
 
-    def line(self, pool: int, form: int) -> ShapeQueue:
-        """The line of this pool and form, made on first use."""
-        lines = self._lines[pool]
-        found = lines.get(form)
+    def queue(self, pool: int, shape: int) -> ShapeQueue:
+        """The queue of this pool and shape, made on first use."""
+        queues = self._queues[pool]
+        found = queues.get(shape)
         if found is None:
-            taken, size = self._ledger.classes.forms[form], self._ledger.fleet.pools[pool].pool.shape.accelerators
+            taken, size = self._ledger.classes.shapes[shape], self._ledger.fleet.pools[pool].pool.shape.accelerators
             count = taken.counts[pool]
-            found = lines[form] = ShapeQueue(count, count // taken.nodes if taken.nodes > 1 else min(count, size))
+            found = queues[shape] = ShapeQueue(count, count // taken.nodes if taken.nodes > 1 else min(count, size))
         return found
 
     def push(self, job: JobRecord, pool: int, key: QueueKey) -> None:
-        self.line(pool, self._ledger.class_of(job).form).push(key, job.job_id)
+        self.queue(pool, self._ledger.class_of(job).shape).push(key, job.job_id)
 
     def busy(self, pools: Iterable[int]) -> list[int]:
-        """Those of the pools where somebody may be in line."""
-        lines = self._lines
-        return [pool for pool in pools if lines[pool]]
+        """The pools among these in which a job may be queued."""
+        queues = self._queues
+        return [pool for pool in pools if queues[pool]]
 
     def of(self, pool: int) -> list[tuple[int, ShapeQueue]]:
-        """(form, line) of every form that may have somebody in line on this pool."""
-        return list(self._lines[pool].items())
+        """(shape, queue) of every shape that may have a job queued on this pool."""
+        return list(self._queues[pool].items())
 
-    def head(self, pool: int, form: int, line: ShapeQueue) -> tuple[QueueKey, JobRecord] | None:
-        """(key, job) of the first waiting job in this line of the pool."""
-        head = line.head(self.is_waiting)
+    def head(self, pool: int, shape: int, queue: ShapeQueue) -> tuple[QueueKey, JobRecord] | None:
+        """(key, job) of the first waiting job in this queue of the pool."""
+        head = queue.head(self.is_waiting)
         if head is not None:
             return head[0], self._ledger.jobs[head[1]]
-        del self._lines[pool][form]  # made again by whoever comes; most events find nobody in line
+        del self._queues[pool][shape]  # made again by the next job that comes; most events find it empty
         return None
 
     def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
-        """Waiting jobs of the same form on this pool, in order, among the first `most` entries of its line."""
-        line = self.line(pool, self._ledger.class_of(job).form)
-        for _, job_id in line.first(most):
+        """Waiting jobs of the same shape on this pool, in order, among the first `most` entries of its queue."""
+        queue = self.queue(pool, self._ledger.class_of(job).shape)
+        for _, job_id in queue.first(most):
             if job_id != job.job_id and self.is_waiting(job_id):
                 yield self._ledger.jobs[job_id]
 
     def ahead(self, pool: int, key: QueueKey, most: int) -> int:
-        """Waiting jobs before this key in the pool's lines, counted up to `most`."""
-        found: set[JobId] = set()  # a job may stand in a line twice, by its old key and its new one
-        for line in self._lines[pool].values():
-            for job_id in line.before(key):
+        """Number of waiting jobs before this key in the pool's queues, counted up to `most`."""
+        found: set[JobId] = set()  # a job may be in a queue twice, with its old key and its new one
+        for queue in self._queues[pool].values():
+            for job_id in queue.before(key):
                 if self.is_waiting(job_id):
                     found.add(job_id)
                     if len(found) >= most:
@@ -160,8 +160,8 @@ class JobQueues:
         return len(found)
 
     def is_waiting(self, job_id: JobId) -> bool:
-        """Whether the job may be started from a line."""
+        """Whether the job may be started from a queue."""
         job = self._ledger.jobs.get(job_id)
-        if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by or job.unpaid:
+        if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by or job.over_budget:
             return False  # `waits`, looked up once
-        return job.ready_at <= self._ledger.now and job_id not in self.spoken_for
+        return job.ready_at <= self._ledger.now and job_id not in self.nominated

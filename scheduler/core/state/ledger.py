@@ -37,25 +37,21 @@ _SCHEDULABLE_STATES = frozenset({JobState.PENDING, JobState.STARTING, JobState.R
 
 @dataclass(slots=True)
 class JobRecord:
-    """The cold part of an active job."""
+    """An active job. What a solve or a round reads of all jobs at once is kept in its row of the columns alone."""
 
     request: JobRequest
     slot: int
-    #: Row of `JobClasses.classes`: as what it runs, or is to run next (an elastic job may be given another size).
-    class_row: int
+    columns: JobColumns = field(repr=False, compare=False)
     state: JobState = JobState.PENDING
     #: Number of the newest attempt (its fence); 0 before the first.
     attempt: int = 0
     #: Attempts charged against `retry.max_restarts`, and ends that were the world's fault.
     restarts: int = 0
-    misfortunes: int = 0
+    infra_failures: int = 0
     #: Starts in a row that never got a rank running.
     refusals: int = 0
     #: Ends by exit 85 without having made a step since the start.
     idle_yields: int = 0
-    #: It was stopped once and had saved nothing: stopping it again would cost all it has done.
-    loses_work: bool = False
-    steps: float = 0.0
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
@@ -64,37 +60,33 @@ class JobRecord:
     place: Place = ()
     placement: Placement | None = None
     leased_at: float = 0.0
-    #: When all ranks were up; inf before.
-    running_at: float = inf
     prepared: set[NodeId] = field(default_factory=set)
     rendezvous: Rendezvous | None = None
-    #: Set once the attempt has been told to stop.
+    #: Why the attempt was asked to stop; None if it was not.
     revoked: Reason | None = None
     #: A checkpoint was recorded in this attempt.
     saved: bool = False
     #: The cost of this start has been heard of.
-    start_told: bool = False
+    start_reported: bool = False
     #: It had no share of its pool when it started there: the first to go.
-    opportunist: bool = False
-    #: Started to learn a speed: protected from challengers until this instant.
-    profiling_until: float = -inf
-    #: When it will end if left alone, and what was known when that was worked out (`remaining.foreseen_end_at`).
+    scavenger: bool = False
+    #: When it will end if left alone, and the version of the speeds by which that was computed (`expected_end_at`).
     ends_at: float = inf
-    ends_known: int = -1
+    ends_version: int = -1
     #: Machines of the attempt that are lost.
     lost: set[NodeId] = field(default_factory=set)
 
     #: Row of the pool that it was moved to, or is to be, because its deadline is near; -1: none.
-    sure_pool: int = -1
+    deadline_pool: int = -1
     #: It holds its place there: nothing but the machines' end and people take that away.
-    secure: bool = False
+    is_secured: bool = False
 
     # -- of a waiting job
     #: Not started before this instant (backoff, not_before).
     ready_at: float = -inf
     blocked_by: set[JobId] = field(default_factory=set)
     #: What may be spent for it is spent: it may not start.
-    unpaid: bool = False
+    over_budget: bool = False
     #: Hold it as soon as its attempt has ended.
     hold_reason: Reason | None = None
     #: That of every request of the job.
@@ -111,7 +103,48 @@ class JobRecord:
     @property
     def waits(self) -> bool:
         """True if it could start now, were there a place."""
-        return self.state is JobState.PENDING and not self.blocked_by and not self.place and not self.unpaid
+        return self.state is JobState.PENDING and not self.blocked_by and not self.place and not self.over_budget
+
+    @property
+    def class_row(self) -> int:
+        """Row of its class: as what it runs, or is to run next (an elastic job may be given another size)."""
+        return self.columns.class_row.item(self.slot)
+
+    @property
+    def steps(self) -> float:
+        """Steps that it has reported."""
+        return self.columns.steps.item(self.slot)
+
+    @steps.setter
+    def steps(self, steps: float) -> None:
+        self.columns.steps[self.slot] = steps
+
+    @property
+    def running_at(self) -> float:
+        """When all ranks of its newest attempt were up; inf before."""
+        return self.columns.running_at.item(self.slot)
+
+    @running_at.setter
+    def running_at(self, at: float) -> None:
+        self.columns.running_at[self.slot] = at
+
+    @property
+    def profiling_until(self) -> float:
+        """If it was started to learn a speed, the instant until which it is protected from preemption; else -inf."""
+        return self.columns.profiling_until.item(self.slot)
+
+    @profiling_until.setter
+    def profiling_until(self, at: float) -> None:
+        self.columns.profiling_until[self.slot] = at
+
+    @property
+    def loses_work(self) -> bool:
+        """Whether it was stopped once and had saved nothing: stopping it again would cost all that it has done."""
+        return self.columns.loses_work.item(self.slot)
+
+    @loses_work.setter
+    def loses_work(self, loses_work: bool) -> None:
+        self.columns.loses_work[self.slot] = loses_work
 
 
 @dataclass(slots=True)
@@ -120,7 +153,7 @@ class ActivePolicy:
 
     spec: PolicySpec
     #: The policy, if it answers with shares or plans, and with prices; None for one that only ranks.
-    sharing: PricingPolicy | None
+    pricing: PricingPolicy | None
     rules: RoundRules
     memory: Memory = None
     quote: Quote | None = None
@@ -130,7 +163,7 @@ class ActivePolicy:
     @property
     def plans(self) -> bool:
         """Whether the policy says who runs where, event by event."""
-        return isinstance(self.sharing, PlanPolicy)
+        return isinstance(self.pricing, PlanPolicy)
 
 
 class Ledger:
@@ -139,7 +172,7 @@ class Ledger:
     def __init__(self) -> None:
         self.now = 0.0
         #: Number of the event in hand: what was worked out from all jobs holds for one.
-        self.turn = 0
+        self.event_number = 0
         self.fleet = Fleet()
         self.table = ThroughputTable()
         self.costs = RestartCosts()
@@ -158,7 +191,7 @@ class Ledger:
         #: entities; and the row of the project above each user, -1 for projects.
         self.entities: dict[str, int] = {}
         self.entity_parents: list[int] = []
-        self.standing: ActivePolicy | None = None
+        self.policy = ActivePolicy(PolicySpec("none"), None, RoundRules())  # until the first `PolicyChanged`
         #: How long the newest jobs that succeeded were, in seconds on their best pool.
         self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
         #: What a restart costs by class, and what was known when that was worked out.
@@ -169,7 +202,7 @@ class Ledger:
         return iter(self.jobs.values())
 
     def class_of(self, job: JobRecord) -> JobClass:
-        return self.classes.classes[job.class_row]
+        return self.classes.classes[self.columns.class_row.item(job.slot)]  # `class_row`, looked up often
 
     def rate_of(self, job: JobRecord) -> float:
         """Steps per second of the job where it runs, with the gang that it has there; 0 while it holds nothing."""
@@ -178,7 +211,7 @@ class Ledger:
 
     def count_on(self, job: JobRecord, pool: int) -> int:
         """Accelerators that the job is to take on the pool."""
-        return self.classes.forms[self.class_of(job).form].counts[pool]
+        return self.classes.shapes[self.class_of(job).shape].counts[pool]
 
     def class_with(self, job: JobRecord, pool: int, count: int) -> int:
         """Row of the class as which the job runs with this many accelerators of the pool."""
@@ -227,12 +260,23 @@ class Ledger:
 
     def reclass(self, job: JobRecord, row: int) -> None:
         """From its next start on the job is one of this class."""
-        job.class_row = self.columns.class_row[job.slot] = row
+        self.columns.class_row[job.slot] = row
         self.columns.gang[job.slot] = self.classes.classes[row].gang
+
+    def change_kind(self, job: JobRecord, kind: Kind) -> None:
+        """From now on the job's speeds, where it runs and elsewhere, are those of this kind."""
+        columns, slot = self.columns, job.slot
+        columns.class_row[slot] = self.classes.of_kind(job.class_row, kind)
+        columns.runs_as[slot] = self.classes.of_kind(columns.runs_as.item(slot), kind)
+        job.ends_version = -1
+        for row, _ in job.place:
+            machine = self.fleet.machines[row]
+            if machine is not None:
+                machine.ends_version = -1
 
     def kind_of(self, job: JobRecord) -> Kind:
         """As what its speeds are counted: its own kind, unless its machines are worse than others (`networks.py`)."""
-        return self.classes.classes[job.class_row].kind
+        return self.classes.classes[self.columns.class_row.item(job.slot)].kind
 
     def restart_s(self, job: JobRecord, rules: RoundRules) -> float:
         return self.costs.restart_s(job.request.kind, rules.restart_default_s)
@@ -258,12 +302,12 @@ class Ledger:
         """A row for a new job."""
         columns = self.columns
         slot = columns.new_slot()
-        job = JobRecord(request, slot, self.classes.row(request))
+        job, class_row = JobRecord(request, slot, columns), self.classes.row(request)
         self.jobs[request.job_id] = job
         self.spreading += request.spreads
         columns.active[slot] = True
         columns.job_id[slot] = request.job_id
-        columns.class_row[slot] = columns.runs_as[slot] = job.class_row
+        columns.class_row[slot] = columns.runs_as[slot] = class_row
         columns.priority_class[slot] = request.priority_class
         columns.weight[slot] = request.weight
         columns.value_usd_per_h[slot] = np.nan if request.value_usd_per_h is None else request.value_usd_per_h
@@ -275,7 +319,7 @@ class Ledger:
         columns.steps_at[slot] = inf
         columns.duration_s[slot] = inf if request.duration_s is None else request.duration_s
         columns.eligible[slot] = False
-        columns.gang[slot] = self.classes.classes[job.class_row].gang
+        columns.gang[slot] = self.classes.classes[class_row].gang
         columns.pool[slot] = -1
         columns.count[slot] = 0.0
         columns.running_at[slot] = inf
@@ -310,7 +354,7 @@ class Ledger:
         self.columns.eligible[job.slot] = (
             job.state in _SCHEDULABLE_STATES
             and not job.blocked_by
-            and not job.unpaid
+            and not job.over_budget
             and job.hold_reason is None
             and job.ready_at <= self.now
         )
@@ -318,8 +362,8 @@ class Ledger:
 
 def realised_fraction(ledger: Ledger) -> float | None:
     """What ran, as a part of the bound (0..1); None before anything was promised, and under policies that only rank."""
-    standing, columns = ledger.standing, ledger.columns
-    if standing is None or standing.proposal is None:
+    policy, columns = ledger.policy, ledger.columns
+    if policy.proposal is None:
         return None
     rows = np.flatnonzero(columns.active)
     passed = np.maximum(ledger.now - columns.settled_at[rows], 0.0)
@@ -330,4 +374,4 @@ def realised_fraction(ledger: Ledger) -> float | None:
     total = float(promised.sum())
     if total <= 0:
         return None
-    return float(np.minimum(delivered, promised).sum()) / total * max(0.0, 1.0 - standing.proposal.gap)
+    return float(np.minimum(delivered, promised).sum()) / total * max(0.0, 1.0 - policy.proposal.gap)

@@ -151,7 +151,7 @@ class SpendingMeter:
         """A job is known: its own budget, if it has one, and whether it may start."""
         if job.request.budget_usd < inf:
             self.limit_job(job, spent_usd)
-        job.unpaid = self.closed_to(job) is not None
+        job.over_budget = self.closed_to(job) is not None
 
     def limit_job(self, job: JobRecord, spent_usd: float) -> None:
         """The job's own budget is what its request says. `spent_usd` so far, where it had none before."""
@@ -177,7 +177,7 @@ class SpendingMeter:
     # ---------------------------------------------------------------- what is paid for
 
     def started(self, job: JobRecord) -> None:
-        """The job holds a place from now on; whoever shares it pays less."""
+        """The job holds a place from now on; jobs that share it pay less."""
         if self._is_free(job):
             return
         self._pay(job)
@@ -312,16 +312,16 @@ class SpendingMeter:
         return rented.usd_per_h * max(0.0, billed_until(pool, rented.since_at, now) - now) / SECONDS_PER_HOUR
 
     def spent_now(self, account: SpendingAccount) -> list[tuple[float, float, str]]:
-        """(spent, limit, of what) as of now, with nothing changed: whether somebody asks must not change a bit."""
+        """(spent, limit, of what) as of now, without settling: a question must not change later figures by a bit."""
         since_usd = account.usd_per_h * max(0.0, self._ledger.now - account.settled_at) / SECONDS_PER_HOUR
         return [(spent + since_usd, limit, of) for spent, limit, of in account.limits()]
 
     def text(self, account: SpendingAccount) -> str:
         """An account's limits in words."""
         whose = account.name or "the cluster"
-        told = (f"{whose}: {spent:.2f} of {limit:.2f} USD spent{of}" for spent, limit, of in self.spent_now(account))
+        limits = (f"{whose}: {spent:.2f} of {limit:.2f} USD spent{of}" for spent, limit, of in self.spent_now(account))
         running = f"{account.usd_per_h:.2f} USD/h is running"
-        return f"{'; '.join(told)}; {running}, stopping it may cost {self.committed_usd(account):.2f} USD"
+        return f"{'; '.join(limits)}; {running}, stopping it may cost {self.committed_usd(account):.2f} USD"
 
     def check(self, account: SpendingAccount) -> bool:
         """Close or open an account by what is spent and committed. True if that changed."""
@@ -333,7 +333,7 @@ class SpendingMeter:
         account.closed = closed
         for job in self.members(account):
             if job.state is JobState.PENDING and not job.holds:
-                job.unpaid = self.closed_to(job) is not None
+                job.over_budget = self.closed_to(job) is not None
                 self._ledger.set_eligible(job)
         return True
 
@@ -363,7 +363,7 @@ class SpendingMeter:
         return changed
 
     def set_due(self, account: SpendingAccount) -> float:
-        """When the account crosses its next line at the present rate; inf for never. Settle first."""
+        """When the account reaches its next warning or limit at the present rate; inf if never. Settle first."""
         due_at = inf
         if account.usd_per_h > 0:
             for spent, limit, _ in account.limits():

@@ -40,10 +40,10 @@ class BelievedSpeed:
 
     steps_per_s: float
     source: SpeedSource
-    #: What the truth lies between four times out of five; None where nobody says.
+    #: The interval that holds the true speed with probability 0.8; None if the source states none.
     low: float | None = None
     high: float | None = None
-    #: Of a prediction: the predictors that could tell.
+    #: Of a prediction: the names of the predictors that contributed.
     by: tuple[str, ...] = ()
 
 
@@ -104,7 +104,7 @@ class ThroughputTable:
 
     def __init__(self) -> None:
         self._cells: dict[Kind, dict[tuple[str, int], _Cell]] = {}
-        #: What predictors say of cells that nobody measured.
+        #: Predicted speeds of unmeasured cells.
         self._predicted: dict[tuple[Kind, str, int], PredictedSpeed] = {}
         #: By kind that is measured by another: that other, and the factor between them.
         self._like: dict[Kind, tuple[Kind, float]] = {}
@@ -135,7 +135,7 @@ class ThroughputTable:
         cell.published = _three_digits(now)
         return True
 
-    def tell(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
+    def set_known(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
         """Take in a speed that is known from elsewhere, as it is: it carries no noise. True if it was news."""
         cells = self._cells.setdefault(kind, {})
         cell = cells.get((accelerator, count))
@@ -167,16 +167,16 @@ class ThroughputTable:
         """Kinds that are as fast as this one, but for some cells."""
         return [other for other, (like, _) in self._like.items() if like == kind]
 
-    def predict(self, told: PredictedSpeed) -> bool:
+    def predict(self, predicted: PredictedSpeed) -> bool:
         """Take in what predictors say of a cell. True if another speed is published for it from now on."""
-        key = (told.kind, told.accelerator, told.count)
-        if key[1:] in self._cells.get(told.kind, ()):
+        key = (predicted.kind, predicted.accelerator, predicted.count)
+        if key[1:] in self._cells.get(predicted.kind, ()):
             return False
         earlier = self._predicted.get(key)
         band = 0.0 if earlier is None else REPUBLISH_BAND * earlier.fused.steps_per_s
-        if earlier is not None and abs(told.fused.steps_per_s - earlier.fused.steps_per_s) <= band:
+        if earlier is not None and abs(predicted.fused.steps_per_s - earlier.fused.steps_per_s) <= band:
             return False
-        self._predicted[key] = told
+        self._predicted[key] = predicted
         return True
 
     def known(self, source: SpeedSource = SpeedSource.MEASURED) -> Iterator[MeasuredCell]:
@@ -204,10 +204,11 @@ class ThroughputTable:
     def _beliefs(self, kind: Kind, accelerator: str, count: int, nominal: dict[str, float]) -> "tuple[_Belief, ...]":
         """What is believed of a cell that is not measured: first what is used, then what parts it is made of."""
         cells = self._cells.get(kind, {})
-        told = self._predicted.get((kind, accelerator, count))
-        if (accelerator, count) not in cells and told is not None:
+        predicted = self._predicted.get((kind, accelerator, count))
+        if (accelerator, count) not in cells and predicted is not None:
             return tuple(
-                (guess.source, guess.steps_per_s, guess.low, guess.high) for guess in (told.fused, *told.parts)
+                (guess.source, guess.steps_per_s, guess.low, guess.high)
+                for guess in (predicted.fused, *predicted.parts)
             )
         source = "declared" if (accelerator, count) in cells else "scaled" if cells else "nominal"
         source = "derived" if kind in self._like else source
@@ -237,10 +238,10 @@ class ThroughputTable:
                 if factor == 1.0
                 else BelievedSpeed(_three_digits(factor * found.steps_per_s), SpeedSource.PREDICTED)
             )
-        told = self._predicted.get((kind, accelerator, count))
-        if told is not None and (accelerator, count) not in (cells or ()):
-            guess = told.fused
-            by = tuple(part.source for part in told.parts)
+        predicted = self._predicted.get((kind, accelerator, count))
+        if predicted is not None and (accelerator, count) not in (cells or ()):
+            guess = predicted.fused
+            by = tuple(part.source for part in predicted.parts)
             return BelievedSpeed(_three_digits(guess.steps_per_s), SpeedSource.PREDICTED, guess.low, guess.high, by)
         if not cells:
             return BelievedSpeed(nominal.get(accelerator, 1.0) * count, SpeedSource.PREDICTED)
@@ -290,7 +291,7 @@ class RestartCosts:
         return self._known.get(kind, default_s)
 
 
-#: Kinds whose facts are kept; the one told of longest ago is forgotten.
+#: Kinds whose facts are kept; the one updated longest ago is dropped.
 KINDS_MOST = 10_000
 
 
@@ -303,7 +304,7 @@ class ModelFactsTable:
         #: Another number whenever some facts have become others.
         self.version = 0
 
-    def tell(self, kind: Kind, facts: ModelFacts, *, counted: bool) -> bool:
+    def update(self, kind: Kind, facts: ModelFacts, *, counted: bool) -> bool:
         """Take in facts. True if they are news."""
         book = self._counted if counted else self._stated
         if book.get(kind) == facts:
@@ -333,7 +334,7 @@ class ModelFactsTable:
         return list(dict.fromkeys((*self._stated, *self._counted)))
 
 
-#: The median of so many newest measurements.
+#: A network's speed is the median of this many newest measurements.
 _NETWORK_SAMPLES = 15
 
 

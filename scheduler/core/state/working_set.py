@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.events import RoundEnded
@@ -26,11 +26,11 @@ class Incumbents(Protocol):
 
     @property
     def jobs(self) -> list[JobRecord]:
-        """The first to go first."""
+        """The jobs, weakest first."""
         ...
 
     def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
-        """Those whose claim to the pool, and the cost of the exchange, the challenger's claim outweighs; in order."""
+        """The jobs that the challenger may preempt, weakest first."""
         ...
 
 
@@ -39,26 +39,26 @@ class JobOrdering(Protocol):
 
     #: True: running jobs are compared with waiting ones at round ends.
     compares: bool
-    #: True: the first in line blocks everybody behind it.
+    #: True: the first job of the queue blocks all jobs behind it.
     strict: bool
     #: True: jobs are sent to pools on which the speed of their kind is unknown.
     explores: bool
     #: True: an elastic job whose gang fits nowhere may start with a smaller one.
     shrinks: bool
     #: Why a job may take another's place, as a sentence about it goes on.
-    claim_text: str
+    preempt_reason: str
     #: Why a job leaves its place for one on another pool, up to the pool's name.
-    move_text: str
+    move_reason: str
 
-    def fill_lines(self, lines: JobQueues) -> None:
-        """Put every waiting job in line, anew."""
+    def fill_queues(self, queues: JobQueues) -> None:
+        """Fill the (cleared) queues with every waiting job."""
         ...
 
     def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
-        """(pool, place of the waiting job in its line) for every pool on which it may run."""
+        """(pool, queue key) of a waiting job for every pool on which it may run."""
         ...
 
-    def contests(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+    def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
         """(job, pool): jobs that should run on a pool and do not, in the order in which they may challenge.
 
         At most `most` jobs a pool: waiting, or running elsewhere.
@@ -70,7 +70,7 @@ class JobOrdering(Protocol):
         ...
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
-        """Jobs that hold accelerators of this pool: those `most` that would go first."""
+        """Jobs that hold accelerators of this pool: the `most` weakest."""
         ...
 
     def may_move(self, job: JobRecord, pool: int) -> bool:
@@ -82,7 +82,7 @@ class JobOrdering(Protocol):
         ...
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
-        """Whether the job has a right to the pool, not only leave to use it while it is free."""
+        """Whether the job is entitled to the pool, and does not merely use it while it is free."""
         ...
 
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
@@ -115,8 +115,8 @@ class Reservation:
     #: Accelerators wanted, and those still missing, by machine row.
     wanted: dict[int, int]
     needs: dict[int, int]
-    #: Exchange: incumbents were told to go. Reservation (False): it waits for ends, and others may borrow meanwhile.
-    exchange: bool
+    #: True: running jobs were revoked for it. False (backfill): it waits for jobs to end; others may borrow meanwhile.
+    preempting: bool
     #: Jobs that borrow places of a reservation, by machine row.
     lent: dict[JobId, int] = field(default_factory=dict)
 
@@ -131,6 +131,8 @@ class Timers:
         self.next_at = inf
         #: Earliest instant the shells were asked for.
         self.asked_at = inf
+        #: When the round ends for which a timer is set; inf: none.
+        self.round_at = inf
 
     def set(self, at: float, what: str, subject: int = 0, number: int = 0) -> None:
         """`what` names the kind of timer, (`subject`, `number`) what it is about (a job and its attempt)."""
@@ -148,68 +150,158 @@ class Timers:
         return what, subject, number
 
 
-@dataclass(slots=True)
-class Cycle:
-    """Everything a handler may touch."""
+class NoOrdering:
+    """The ordering before the first policy, and of mechanisms that keep no queues: it orders and displaces no job."""
 
-    ledger: Ledger
-    lines: JobQueues
-    #: The ledger's own, looked at far too often to be asked for: the instant of this event, and the policy in force,
-    #: which nothing has before the first event, `PolicyChanged`.
-    now: float = 0.0
-    standing: ActivePolicy = field(init=False)
-    timers: Timers = field(default_factory=Timers)
-    claims: dict[JobId, Reservation] = field(default_factory=dict)
-    #: Of these the reservations, by pool, oldest first.
-    reservations: dict[int, dict[JobId, Reservation]] = field(default_factory=dict)
-    #: Claims with an interest in a machine, oldest first.
-    claims_on: dict[int, list[JobId]] = field(default_factory=dict)
-    commands: list[Command] = field(default_factory=list)
-    #: What settles every event; None before the first policy.
-    mechanism: RoundMechanism | None = None
-    #: The order of the lines; None under a mechanism that keeps none.
-    discipline: JobOrdering | None = None
-    #: Machines on which something became free in this handle, in order.
+    compares = False
+    strict = False
+    explores = False
+    shrinks = False
+    preempt_reason = ""
+    move_reason = ""
+
+    def fill_queues(self, queues: JobQueues) -> None:
+        """Leave every queue empty."""
+
+    def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
+        return []
+
+    def challengers(self, most: int) -> Iterator[tuple[JobRecord, int]]:
+        return iter(())
+
+    def pools_of(self, job: JobRecord) -> Sequence[int]:
+        return ()
+
+    def incumbents(self, pool: int, most: int) -> Incumbents:
+        return _NO_INCUMBENTS
+
+    def may_move(self, job: JobRecord, pool: int) -> bool:
+        return False
+
+    def can_be_stopped(self, job: JobRecord) -> bool:
+        return True
+
+    def is_entitled(self, job: JobRecord, pool: int) -> bool:
+        return True
+
+    def alternatives(self, job: JobRecord, pool: int) -> list[int]:
+        return []
+
+    def may_learn(self, job: JobRecord, pool: int) -> bool:
+        return False
+
+
+class _NoIncumbents:
+    jobs: ClassVar[list[JobRecord]] = []
+
+    def weaker_than(self, challenger: JobRecord) -> Iterable[JobRecord]:
+        return ()
+
+
+_NO_INCUMBENTS = _NoIncumbents()
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What the event in hand has made due. Empty when a `handle` begins, so nothing outlives its event."""
+
+    #: The round timer has fired.
+    round_ended: bool = False
+    #: A solve was answered, or failed.
+    solve_ended: bool = False
+    #: The end of a lockstep round, which only mechanisms that move in step with the world act on.
+    lockstep_round: RoundEnded | None = None
+    #: Running jobs are to be compared with waiting ones.
+    compares: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compares", self.round_ended or self.solve_ended)
+
+
+NOTHING_DUE = Due()
+
+
+@dataclass(slots=True)
+class Backlog:
+    """Work that handlers leave for the round mechanism. What it does not take stays for the next event."""
+
+    #: Rows of machines on which something became free, in order.
     freed: dict[int, None] = field(default_factory=dict)
-    #: Rented machines that may have to go: something was freed there, or they joined, or take no jobs any more.
+    #: Rows of rented machines that may be released: freed, newly joined, or quarantined.
     emptied: dict[int, None] = field(default_factory=dict)
     #: Jobs that may start from now on and have not been judged by the arrival rule, in order.
     arrived: list[JobId] = field(default_factory=list)
-    #: Pools in which something became free, or somebody came, since they were last filled.
+    #: Pools in which something became free, or for which a job came, since they were last filled.
     stale_pools: set[int] = field(default_factory=set)
-    #: Every line must be filled afresh: pools, forms, keys or the policy changed, or a round ended.
-    refill: bool = False
-    #: Running jobs are to be compared with waiting ones: a round ended, or a solve was answered (or failed).
-    round_ended: bool = False
-    answered: bool = False
-    #: The end of a round in step, until the mechanism has taken it in.
-    beat: RoundEnded | None = None
+    #: Every queue must be filled afresh: pools, shapes, keys or the policy changed, or a round ended.
+    rebuild_queues: bool = False
+
+
+@dataclass(slots=True)
+class SolveState:
+    """The solve in flight, and whether another is wanted."""
+
     #: Something changed that a solve should know about.
-    dirty: bool = False
+    problem_changed: bool = False
     #: Request id of the solve in flight; 0: none. `last_request` is the newest ever sent.
     in_flight: int = 0
     last_request: int = 0
     #: Answers to requests up to this one are about an older policy.
     void_up_to: int = 0
-    asked_at: float = -inf
-    round_timer_at: float = inf
-    gate_timer_at: float = inf
-    #: (when to look, job) of jobs with a deadline, and those that were given machines which stay.
-    deadlines: list[tuple[float, JobId]] = field(default_factory=list)
+    #: When the last request was sent, and the instant for which a timer for the next one is set.
+    requested_at: float = -inf
+    timer_at: float = inf
+
+
+@dataclass(slots=True)
+class DeadlineWatch:
+    """Jobs with a deadline (`handlers/deadlines.py`)."""
+
+    #: (when to check, job): a heap.
+    heap: list[tuple[float, JobId]] = field(default_factory=list)
+    #: Jobs that were moved, or are moving, to machines that nobody takes away.
     secured: set[JobId] = field(default_factory=set)
-    #: Of these, those whose machines do not come: failures of the pool when they were looked at, and when again.
+    #: Of these, those whose machines do not come: failed requests of the pool at the last check, when to check again.
     stranded: dict[JobId, tuple[int, float]] = field(default_factory=dict)
-    #: What is being spent, and who may not start because of it.
+
+
+@dataclass(slots=True)
+class Cycle:
+    """Everything a handler may touch."""
+
+    ledger: Ledger
+    queues: JobQueues
+    #: Copies of the ledger's, because they are read very often: the instant of this event, and the active policy.
+    now: float = 0.0
+    policy: ActivePolicy = field(init=False)
+    #: What turns the policy's decision into starts and stops; None before the first policy.
+    mechanism: RoundMechanism | None = None
+    #: The order of jobs in the queues, set by the mechanism.
+    ordering: JobOrdering = field(default_factory=NoOrdering)
+    #: What this event has made due, and the commands that answer it.
+    due: Due = NOTHING_DUE
+    commands: list[Command] = field(default_factory=list)
+    backlog: Backlog = field(default_factory=Backlog)
+    solves: SolveState = field(default_factory=SolveState)
+    deadlines: DeadlineWatch = field(default_factory=DeadlineWatch)
+    timers: Timers = field(default_factory=Timers)
+    #: Places kept for jobs; of these the backfill reservations, by pool, oldest first.
+    reservations: dict[JobId, Reservation] = field(default_factory=dict)
+    backfill_reservations: dict[int, dict[JobId, Reservation]] = field(default_factory=dict)
+    #: Jobs with a reservation on a machine, by its row, oldest first.
+    reserved_on: dict[int, list[JobId]] = field(default_factory=dict)
+    #: What is being spent, and which jobs may not start because of it.
     spending: SpendingMeter = field(init=False)
 
     def __post_init__(self) -> None:
+        self.policy = self.ledger.policy
         self.spending = SpendingMeter(self.ledger)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
-        """Change the job's state and tell the shells."""
+        """Change the job's state; the shells hear of it by a command."""
         check_job_transition(job.state, state)
         job.state = state
-        job.unpaid = state is JobState.PENDING and self.spending.closed_to(job) is not None
+        job.over_budget = state is JobState.PENDING and self.spending.closed_to(job) is not None
         self.ledger.set_eligible(job)
         self.commands.append(JobTransitioned(job.job_id, state, reason, detail))
 
@@ -220,9 +312,9 @@ class Cycle:
 
 
 def enqueue_job(cycle: Cycle, job: JobRecord) -> None:
-    """Put a waiting job in the line of every pool it may run on."""
-    if cycle.discipline is None or not job.waits or job.ready_at > cycle.now:
+    """Put a waiting job in the queue of every pool it may run on."""
+    if not job.waits or job.ready_at > cycle.now:
         return
-    for pool, key in cycle.discipline.keys(job):
-        cycle.lines.push(job, pool, key)
-        cycle.stale_pools.add(pool)
+    for pool, key in cycle.ordering.keys(job):
+        cycle.queues.push(job, pool, key)
+        cycle.backlog.stale_pools.add(pool)

@@ -9,7 +9,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.core.events import NodeLeaving, NodeUncordoned
-from scheduler.core.policy_file import dump_policy
+from scheduler.core.rules import dump_policy
 from scheduler.live.auth.access_control import (
     AgentCaller,
     JoinCaller,

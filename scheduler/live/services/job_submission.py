@@ -257,7 +257,7 @@ def submit_result(job_id: JobId, spec: JobSpec) -> SubmitResult:
 
 def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
     """Answer for the ledger as it is; the request must be one that the fleet may come to run."""
-    ledger, standing = core.ledger, core.ledger.standing
+    ledger, standing = core.ledger, core.ledger.policy
     configurations = _configurations(ledger, request)
     counts = [int(each["accelerators"]) for each in configurations]
     answer: dict[str, Any] = {
@@ -285,7 +285,7 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
 def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]:
     nominal = {state.pool.shape.accelerator: state.pool.shape.nominal_speed for state in ledger.fleet.pools}
     declared = dict(request.declared)
-    quote = None if ledger.standing is None else ledger.standing.quote
+    quote = ledger.policy.quote
     found = []
     for state in ledger.fleet.pools:
         accelerator = state.pool.shape.accelerator
@@ -322,7 +322,7 @@ def _chosen_on_arrival(
     """The arrival rule's choice; where there are no prices, the fastest configuration that is free."""
     rows = {state.pool.pool_id: state.row for state in ledger.fleet.pools}
     speeds = np.array([each["steps_per_s"] for each in configurations], float)
-    if standing is None or standing.quote is None or standing.sharing is None:
+    if standing is None or standing.quote is None or standing.pricing is None:
         free = np.array([each["is_free"] for each in configurations])
         return int(np.argmax(np.where(free, speeds, -1.0)))
     pool = np.array([rows[each["pool"]] for each in configurations])
@@ -341,5 +341,5 @@ def _chosen_on_arrival(
         restart_s=ledger.costs.restart_s(request.kind, standing.rules.restart_default_s),
         priority_class=request.priority_class,
     )
-    best, _ = best_configuration_at(standing.sharing, newcomer, standing.quote)
+    best, _ = best_configuration_at(standing.pricing, newcomer, standing.quote)
     return best

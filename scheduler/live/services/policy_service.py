@@ -7,8 +7,7 @@ from typing import Any
 
 from optimizer.policy import PolicySpec
 from scheduler.core.events import PolicyChanged
-from scheduler.core.policy_file import dump_policy, parse_policy
-from scheduler.core.rules import RoundRules
+from scheduler.core.rules import RoundRules, dump_policy, parse_policy
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction

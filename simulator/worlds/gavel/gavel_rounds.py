@@ -239,9 +239,9 @@ class GavelRounds:
     def settle(self, cycle: Cycle) -> None:
         """Nothing to do but where a round has ended, a solve is answered, or the last that must go is gone."""
         self._note_ends(cycle)
-        if cycle.beat is not None:
+        if cycle.due.lockstep_round is not None:
             self._round_ended(cycle)
-        if self._is_solving and not cycle.in_flight:
+        if self._is_solving and not cycle.solves.in_flight:
             self._is_solving = False
             self._take_answer(cycle)
             self._plan(cycle)
@@ -251,13 +251,13 @@ class GavelRounds:
     # -- a round has ended
 
     def _round_ended(self, cycle: Cycle) -> None:
-        beat, cycle.beat = cycle.beat, None
+        beat = cycle.due.lockstep_round
         assert beat is not None
         self._forget_ended(cycle)
         self._credit(dict(zip(beat.job_ids, beat.stopped_at, strict=True)))
         if self._now_on:
             self._began_at = beat.at
-        elif not cycle.arrived:
+        elif not cycle.backlog.arrived:
             self._reset_at = 0.0  # nothing runs and nothing will come: the gate opens
         self._admit(cycle)
         is_due = cycle.now - self._reset_at >= self._rules.resolve_min_s or self._reset_at == 0
@@ -306,7 +306,7 @@ class GavelRounds:
 
     def _admit(self, cycle: Cycle) -> None:
         """Newcomers take part from now on."""
-        ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
+        ledger, (arrived, cycle.backlog.arrived) = cycle.ledger, (cycle.backlog.arrived, [])
         if not arrived:
             return
         if not len(self._rows):
@@ -340,8 +340,8 @@ class GavelRounds:
     # -- a solve is answered
 
     def _take_answer(self, cycle: Cycle) -> None:
-        proposal = cycle.standing.proposal
-        if proposal is None or cycle.standing.solved_at < self._reset_at:
+        proposal = cycle.policy.proposal
+        if proposal is None or cycle.policy.solved_at < self._reset_at:
             self._changed = True
             return  # the solve failed: the last decision stays in force
         known = self._known

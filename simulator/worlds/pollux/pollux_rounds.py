@@ -133,14 +133,13 @@ class PolluxRounds:
 
     def settle(self, cycle: Cycle) -> None:
         """Acts when a step has ended, and until the reallocation is complete."""
-        if cycle.beat is not None:
-            cycle.beat = None
+        if cycle.due.lockstep_round is not None:
             self._decide(cycle)
         self._reallocation.advance(cycle)
 
     def _decide(self, cycle: Cycle) -> None:
-        ledger, arrived = cycle.ledger, cycle.arrived
-        cycle.arrived = []
+        ledger, arrived = cycle.ledger, cycle.backlog.arrived
+        cycle.backlog.arrived = []
         for job_id in arrived:
             if job_id in ledger.jobs:
                 ledger.set_eligible(ledger.jobs[job_id])

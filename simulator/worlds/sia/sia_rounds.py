@@ -137,7 +137,7 @@ class SiaRounds(SteppedMechanism):
         self._now_on: dict[JobId, tuple[int, tuple[int, ...]]] = {}
 
     def step_ended(self, cycle: Cycle) -> None:
-        ledger, (arrived, cycle.arrived) = cycle.ledger, (cycle.arrived, [])
+        ledger, (arrived, cycle.backlog.arrived) = cycle.ledger, (cycle.backlog.arrived, [])
         if self._service is None:
             self._service = ReceivedService(len(ledger.fleet.pools), self._rules.round_s / 2)
         for job_id in [job_id for job_id in self._known if job_id not in ledger.jobs]:
@@ -154,7 +154,7 @@ class SiaRounds(SteppedMechanism):
     def decide(self, cycle: Cycle) -> None:
         """Rank by the shares that the solve answered (the last ones if it failed), and number the accelerators."""
         assert self._service is not None
-        ledger, proposal, pools = cycle.ledger, cycle.standing.proposal, cycle.ledger.fleet.pools
+        ledger, proposal, pools = cycle.ledger, cycle.policy.proposal, cycle.ledger.fleet.pools
         shares = {job_id: np.zeros(len(pools)) for job_id in self._known if job_id in ledger.jobs}
         if proposal is not None:
             for job_id, pool, share in zip(proposal.job_ids, proposal.pool_rows, proposal.shares, strict=True):

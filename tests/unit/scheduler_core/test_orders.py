@@ -53,7 +53,7 @@ def test_a_challenger_goes_for_its_fastest_pool_first() -> None:
     submit(fleet, 8, steps=100.0)
     revoked = rounds_until(fleet, 30.0)
     assert len(revoked) == 1
-    assert fleet.core.cycle.claims[JobId(8)].pool == 0
+    assert fleet.core.cycle.reservations[JobId(8)].pool == 0
     fleet.end(revoked[0].job_id, 85)
     assert fleet.attempts[JobId(8)].placement.pool_id == "a"
 

@@ -55,7 +55,7 @@ def test_who_is_planned_takes_the_place_of_who_is_not() -> None:
     assert 2 in starts(fleet.end(J1, 85, 100.0))
     running(fleet, J2)
     carried_out(fleet)
-    assert not fleet.core.cycle.claims
+    assert not fleet.core.cycle.reservations
 
 
 def test_a_job_moves_to_a_faster_place_that_is_worth_the_restart() -> None:
@@ -203,7 +203,7 @@ def test_a_planned_gang_that_fits_no_machine_has_one_cleared_for_it() -> None:
     assert list(moved.values()) == [Reason.POLICY_MOVED]
     (mover,) = moved
     assert set(starts(fleet.end(JobId(mover), 85, 50.0))) == {5, mover}
-    assert not fleet.core.cycle.claims
+    assert not fleet.core.cycle.reservations
 
 
 def test_nobody_moves_for_a_gang_that_soon_has_room_anyway() -> None:

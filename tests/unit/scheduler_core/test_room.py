@@ -29,9 +29,9 @@ def test_a_line_knows_the_largest_part_of_its_gangs() -> None:
     fleet = cluster("fifo", rules=QUICK, machines="aa")
     for number, nodes in ((1, 1), (2, 2)):
         fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 6, nodes=nodes)))
-    lines, ledger = fleet.core.cycle.lines, fleet.core.ledger
+    queues, ledger = fleet.core.cycle.queues, fleet.core.ledger
     rows = [ledger.classes.row(job(number, "a", 6, nodes=nodes)) for number, nodes in ((1, 1), (2, 2))]
-    found = [lines.line(0, ledger.classes.classes[row].form) for row in rows]
+    found = [queues.queue(0, ledger.classes.classes[row].shape) for row in rows]
     assert [(line.count, line.part) for line in found] == [(6, 4), (6, 3)]
 
 
@@ -45,7 +45,7 @@ def crowded() -> FakeFleet:
     fleet.tell(ev.JobSubmitted(1.0, job(4, "a", 8)))
     fleet.answer({1: {"a": 0.5}})  # asked for before the others came
     fleet.answer({number: {"a": 0.5} for number in (1, 2, 3, 4)})
-    assert [claim.job_id for claim in fleet.core.cycle.claims.values()] == [4]
+    assert [claim.job_id for claim in fleet.core.cycle.reservations.values()] == [4]
     return fleet
 
 

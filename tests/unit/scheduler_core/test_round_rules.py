@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.core.policy_file import parse_rules
+from scheduler.core.rules import parse_rules
 from walras.errors import ConfigError
 
 

@@ -122,8 +122,7 @@ def test_answer_about_an_older_policy_is_void() -> None:
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 2)))
     fleet.tell(ev.PolicyChanged(1.0, PolicySpec("max_min_fairness"), QUICK))
     commands = fleet.answer({1: {"a": 0.5}})
-    assert fleet.core.ledger.standing is not None
-    assert fleet.core.ledger.standing.proposal is None
+    assert fleet.core.ledger.policy.proposal is None
     assert any(isinstance(c, cmd.Solve) for c in commands)
 
 
@@ -219,7 +218,7 @@ def test_gang_collects_its_place_and_borrowers_leave() -> None:
     while fleet.solves:
         fleet.answer({1: {"a": 0.4}, 2: {"a": 0.4}, 3: {"a": 0.4}})
     assert J3 in fleet.attempts  # it borrows
-    assert J2 in fleet.core.cycle.claims
+    assert J2 in fleet.core.cycle.reservations
     running(fleet, J3, 1.0)
     commands = fleet.end(J1)
     assert revoked(commands) == {3: Reason.POLICY_PREEMPTED}

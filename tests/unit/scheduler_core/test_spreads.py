@@ -124,7 +124,7 @@ def test_a_running_job_moves_to_become_a_fork_when_others_leave() -> None:
     fleet.end(J1, 85, 100.0)
     carried_out(fleet)
     assert held(fleet, J1) == {"a": 4, "b": 1}
-    assert not fleet.core.cycle.claims
+    assert not fleet.core.cycle.reservations
 
 
 def test_losing_one_machine_ends_the_whole_and_frees_every_part() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.core.policy_file import parse_policy
+from scheduler.core.rules import parse_policy
 from simulator.measured_costs import (
     MeasuredCosts,
     MeasuredKind,

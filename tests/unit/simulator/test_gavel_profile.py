@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from scheduler.core.policy_file import parse_policy
+from scheduler.core.rules import parse_policy
 from simulator.engine import RunOutcome
 from simulator.ground_truth import GroundTruth, SpeedKey
 from simulator.machines import PoolModel

@@ -8,7 +8,7 @@ from training import steady
 
 from scheduler.core.commands import AttemptTransitioned, Command
 from scheduler.core.events import Event, RoundEnded
-from scheduler.core.policy_file import parse_policy
+from scheduler.core.rules import parse_policy
 from scheduler.core.state.fleet import FleetMachine
 from simulator.engine import RunOutcome
 from simulator.goodput.application import Application, GangLayout, OutsideProfileError

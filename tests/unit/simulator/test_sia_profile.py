@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from training import SteadyLearning
 
-from scheduler.core.policy_file import parse_policy
+from scheduler.core.rules import parse_policy
 from simulator.engine import RunOutcome
 from simulator.goodput.application import AcceleratorProfile, Application, GangLayout, StepTimes
 from simulator.goodput.measured_profiles import MeasuredStepTimes, StepTimeCurve

@@ -1,0 +1,68 @@
+"""What the policy brings: another policy, an answered or failed solve, and the timers of rounds and solves."""
+
+from dataclasses import replace
+from math import inf
+
+from optimizer.policy import OrderPolicy, Policy
+from scheduler.core.cycle.round import MakeMechanism
+from scheduler.core.cycle.solve_requests import apply_proposal
+from scheduler.core.events import PolicyChanged, Solved, SolveFailed, Woke
+from scheduler.core.handlers.deadlines import entitle_secured_jobs
+from scheduler.core.handlers.machine_events import rent_for_proposal
+from scheduler.core.state.ledger import ActivePolicy
+from scheduler.core.state.working_set import Cycle, NoOrdering
+
+
+def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_mechanism: MakeMechanism) -> None:
+    """Put the policy in force. What jobs are owed begins anew; an answer that is on its way is void."""
+    ledger, solves = cycle.ledger, cycle.solves
+    pricing = None if isinstance(policy, OrderPolicy) else policy
+    ledger.policy = cycle.policy = ActivePolicy(event.policy, pricing, event.rules)
+    ledger.costs.version += 1
+    ledger.columns.counts_owed = pricing is not None
+    cycle.spending.set_budgets(event.rules.budgets)
+    cycle.ordering = NoOrdering()
+    cycle.mechanism = make_mechanism(cycle, policy, event.rules)
+    for job in ledger:
+        if job.request.sizes:  # until the new policy resizes it, it runs as its submitter asked
+            ledger.reclass(job, ledger.classes.row(job.request))
+    ledger.columns.forget_entitlements(event.at)
+    solves.void_up_to = solves.last_request
+    solves.problem_changed = True
+    solves.requested_at = -inf
+    cycle.backlog.rebuild_queues = True
+
+
+def on_solved(cycle: Cycle, event: Solved) -> None:
+    """Apply the answer, unless it is void: entitlements, prices, machines to rent; jobs are compared by it."""
+    if apply_proposal(cycle, event):
+        entitle_secured_jobs(cycle)
+        rent_for_proposal(cycle, event.proposal)
+        cycle.backlog.rebuild_queues = True
+        cycle.due = replace(cycle.due, solve_ended=True)
+
+
+def on_solve_failed(cycle: Cycle, event: SolveFailed) -> None:
+    """Ask again when the gate allows; until then the last answer holds, and jobs are compared by it."""
+    if event.request_id == cycle.solves.in_flight:
+        cycle.solves.in_flight = 0
+        cycle.solves.problem_changed = True
+        cycle.due = replace(cycle.due, solve_ended=True)
+
+
+def on_woke(cycle: Cycle, event: Woke) -> None:
+    """Timers have run already. The wake-up that was asked for is spent: ask for the next one again."""
+    cycle.timers.asked_at = inf
+
+
+def on_round_timer(cycle: Cycle, subject: int, number: int) -> None:
+    """A round has ended: what each job is owed is settled, and queues are filled by it."""
+    cycle.timers.round_at = inf
+    cycle.due = replace(cycle.due, round_ended=True)
+    cycle.backlog.rebuild_queues = True
+    cycle.ledger.columns.settle_all(cycle.now, cycle.policy.rules.owed_limit_s)
+
+
+def on_solve_timer(cycle: Cycle, subject: int, number: int) -> None:
+    """Another solve may be asked for."""
+    cycle.solves.timer_at = inf
