@@ -1,4 +1,4 @@
-"""One question, one answer: what a policy decides about a problem, after what is to be rented for it."""
+"""Answer a problem: validate it, decide what to rent, and ask the policy."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def _without_unprofitable(problem: Problem, rental: Rental | None) -> Problem:
 def answer_as_asked(
     policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float
 ) -> tuple[Decision, Memory, Rental | None]:
-    """`answer`, but a plan is for the whole fleet that is asked about: whoever checks it knows of no other."""
+    """As `answer_problem`, but a plan is for the whole fleet of the problem: a checker knows of no other."""
     if not isinstance(policy, PlanPolicy):
         return answer_problem(policy, problem, memory, delay_usd_per_h)
     validate_problem(problem)
@@ -94,7 +94,7 @@ def rank_jobs(policy: OrderPolicy, problem: Problem) -> Order:
 
 
 def _order_facts(problem: Problem) -> GivenOrderFacts:
-    """What a problem tells of its jobs. How long they have waited, it does not: nobody is counted anew."""
+    """Facts for an order policy, from a problem. It does not hold how long jobs waited, so no service is reset."""
     jobs, columns = problem.jobs, problem.columns
     fastest = max_by(columns.job, columns.steps_per_s, len(jobs))
     remaining_s = np.full(len(jobs), np.inf)

@@ -141,7 +141,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class BoundReport:
-    """How far what is reached stays behind what nobody can do better than, in a measure that has a name."""
+    """Objective of a decision against a bound that no decision can exceed, in a named measure."""
 
     name: str
     unit: str
@@ -169,7 +169,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Who runs where from now on, whole and at once, until the next plan."""
+    """The configuration of every job from now on, until the next plan."""
 
     #: Row of `Columns` in which each job is to run, -1: it waits (n,).
     column: IntArray
@@ -206,7 +206,7 @@ class MultiPoolGangs:
 
     @property
     def columns(self) -> Columns:
-        """The same as columns, in which nobody runs yet."""
+        """The same as columns in which no job runs yet."""
         column, pool = np.nonzero(self.use > 0)
         running = np.zeros(len(self), dtype=np.bool_)
         return Columns(self.job, self.steps_per_s, column, pool, self.use[column, pool], running)

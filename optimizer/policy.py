@@ -35,7 +35,7 @@ class Newcomer:
     weight: float
     #: Capacity of every pool, accelerators (p,).
     capacity: FloatArray
-    #: Market price of one accelerator-hour in every pool, USD (p,); empty: nobody asked for money.
+    #: Market price of one accelerator-hour in every pool, USD (p,); empty: money does not count.
     usd_per_h: FloatArray = field(default_factory=lambda: np.zeros(0))
     #: Work left, and done, in steps; inf and 0 when unknown.
     remaining_steps: float = inf
@@ -94,7 +94,7 @@ class OrderFacts(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenOrderFacts:
-    """`OrderFacts` that somebody states."""
+    """`OrderFacts` given as arrays."""
 
     submitted_at: FloatArray
     priority_class: IntArray
@@ -138,7 +138,7 @@ class OrderPolicy(Protocol):
 
     #: True: a running job may be preempted for one that ranks before it (at rounds).
     preemptive: bool
-    #: True: a job that does not fit blocks everybody behind it (strict head of line).
+    #: True: a job that does not fit blocks all jobs behind it (head-of-line blocking).
     strict: bool
     #: True: try configurations fastest first; False: in pool order, blind to speed.
     aware: bool
@@ -163,12 +163,12 @@ class ResetsService(Protocol):
 
 @runtime_checkable
 class PlanPolicy(Protocol):
-    """Says at every event who runs where: answers `Plan`. What a restart costs is part of its choice.
+    """Returns a `Plan` at every event: the configuration of every job. Restart costs are part of the choice.
 
     Jobs that cannot be moved are told to it (`Jobs.pinned`). Between plans newcomers are judged by `value`.
     """
 
-    #: False: whoever runs stays where it is to its end; the policy is told that all such jobs are pinned.
+    #: False: a running job stays where it is to its end; the problem marks all such jobs as pinned.
     moves: bool
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:

@@ -126,7 +126,7 @@ def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray
 
 
 def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) -> IntArray:
-    """The columns by job, then by first pool, then by code as far as its bits have room beside those: mostly as is."""
+    """The columns by job, then by first pool, then by code as far as 64 bits allow; usually already in order."""
     pools = int(lead.max(initial=0)) + 1
     room = max(1, 64 - ((len(first) - 1) * pools).bit_length())
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
@@ -173,11 +173,11 @@ class AggregatedProblem:
     problem: ClassProblem
 
     def per_column(self, values: FloatArray) -> FloatArray:
-        """What holds of columns, told of class columns: (c,) -> (C,)."""
+        """Values of columns, taken at the class columns: (c,) -> (C,)."""
         return values[self.classes.column]
 
     def per_class(self, values: FloatArray) -> FloatArray:
-        """What holds of jobs, told of classes: (n,) -> (k,)."""
+        """Values of jobs, taken at the classes: (n,) -> (k,)."""
         return values[self.classes.representative]
 
     def to_columns(self, values: FloatArray) -> FloatArray:

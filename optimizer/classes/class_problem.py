@@ -38,7 +38,7 @@ from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassProblem:
-    """Who wants what. Uses are grouped by column, columns by class, both as offsets."""
+    """Classes, columns and rows as arrays. Uses are grouped by column, columns by class, both as offsets."""
 
     #: Members of each class (k,).
     size: FloatArray
@@ -46,7 +46,7 @@ class ClassProblem:
     first: IntArray
     #: Uses of column c are use_first[c]:use_first[c + 1], at least one (C + 1,).
     use_first: IntArray
-    #: Row of each use, and how much of it one member takes who runs the column all the time (U,).
+    #: Row of each use, and how much of it one member takes when it runs the column all the time (U,).
     use_row: NDArray[np.int32]
     use_count: FloatArray
     #: How much there is of each row, > 0 for every row that is used (r,).
@@ -206,7 +206,7 @@ class TierRule(Protocol):
         ...
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> TargetFunction:
-        """Targets of a tier: at z = 0 at most `kept`, for whoever has settled always `kept`, never above `cap`."""
+        """Targets of a tier: at z = 0 at most `kept`, for settled classes always `kept`, never above `cap`."""
         ...
 
 
@@ -225,11 +225,11 @@ class WeightTierRule:
 
     @property
     def tiers(self) -> int:
-        """Two where somebody has no weight."""
+        """Two if some class has no weight."""
         return 1 if self.weight.all() else 2
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> CappedTargets:
-        """Those of the tier rise, everybody else keeps what it has."""
+        """Classes of the tier rise, all others keep what they have."""
         weight = self.weight if tier == 0 else (self.weight == 0).astype(np.float64)
         return CappedTargets(np.where(settled, 0.0, weight), cap, kept)
 

@@ -36,7 +36,7 @@ COMPILED_FILLING_COLUMNS = 10_000
 #: Columns above which loading compiled passes pays for one dual bound.
 COMPILED_BOUND_COLUMNS = 200_000
 
-#: Column generation starts with all sides of pairs where there are at most so many.
+#: Column generation starts with all sides of pairs when there are at most this many.
 ALL_PAIR_SIDES = 3_000
 
 _HAS_NUMBA = find_spec("numba") is not None
@@ -50,17 +50,17 @@ class LpEngine(Enum):
 
 
 def engine_for(objective: Objective, columns: int) -> LpEngine:
-    """The quicker engine for an objective over a class problem of so many columns; the exact one without numba."""
+    """The quicker engine for an objective and a number of columns; the exact one when numba is missing."""
     one_program = isinstance(objective, MaxSum)
     most = EXACT_ONE_PROGRAM_COLUMNS if one_program else EXACT_SEVERAL_PROGRAMS_COLUMNS
     return LpEngine.EXACT if columns <= most or not _HAS_NUMBA else LpEngine.PRICES
 
 
 def filling_is_compiled(columns_so_far: int) -> bool:
-    """Whether numba is installed and a series of problems had so many columns that loading compiled code pays."""
+    """Whether numba is installed and a series of problems had enough columns that loading compiled code pays."""
     return columns_so_far >= COMPILED_FILLING_COLUMNS and _HAS_NUMBA
 
 
 def bound_is_compiled(columns: int) -> bool:
-    """Whether numba is installed and a dual bound over so many columns pays for loading compiled passes."""
+    """Whether numba is installed and a dual bound over this number of columns pays for loading compiled passes."""
     return columns >= COMPILED_BOUND_COLUMNS and _HAS_NUMBA

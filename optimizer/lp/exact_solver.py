@@ -75,7 +75,7 @@ def solve_program(program: Any, rows: int) -> ProgramOutcome:
 
 
 def solve_by_clarabel(program: Any) -> ProgramOutcome:
-    """Solve by an interior point method: logarithms, and the middle of what is optimal."""
+    """Solve by an interior point method, for logarithms and for the middle of the optimal face."""
     options = {"solver": cp.CLARABEL, "max_iter": _IPM_ITERATIONS, **_CLARABEL_TOLERANCES}
     return _solve_with(program, "clarabel", options)
 

@@ -155,7 +155,7 @@ def _first_stage(request: SolveInput, objective: Objective, central: bool) -> tu
 
 
 def _or_equal_shares(request: SolveInput, objective: Objective, found: ClassSolution) -> ClassSolution:
-    """Where no solver answers, equal shares (fair to everybody, and the status says so) with a weak bound."""
+    """Returns equal shares with status FAILED and a weak bound when no solver answered."""
     class_problem, nothing = request.classes.problem, np.zeros(request.classes.problem.rows)
     if found.status in (Status.OPTIMAL, Status.WORK_LIMIT) and np.isfinite([found.objective, found.bound]).all():
         return found

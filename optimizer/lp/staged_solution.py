@@ -37,7 +37,7 @@ def colocated_columns(problem: Problem, usable: BoolArray, packed: ColocatedJobs
 def shares_per_column(
     problem: Problem, usable: BoolArray, x: FloatArray, packed: ColocatedJobs
 ) -> tuple[FloatArray, FloatArray]:
-    """All shares told of columns (c,), (c,): as much as they give a job alone, and as much as they hold of a pool.
+    """All shares per column (c,), (c,): as much as they give a job alone, and as much as they hold of a pool.
 
     A pair gives each of its jobs the part of its share that the job keeps of its speed, and holds half for each.
     """
@@ -87,7 +87,7 @@ class SolveInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedSolution:
-    """How the stages of one decision ended: shares per column of the problem (c,), and the stages told per job."""
+    """Outcome of a lexicographic solve: shares per column of the problem (c,), and the stages per job."""
 
     request: SolveInput
     status: Status
@@ -104,7 +104,7 @@ class StagedSolution:
         return sum_by(problem.columns.job, worth * gives, len(problem.jobs))
 
     def first(self) -> tuple[float, float]:
-        """What the first stage reached and what is proved about it; 0 where there was nothing to reach."""
+        """Objective and bound of the first stage; zeros when there was no stage."""
         return (self.stages[0].objective, self.stages[0].bound) if self.stages else (0.0, 0.0)
 
 

@@ -46,7 +46,7 @@ class Allox:
     ] = 3600.0
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of 1 for whoever stays or starts; status `defined`, or `empty` where nobody can run.
+        """Shares of 1 for jobs that stay or start; status `defined`, or `empty` when no job can run.
 
         Memory: {"placed": [[job, pool, accelerators], ..], "newest": job}, whom it has placed where, and the newest job
         that it knew. Newer ones that run were let in at once and stay; without a memory that holds for all.
@@ -124,7 +124,7 @@ def _remembered(problem: Problem, usable: BoolArray, memory: Any) -> list[int]:
 
 
 def _remember(problem: Problem, x: FloatArray) -> dict[str, Any]:
-    """Who has a place now, by the first pool of its column."""
+    """The memory: jobs that have a place now, with the first pool of their column."""
     columns = problem.columns
     chosen = np.flatnonzero(x > 0)
     use = np.searchsorted(columns.use_column, chosen)

@@ -47,7 +47,7 @@ class ElasticFlow:
     moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. The memory is who was admitted and who was not."""
+        """The plan. The memory lists the admitted and the refused jobs."""
         facts = elastic_jobs_of(problem)
         order = _by_deadline(problem, facts)
         held = _PromisedShares(problem, facts, self.slack)

@@ -95,7 +95,7 @@ class Hadar:
 
 
 def _columns_of(problem: Problem, facts: HadarJobs, found: HadarRound) -> tuple[IntArray, Columns | None]:
-    """Column of each job, -1 for those who wait; and the mixed gangs and forks that were made."""
+    """Column of each job, -1 for a waiting job; and the mixed gangs and forks that were made."""
     placed = (found.use > 0).any(axis=1)
     column = np.full(len(facts), -1, dtype=np.int64)
     gangs = (found.use > 0) & (found.use == facts.use)

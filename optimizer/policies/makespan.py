@@ -32,7 +32,7 @@ from optimizer.problem import FloatArray, Problem
 from optimizer.utility.fair_share import Utility, fair_share_utility, newcomer_worth
 from optimizer.validate import validate_problem
 
-#: Seconds at equal-split speed that a job is believed to need where nobody's length is known.
+#: Seconds at equal-split speed that a job is assumed to need when no job's length is known.
 _UNKNOWN_S = 3600.0
 
 

@@ -112,7 +112,7 @@ class Las:
 
     @property
     def preemptive(self) -> bool:
-        """Whoever has had a quantum more makes room."""
+        """A job that has received a quantum more is preempted first."""
         return True
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
@@ -223,7 +223,7 @@ class Tiresias:
 
     @property
     def preemptive(self) -> bool:
-        """Whoever has gone down a queue makes room for those above."""
+        """A job in a lower queue is preempted for one in a higher queue."""
         return True
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:

@@ -57,7 +57,7 @@ def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArr
 
 
 def exchange_rate(weight: FloatArray, count: FloatArray) -> float:
-    """One over the mean weight of those who have any: what one unit of utility of a job of weight 1 is worth."""
+    """One over the mean weight of jobs with a weight: the worth of one unit of utility of a job of weight 1."""
     entitled = weight > 0
     total = float(weight[entitled] @ count[entitled])
     return float(count[entitled].sum()) / total if total > 0 else 1.0
@@ -156,7 +156,7 @@ _HELD = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SumObjective:
-    """What is added up, and what each job keeps."""
+    """A sum over columns to maximise, and the floor that each job keeps."""
 
     #: Value of running each column all the time (c,).
     value: FloatArray

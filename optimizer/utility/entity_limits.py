@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class EntityTerms:
-    """What is said of one entity; None: as the problem says."""
+    """Configured terms of one entity. None keeps what the problem says."""
 
     weight: float | None = None
     guaranteed: float | None = None

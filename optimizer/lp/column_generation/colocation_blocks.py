@@ -99,7 +99,7 @@ def colocation_blocks(problem: Problem, classes: AggregatedProblem, keep: BoolAr
 
 
 def _segment_tables(pairs: Pairs, pool: int, kinds: IntArray) -> tuple[FloatArray, IntArray, BoolArray]:
-    """What is listed of these kinds (ascending) in a pool, as tables of segments."""
+    """The listed pairs of these kinds (ascending) in a pool, as tables of segments."""
     listed = np.flatnonzero((pairs.pool == pool) & (pairs.first_factor + pairs.second_factor > 1))
     a, b = np.searchsorted(kinds, pairs.first[listed]), np.searchsorted(kinds, pairs.second[listed])
     here = (a < len(kinds)) & (b < len(kinds))
@@ -116,7 +116,7 @@ def _segment_tables(pairs: Pairs, pool: int, kinds: IntArray) -> tuple[FloatArra
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairSides:
-    """Columns of the packed program: a member of a place, beside somebody of a segment. Parallel arrays (q,)."""
+    """Columns of the co-located program: a member of a place, beside a job of a segment. Parallel arrays (q,)."""
 
     block: IntArray
     place: IntArray

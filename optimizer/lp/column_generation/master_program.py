@@ -136,7 +136,7 @@ class _Found:
 
 
 class MasterProgram:
-    """The programs of one problem and one objective; the sides and what is asked vary from call to call."""
+    """The programs of one problem and one objective; sides and targets vary from call to call."""
 
     def __init__(self, problem: ClassProblem, objective: MaxMin | MaxSum) -> None:
         self._problem, self._worth = problem, objective.worth

@@ -115,7 +115,7 @@ class ColumnGenerator:
         return self._promising
 
     def solve(self, objective: MaxMin | MaxSum) -> ColocatedSolution:
-        """The largest value of the objective. Solvers that give up are told by the status, with what was found so far.
+        """The largest value of the objective. If a solver gives up, the status says so; the best so far returns.
 
         Every class has a column of positive worth (Level), and floors leave room (Total, else INFEASIBLE).
         """
@@ -183,7 +183,7 @@ class ColumnGenerator:
 
 
 class _Search:
-    """What is known of one objective so far."""
+    """State of the search for one objective: the best shares, the best bound, and the rounds done."""
 
     def __init__(self, problem: ClassProblem, blocks: tuple[ColocationBlock, ...], objective: MaxMin | MaxSum) -> None:
         self._problem, self._blocks, self._objective = problem, blocks, objective
@@ -306,7 +306,7 @@ class _Search:
         return Status.WORK_LIMIT if np.isfinite(self._value) else status
 
     def answer(self, status: Status) -> ColocatedSolution:
-        """The best that was found. A level's dual values are told in units of the level."""
+        """The best solution found. Dual values of a level are scaled to units of the level."""
         duals = self._duals
         if isinstance(self._objective, MaxMin):
             rise = self._objective.targets.at(self._bound)[1]
@@ -329,7 +329,7 @@ def _positions(some: PairSides, sides: PairSides) -> IntArray:
 def _feasible(
     problem: ClassProblem, sides: SideDetails, x: FloatArray, beside: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Clip what a solver left outside, and scale down what touches an overfull row or has nobody to meet."""
+    """Clip what a solver left outside, and scale down shares on overfull rows and of sides without partners."""
     owner, members = problem.owner(), problem.size[sides.member]
     x, beside = np.maximum(x, 0.0), np.maximum(beside, 0.0)
     time = sum_by(owner, x, problem.classes) + sum_by(sides.member, beside, problem.classes)

@@ -43,7 +43,7 @@ NEAR = 0.03
 _CLOSE = 1e-4
 _FACTOR = 0.2
 _TIMIDEST = 0.8
-#: Nobody needs to begin softer than so.
+#: The largest softness that a path starts from.
 _SOFTEST = 100.0
 #: Above this softness the reference prices still follow the prices.
 _LOOSE = 0.05
@@ -85,7 +85,7 @@ class ContinuationPath:
     work: WorkBudget
     #: What a pass costs, in passes over all classes.
     part: float
-    #: Told of every look; True: it is good enough, stop.
+    #: Called with every evaluation; returns True when it is good enough to stop.
     judge: Callable[[DualEvaluation], bool]
     #: Softness that needs no further reduction, and loss (part of the objective) that is small enough.
     least: float

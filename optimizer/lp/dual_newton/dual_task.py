@@ -121,7 +121,7 @@ _NONE = np.zeros(0)
 
 @runtime_checkable
 class SubsetTargets(Protocol):
-    """Targets that can be told for some classes alone, which is faster than telling all and taking some."""
+    """Targets that can be computed for some classes alone, which is faster than computing all and taking some."""
 
     def part(self, classes: IntArray) -> TargetFunction:
         """The targets of these classes, in this order."""

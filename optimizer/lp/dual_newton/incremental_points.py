@@ -39,7 +39,7 @@ class StoredPoints:
     softness: FloatArray
     #: Demand of each row, then the scalars of a pass (K, r + SCALARS). Changed in place by `add`.
     sums: FloatArray
-    #: True: somebody who came does not get there what it asks for (K,). Changed in place.
+    #: True: a job that arrived does not reach its goal there (K,). Changed in place.
     spoiled: BoolArray
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class PointCriteria:
     highest: float
     #: All the members' weights; None: it is not about logarithms.
     weight: float | None
-    #: True: somebody has a floor.
+    #: True: some class has a floor.
     floors: bool
 
 
@@ -133,7 +133,7 @@ class PointMixture:
 
 
 def points_bound(points: StoredPoints, criteria: PointCriteria) -> float:
-    """What the points prove that nobody can exceed."""
+    """The upper bound that the points prove."""
     left = points.prices @ criteria.capacity - points.scalar(_COST)
     if not criteria.level:
         return float(left.min(initial=np.inf))

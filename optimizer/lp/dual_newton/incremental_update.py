@@ -83,14 +83,14 @@ class ArrivingMember:
 
 
 class ClassMembers:
-    """The classes of the arrays, less those who left, and those who came since."""
+    """Members of a class problem while jobs arrive and leave: the solved arrays and the changes since."""
 
     def __init__(self, problem: ClassProblem, objective: Objective) -> None:
         self._next = problem.classes
         self._take(problem, objective, np.arange(problem.classes))
 
     def _take(self, problem: ClassProblem, objective: Objective, handles: IntArray) -> None:
-        """These arrays hold everybody."""
+        """Start from arrays that hold all members."""
         self._problem, self._objective, self._handles = problem, objective, handles
         self._size = problem.size.copy()
         self._goal, self._value = _goals_and_values(objective)
@@ -169,7 +169,7 @@ class ClassMembers:
         )
 
     def compacted(self) -> tuple[ClassProblem, Objective, IntArray]:
-        """Everybody in new arrays: those who stayed in their order, then those who came; and their handles."""
+        """All members in new arrays, those that stayed first, then those that arrived; and their handles."""
         if self._changed:
             self._compact()
         return self._problem, self._objective, self._handles
@@ -248,7 +248,7 @@ _MISSED = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class UpdateCertificate:
-    """What the shares reach, what nobody can exceed, and by which part that is more."""
+    """Objective of the shares, upper bound, and relative gap between the two."""
 
     reached: float
     bound: float
@@ -295,7 +295,7 @@ class IncrementalSolver:
 
     @property
     def certificate(self) -> UpdateCertificate:
-        """What the present shares reach and what is proved of them; the gap is infinite where no shares are known."""
+        """Objective, bound and gap of the present shares; the gap is infinite when no shares are known."""
         criteria = self._members.criteria()
         reached, bound = self._current_mixture().reached, incremental_points.points_bound(self._points, criteria)
         bound = max(bound, reached)
@@ -325,7 +325,7 @@ class IncrementalSolver:
 
     @property
     def problem(self) -> ClassProblem:
-        """As it is now: those who left are gone, those who came stand last."""
+        """The present problem: members that left are gone, members that arrived come last."""
         return self._members.compacted()[0]
 
     @property

@@ -193,7 +193,7 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
 
 @numba.njit(**FOR_EACH, inline="always")
 def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
-    """Add what one column takes of the rows, so many times, to out[at:]."""
+    """Add `amount` times what one column takes of the rows to out[at:]."""
     if supply.single:
         out[at + supply.use_row[column]] += amount * supply.use_count[column]
     else:
@@ -203,7 +203,7 @@ def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
 
 @numba.njit(**FOR_EACH, inline="always")
 def _add_class(supply, goals, job, answer, table, used, out, rows, x):  # type: ignore[no-untyped-def]
-    """Demand, what is earned, and the derivatives; the shares themselves if asked for."""
+    """Add demand, earnings and derivatives of one class; write its shares if `x` is not empty."""
     (first, size, goal, rise), (k, lam, full, m) = job, answer
     scalars = 3 * rows + rows * rows
     for j in range(k):

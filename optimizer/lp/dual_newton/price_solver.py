@@ -27,7 +27,7 @@ from optimizer.problem import FloatArray
 
 #: Classes in each sample, and the softness and the fit with which its answer is good enough for the next.
 _SAMPLES = ((1024, 0.05, 0.03), (8192, 0.02, 0.01), (65536, 0.005, 0.003))
-#: A sample is worth its pass only if there are so many times more classes.
+#: A sample is used only if there are at least this many times more classes.
 _WORTHWHILE = 2
 _SOFTEST = 1.0
 _HARDEST = 1e-7
@@ -236,7 +236,7 @@ class _FloorTargets:
 def _without_shares(
     problem: ClassProblem, objective: Objective, record: Incumbent, path: str, work: int
 ) -> ClassSolution:
-    """No look yielded shares that give everybody what it must have: is there none at all?"""
+    """No pass yielded shares that hold all floors: decide whether none exist (INFEASIBLE) or work ran out."""
     if isinstance(objective, NashWelfare):
         status = Status.INFEASIBLE if record.impossible else Status.WORK_LIMIT
         return ClassSolution(status, np.zeros(problem.columns), record.prices, -np.inf, record.bound, path, work)

@@ -45,11 +45,11 @@ class Incumbent:
         self._least = -np.inf
         if task.is_strict and not task.is_level:
             self._least = -largest_earnings(task, -task.value) - 1e-9
-        #: What is proved, and the prices that prove it, with how the costs rise with the level there.
+        #: The best bound, the prices that prove it, and how the costs rise with the level there.
         self.bound = highest if task.is_level else np.inf
         self.prices: FloatArray = np.zeros(task.problem.rows)
         self.rise = 0.0
-        #: What is reached, and where.
+        #: The best objective, and the evaluation that yields it.
         self.reached = -np.inf
         self.best: DualEvaluation | None = None
         #: True: some class with a weight has no column of any worth.
@@ -87,7 +87,7 @@ class Incumbent:
         return self._task.is_level and self._gap_to(self._guess) <= _USED * self._gap and self._proved()
 
     def prove_something(self) -> None:
-        """A bound that the prices of the guess prove, as near to what is reached as four times its distance."""
+        """Prove a bound with the prices of the guess, trying levels four times as far each time."""
         part = 0.9 * self._gap
         for _ in range(_TRIES if self.reached > 0 else 0):
             z = self.reached * (1.0 + part)
@@ -141,7 +141,7 @@ class Incumbent:
 
 
 def optimality_gap(problem: ClassProblem, objective: Objective, reached: float, bound: float) -> float:
-    """By which part the bound is above what is reached; for a Nash: by how much the mean weighted logarithm is."""
+    """Relative gap of bound and objective; for NashWelfare the gap of the mean weighted logarithm."""
     if isinstance(objective, NashWelfare):
         return max(bound - reached, 0.0) / max(float(problem.size @ objective.weight), 1e-300)
     return _relative_gap(reached, bound)

@@ -42,7 +42,7 @@ def hull_vertices(first, worth, cost, collinear):  # type: ignore[no-untyped-def
 
 @numba.njit(**_FAST)
 def cost_of_targets(size, worth, cost, target):  # type: ignore[no-untyped-def]
-    """What all members spend who reach their targets at the least cost, or the last vertex where none does."""
+    """Cost of all members when each reaches its target in the cheapest way; the last vertex where none does."""
     total = 0.0
     for k in range(len(size)):
         total += size[k] * _cost_of_target(worth[k], cost[k], target[k])

@@ -195,7 +195,7 @@ def _exact_level(
 
 
 def shares_meet_targets(problem: ClassProblem, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:
-    """Whether shares are what a solver says they are: within the rows, and everybody has its target."""
+    """Whether shares are within the rows and give every class its target, as a solver claims."""
     utility = sum_by(problem.owner(), worth * x, problem.classes)
     fits = np.all(problem.used(x) <= problem.capacity * (1 + _HONEST) + _HONEST)
     return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))

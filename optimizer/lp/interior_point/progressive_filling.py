@@ -50,7 +50,7 @@ class FillingStart:
     prices: FloatArray | None = None
 
     def compiled(self, columns: int) -> bool:
-        """Whether numba is installed and so many columns more are enough to do."""
+        """Whether compiled code pays, this problem's columns included."""
         return filling_is_compiled(self.columns + columns)
 
 
@@ -64,7 +64,7 @@ def filling_start(memory: Memory, pools: Pools) -> FillingStart:
 
 
 def filling_memory(memory: Memory, columns: int, prices: FloatArray, pools: Pools) -> Memory:
-    """What to remember after a solve of so many columns that had these prices at its first level."""
+    """The memory that a solve leaves: columns solved so far, and the prices of its first level (warm start)."""
     so_far = min(filling_start(memory, pools).columns + columns, COMPILED_FILLING_COLUMNS)
     priced = {pool_id: price for pool_id, price in zip(pools.pool_id, prices.tolist(), strict=False) if price > 0}
     return {"columns": so_far, "prices": priced}
@@ -153,7 +153,7 @@ class _FillingRun:
         self._paths: dict[str, bool] = {}
 
     def raised(self, tier: int, rule: TierRule) -> bool:
-        """Find one level. False: nobody rises in this tier any more, or no method can tell how far."""
+        """Find one level. Returns False when no class rises in this tier any more, or no method finds how far."""
         targets = rule.targets(tier, self._kept, self._cap, self._settled)
         top = targets.at(targets.highest)[0]
         active = ~self._settled & (top > self._kept * (1 + _RISE) + _RISE * self._cap)
@@ -190,7 +190,7 @@ class _FillingRun:
         return low
 
     def ended(self) -> FillingResult:
-        """What came out of it, feasible to the last bit and nobody above its target."""
+        """The result: shares feasible to the last bit, no class above its target."""
         x = make_feasible(self._problem, self._residual.x)
         utility = sum_by(self._owner, self._worth * x, self._problem.classes)
         above = np.divide(self._kept, utility, out=np.ones(len(utility)), where=utility > self._kept)
@@ -199,7 +199,7 @@ class _FillingRun:
         return FillingResult(x, utility * above, tuple(self._levels), self._status, path, self._work)
 
     def _solve(self, part: SubProblem, targets: RestrictedTargets) -> tuple[float, FloatArray]:
-        """The level of what is left, with prices of all rows; the shares stay with the residual."""
+        """The level of the residual problem, and prices of all rows; the shares are kept by the residual."""
         if not len(part.classes):
             return targets.highest, np.zeros(self._problem.rows)
         known, near = self._start.prices, None
@@ -255,7 +255,7 @@ class _FillingRun:
                 yield base + fence * (_FENCE * worth), np.where(hidden > 0, 0.0, self._prices)
 
     def _settle(self, level: FilledLevel, fresh: FloatArray) -> None:
-        """Who has what it can get, and what is gone for the others."""
+        """Mark the classes that cannot rise further as settled, and the scarce rows as closed to the others."""
         target = level.targets.at(level.z)[0]
         self._kept = np.where(self._settled, self._kept, np.maximum(target, self._kept))
         if level.prices.any():
@@ -272,7 +272,7 @@ class _FillingRun:
 
 
 def fill_in_stages(request: SolveInput, rule: TierRule, memory: Memory) -> tuple[StagedSolution, Memory]:
-    """Raise the rule's targets until everybody has what it can get. Without any level: no method found the first.
+    """Raise the rule's targets until no class can rise. Returns no stage when no method finds the first level.
 
     `memory`: what the policy's last solve left, and what this one leaves (`filling_memory`).
     """
