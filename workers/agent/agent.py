@@ -120,7 +120,7 @@ class Agent:
             log.error("cannot register: %s", error)
 
     async def _heartbeat_forever(self) -> None:
-        """Report, renew leases and execute commands, forever. Without a server, supervisors run till their leases end."""
+        """Report, renew leases and execute commands, forever. Without a server, supervisors run until leases end."""
         failures = 0
         while True:
             started_at = time.monotonic()
