@@ -84,7 +84,7 @@ class PriorUsage:
 
 
 def restore_core(
-    turn: Transaction,
+    transaction: Transaction,
     in_force: PolicyInForce,
     loaded: LoadedState,
     requests: dict[JobId, JobRequest],
@@ -92,45 +92,51 @@ def restore_core(
 ) -> None:
     """Begin a generation with a core that knows what its predecessor's tables say."""
     # Charged until now: what the fresh core is told of the books is all that came before it.
-    spent = billing.restate_spending(turn)
-    turn.begin_generation(SchedulerCore())
-    turn.board.judged = 0
-    emit(turn, PolicyChanged(turn.at, in_force.spec, in_force.rules))
-    emit(turn, spent)
-    for pool in list(turn.board.pools.values()):
-        emit(turn, PoolDeclared(turn.at, pool))
+    spent = billing.restate_spending(transaction)
+    transaction.begin_generation(SchedulerCore())
+    transaction.state.scores_stored = 0
+    emit(transaction, PolicyChanged(transaction.at, in_force.spec, in_force.rules))
+    emit(transaction, spent)
+    for pool in list(transaction.state.pools.values()):
+        emit(transaction, PoolDeclared(transaction.at, pool))
     for network in loaded.networks:
-        emit(turn, NetworkKnown(turn.at, network.pool_id, network.bytes_per_s))
+        emit(transaction, NetworkKnown(transaction.at, network.pool_id, network.bytes_per_s))
     for known in loaded.facts:
-        emit(turn, FactsTold(turn.at, known.kind, parse_facts(known.body), known.counted))
+        emit(transaction, FactsTold(transaction.at, known.kind, parse_facts(known.body), known.counted))
     for speed in loaded.speeds:
-        emit(turn, ThroughputMeasured(turn.at, speed.kind, speed.accelerator, speed.count, speed.steps_per_s))
+        emit(
+            transaction,
+            ThroughputMeasured(transaction.at, speed.kind, speed.accelerator, speed.count, speed.steps_per_s),
+        )
     for cost in loaded.restart_costs:
-        emit(turn, RestartMeasured(turn.at, cost.kind, cost.restart_s))
-    for node in list(turn.board.nodes.values()):
+        emit(transaction, RestartMeasured(transaction.at, cost.kind, cost.restart_s))
+    for node in list(transaction.state.nodes.values()):
         if node.is_member:
-            _restore_node(turn, node)
-    for rent in list(turn.board.rents.values()):
-        here = sum(node.row.rent_token == rent.token and node.is_member for node in turn.board.nodes.values())
+            _restore_node(transaction, node)
+    for rent in list(transaction.state.rents.values()):
+        here = sum(node.row.rent_token == rent.token and node.is_member for node in transaction.state.nodes.values())
         if rent.machines > here:
-            emit(turn, RentRestored(turn.at, rent.token, rent.pool_id, rent.machines - here))
+            emit(transaction, RentRestored(transaction.at, rent.token, rent.pool_id, rent.machines - here))
     # Those that hold places first: a waiting job may be started as soon as the core hears of it.
-    for job in sorted(turn.board.jobs.values(), key=lambda job: (job.attempt is None, job.row.job_id)):
-        emit(turn, _restored_job(turn.at, job, requests[job.row.job_id], used.get(job.row.job_id, PriorUsage())))
+    for job in sorted(transaction.state.jobs.values(), key=lambda job: (job.attempt is None, job.row.job_id)):
+        emit(
+            transaction,
+            _restored_job(transaction.at, job, requests[job.row.job_id], used.get(job.row.job_id, PriorUsage())),
+        )
 
 
-def _restore_node(turn: Transaction, node: LiveNode) -> None:
+def _restore_node(transaction: Transaction, node: LiveNode) -> None:
     """A machine as it stands."""
     row = node.row
     state, cordon, detail = row.state, row.cordon, row.detail
-    paid_since = billing.paid_since(turn.board, node) if row.rent_token else None
-    emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token, paid_since))
+    paid_since = billing.paid_since(transaction.state, node) if row.rent_token else None
+    emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since))
     if cordon == "leaving":
-        emit(turn, NodeLeaving(turn.at, row.node_id, inf, Reason.HOLD_ADMIN))
+        emit(transaction, NodeLeaving(transaction.at, row.node_id, inf, Reason.HOLD_ADMIN))
     elif cordon == "quarantined":
-        emit(turn, NodeQuarantined(turn.at, row.node_id, detail))
+        emit(transaction, NodeQuarantined(transaction.at, row.node_id, detail))
     if state == "unreachable":
-        emit(turn, NodeUnreachable(turn.at, row.node_id))
+        emit(transaction, NodeUnreachable(transaction.at, row.node_id))
     # A release that was under way is forgotten with the core that wanted it.
     row.detail = detail if cordon or state != "up" else ""
 
@@ -221,14 +227,14 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)))
         for job in loaded.jobs
     }
-    board = load_live_state(loaded, launches, clock.now(), settings.lease_s)
-    board.epoch_unix_s = epoch_unix_s
-    board.spent_month_usd = store.spent()
-    for (project, _), usd in board.spent_month_usd.items():
-        board.spent_usd[project] = board.spent_usd.get(project, 0.0) + usd
-    daemon = ServerLoop(SchedulerCore(), board, store, clock, settings)
+    state = load_live_state(loaded, launches, clock.now(), settings.lease_s)
+    state.epoch_unix_s = epoch_unix_s
+    state.spent_month_usd = store.spent()
+    for (project, _), usd in state.spent_month_usd.items():
+        state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
+    loop = ServerLoop(SchedulerCore(), state, store, clock, settings)
     known = store.policies(limit=1)
-    policies = PolicyService(daemon, parse_policy_row(known[0]) if known else None)
+    policies = PolicyService(loop, parse_policy_row(known[0]) if known else None)
     secret = folder.server_secret()
     secrets = Secrets(
         join_token=folder.join_token(),
@@ -236,19 +242,19 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
     )
-    gateway = AgentGateway(daemon, secrets.job_tokens)
+    gateway = AgentGateway(loop, secrets.job_tokens)
     local = _local_provider(config)
     aws = _aws_provider(config.cluster, secret)
-    desk = Provisioner(
-        daemon, {**dict.fromkeys(local.pools, local), **({} if aws is None else dict.fromkeys(aws.pools, aws))}
+    provisioner = Provisioner(
+        loop, {**dict.fromkeys(local.pools, local), **({} if aws is None else dict.fromkeys(aws.pools, aws))}
     )
-    local.on_gone = desk.gone
-    solver = SolverPool(daemon, settings.solve_timeout_s)
-    predictions = SpeedPredictions(daemon, loaded.scores)
-    forecasts = TargetForecasts(daemon)
-    daemon.outlets += [gateway, solver, desk, predictions, forecasts]
+    local.on_gone = provisioner.gone
+    solver = SolverPool(loop, settings.solve_timeout_s)
+    predictions = SpeedPredictions(loop, loaded.scores)
+    forecasts = TargetForecasts(loop)
+    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts]
     server = Server(
-        daemon=daemon,
+        loop=loop,
         store=store,
         secrets=secrets,
         gateway=gateway,
@@ -257,9 +263,9 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         forecasts=forecasts,
         whole_gangs=WholeGangBound(solver),
         policies=policies,
-        providers=desk,
+        providers=provisioner,
         admission=admission,
-        views=ApiViews(clock, daemon),
+        views=ApiViews(clock, loop),
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         version=walras.__version__,
     )
@@ -317,24 +323,24 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
     server, policies = assembled.server, assembled.server.policies
     if policies.has_policy:
 
-        def begin(turn: Transaction) -> None:
-            restore_core(turn, policies.in_force, assembled.loaded, assembled.requests, assembled.used)
+        def begin(transaction: Transaction) -> None:
+            restore_core(transaction, policies.in_force, assembled.loaded, assembled.requests, assembled.used)
 
-        await server.daemon.perform(begin)
+        await server.loop.perform(begin)
     if config.policy is not None and not policies.is_in_force(config.policy):
         await policies.change(config.policy, "policy file")
     elif not policies.has_policy:
         await policies.change(DEFAULT_POLICY, "default")
     pools = [] if config.cluster is None else config.cluster.pool_list()
     for entry in () if config.cluster is None else config.cluster.pools:
-        server.board.expect(entry.pool_id, entry.machines)
+        server.state.expect(entry.pool_id, entry.machines)
 
-    def step(turn: Transaction) -> None:
+    def step(transaction: Transaction) -> None:
         for pool in pools:
-            if turn.board.pools.get(pool.pool_id) != pool:
-                emit(turn, PoolDeclared(turn.at, pool))
+            if transaction.state.pools.get(pool.pool_id) != pool:
+                emit(transaction, PoolDeclared(transaction.at, pool))
 
-    await server.daemon.perform(step)
+    await server.loop.perform(step)
     await _ensure_admin(server, config.folder)
 
 
@@ -345,9 +351,9 @@ async def _ensure_admin(server: Server, folder: DataFolder) -> None:
         return
     token, row = new_user_token("admin", UserRole.ADMIN, (ALL_PROJECTS,), "first start")
 
-    def step(turn: Transaction) -> None:
-        turn.batch.tokens.append(row)
+    def step(transaction: Transaction) -> None:
+        transaction.batch.tokens.append(row)
 
-    await server.daemon.perform(step)
+    await server.loop.perform(step)
     server.secrets.users[row.sha256] = row
     await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, token + "\n")

@@ -79,7 +79,7 @@ async def _serve(config: ServerConfig, store: SqliteStore, host: str, port: int)
     config.folder.server_file.unlink(missing_ok=True)
     assembled = await loop.run_in_executor(None, assemble_server, config, store)
     server = assembled.server
-    tasks = [asyncio.create_task(server.daemon.run(), name="loop")]
+    tasks = [asyncio.create_task(server.loop.run(), name="loop")]
     runner: web.AppRunner | None = None
     try:
         await _until_crash(tasks, restore_and_configure(assembled, config))
@@ -107,19 +107,19 @@ async def _start_parts(
     tasks.append(asyncio.create_task(server.gateway.watch(), name="leases"))
     tasks.append(asyncio.create_task(local.watch(), name="machines"))
     if assembled.aws is not None:
-        market = MarketWatch(server.daemon, [assembled.aws])
+        market = MarketWatch(server.loop, [assembled.aws])
         tasks.append(asyncio.create_task(market.watch(), name="prices"))
     tasks.append(asyncio.create_task(server.providers.janitor.watch(), name="janitor"))
-    tasks.append(asyncio.create_task(watch_months(server.daemon), name="months"))
+    tasks.append(asyncio.create_task(watch_months(server.loop), name="months"))
     await server.solver.start()
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
     if config.cluster is not None and config.cluster.market:
-        script = play_market_script(server.daemon, server.providers, config.cluster.market)
+        script = play_market_script(server.loop, server.providers, config.cluster.market)
         tasks.append(asyncio.create_task(script, name="market"))
     server.is_ready = True
     config.folder.announce(url, port)
-    log.info("ready at %s with %d active jobs", url, len(server.board.jobs))
+    log.info("ready at %s with %d active jobs", url, len(server.state.jobs))
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int, *, exact: bool) -> tuple[str, int]:
@@ -182,5 +182,5 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await server.predictions.close()
     await server.forecasts.close()
     await server.solver.close()
-    server.daemon.close()
+    server.loop.close()
     server.readers.shutdown(wait=True)

@@ -9,7 +9,7 @@ from optimizer.registry import names
 from scheduler.live.store.event_journal import replay_journal
 from scheduler.live.store.table_rows import JournalRow
 
-#: Recorded at commit 6d64c02 (2026-11-22): six jobs on three machines, every policy that there was in force for a while.
+#: Recorded at commit 6d64c02 (2026-11-22): jobs on three machines, each of 25 policies in force for a while.
 RECORDED = Path(__file__).with_name("recorded_journal.jsonl.gz")
 
 
