@@ -14,19 +14,12 @@ in the outbox and go out again under their old ids.
 """
 
 import asyncio
-import hashlib
-import hmac
 import json
 import logging
-import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 import walras
 from scheduler.core.core import SchedulerCore
@@ -56,8 +49,8 @@ from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, load_
 from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecasts
 from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.providers.aws_provider import AwsProvider, Ec2Calls, make_ec2_client
-from scheduler.live.providers.local_provider import AgentLauncher, LocalPool, LocalProvider
+from scheduler.live.providers.live_provider import LiveProvider, ProviderContext
+from scheduler.live.providers.provider_registry import build_providers, providers_by_pool
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_gateway import AgentGateway
@@ -208,8 +201,8 @@ class AssembledServer:
     """A server and what only its owner needs."""
 
     server: Server
-    local: LocalProvider
-    aws: AwsProvider | None
+    #: By name; the server's owner attaches, watches and closes them.
+    providers: dict[str, LiveProvider]
     loaded: LoadedState
     requests: dict[JobId, JobRequest]
     used: dict[JobId, PriorUsage]
@@ -243,12 +236,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         users={row.sha256: row for row in store.tokens()},
     )
     gateway = AgentGateway(loop, secrets.job_tokens)
-    local = _local_provider(config)
-    aws = _aws_provider(config.cluster, secret)
-    provisioner = Provisioner(
-        loop, {**dict.fromkeys(local.pools, local), **({} if aws is None else dict.fromkeys(aws.pools, aws))}
-    )
-    local.on_gone = provisioner.gone
+    providers = build_providers(ProviderContext(config.cluster, folder, secret))
+    provisioner = Provisioner(loop, providers_by_pool(providers.values()))
     solver = SolverPool(loop, settings.solve_timeout_s)
     predictions = SpeedPredictions(loop, loaded.scores)
     forecasts = TargetForecasts(loop)
@@ -274,45 +263,13 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         before = used.get(each.job_id, PriorUsage())
         used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
-    return AssembledServer(server, local, aws, loaded, requests, used)
+    return AssembledServer(server, providers, loaded, requests, used)
 
 
 def _spec(store: Store, job_id: JobId) -> SpecRow:
     row = store.spec(job_id)
     assert row is not None, f"job {job_id} has no spec"
     return row
-
-
-def _local_provider(config: ServerConfig) -> LocalProvider:
-    cluster, folder = config.cluster, config.folder
-    pools = {
-        entry.pool_id: LocalPool(entry.pool(), entry.boot)
-        for entry in (() if cluster is None else cluster.pools)
-        if entry.provider == "local"
-    }
-    speeds_file: Path | None = None
-    if cluster is not None and cluster.speeds:
-        speeds_file = folder.path / "speeds.yaml"
-        write_private(speeds_file, yaml.safe_dump(cluster.speeds))
-    launcher = AgentLauncher((_walras_command(),), folder.join_token_file.absolute(), speeds_file)
-    return LocalProvider(folder.machines.absolute(), pools, launcher)
-
-
-def _aws_provider(cluster: ClusterConfig | None, secret: bytes) -> AwsProvider | None:
-    """None where no pool is rented there. A cluster is known at AWS by a name that only its folder gives."""
-    pools = [entry.pool() for entry in (() if cluster is None else cluster.pools) if entry.provider == "aws"]
-    if cluster is None or cluster.aws is None or not pools:
-        return None
-    settings = cluster.aws
-    cluster_id = hmac.new(secret, b"aws cluster", hashlib.sha256).hexdigest()[:16]
-    calls = Ec2Calls(lambda: make_ec2_client(settings.region))
-    return AwsProvider(cluster_id, settings, pools, EnrolmentTokens(secret), calls)
-
-
-def _walras_command() -> str:
-    """The console script beside the running interpreter, else the one on the path."""
-    beside = Path(sys.executable).parent / "walras"
-    return str(beside) if beside.is_file() else (shutil.which("walras") or str(beside))
 
 
 # ------------------------------------------------------------------------------------------ first steps

@@ -21,6 +21,7 @@ from scheduler.live.assembly import (
 )
 from scheduler.live.http.web_application import make_app
 from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc, watch_months
+from scheduler.live.providers.live_provider import PricedProvider
 from scheduler.live.providers.market_prices import MarketWatch, play_market_script
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.sqlite_store import SqliteStore
@@ -101,13 +102,15 @@ async def _start_parts(
     assembled: AssembledServer, config: ServerConfig, tasks: list[asyncio.Task[None]], url: str, port: int
 ) -> None:
     """Machines, solver, readiness."""
-    server, local = assembled.server, assembled.local
-    local.server_url = url
+    server, providers = assembled.server, assembled.providers
+    for provider in providers.values():
+        provider.attach(url, server.providers.gone)
     await server.providers.reconcile()
     tasks.append(asyncio.create_task(server.gateway.watch(), name="leases"))
-    tasks.append(asyncio.create_task(local.watch(), name="machines"))
-    if assembled.aws is not None:
-        market = MarketWatch(server.loop, [assembled.aws])
+    tasks += [asyncio.create_task(each.watch(), name=f"machines of {name}") for name, each in providers.items()]
+    priced = [provider for provider in providers.values() if isinstance(provider, PricedProvider)]
+    if priced:
+        market = MarketWatch(server.loop, priced)
         tasks.append(asyncio.create_task(market.watch(), name="prices"))
     tasks.append(asyncio.create_task(server.providers.janitor.watch(), name="janitor"))
     tasks.append(asyncio.create_task(watch_months(server.loop), name="months"))
@@ -173,9 +176,8 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     if runner is not None:
         await runner.cleanup()
     await server.providers.close()
-    await assembled.local.close()
-    if assembled.aws is not None:
-        assembled.aws.close()
+    for provider in assembled.providers.values():
+        await provider.close()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

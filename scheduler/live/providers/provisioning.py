@@ -13,13 +13,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from scheduler.core.events import RentFailed
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.providers.live_provider import RevocableProvider
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import RentRow
 from scheduler.providers.provider import (
@@ -190,15 +191,6 @@ def _charge_unjoined_machine(transaction: Transaction, machine: RentedMachine) -
 
 
 _GONE = MachineState.GONE
-
-
-@runtime_checkable
-class RevocableProvider(CloudProvider, Protocol):
-    """A provider whose machines can be taken away on request, for drills."""
-
-    async def revoke(self, node_id: NodeId, notice_s: float) -> None:
-        """Give notice, then take the machine away for good. Returns when it is gone."""
-        ...
 
 
 class Provisioner:

@@ -55,13 +55,13 @@ async def renting(folder: Path) -> AsyncIterator[tuple[Face, AwsProvider]]:
     async with facing(folder, policy=RENTING, cluster=CLUSTER) as face:
         w = face.world
         w.loop.effect_handlers.append(w.server.providers)
-        aws = w.assembled.aws
-        assert aws is not None
+        aws = w.assembled.providers["aws"]
+        assert isinstance(aws, AwsProvider)
         try:
             yield face, aws
         finally:
             await w.server.providers.close()
-            aws.close()
+            await aws.close()
 
 
 async def settle(face: Face) -> None:
