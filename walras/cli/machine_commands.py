@@ -229,7 +229,7 @@ def read_catalog(paths: "Iterable[Path]") -> "Catalog":
 def _show_market(cluster: Path | None, since: str, output: OutputFormat, *, header: bool) -> None:
     if cluster is None:
         raise UserError("prices of a market are those of a cluster's pools", fix="give both --market and --cluster")
-    from scheduler.live.providers.aws_provider import recorded_prices
+    from scheduler.live.providers.provider_registry import recorded_prices
 
     points = recorded_prices(cluster, parse_length_option(since, "--since"))
     columns = (Column("POOL", shrinks=True), Column("SINCE"), Column("USD/H", right=True))
