@@ -193,7 +193,7 @@ def recommend_command(
     picture: PictureOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Recommend machines for a job. Needs no server.
+    """Recommend machines for a job. Needs no server, except for --steps-of.
 
     Exit code 1: no set of machines keeps the deadline and the budget with confidence.
     """
