@@ -3,7 +3,6 @@
 Each command imports what it alone needs: a run without a report draws no charts, a comparison reads no recordings.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from simulator.reports.run_spec import CompletedRun, RunSpec, describe_run, exec
 from simulator.shipped_configs import load_named_policy
 from simulator.worlds.world_registry import WALRAS, WORLDS, plan_policy_names
 from walras.errors import ConfigError
+from walras.json_output import stream_json
 from walras.spec.file_model import check_model, load_mapping
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
 
     Raises UserError for anything that the user can correct.
     """
-    from simulator.reports.run_summary import summary_json
+    from simulator.reports.run_summary import summary_document
 
     console = _console()
     ran = execute_run(cell) if out is None else _run_into_folder(cell, out)
     if output == "json":
         jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
-        _print_json(console, summary_json(ran.summary, jobs, ran.baselines, describe_run(cell)))
+        stream_json(summary_document(ran.summary, jobs, ran.baselines, describe_run(cell)), sys.stdout)
     else:
         from simulator.reports.report_page import print_run_summary
 
@@ -99,7 +99,7 @@ def simulate_compare(
     if output == "json":
         # With the first seed; the others are in `seeds`.
         decided = {policy: describe_run(replace(template, policy=policy, seed=numbers[0])) for policy in policies}
-        _print_json(console, _indented_json({**comparison_json(comparison), "runs": decided}))
+        stream_json({**comparison_json(comparison), "runs": decided}, sys.stdout)
     else:
         for table in comparison_tables(comparison):
             console.print(table)
@@ -128,7 +128,7 @@ def simulate_sweep(
         raise
     broken = violations_in(swept.rows)
     if output == "json":
-        _print_json(console, _indented_json(sweep_json(swept)))
+        stream_json(sweep_json(swept), sys.stdout)
     else:
         for path in swept.rejected:
             console.print(f"not believed, and run again: {path}", style="yellow", markup=False)
@@ -149,7 +149,7 @@ def simulate_worlds(output: str) -> int:
     ]
     if output == "json":
         body = [{"world": name, "what": about, "policies": policies} for name, about, policies in worlds]
-        _print_json(console, _indented_json({"worlds": body, "plan_policies": list(plan_policy_names())}))
+        stream_json({"worlds": body, "plan_policies": list(plan_policy_names())}, sys.stdout)
         return 0
     for name, about, policies in worlds:
         console.print(f"{name}: {about}", highlight=False)
@@ -174,7 +174,7 @@ def simulate_replay(
     replayed = replay_recording(run, parse_seeds(seeds))
     broken = [violation for result in replayed.results for violation in result.violations]
     if output == "json":
-        _print_json(console, _indented_json(replay_json(replayed, recording)))
+        stream_json(replay_json(replayed, recording), sys.stdout)
     else:
         console.print(replay_table(replayed))
         if policy is None and isfinite(replayed.median_error):
@@ -198,14 +198,6 @@ def _exit_code(outcomes: Sequence[str], broken: Sequence[str]) -> int:
 def _print_violations(console: Console, broken: Sequence[str]) -> None:
     for violation in broken:
         console.print(f"conservation violated: {violation}", style="red", markup=False)
-
-
-def _print_json(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _indented_json(data: Any) -> str:
-    return json.dumps(data, indent=2)
 
 
 @contextmanager
