@@ -75,7 +75,7 @@ def fill_free_places(cycle: Cycle) -> None:
 
 def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
     """A place for the largest smaller gang that an elastic job may run as meanwhile; None if there is none."""
-    if not job.request.sizes or not cycle.ordering.shrinks:
+    if not job.request.sizes or not cycle.ordering.shrinks_gangs:
         return None
     classes, most = cycle.ledger.classes, cycle.ledger.count_on(job, pool)
     shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))
@@ -148,7 +148,7 @@ def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, bound: FreeCapa
 
 def _may_start_smaller(cycle: Cycle, pool: int) -> bool:
     """Whether an elastic job of the pool could start with a smaller gang."""
-    return cycle.ledger.fleet.pools[pool].free > 0 and cycle.ordering.shrinks
+    return cycle.ledger.fleet.pools[pool].free > 0 and cycle.ordering.shrinks_gangs
 
 
 def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:

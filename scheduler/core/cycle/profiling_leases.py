@@ -26,7 +26,7 @@ CANDIDATES_MAX = 4
 def open_profiling_leases(cycle: Cycle) -> list[tuple[JobRecord, int]]:
     """Open profiling leases within the budget, most work first. Returns who is to learn its speed on which pool."""
     ordering, opened = cycle.ordering, list[tuple[JobRecord, int]]()
-    if not ordering.explores or cycle.policy.rules.profiling_share <= 0:
+    if not ordering.profiles or cycle.policy.rules.profiling_share <= 0:
         return opened
     if cycle.ledger.classes.all_measured:
         return opened
@@ -88,7 +88,7 @@ def _candidates(cycle: Cycle, ordering: JobOrdering, class_row: int, pool: int) 
     found: list[JobRecord] = []
     for row in rows[: 4 * CANDIDATES_MAX]:
         job = cycle.ledger.jobs[JobId(int(columns.job_id[row]))]
-        if ordering.may_learn(job, pool) and _may_go(cycle, job):
+        if ordering.may_profile(job, pool) and _may_go(cycle, job):
             found.append(job)
     return found[:CANDIDATES_MAX]
 

@@ -38,6 +38,167 @@ from scheduler.core.state.remaining_work import unreported_steps
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
 from walras.contract import HIGH_PRIORITY_CLASS
 
+#: Makes a mechanism for a policy that has just come into force.
+MakeMechanism = Callable[[Cycle, Policy, RoundRules], RoundMechanism]
+
+
+class OwedRounds:
+    """The job owed most runs: free places are filled at once, running jobs compared with waiting ones once a round."""
+
+    def __init__(self, cycle: Cycle, policy: Policy, rules: RoundRules) -> None:
+        if isinstance(policy, OrderPolicy):
+            cycle.ordering = RankOrdering(cycle.ledger, rules, policy)
+        else:
+            cycle.ordering = ShareOrdering(cycle.ledger, rules)
+
+    def settle(self, cycle: Cycle) -> None:
+        """Freed machines and arrivals, backfill, and once a round preemption and profiling leases; a solve request."""
+        backlog, rules = cycle.backlog, cycle.policy.rules
+        if backlog.rebuild_queues:
+            rebuild_queues(cycle)
+        arrivals = process_freed_and_arrivals(cycle) if backlog.freed or backlog.arrived else ()
+        if not rules.idle_to_round_end or cycle.due.compares:
+            fill_free_places(cycle)
+        for job in arrivals:
+            preempt_if_high_class(cycle, job)
+        if rules.round_s == 0 or (cycle.due.compares and not self._awaits_answer(cycle)):
+            compare_with_running(cycle)
+            open_profiling_leases(cycle)
+            process_freed_and_arrivals(cycle)
+            fill_free_places(cycle)
+        if cycle.solves.problem_changed and cycle.policy.pricing is not None:
+            solve_requests.request_solve_if_due(cycle)
+        set_round_timer(cycle)
+
+    def _awaits_answer(self, cycle: Cycle) -> bool:
+        """Whether a solve is asked for at this round's end: its answer, or its failure, is when jobs are compared.
+
+        Preemptions by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
+        the next round ends is waited for no longer.
+        """
+        if not cycle.due.solve_ended and cycle.solves.problem_changed and cycle.policy.pricing is not None:
+            solve_requests.request_solve_if_due(cycle)
+        return not cycle.due.solve_ended and cycle.solves.in_flight > 0 and cycle.solves.requested_at == cycle.now
+
+
+class PlanRounds:
+    """Carries out plans: asks for one at events, and at round ends because time has passed."""
+
+    def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
+        self._ordering = cycle.ordering = PlanOrdering(cycle.ledger, policy.moves)
+        self._carried_out: Proposal | None = None
+        #: When the next lease ends, as far as is known.
+        self._lease_ends_at = inf
+
+    def settle(self, cycle: Cycle) -> None:
+        """Carry out a new plan, give free places to the jobs planned there, ask for the next plan."""
+        proposal = cycle.policy.proposal
+        is_new = proposal is not None and proposal is not self._carried_out
+        if is_new:
+            self._carried_out = proposal
+        elif cycle.due.compares:
+            cycle.solves.problem_changed = True
+        if cycle.ledger.profiling:
+            self._watch_leases(cycle)
+        self._ordering.awaiting_lease.intersection_update(cycle.reservations)
+        if is_new or cycle.backlog.freed:
+            self._drop_stale_reservations(cycle)
+        rebuild_queues(cycle)
+        process_freed_and_arrivals(cycle)
+        if is_new:
+            compare_with_running(cycle)
+            process_freed_and_arrivals(cycle)
+            defragment(cycle)
+        place_multi_pool_jobs(cycle, self._ordering.multi_pool_plans(), may_displace=is_new)
+        fill_free_places(cycle)
+        if is_new:
+            self._open_leases(cycle)
+        solve_requests.request_solve_if_due(cycle, self._problem)
+        set_round_timer(cycle)
+
+    def _watch_leases(self, cycle: Cycle) -> None:
+        """A profiling job cannot be stopped before its lease ends; when it ends, another plan is asked for."""
+        if cycle.now >= self._lease_ends_at:
+            self._lease_ends_at, cycle.solves.problem_changed = inf, True
+        learners = (self._ordering.lease_ends_at(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
+        ends_at = min((until for until in learners if until > cycle.now), default=inf)
+        if ends_at < self._lease_ends_at:
+            self._lease_ends_at = ends_at
+            cycle.timers.set(ends_at, "lease")  # only wakes the core
+
+    def _open_leases(self, cycle: Cycle) -> None:
+        """Open profiling leases. The plan has placed every job already; the next one takes the leases into account."""
+        for job, pool in open_profiling_leases(cycle):
+            self._ordering.grant_lease(job, pool)
+            cycle.solves.problem_changed = True
+
+    def _drop_stale_reservations(self, cycle: Cycle) -> None:
+        """Drop places kept for jobs that are planned elsewhere now, and all backfill reservations: the plan decides."""
+        for reservation in tuple(cycle.reservations.values()):
+            if not reservation.preempting or not self._ordering.is_planned(reservation):
+                drop_reservation(cycle, reservation.job_id)
+
+    def _problem(self, ledger: Ledger) -> Problem:
+        return plan_problem(ledger, self._ordering)
+
+
+def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
+    """`PlanRounds` for a policy that plans, `OwedRounds` for shares and orders."""
+    return PlanRounds(cycle, policy, rules) if isinstance(policy, PlanPolicy) else OwedRounds(cycle, policy, rules)
+
+
+#: What every core knows (`rules.KNOWN_MECHANISMS`).
+MECHANISMS: dict[str, MakeMechanism] = {OWED: _native_mechanism}
+
+
+# ------------------------------------------------------------------------------------------------ the same in both
+
+
+def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
+    """Offer freed machines to reservations and judge arrivals, until neither is left. Returns the arrivals."""
+    seen: list[JobRecord] = []
+    backlog = cycle.backlog
+    while backlog.freed or backlog.arrived:
+        freed, backlog.freed = backlog.freed, {}
+        for row in freed:
+            machine = cycle.ledger.fleet.machines[row]
+            if machine is not None:
+                offer_freed_machine(cycle, machine)
+        newcomers, backlog.arrived = backlog.arrived, []
+        for job_id in newcomers:
+            job = cycle.ledger.jobs.get(job_id)
+            if job is not None:
+                judge_arrival(cycle, job)
+                seen.append(job)
+    return seen
+
+
+def rebuild_queues(cycle: Cycle) -> None:
+    """Fill every queue afresh, if something changed that concerns all of them."""
+    if cycle.backlog.rebuild_queues:
+        cycle.backlog.rebuild_queues = False
+        cycle.queues.clear()
+        cycle.ordering.fill_queues(cycle.queues)
+        cycle.backlog.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
+
+
+def set_round_timer(cycle: Cycle) -> None:
+    """Set the timer of the round's end, if the ordering compares jobs then and there is a job."""
+    if cycle.now < cycle.timers.round_at < inf:
+        return
+    rules = cycle.policy.rules
+    if rules.round_s <= 0:
+        return
+    ordering = cycle.ordering
+    if not (ordering.compares or rules.idle_to_round_end):
+        return
+    if not cycle.ledger.jobs:
+        cycle.timers.round_at = inf
+        return
+    cycle.timers.round_at = (cycle.now // rules.round_s + 1) * rules.round_s
+    cycle.timers.set(cycle.timers.round_at, "round")
+
+
 # ------------------------------------------------------------------------------------------------ arrivals
 
 
@@ -124,161 +285,3 @@ def preempt_if_high_class(cycle: Cycle, job: JobRecord) -> None:
     """A job of the high class that found no free place preempts one of a lower class now."""
     if job.request.priority_class >= HIGH_PRIORITY_CLASS and job.waits and job.ready_at <= cycle.now:
         preempt_now(cycle, job)
-
-
-def process_freed_and_arrivals(cycle: Cycle) -> list[JobRecord]:
-    """Offer freed machines to reservations and judge arrivals, until neither is left. Returns the arrivals."""
-    seen: list[JobRecord] = []
-    backlog = cycle.backlog
-    while backlog.freed or backlog.arrived:
-        freed, backlog.freed = backlog.freed, {}
-        for row in freed:
-            machine = cycle.ledger.fleet.machines[row]
-            if machine is not None:
-                offer_freed_machine(cycle, machine)
-        newcomers, backlog.arrived = backlog.arrived, []
-        for job_id in newcomers:
-            job = cycle.ledger.jobs.get(job_id)
-            if job is not None:
-                judge_arrival(cycle, job)
-                seen.append(job)
-    return seen
-
-
-def rebuild_queues(cycle: Cycle) -> None:
-    """Fill every queue afresh, if something changed that concerns all of them."""
-    if cycle.backlog.rebuild_queues:
-        cycle.backlog.rebuild_queues = False
-        cycle.queues.clear()
-        cycle.ordering.fill_queues(cycle.queues)
-        cycle.backlog.stale_pools.update(range(len(cycle.ledger.fleet.pools)))
-
-
-def set_round_timer(cycle: Cycle) -> None:
-    """Set the timer of the round's end, if the ordering compares jobs then and there is a job."""
-    if cycle.now < cycle.timers.round_at < inf:
-        return
-    rules = cycle.policy.rules
-    if rules.round_s <= 0:
-        return
-    ordering = cycle.ordering
-    if not (ordering.compares or rules.idle_to_round_end):
-        return
-    if not cycle.ledger.jobs:
-        cycle.timers.round_at = inf
-        return
-    cycle.timers.round_at = (cycle.now // rules.round_s + 1) * rules.round_s
-    cycle.timers.set(cycle.timers.round_at, "round")
-
-
-class PlanRounds:
-    """Carries out plans: asks for one at events, and at round ends because time has passed."""
-
-    def __init__(self, cycle: Cycle, policy: PlanPolicy, rules: RoundRules) -> None:
-        self._ordering = cycle.ordering = PlanOrdering(cycle.ledger, policy.moves)
-        self._carried_out: Proposal | None = None
-        #: When the next lease ends, as far as is known.
-        self._lease_ends_at = inf
-
-    def settle(self, cycle: Cycle) -> None:
-        """A new plan carried out, free places given to those planned there, a plan asked for."""
-        proposal = cycle.policy.proposal
-        is_new = proposal is not None and proposal is not self._carried_out
-        if is_new:
-            self._carried_out = proposal
-        elif cycle.due.compares:
-            cycle.solves.problem_changed = True
-        if cycle.ledger.profiling:
-            self._watch_leases(cycle)
-        self._ordering.learning.intersection_update(cycle.reservations)
-        if is_new or cycle.backlog.freed:
-            self._drop_old_claims(cycle)
-        rebuild_queues(cycle)
-        process_freed_and_arrivals(cycle)
-        if is_new:
-            compare_with_running(cycle)
-            process_freed_and_arrivals(cycle)
-            defragment(cycle)
-        place_multi_pool_jobs(cycle, self._ordering.spread(), may_displace=is_new)
-        fill_free_places(cycle)
-        if is_new:
-            self._explore(cycle)
-        solve_requests.request_solve_if_due(cycle, self._problem)
-        set_round_timer(cycle)
-
-    def _watch_leases(self, cycle: Cycle) -> None:
-        """A profiling job cannot be stopped before its lease ends; when it ends, another plan is asked for."""
-        if cycle.now >= self._lease_ends_at:
-            self._lease_ends_at, cycle.solves.problem_changed = inf, True
-        learners = (self._ordering.learns_until(cycle.ledger.jobs[job_id]) for job_id in cycle.ledger.profiling)
-        ends_at = min((until for until in learners if until > cycle.now), default=inf)
-        if ends_at < self._lease_ends_at:
-            self._lease_ends_at = ends_at
-            cycle.timers.set(ends_at, "lease")  # only wakes the core
-
-    def _explore(self, cycle: Cycle) -> None:
-        """Open profiling leases. The plan has placed every job already; the next one takes the leases into account."""
-        for job, pool in open_profiling_leases(cycle):
-            self._ordering.learn(job, pool)
-            cycle.solves.problem_changed = True
-
-    def _drop_old_claims(self, cycle: Cycle) -> None:
-        """Places kept for jobs that are planned elsewhere now; and reservations, for others may be complete sooner."""
-        for reservation in tuple(cycle.reservations.values()):
-            if not reservation.preempting or not self._ordering.is_planned(reservation):
-                drop_reservation(cycle, reservation.job_id)
-
-    def _problem(self, ledger: Ledger) -> Problem:
-        return plan_problem(ledger, self._ordering)
-
-
-#: Makes a mechanism for a policy that has just come into force.
-MakeMechanism = Callable[[Cycle, Policy, RoundRules], RoundMechanism]
-
-
-class OwedRounds:
-    """The job owed most runs: free places are filled at once, running jobs compared with waiting ones once a round."""
-
-    def __init__(self, cycle: Cycle, policy: Policy, rules: RoundRules) -> None:
-        if isinstance(policy, OrderPolicy):
-            cycle.ordering = RankOrdering(cycle.ledger, rules, policy)
-        else:
-            cycle.ordering = ShareOrdering(cycle.ledger, rules)
-
-    def settle(self, cycle: Cycle) -> None:
-        """Freed machines and arrivals, backfill, and once a round preemption and profiling leases; a solve request."""
-        backlog, rules = cycle.backlog, cycle.policy.rules
-        if backlog.rebuild_queues:
-            rebuild_queues(cycle)
-        arrivals = process_freed_and_arrivals(cycle) if backlog.freed or backlog.arrived else ()
-        if not rules.idle_to_round_end or cycle.due.compares:
-            fill_free_places(cycle)
-        for job in arrivals:
-            preempt_if_high_class(cycle, job)
-        if rules.round_s == 0 or (cycle.due.compares and not self._awaits_answer(cycle)):
-            compare_with_running(cycle)
-            open_profiling_leases(cycle)
-            process_freed_and_arrivals(cycle)
-            fill_free_places(cycle)
-        if cycle.solves.problem_changed and cycle.policy.pricing is not None:
-            solve_requests.request_solve_if_due(cycle)
-        set_round_timer(cycle)
-
-    def _awaits_answer(self, cycle: Cycle) -> bool:
-        """Whether a solve is asked for at this round's end: its answer, or its failure, is when jobs are compared.
-
-        Preemptions by shares that are about to be replaced would cost restarts in vain. An answer that is not here when
-        the next round ends is waited for no longer.
-        """
-        if not cycle.due.solve_ended and cycle.solves.problem_changed and cycle.policy.pricing is not None:
-            solve_requests.request_solve_if_due(cycle)
-        return not cycle.due.solve_ended and cycle.solves.in_flight > 0 and cycle.solves.requested_at == cycle.now
-
-
-def _native_mechanism(cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
-    """What is owed is a matter of shares and orders; a plan says who runs."""
-    return PlanRounds(cycle, policy, rules) if isinstance(policy, PlanPolicy) else OwedRounds(cycle, policy, rules)
-
-
-#: What every core knows (`rules.KNOWN_MECHANISMS`).
-MECHANISMS: dict[str, MakeMechanism] = {OWED: _native_mechanism}

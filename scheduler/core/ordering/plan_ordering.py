@@ -19,8 +19,8 @@ class PlanOrdering:
 
     compares = True
     strict = False
-    explores = True
-    shrinks = False
+    profiles = True
+    shrinks_gangs = False
     preempt_reason = "is worth more in this place"
     move_reason = "planned on"
 
@@ -29,8 +29,8 @@ class PlanOrdering:
         self._moves = moves
         self._ranked: Proposal | None = None
         self._rank: dict[JobId, int] = {}
-        #: Jobs for which a place is being made on a pool where the speed of their kind is to be learnt.
-        self.learning: set[JobId] = set()
+        #: Jobs with a reservation for a profiling lease that has not begun.
+        self.awaiting_lease: set[JobId] = set()
 
     def _place_of(self, job: JobRecord) -> list[int]:
         """The pool in which it is planned as one gang; others are placed by `spreads.py`."""
@@ -69,7 +69,7 @@ class PlanOrdering:
                 if columns.pool[job.slot] != pool or self._ledger.is_resized(job):
                     yield job, pool
 
-    def spread(self) -> list[tuple[JobRecord, PoolParts]]:
+    def multi_pool_plans(self) -> list[tuple[JobRecord, PoolParts]]:
         """(job, parts) of the jobs planned over several pools or as several gangs, the most important first."""
         if not self._ledger.spreading:
             return []
@@ -110,26 +110,26 @@ class PlanOrdering:
 
     def can_be_stopped(self, job: JobRecord) -> bool:
         can_save = job.request.preemptible and not job.loses_work
-        return self._moves and can_save and self._ledger.now >= self.learns_until(job)
+        return self._moves and can_save and self._ledger.now >= self.lease_ends_at(job)
 
-    def learns_until(self, job: JobRecord) -> float:
-        """A lease on an unmeasured pool lasts from the first rank on: no plan may end it while it starts."""
+    def lease_ends_at(self, job: JobRecord) -> float:
+        """When the job's lease on an unmeasured pool ends: its length counts from the first rank. -inf without a lease."""
         if job.profiling_until == -inf:
             return -inf
         return max(job.profiling_until, job.running_at + self._ledger.policy.rules.profiling_s)
 
-    def may_learn(self, job: JobRecord, pool: int) -> bool:
+    def may_profile(self, job: JobRecord, pool: int) -> bool:
         job_class = self._ledger.class_of(job)
         enough = self._ledger.policy.rules.opportunistic_rate * job_class.best_rate
         return self._moves and bool(job_class.rates[pool] >= max(enough, 1e-300))
 
-    def learn(self, job: JobRecord, pool: int) -> None:
-        """Its place is there until it has run for the length of a lease, whatever is planned meanwhile."""
+    def grant_lease(self, job: JobRecord, pool: int) -> None:
+        """Entitle the job to the pool until it has run there for the length of a lease, whatever is planned meanwhile."""
         columns = self._ledger.columns
         columns.settle(job.slot, self._ledger.now)
         columns.entitled[job.slot] = 0.0
         columns.entitled[job.slot, pool] = self._ledger.count_on(job, pool)
-        self.learning.add(job.job_id)
+        self.awaiting_lease.add(job.job_id)
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)

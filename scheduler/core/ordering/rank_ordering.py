@@ -85,8 +85,8 @@ class RankOrdering:
     """An order of jobs, kept in heaps; keys are computed in arrays where many are needed."""
 
     preempt_reason = "ranks before it"
-    explores = False
-    shrinks = False
+    profiles = False
+    shrinks_gangs = False
     move_reason = "placed on"
 
     def __init__(self, ledger: Ledger, rules: RoundRules, policy: OrderPolicy) -> None:
@@ -266,7 +266,7 @@ class RankOrdering:
             return []
         return [other for other in job_class.fastest if rates[other] > rates[pool]]
 
-    def may_learn(self, job: JobRecord, pool: int) -> bool:
+    def may_profile(self, job: JobRecord, pool: int) -> bool:
         return False
 
 

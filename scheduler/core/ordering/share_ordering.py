@@ -70,8 +70,8 @@ class ShareOrdering:
 
     compares = True
     strict = False
-    explores = True
-    shrinks = True
+    profiles = True
+    shrinks_gangs = True
     preempt_reason = "is owed this place"
     move_reason = "owed time on"
 
@@ -248,7 +248,7 @@ class ShareOrdering:
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         return []  # shares have already chosen the pool
 
-    def may_learn(self, job: JobRecord, pool: int) -> bool:
+    def may_profile(self, job: JobRecord, pool: int) -> bool:
         return self.tier(job, pool) != UNWANTED
 
 

@@ -42,9 +42,9 @@ class JobOrdering(Protocol):
     #: True: the first job of the queue blocks all jobs behind it.
     strict: bool
     #: True: jobs are sent to pools on which the speed of their kind is unknown.
-    explores: bool
+    profiles: bool
     #: True: an elastic job whose gang fits nowhere may start with a smaller one.
-    shrinks: bool
+    shrinks_gangs: bool
     #: Why a job may take another's place, as a sentence about it goes on.
     preempt_reason: str
     #: Why a job leaves its place for one on another pool, up to the pool's name.
@@ -89,7 +89,7 @@ class JobOrdering(Protocol):
         """Pools to try before this one for the job, best first."""
         ...
 
-    def may_learn(self, job: JobRecord, pool: int) -> bool:
+    def may_profile(self, job: JobRecord, pool: int) -> bool:
         """Whether the job may be sent to the pool for a while, so that its kind's speed there is known."""
         ...
 
@@ -155,8 +155,8 @@ class NoOrdering:
 
     compares = False
     strict = False
-    explores = False
-    shrinks = False
+    profiles = False
+    shrinks_gangs = False
     preempt_reason = ""
     move_reason = ""
 
@@ -187,7 +187,7 @@ class NoOrdering:
     def alternatives(self, job: JobRecord, pool: int) -> list[int]:
         return []
 
-    def may_learn(self, job: JobRecord, pool: int) -> bool:
+    def may_profile(self, job: JobRecord, pool: int) -> bool:
         return False
 
 
