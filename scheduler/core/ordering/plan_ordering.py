@@ -124,7 +124,7 @@ class PlanOrdering:
         return self._moves and bool(job_class.rates[pool] >= max(enough, 1e-300))
 
     def grant_lease(self, job: JobRecord, pool: int) -> None:
-        """Entitle the job to the pool until it has run there for the length of a lease, whatever is planned meanwhile."""
+        """Entitle the job to the pool until it has run there for the length of a lease, whatever plans come."""
         columns = self._ledger.columns
         columns.settle(job.slot, self._ledger.now)
         columns.entitled[job.slot] = 0.0
