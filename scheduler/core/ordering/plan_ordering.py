@@ -113,7 +113,7 @@ class PlanOrdering:
         return self._moves and can_save and self._ledger.now >= self.lease_ends_at(job)
 
     def lease_ends_at(self, job: JobRecord) -> float:
-        """When the job's lease on an unmeasured pool ends: its length counts from the first rank. -inf without a lease."""
+        """When the lease of the job ends: its length counts from the first rank. -inf if it has none."""
         if job.profiling_until == -inf:
             return -inf
         return max(job.profiling_until, job.running_at + self._ledger.policy.rules.profiling_s)
