@@ -19,7 +19,7 @@ from walras.job_request import JobId
 
 
 class LockstepAttempts(AttemptSimulator):
-    """Lets attempts live by rounds. Speeds may be noisy; costs, reports and planned failures are not for this model."""
+    """Simulates attempts in rounds. Speeds may be noisy; costs, reports and planned failures are not modelled."""
 
     def __init__(
         self, engine: Engine, machines: SimulatedMachines, model: WorldParameters, streams: RandomStreams
@@ -42,7 +42,7 @@ class LockstepAttempts(AttemptSimulator):
         self._starting: list[SimAttempt] = []
         self._stopping: list[SimAttempt] = []
 
-    # -- what is done to an attempt
+    # -- called by the world
 
     def begin(self, now: float, run: SimAttempt) -> None:
         self._hold_devices(run)
@@ -69,7 +69,7 @@ class LockstepAttempts(AttemptSimulator):
         self._runs.pop(run.job.plan.request.job_id, None)
         run.phase = SimAttemptPhase.DEAD
 
-    # -- what comes from outside
+    # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
         self._has_arrivals = True
@@ -78,7 +78,7 @@ class LockstepAttempts(AttemptSimulator):
     def no_more_arrivals(self) -> None:
         self._arrivals_over = True
 
-    # -- what happens
+    # -- called by timers and the scheduler
 
     def _started(self, at: float, _: object) -> Iterable[Event]:
         runs, self._starting = self._starting, []

@@ -20,7 +20,7 @@ from walras.job_request import JobId, Kind
 
 
 class SteppedAttempts(AttemptSimulator):
-    """Lets attempts live by steps. Reports, noise, checkpoints of their own and planned failures are not for it."""
+    """Simulates attempts in steps. Reports, noise, periodic checkpoints and planned failures are not modelled."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class SteppedAttempts(AttemptSimulator):
         #: Nothing runs: the next arrival sets the clock going.
         self._idle = True
 
-    # -- what is done to an attempt
+    # -- called by the world
 
     def begin(self, now: float, run: SimAttempt) -> None:
         self._hold_devices(run)
@@ -66,7 +66,7 @@ class SteppedAttempts(AttemptSimulator):
     def _settle(self, at: float, run: SimAttempt) -> None:
         """Steps are counted at the ends of steps; what a killed attempt made since then is lost unseen."""
 
-    # -- what comes from outside
+    # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
         if self._idle:
@@ -74,7 +74,7 @@ class SteppedAttempts(AttemptSimulator):
             self._engine.schedule(max(1, ceil(at / self._step_s)) * self._step_s, self._due)
         return ()
 
-    # -- what happens
+    # -- called by timers and the scheduler
 
     def _ranks_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
         run.phase = SimAttemptPhase.RUNNING

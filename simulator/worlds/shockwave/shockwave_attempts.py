@@ -41,7 +41,7 @@ EMPTY_MAX = 5
 
 
 class ShockwaveAttempts(LockstepAttempts):
-    """Lets attempts live by rounds whose steps count in part where the attempt is new."""
+    """Simulates attempts in rounds; the steps of a new attempt count only in part."""
 
     def __init__(
         self,
