@@ -174,7 +174,7 @@ class _Attempt:
 
     @property
     def exit_s(self) -> float | None:
-        """Time from the last step or checkpoint to the exit of the last process; None if the record does not show it."""
+        """Time from the last step or checkpoint to the last process's exit; None if the record does not show it."""
         if self.ended is None or self.ended.exit_code is None:
             return None
         if self.revoked_at is not None:
