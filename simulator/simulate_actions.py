@@ -32,7 +32,9 @@ _PIPE_WIDTH = 10_000
 
 
 def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
-    """Simulate, print (`output` table or json), leave files in `out`; 0 if every job ended and every law held, else 1.
+    """Simulates, prints (`output` table or json) and writes files into `out`.
+
+    Returns 0 if every job ended and no conservation law broke, else 1.
 
     Raises UserError for anything that the user can correct.
     """
@@ -69,7 +71,7 @@ def _run_into_folder(cell: RunSpec, folder: Path) -> CompletedRun:
 
 
 def simulate_report(folder: Path, out: Path | None) -> int:
-    """Write the page of a run again from what it left in its folder."""
+    """Writes the page of a run again, from the files in its folder."""
     from simulator.reports.run_folder import REPORT_FILE, read_report, write_report_page
 
     path = out if out is not None else folder / REPORT_FILE
@@ -81,7 +83,7 @@ def simulate_report(folder: Path, out: Path | None) -> int:
 def simulate_compare(
     template: RunSpec, policies: Sequence[str], seeds: str, workers: ParallelWorkers, output: str
 ) -> int:
-    """Every policy with every seed; 0 if every run ended and every law held, else 1."""
+    """Runs every policy with every seed; returns 0 if every run ended and no conservation law broke, else 1."""
     from simulator.reports.policy_comparison import compare_policies, comparison_json, comparison_tables
 
     console = _console()
@@ -113,7 +115,7 @@ def simulate_compare(
 def simulate_sweep(
     spec: Path | None, options: dict[str, Any], folder: Path, workers: ParallelWorkers, output: str
 ) -> int:
-    """The grid of a file, of options, or of a file with options in place of its own; 0, or 1 as above."""
+    """Runs the grid of a file and of options, which override the file; returns 0 or 1 as `simulate_compare` does."""
     from simulator.reports.sweep import SWEEP_TABLE, SweepGrid, run_sweep, sweep_json, sweep_table, violations_in
 
     console = _console()
@@ -139,7 +141,7 @@ def simulate_sweep(
 
 
 def simulate_worlds(output: str) -> int:
-    """Every world, what it is, and the policies that run there."""
+    """Prints every world with a description and the policies that run there."""
     console = _console()
     own = "exact and event-driven: costs, noise, faults and markets as --conditions say"
     worlds = [(WALRAS, own, ["every policy of Walras"])]
@@ -161,7 +163,7 @@ def simulate_worlds(output: str) -> int:
 def simulate_replay(
     recording: "Recording", *, policy: str | None, from_s: float, seeds: str, export: Path | None, output: str
 ) -> int:
-    """Simulate a recorded run again, maybe under another policy; 0 if every law held, else 1."""
+    """Simulates a recorded run again, maybe under another policy; returns 0 if no conservation law broke, else 1."""
     from simulator.reports.recording import write_recording
     from simulator.reports.resimulation import replay_json, replay_recording, replay_table, with_policy_from
 

@@ -33,7 +33,7 @@ class PoolSummary:
     pool_id: str
     accelerator: str
     market: str
-    #: Accelerator-hours that were there, held by attempts, and with all ranks up.
+    #: Accelerator-hours that existed, were held by attempts, and had all ranks up.
     there_h: float
     held_h: float
     running_h: float
@@ -58,7 +58,7 @@ class ProjectSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The figures of one run. Times in seconds; nan where there is nothing to take a mean of."""
+    """The metrics of one run. Times in seconds; nan for means over nothing."""
 
     outcome: str
     jobs: int
@@ -193,7 +193,7 @@ def summarise_run(result: SimulationResult, context: SummaryContext | None = Non
 
 
 def _rho(result: SimulationResult, jobs: Sequence[JobMetrics], context: SummaryContext | None) -> dict[JobId, float]:
-    """Themis' finish-time fairness of each job that ended, against the accelerators that were there on average."""
+    """Returns Themis' finish-time fairness of each job that ended, against the mean number of accelerators."""
     if context is None or not jobs:
         return {}
     there = sum(meter.there_s for meter in result.pools) / result.ended_at if result.ended_at > 0 else 0.0
@@ -274,7 +274,7 @@ _JOB_FIELDS = tuple(field.name for field in fields(JobMetrics))
 
 
 def job_data(job: JobMetrics, baselines: JobBaselines | None = None) -> dict[str, Any]:
-    """One job as plain data, with what only the workload knows if `baselines` are given."""
+    """Returns one job as plain data; with `baselines` also what only the workload knows."""
     body = {name: getattr(job, name) for name in _JOB_FIELDS}
     body |= {"jct_s": job.jct_s, "queueing_s": job.queueing_s}
     if baselines is None:
@@ -333,7 +333,7 @@ class MetricDefinition:
     name: str
     title: str
     unit: str
-    #: None: neither way is better by itself.
+    #: None: neither direction is better.
     lower_is_better: bool | None = True
     path: str = ""
 
