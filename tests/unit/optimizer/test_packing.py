@@ -87,7 +87,7 @@ def test_a_job_that_would_hold_most_of_its_kinds_time_is_held_to_half():
     staged, _ = max_min(problem)
     packed = staged.packed
     assert np.all(packed.first != packed.second)
-    assert colocated_violation(problem, staged.asked.utility.usable, staged.x, packed) <= 1e-9
+    assert colocated_violation(problem, staged.request.utility.usable, staged.x, packed) <= 1e-9
 
 
 @pytest.mark.parametrize("spec", PACKED, ids=lambda spec: f"{spec.name}-{len(spec.parameters)}-{spec.parameters}")
