@@ -187,42 +187,57 @@ PricingPolicy = SharePolicy | PlanPolicy
 HeterogeneityAware = Annotated[
     bool,
     Field(
-        description="True: the speeds of each job on each pool count. "
-        "False: all speeds are taken for equal: a job has its average speed on every accelerator."
+        description="True: use each job's speed on each pool. False: heterogeneity-agnostic, every job "
+        "has its average speed on every accelerator."
     ),
 ]
 Normalised = Annotated[
     bool,
-    Field(description="True: throughput over that of an equal split, times the gang. False: plain steps per second."),
+    Field(
+        description="True: divide each throughput by that of an equal split and multiply by the gang "
+        "size. False: count plain steps per second."
+    ),
 ]
 UnpricedAccelerator = Annotated[
     Annotated[float, Field(gt=0)] | None,
-    Field(description="What an accelerator without a price is counted at, USD/h. None: the lowest price in the fleet."),
+    Field(description="Price assumed for an accelerator without one, USD/h. None: the lowest price in the fleet."),
 ]
 LeftoverRule = Annotated[
     Literal["sum", "nothing"],
     Field(
-        description="What the level leaves. sum: so that the sum of fair-share utilities is largest; nothing: as is."
+        description="Use of the capacity left after max-min. sum: maximise the sum of fair-share "
+        "utilities; nothing: leave it idle."
     ),
 ]
 
 #: Of orders.
 FastestFirst = Annotated[
-    bool, Field(description="True: fastest free configuration first. False: pools in their order, blind to speed.")
+    bool,
+    Field(
+        description="True: take the fastest free configuration. False: heterogeneity-agnostic, take pools "
+        "in their order."
+    ),
 ]
-StrictOrder = Annotated[bool, Field(description="True: the first job that does not fit holds up all behind it.")]
+StrictOrder = Annotated[
+    bool, Field(description="True: the first job that does not fit blocks all jobs behind it (no backfill).")
+]
 RankMargin = Annotated[
     float,
-    Field(ge=0, description="A job displaces another only from a lower step; steps differ by this part (0.1: 10 %)."),
+    Field(
+        ge=0,
+        description="A job preempts another only if it is a whole step better; steps differ by this "
+        "fraction (0.1: 10 %).",
+    ),
 ]
 LengthGuess = Annotated[
-    float, Field(gt=0, description="Seconds that a job of unknown length is taken to have left, at least.")
+    float, Field(gt=0, description="Assumed remaining time, in seconds, of a job of unknown length (a lower bound).")
 ]
 
 SpaceSharing = Annotated[
     bool,
     Field(
-        description="True: two jobs whose kinds are listed for it may share accelerators, each at part of its speed."
+        description="True: two jobs whose kinds are listed as a pair may share accelerators (space "
+        "sharing), each at reduced speed."
     ),
 ]
 

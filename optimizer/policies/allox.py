@@ -31,7 +31,7 @@ _WHOLE = 1e-9
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Allox:
-    """Least sum of completion times by assignment: jobs to unlike accelerators and their places in line there.
+    """Minimises the sum of completion times: assigns jobs to unlike accelerators and to positions in their queues.
 
     Who was placed stays until it ends; whoever merely uses what is free makes room. Source: Le et al., AlloX, EuroSys
     2020, section 4, as Gavel's simulator has it. Gangs are a generalisation of ours: a pool's free accelerators are cut
@@ -42,7 +42,8 @@ class Allox:
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:ALLOX"
 
     unknown_s: Annotated[
-        float, Field(gt=0, description="Seconds that a job of unknown length is taken to have left, at least.")
+        float,
+        Field(gt=0, description="Assumed remaining time, in seconds, of a job of unknown length (a lower bound)."),
     ] = 3600.0
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:

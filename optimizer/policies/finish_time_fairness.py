@@ -45,7 +45,7 @@ from optimizer.validate import validate_problem
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class FinishTimeFairness:
-    """The smallest largest finish-time ratio."""
+    """Minimises the largest finish-time ratio (finish-time fairness)."""
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:FINISH_TIME_FAIRNESS"
 

@@ -72,9 +72,9 @@ class ProjectTerms(UserTerms):
 Projects = Annotated[
     Mapping[_Name, ProjectTerms],
     Field(
-        description="Terms by name: {weight, guaranteed, limit (fractions of all accelerators), borrows, "
-        "inside: fairness or fifo, users: {name: the same terms}}. "
-        "Unsaid: weight 1, nothing guaranteed, no limit, borrowing, fair inside."
+        description="Quotas by project: {weight, guaranteed, limit (fractions of all accelerators), "
+        "borrows, inside: fairness or fifo, users: {name: the same fields}}. Defaults: weight "
+        "1, guaranteed 0, no limit, borrows, fairness inside."
     ),
 ]
 

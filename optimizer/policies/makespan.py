@@ -38,7 +38,7 @@ _UNKNOWN_S = 3600.0
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Makespan:
-    """The earliest end of the last job."""
+    """Minimises the makespan: the time at which the last job ends."""
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:MAKESPAN"
 

@@ -29,7 +29,7 @@ from optimizer.validate import validate_problem
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class MaxMinFairness:
-    """Equal utility for equal weight, as high as the fleet allows.
+    """Maximises the smallest utility per weight (max-min fairness).
 
         maximise  min_m u[m] / w[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
 
@@ -49,9 +49,10 @@ class MaxMinFairness:
     then: Annotated[
         Literal["levels", "sum", "nothing"],
         Field(
-            description="What the level leaves. levels: again to those who can still rise, and so on (water filling); "
-            "sum: so that the sum of utilities is largest; nothing: the published program alone, in which full jobs "
-            "hold back the others, by an interior point method. With space sharing levels is as sum."
+            description="Use of the capacity left after the first max-min level. levels: raise the jobs that "
+            "can still gain, level by level (water filling); sum: maximise the sum of utilities; "
+            "nothing: solve the published program alone, in which saturated jobs hold back the "
+            "others. With space sharing, levels equals sum."
         ),
     ] = "levels"
     packed: SpaceSharing = False
@@ -116,7 +117,7 @@ class MaxMinFairness:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class WaterFilling:
-    """Equal utility for equal weight; a job that cannot use its part leaves it to the others, level by level.
+    """Max-min fairness by water filling: what a job cannot use goes to the others, level by level.
 
     Lexicographic max-min of fair-share utilities over weights: the smallest u/w is as large as it can be; given that,
     the next smallest; and so on. No job can have more without taking it from one that has no more. The paper finds it
@@ -174,7 +175,7 @@ class WaterFilling:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Isolated:
-    """An equal part of every pool for every job, without regard to weights, projects or speeds.
+    """Gives every job an equal share of every pool, whatever its weight, project or speeds.
 
     Every job has its 1/M of each pool to itself, whatever it makes of it: what sharing has to beat. The shares are a
     formula, no optimum is sought and nothing has a price. The certificate sets the level that they reach against what

@@ -33,7 +33,7 @@ from optimizer.validate import validate_problem
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class ProportionalFairness:
-    """The largest weighted product of utilities."""
+    """Maximises the weighted product of utilities (proportional fairness)."""
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:PROPORTIONAL_FAIRNESS"
 
