@@ -246,14 +246,14 @@ def _parameters(kind: type[Any]) -> Iterator[ParameterDescription]:
     schema = TypeAdapter(kind).json_schema()
     definitions = schema.get("$defs", {})
     for name, written in schema.get("properties", {}).items():
-        told = _inlined(written, definitions)
+        field_schema = _inlined(written, definitions)
         yield ParameterDescription(
             name=name,
-            type=_type_of(told, definitions),
-            default=told.get("default"),
+            type=_type_of(field_schema, definitions),
+            default=field_schema.get("default"),
             unit=next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), ""),
-            allowed=_allowed(told, definitions),
-            description=told.get("description", ""),
+            allowed=_allowed(field_schema, definitions),
+            description=field_schema.get("description", ""),
         )
 
 
@@ -279,10 +279,10 @@ def _type_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _allowed(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    told: list[str] = []
+    parts: list[str] = []
     for branch in _branches(schema, definitions):
         of = branch.get("items", {}) if branch.get("type") == "array" else branch
-        told += [str(value) for value in of.get("enum", [of["const"]] if "const" in of else [])]
+        parts += [str(value) for value in of.get("enum", [of["const"]] if "const" in of else [])]
         limits = [f"{sign} {of[key]:g}" for key, sign in _LIMITS.items() if key in of]
-        told += [" and ".join(limits)] if limits else []
-    return ", ".join(told)
+        parts += [" and ".join(limits)] if limits else []
+    return ", ".join(parts)

@@ -64,25 +64,27 @@ def group_into_classes(
     width = np.bincount(columns.job[kept], minlength=n)
     jobs = np.flatnonzero(width)
     first = offsets_of_widths(width[jobs])
-    said = _column_contents(columns, kept, column_keys)
-    code = said.codes()
-    order = _content_order(first, said.pool[said.first[:-1]], code)
+    contents = _column_contents(columns, kept, column_keys)
+    code = contents.codes()
+    order = _content_order(first, contents.pool[contents.first[:-1]], code)
     keys = np.stack([as_bits(quantise(np.asarray(key, dtype=np.float64)[jobs])) for key in job_keys])
-    group, shown = _number_classes(code, first, keys)
-    if len(shown) < len(jobs) and not _equals_representative(said.take(order), first, keys, shown[group]):
-        group, shown = np.arange(len(jobs)), np.arange(len(jobs))  # two hashes clash: nothing is put together
+    group, representatives = _number_classes(code, first, keys)
+    if len(representatives) < len(jobs) and not _equals_representative(
+        contents.take(order), first, keys, representatives[group]
+    ):
+        group, representatives = np.arange(len(jobs)), np.arange(len(jobs))  # two hashes clash: nothing is put together
 
     member = np.full(n, -1, dtype=np.int64)
     member[jobs] = group
-    class_width = width[jobs[shown]]
+    class_width = width[jobs[representatives]]
     class_column, sorted_kept = np.full(len(columns), -1, dtype=np.int64), kept[order]
     class_column[sorted_kept] = matching_entries(group, first, offsets_of_widths(class_width))
     return JobPartition(
-        size=np.bincount(group, minlength=len(shown)),
+        size=np.bincount(group, minlength=len(representatives)),
         member=member,
-        representative=jobs[shown],
-        column_class=np.repeat(np.arange(len(shown)), class_width),
-        column=sorted_kept[concatenated_ranges(first[shown], first[shown + 1])],
+        representative=jobs[representatives],
+        column_class=np.repeat(np.arange(len(representatives)), class_width),
+        column=sorted_kept[concatenated_ranges(first[representatives], first[representatives + 1])],
         class_column=class_column,
     )
 
@@ -121,16 +123,16 @@ def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray
     if len(uses) > len(kept):
         by_pool = np.lexsort((count, pool, np.repeat(np.arange(len(kept)), width)))
         pool, count = pool[by_pool], count[by_pool]
-    told = [as_bits(quantise(np.asarray(key, dtype=np.float64)[kept])) for key in keys]
-    return _ColumnContents(told, offsets_of_widths(width), pool.astype(np.int64), count)
+    key_bits = [as_bits(quantise(np.asarray(key, dtype=np.float64)[kept])) for key in keys]
+    return _ColumnContents(key_bits, offsets_of_widths(width), pool.astype(np.int64), count)
 
 
 def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) -> IntArray:
     """The columns by job, then by first pool, then by code as far as 64 bits allow; usually already in order."""
     pools = int(lead.max(initial=0)) + 1
-    room = max(1, 64 - ((len(first) - 1) * pools).bit_length())
+    free_bits = max(1, 64 - ((len(first) - 1) * pools).bit_length())
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    key = (owner * pools + lead).astype(np.uint64) << np.uint64(room) | code >> np.uint64(64 - room)
+    key = (owner * pools + lead).astype(np.uint64) << np.uint64(free_bits) | code >> np.uint64(64 - free_bits)
     if np.all(key[1:] >= key[:-1]):
         return np.arange(len(key))
     return np.argsort(key, kind="stable")
@@ -138,21 +140,21 @@ def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) ->
 
 def _number_classes(code: NDArray[np.uint64], first: IntArray, keys: IntArray) -> tuple[IntArray, IntArray]:
     """Group of each job by all that it says, and one job of each group: (m,), (k,)."""
-    said = wrapping_sums_by_owner(mix_bits(code), first)
+    contents = wrapping_sums_by_owner(mix_bits(code), first)
     for key in keys:
-        said = mix_bits(said + key.view(np.uint64))
-    _, shown, group = np.unique(said, return_index=True, return_inverse=True)
-    return group.reshape(-1).astype(np.int64), shown.astype(np.int64)
+        contents = mix_bits(contents + key.view(np.uint64))
+    _, representatives, group = np.unique(contents, return_index=True, return_inverse=True)
+    return group.reshape(-1).astype(np.int64), representatives.astype(np.int64)
 
 
-def _equals_representative(said: _ColumnContents, first: IntArray, keys: IntArray, like: IntArray) -> bool:
+def _equals_representative(contents: _ColumnContents, first: IntArray, keys: IntArray, like: IntArray) -> bool:
     """Whether every job says what the job `like[job]` says: columns in content order, then its own keys (f, m)."""
     if not (np.array_equal(keys, keys[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
-    other = said.take(matching_entries(like, first, first))
-    same_uses = np.array_equal(said.pool, other.pool) and np.array_equal(said.count, other.count)
-    same_keys = all(np.array_equal(one, two) for one, two in zip(said.keys, other.keys, strict=True))
-    return same_uses and same_keys and np.array_equal(said.first, other.first)
+    other = contents.take(matching_entries(like, first, first))
+    same_uses = np.array_equal(contents.pool, other.pool) and np.array_equal(contents.count, other.count)
+    same_keys = all(np.array_equal(one, two) for one, two in zip(contents.keys, other.keys, strict=True))
+    return same_uses and same_keys and np.array_equal(contents.first, other.first)
 
 
 def values_at(index: IntArray, values: FloatArray) -> FloatArray:

@@ -41,8 +41,8 @@ def columns_are_sound(columns: Columns, jobs: int, pools: int) -> bool:
     The arrays have the lengths that they should have.
     """
     with limited_threads(len(columns)):
-        fine = _owned(columns.job, jobs, columns.steps_per_s)
-        return bool(fine and _used(columns.use_column, len(columns), columns.use_pool, pools, columns.use_count))
+        sound = _owned(columns.job, jobs, columns.steps_per_s)
+        return bool(sound and _used(columns.use_column, len(columns), columns.use_pool, pools, columns.use_count))
 
 
 @numba.njit(parallel=True, cache=True)
@@ -106,16 +106,16 @@ def check_and_group(columns: Columns, pools: int, key: IntArray) -> CheckedGroup
     owner, place, n = columns.job, columns.use_column, key.shape[1]
     if owner[0] != 0 or owner[-1] != n - 1:
         return None
-    said = (as_bits(columns.steps_per_s), as_bits(columns.use_pool), as_bits(columns.use_count), key)
+    contents = (as_bits(columns.steps_per_s), as_bits(columns.use_pool), as_bits(columns.use_count), key)
     cuts = _block_bounds(owner, min(max(len(owner) // _BLOCK_COLUMNS, 1), _BLOCKS))
-    first, member, shown = (np.empty(n + 1, dtype=np.int64) for _ in range(3))
+    first, member, representatives = (np.empty(n + 1, dtype=np.int64) for _ in range(3))
     first[n] = len(owner)
     code = np.empty(n, dtype=np.uint64)
     with limited_threads(len(owner)):
-        known = _walk_blocks((owner, place), said, (cuts, pools), (first, member, shown, code))
+        known = _walk_blocks((owner, place), contents, (cuts, pools), (first, member, representatives, code))
         if known.min() < 0:
             return None
-        number, representative = _number_groups(said, (cuts, known), owner, (first, shown, code))
+        number, representative = _number_groups(contents, (cuts, known), owner, (first, representatives, code))
         _renumber_members(cuts, owner, number, member)
     return CheckedGroups(first, member[:n], representative)
 
@@ -128,9 +128,9 @@ def _block_bounds(owner: IntArray, blocks: int) -> IntArray:
 
 
 @numba.njit(inline="always")
-def _code(said, job, begin, end):  # type: ignore[no-untyped-def]
+def _code(contents, job, begin, end):  # type: ignore[no-untyped-def]
     """A few of a job's words, scattered: speeds of its first, middle and last column, and its keys."""
-    speed, _, count, key = said
+    speed, _, count, key = contents
     state = np.uint64(speed[begin]) * _A + np.uint64(speed[(begin + end) // 2]) * _B + np.uint64(speed[end - 1]) * _C
     state += np.uint64(count[begin]) + np.uint64(end - begin)
     for field in range(key.shape[0]):
@@ -140,9 +140,9 @@ def _code(said, job, begin, end):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always")
-def _same(said, first, job, twin):  # type: ignore[no-untyped-def]
+def _same(contents, first, job, twin):  # type: ignore[no-untyped-def]
     """Whether a job says what another one says."""
-    speed, pool, count, key = said
+    speed, pool, count, key = contents
     one, two, width = np.uint64(first[job]), np.uint64(first[twin]), first[job + 1] - first[job]
     if width != first[twin + 1] - first[twin]:
         return False
@@ -157,10 +157,10 @@ def _same(said, first, job, twin):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always")
-def _job_is_sound(said, begin, end, pools):  # type: ignore[no-untyped-def]
+def _job_is_sound(contents, begin, end, pools):  # type: ignore[no-untyped-def]
     """Whether a job's numbers are: not negative, no nan, finite, accelerators of a pool that there is. Bits of floats
     that are not negative are ordered as the floats are."""
-    speed, pool, count, _ = said
+    speed, pool, count, _ = contents
     infinite, wrong = np.int64(0x7FF0000000000000), 0
     for i in range(begin, end):
         wrong += (speed[i] < 0 or speed[i] >= infinite) and speed[i] != np.int64(-0x8000000000000000)
@@ -185,23 +185,23 @@ def _job_end(whole, job, begin, end, like):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(parallel=True, cache=True)
-def _walk_blocks(whole, said, limits, found):  # type: ignore[no-untyped-def]
+def _walk_blocks(whole, contents, limits, found):  # type: ignore[no-untyped-def]
     """Groups of each block; -1: look otherwise."""
     cuts, pools = limits
     known = np.zeros(len(cuts) - 1, dtype=np.int64)
     for block in numba.prange(len(cuts) - 1):
-        known[block] = _walk_block(whole, said, (cuts[block], cuts[block + 1], pools), found)
+        known[block] = _walk_block(whole, contents, (cuts[block], cuts[block + 1], pools), found)
     return known
 
 
 @numba.njit(cache=True)
-def _walk_block(whole, said, limits, found):  # type: ignore[no-untyped-def]
+def _walk_block(whole, contents, limits, found):  # type: ignore[no-untyped-def]
     """Walk over the jobs of some columns: where they begin, their group within the block, and one after the other from
     the place of the block's first job those that show its groups, with their codes. Groups known; -1: look otherwise.
     """
     owner, _ = whole
     begin, end, pools = limits
-    first, member, shown, code = found
+    first, member, representatives, code = found
     if begin == end:
         return 0
     base, past = owner[begin], owner[end - 1]
@@ -217,20 +217,20 @@ def _walk_block(whole, said, limits, found):  # type: ignore[no-untyped-def]
         if last == begin:
             return -1
         first[job], first[job + 1] = begin, last
-        mine = _code(said, job, begin, last)
+        mine = _code(contents, job, begin, last)
         slot = mine & mask
         while table[slot] >= 0:
             twin = base + table[slot]
             if code[twin] == mine:
-                if _same(said, first, job, shown[twin]):
+                if _same(contents, first, job, representatives[twin]):
                     break
                 in_vain += 1
             slot = (slot + _ONE) & mask
         if table[slot] < 0:
-            if not _job_is_sound(said, begin, last, pools) or in_vain > _FAILED_COMPARISONS * jobs:
+            if not _job_is_sound(contents, begin, last, pools) or in_vain > _FAILED_COMPARISONS * jobs:
                 return -1
             table[slot] = groups
-            shown[base + groups], code[base + groups] = job, mine
+            representatives[base + groups], code[base + groups] = job, mine
             groups += 1
         member[job] = table[slot]
         like, begin = last - begin, last
@@ -238,10 +238,10 @@ def _walk_block(whole, said, limits, found):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _number_groups(said, cut, owner, found):  # type: ignore[no-untyped-def]
+def _number_groups(contents, cut, owner, found):  # type: ignore[no-untyped-def]
     """Number the groups of all blocks in order of first sight: the number of each, and the jobs that show them."""
     cuts, known = cut
-    first, shown, code = found
+    first, representatives, code = found
     total, slots = known.sum(), 64
     while slots < 2 * total:
         slots *= 2
@@ -253,12 +253,14 @@ def _number_groups(said, cut, owner, found):  # type: ignore[no-untyped-def]
         for at in range(base, base + known[block]):
             slot = code[at] & mask
             while table[slot] >= 0:
-                if codes[table[slot]] == code[at] and _same(said, first, shown[at], representative[table[slot]]):
+                if codes[table[slot]] == code[at] and _same(
+                    contents, first, representatives[at], representative[table[slot]]
+                ):
                     break
                 slot = (slot + _ONE) & mask
             if table[slot] < 0:
                 table[slot] = groups
-                representative[groups], codes[groups] = shown[at], code[at]
+                representative[groups], codes[groups] = representatives[at], code[at]
                 groups += 1
             number[at] = table[slot]
     return number, representative[:groups].copy()

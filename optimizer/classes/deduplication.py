@@ -122,8 +122,8 @@ def distinct_jobs_if_sound(problem: Problem, job_fields: Sequence[str]) -> Disti
     and `distinct_jobs` after that. Arrays of columns and uses hold together where the answer is not None.
     """
     columns, jobs = problem.columns, problem.jobs
-    told = (columns.steps_per_s, columns.use_column, columns.use_pool, columns.use_count)
-    if len(columns) < max(_COMPILED_FROM, 1) or any(len(array) != len(columns) for array in told):
+    arrays = (columns.steps_per_s, columns.use_column, columns.use_pool, columns.use_count)
+    if len(columns) < max(_COMPILED_FROM, 1) or any(len(array) != len(columns) for array in arrays):
         return None
     if any(len(getattr(jobs, name)) != len(jobs) for name in job_fields):
         return None

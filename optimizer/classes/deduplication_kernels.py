@@ -26,15 +26,21 @@ def group_equal_jobs(
     `use_first` is empty where every column has one use.
     """
     n = len(first) - 1
-    said = (first, use_first, as_bits(columns.steps_per_s), columns.use_pool, as_bits(columns.use_count), key)
+    contents = (first, use_first, as_bits(columns.steps_per_s), columns.use_pool, as_bits(columns.use_count), key)
     blocks = min(max(n // _BLOCK_JOBS, 1), _BLOCKS)
     step = -(-n // blocks) if n else 1
     slots = 1 << (2 * step - 1).bit_length()
     with limited_threads(len(columns)):
-        code, member, shown = np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-        known = _group_blocks(said, step, np.full((blocks, slots), -1, dtype=np.int32), (code, member, shown))
+        code, member, representatives = (
+            np.empty(n, dtype=np.uint64),
+            np.empty(n, dtype=np.int64),
+            np.empty(n, dtype=np.int64),
+        )
+        known = _group_blocks(
+            contents, step, np.full((blocks, slots), -1, dtype=np.int32), (code, member, representatives)
+        )
         if known.min() >= 0:
-            representative, clash = _merge(said, step, known, (code, member, shown))
+            representative, clash = _merge(contents, step, known, (code, member, representatives))
             if not clash:
                 return member, representative
     return np.arange(n), np.arange(n)  # two hashes clash: nothing is put together
@@ -78,9 +84,9 @@ def _offsets(owner, first):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always")
-def _code(said, job):  # type: ignore[no-untyped-def]
+def _code(contents, job):  # type: ignore[no-untyped-def]
     """All that a job says, in 64 bits: a sum of mixed words, which does not wait for the word before."""
-    first, use_first, speed, pool, count, key = said
+    first, use_first, speed, pool, count, key = contents
     begin, end = first[job], first[job + 1]
     state = np.uint64(end - begin)
     if len(use_first) == 0:
@@ -100,9 +106,9 @@ def _code(said, job):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(inline="always")
-def _same(said, job, twin):  # type: ignore[no-untyped-def]
+def _same(contents, job, twin):  # type: ignore[no-untyped-def]
     """Whether a job says what another one says."""
-    first, use_first, speed, pool, count, key = said
+    first, use_first, speed, pool, count, key = contents
     begin, other, columns = first[job], first[twin], first[job + 1] - first[job]
     if columns != first[twin + 1] - first[twin]:
         return False
@@ -127,27 +133,27 @@ def _same(said, job, twin):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(parallel=True, cache=True)
-def _group_blocks(said, step, table, found):  # type: ignore[no-untyped-def]
+def _group_blocks(contents, step, table, found):  # type: ignore[no-untyped-def]
     """Group each block's jobs by hash tables with linear probing: their code, their group within the block, and one
     after the other from the block's first place the jobs that show its groups. Returns groups per block; -1: a clash.
     """
-    code, member, shown = found
+    code, member, representatives = found
     jobs, mask = len(code), np.uint64(table.shape[1] - 1)
     known = np.zeros(len(table), dtype=np.int64)
     for block in numba.prange(len(table)):
         begin, groups = block * step, 0
         for job in range(begin, min(jobs, begin + step)):
-            code[job] = _code(said, job)
+            code[job] = _code(contents, job)
             slot = code[job] & mask
-            while table[block, slot] >= 0 and code[shown[begin + table[block, slot]]] != code[job]:
+            while table[block, slot] >= 0 and code[representatives[begin + table[block, slot]]] != code[job]:
                 slot = (slot + np.uint64(1)) & mask
             group = table[block, slot]
             if group < 0:
                 table[block, slot] = groups
-                shown[begin + groups] = job
+                representatives[begin + groups] = job
                 member[job] = groups
                 groups += 1
-            elif _same(said, job, shown[begin + group]):
+            elif _same(contents, job, representatives[begin + group]):
                 member[job] = group
             else:
                 groups = -1
@@ -157,9 +163,9 @@ def _group_blocks(said, step, table, found):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _merge(said, step, known, found):  # type: ignore[no-untyped-def]
+def _merge(contents, step, known, found):  # type: ignore[no-untyped-def]
     """Number the groups of all blocks in order of first sight; members follow. Also tells whether hashes clash."""
-    code, member, shown = found
+    code, member, representatives = found
     slots, total = 1024, known.sum()
     while slots < 2 * total:
         slots *= 2
@@ -169,7 +175,7 @@ def _merge(said, step, known, found):  # type: ignore[no-untyped-def]
     groups = 0
     for block in range(len(known)):
         for place in range(block * step, block * step + known[block]):
-            job = shown[place]
+            job = representatives[place]
             slot = code[job] & mask
             while table[slot] >= 0 and code[representative[table[slot]]] != code[job]:
                 slot = (slot + np.uint64(1)) & mask
@@ -177,7 +183,7 @@ def _merge(said, step, known, found):  # type: ignore[no-untyped-def]
                 table[slot] = groups
                 representative[groups] = job
                 groups += 1
-            elif not _same(said, job, representative[table[slot]]):
+            elif not _same(contents, job, representative[table[slot]]):
                 return representative, True
             number[place] = table[slot]
     for job in range(len(code)):

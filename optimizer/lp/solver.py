@@ -182,7 +182,7 @@ def _can_add(class_problem: ClassProblem, objective: Objective, kept: FloatArray
     """A class that is not full has a column that uses nothing scarce."""
     taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
     best = max_by(class_problem.owner(), objective.worth, class_problem.classes)
-    hungry = kept < best * (1 - FULL)
+    below_best = kept < best * (1 - FULL)
     if isinstance(objective, NashWelfare):
-        hungry &= objective.weight == 0  # the others have taken what is free already
-    return bool(np.any(hungry[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))
+        below_best &= objective.weight == 0  # the others have taken what is free already
+    return bool(np.any(below_best[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))

@@ -66,16 +66,16 @@ def configure_entities(entities: Entities, terms: Mapping[str, EntityTerms], bel
     columns = [whole.weight.tolist(), whole.parent.tolist(), whole.guaranteed.tolist(), whole.limit.tolist()]
     weight, parent, guaranteed, limit = columns
     borrows, fifo = whole.borrows.tolist(), whole.fifo.tolist()
-    for name, said in terms.items():
+    for name, given in terms.items():
         row = rows.setdefault(name, len(names))
         if row == len(names):
             names.append(name)
             for values, default in zip((*columns, borrows, fifo), (1.0, -1, 0.0, 1.0, True, False), strict=True):
                 values.append(default)
             parent[row] = rows[below[name]] if name in below else -1
-        weight[row] = _given_or(said.weight, weight[row])
-        guaranteed[row], limit[row] = _given_or(said.guaranteed, guaranteed[row]), _given_or(said.limit, limit[row])
-        borrows[row], fifo[row] = _given_or(said.borrows, borrows[row]), _given_or(said.fifo, fifo[row])
+        weight[row] = _given_or(given.weight, weight[row])
+        guaranteed[row], limit[row] = _given_or(given.guaranteed, guaranteed[row]), _given_or(given.limit, limit[row])
+        borrows[row], fifo[row] = _given_or(given.borrows, borrows[row]), _given_or(given.fifo, fifo[row])
     return Entities(
         tuple(names),
         np.array(weight, float),
@@ -87,8 +87,8 @@ def configure_entities(entities: Entities, terms: Mapping[str, EntityTerms], bel
     )
 
 
-def _given_or(said: _T | None, default: _T) -> _T:
-    return default if said is None else said
+def _given_or(given: _T | None, default: _T) -> _T:
+    return default if given is None else given
 
 
 @dataclass(frozen=True, slots=True, eq=False)

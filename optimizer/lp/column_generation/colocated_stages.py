@@ -179,5 +179,5 @@ def _utility(
 def _can_add(class_problem: ClassProblem, objective: MaxMin, kept: FloatArray, prices: FloatArray) -> bool:
     """A class that is not full has a column that uses nothing scarce."""
     taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
-    hungry = kept < max_by(class_problem.owner(), objective.worth, class_problem.classes) * (1 - FULL)
-    return bool(np.any(hungry[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))
+    below_best = kept < max_by(class_problem.owner(), objective.worth, class_problem.classes) * (1 - FULL)
+    return bool(np.any(below_best[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))

@@ -69,9 +69,9 @@ def colocation_blocks(problem: Problem, classes: AggregatedProblem, keep: BoolAr
     pairs, class_of = problem.pairs, classes.classes
     own = pool_columns(problem.columns, keep)
     job = problem.columns.job[own.column]
-    spoken = (class_of.representative[class_of.member[job]] == job) & (pairs.kind[job] >= 0)
-    member, column = class_of.member[job[spoken]], class_of.class_column[own.column[spoken]]
-    pool, count, kind = own.pool[spoken], own.count[spoken], pairs.kind[job[spoken]]
+    represents = (class_of.representative[class_of.member[job]] == job) & (pairs.kind[job] >= 0)
+    member, column = class_of.member[job[represents]], class_of.class_column[own.column[represents]]
+    pool, count, kind = own.pool[represents], own.count[represents], pairs.kind[job[represents]]
     several = class_of.size[member] > 1
     blocks = []
     for where, size in np.unique(np.stack((pool.astype(np.float64), count), axis=1), axis=0):

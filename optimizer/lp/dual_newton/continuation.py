@@ -95,7 +95,7 @@ class ContinuationPath:
     fits: float = NEAR
     trail: list[DualEvaluation] = field(default_factory=list)
 
-    def look(self, point: DualPoint) -> DualEvaluation:
+    def evaluate(self, point: DualPoint) -> DualEvaluation:
         """One pass."""
         self.work.spend(self.part)
         return evaluate_dual(self.engine, self.task, point)
@@ -118,7 +118,7 @@ def objective_scale(task: DualTask, evaluated: DualEvaluation) -> float:
 
 def follow_path(path: ContinuationPath, start: DualPoint) -> DualEvaluation:
     """Lead the prices from a point to where the path's judge, or its limits, say enough."""
-    evaluated = path.look(start)
+    evaluated = path.evaluate(start)
     fitting: DualEvaluation | None = None
     factor = _FACTOR
     while True:
@@ -135,14 +135,14 @@ def follow_path(path: ContinuationPath, start: DualPoint) -> DualEvaluation:
         elif fitting is None:
             if evaluated.at.softness > _SOFTEST:
                 return evaluated
-            evaluated = path.look(replace(evaluated.at, softness=5.0 * evaluated.at.softness))
+            evaluated = path.evaluate(replace(evaluated.at, softness=5.0 * evaluated.at.softness))
             continue
         else:
             factor = float(np.sqrt(factor))
             if factor > _TIMIDEST:
                 return fitting
             fitting, _ = _fit(path, fitting, _CLOSE)
-        evaluated = path.look(_at_smaller_softness(path, fitting, factor))
+        evaluated = path.evaluate(_at_smaller_softness(path, fitting, factor))
 
 
 def _fit(
@@ -172,7 +172,7 @@ def _stepped(path: ContinuationPath, evaluated: DualEvaluation, trust: float) ->
     for attempt in range(_SHORTER):
         step = newton_direction(path.task, path.limit, evaluated, 0.0, trust)
         point = apply_step(path.task, path.limit, evaluated, step, evaluated.at.softness)
-        tried = path.look(point)
+        tried = path.evaluate(point)
         now = merit_function(path.task, path.limit, tried)
         wanted = before + 1e-4 * expected_decrease(path.task, path.limit, evaluated, point)
         reach = step_length(evaluated, step)

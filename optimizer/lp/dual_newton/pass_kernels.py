@@ -266,5 +266,5 @@ def run_points(supply: PassArrays, goals: PassGoals, points: PassPoints, out: Fl
 @numba.njit(cache=True)
 def _at_points(supply, goals, points, out, x):  # type: ignore[no-untyped-def]
     for k in range(len(points.times)):
-        asked = PassGoals(goals.kind, goals.worth, goals.value, goals.goal * points.times[k], goals.rise)
-        _block(supply, asked, points.prices[k], points.softness[k], (0, len(supply.size)), out[k], x[k])
+        goals_there = PassGoals(goals.kind, goals.worth, goals.value, goals.goal * points.times[k], goals.rise)
+        _block(supply, goals_there, points.prices[k], points.softness[k], (0, len(supply.size)), out[k], x[k])

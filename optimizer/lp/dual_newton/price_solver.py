@@ -207,7 +207,7 @@ def _try_mixture_prices(task: DualTask, record: Incumbent, path: ContinuationPat
         point = suggest_point(task, path.trail, record.expected)
         if point is None or path.work.left <= 0:
             return
-        evaluated = path.look(point)
+        evaluated = path.evaluate(point)
         path.trail.append(evaluated)
         if record.judge(evaluated):
             return

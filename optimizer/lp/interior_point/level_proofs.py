@@ -242,8 +242,8 @@ class LevelProof:
             from optimizer.lp.interior_point import interior_kernels
 
             hull, income = (self.problem.size, self.hulls.worth, self.hulls.cost), self.income * (1 + ROUNDING)
-            told = (lines.slope, lines.cap, lines.floor)
-            return float(interior_kernels.cheapest_level(hull, income, told, (low, high), (close, _MOST_STEPS)))
+            capped_lines = (lines.slope, lines.cap, lines.floor)
+            return float(interior_kernels.cheapest_level(hull, income, capped_lines, (low, high), (close, _MOST_STEPS)))
         above, below = self.excess(targets.at(high)[0]), self.excess(targets.at(low)[0])
         if above <= 0:
             return high

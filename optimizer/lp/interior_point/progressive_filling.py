@@ -146,7 +146,7 @@ class _FillingRun:
         self._kept = np.zeros(class_problem.classes)
         self._cap = np.maximum.reduceat(worth, class_problem.first[:-1]) if class_problem.classes else np.zeros(0)
         self._settled = np.zeros(class_problem.classes, dtype=bool)
-        self._gone = np.zeros(class_problem.rows, dtype=bool)
+        self._scarce_rows = np.zeros(class_problem.rows, dtype=bool)
         self._prices = np.zeros(class_problem.rows)
         self._levels: list[FilledLevel] = []
         self._status, self._work = Status.OPTIMAL, 0
@@ -167,7 +167,7 @@ class _FillingRun:
         if z >= saturation and saturation < targets.highest:  # it is the turn of somebody who finds everything used up
             prices = np.zeros(self._problem.rows)
         paid = prices * self._problem.capacity  # what is next to nothing of what was not scarce before is rounding
-        scarce = self._gone | (paid > _SCARCE * float(paid[~self._gone].sum()))
+        scarce = self._scarce_rows | (paid > _SCARCE * float(paid[~self._scarce_rows].sum()))
         fresh = np.where(scarce, prices, 0.0)
         prices, bound = self._proved(fresh, targets, z)
         level = FilledLevel(tier, active, self._kept, self._cap, self._settled, targets, prices, z, bound)
@@ -248,8 +248,8 @@ class _FillingRun:
         capacity = self._problem.capacity
         empty = self._residual.empty & (capacity > 0)
         fence = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=empty) / max(int(empty.sum()), 1)
-        hidden = np.where(empty & ~self._gone, fence, 0.0)
-        for base in (prices, np.where(self._gone, 0.0, prices)):
+        hidden = np.where(empty & ~self._scarce_rows, fence, 0.0)
+        for base in (prices, np.where(self._scarce_rows, 0.0, prices)):
             yield base, hidden + np.where(hidden > 0, 0.0, self._prices)
             if empty.any():
                 yield base + fence * (_FENCE * worth), np.where(hidden > 0, 0.0, self._prices)
@@ -260,10 +260,10 @@ class _FillingRun:
         self._kept = np.where(self._settled, self._kept, np.maximum(target, self._kept))
         if level.prices.any():
             latest = level.prices / float(level.prices @ self._problem.capacity)
-            forgotten = self._gone & (level.prices == 0)
+            forgotten = self._scarce_rows & (level.prices == 0)
             self._prices = latest + (10 * self._prices if forgotten.any() else 0.0)
-        self._gone = self._gone | (level.prices > 0)
-        free = self._residual.free_of(self._gone)
+        self._scarce_rows = self._scarce_rows | (level.prices > 0)
+        free = self._residual.free_of(self._scarce_rows)
         live = np.maximum.reduceat(np.where(free, self._worth, 0.0), self._problem.first[:-1])
         settling = level.active & (self._kept >= np.minimum(live, self._cap) * (1 - FULL))
         cap = np.where(settling | self._settled, self._kept, np.maximum(np.minimum(self._cap, live), self._kept))
