@@ -80,7 +80,7 @@ class Books:
             return
         accelerator = self.pools[placement.pool_id].shape.accelerator
         parts = tuple(len(part.devices) for part in placement.parts)
-        most = self.truth.fastest(self.kinds[event.job_id], accelerator, parts) * (event.at - begun_at)
+        most = self.truth.highest_speed(self.kinds[event.job_id], accelerator, parts) * (event.at - begun_at)
         if event.steps - before > most * (1 + 1e-9) + 1e-6:
             self.too_fast.append(f"job {event.job_id} made {event.steps - before} steps where {most} are possible")
         self.counter[event.job_id] = event.steps
