@@ -160,7 +160,7 @@ def any_scenario(seed: int) -> Scenario:
         rules=replace(scenario.rules, delay_usd_per_h=random.choice((0.0, 500.0, 500.0)), rent_keep_s=30.0),
         world=replace(scenario.world, speed_noise=0.0, report_s=10.0),
         faults=replace(scenario.faults, attempt_slow_every_s=200.0, attempt_slow_s=30.0, attempt_slow_pace=0.3),
-        mishaps=RandomFailures(0.1, 100.0, 0.1, 3, 1),
+        random_failures=RandomFailures(0.1, 100.0, 0.1, 3, 1),
     )  # fmt: skip
 
 
