@@ -156,8 +156,8 @@ def _misled(scenario: Scenario, seed: int) -> Scenario:
     truth = scenario.truth
     wrong = {key: random.lognormvariate(0.0, _NOISE) for key in truth.speeds}
     speeds = {key: speed * wrong[key] for key, speed in truth.speeds.items()}
-    spread = {key: speed * wrong.get(key, 1.0) for key, speed in truth.spread.items()}
-    return replace(scenario, truth=replace(truth, speeds=speeds, spread=spread))
+    spread = {key: speed * wrong.get(key, 1.0) for key, speed in truth.multi_machine_speeds.items()}
+    return replace(scenario, truth=replace(truth, speeds=speeds, multi_machine_speeds=spread))
 
 
 def _blind(scenario: Scenario) -> Scenario:

@@ -60,8 +60,8 @@ class MakespanOfPairs(GavelPolicy):
                 if a[1] != b[1] or min(alone[a], alone[b]) <= 0:
                     continue
                 # A table may say that company makes a job faster; it is held to be as fast as alone.
-                one = self.truth.beside(a[0], b[0], accelerator, a[1]) / alone[a]
-                two = self.truth.beside(b[0], a[0], accelerator, a[1]) / alone[b]
+                one = self.truth.colocated_speed(a[0], b[0], accelerator, a[1]) / alone[a]
+                two = self.truth.colocated_speed(b[0], a[0], accelerator, a[1]) / alone[b]
                 if min(one, two) > 0:
                     listed.append((row_of[a], row_of[b], pool, min(one, 1.0), min(two, 1.0)))
         kind_of = np.array([row_of[kind] for kind in told])

@@ -72,7 +72,7 @@ class SpeedLaw(Protocol):
     statistical efficiency) in steps at the first batch size, as a staircase over the job's progress.
     """
 
-    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
+    def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
         """Returns the speed from `steps` on, with `parts` accelerators on each machine; 0 where the job cannot run."""
         ...
 
@@ -87,18 +87,18 @@ class GroundTruth:
     #: Speed of the first kind, co-located with the second on the same accelerators.
     pairs: Mapping[tuple[SpeedKey, Kind], float] = field(default_factory=dict)
     #: Speeds of gangs on several machines, where they differ from `speeds`, those on one machine.
-    spread: Mapping[SpeedKey, float] = field(default_factory=dict)
+    multi_machine_speeds: Mapping[SpeedKey, float] = field(default_factory=dict)
     #: Laws of kinds whose speed changes with progress; such kinds need no entry in `speeds`.
     laws: Mapping[Kind, SpeedLaw] = field(default_factory=dict)
     #: Part of its speed that a gang over several pools loses by communication, and a fork by averaging.
     mixing_loss: float = MIXING_LOSS
     averaging_loss: float = AVERAGING_LOSS
 
-    def beside(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
+    def colocated_speed(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
         """Returns the speed of a gang co-located with one of another kind; 0 where they cannot share accelerators."""
         return self.pairs.get((SpeedKey(kind, accelerator, count), other), 0.0)
 
-    def stretch(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float = 0.0) -> SpeedSegment:
+    def speed_segment(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float = 0.0) -> SpeedSegment:
         """Returns the speed of a gang with `parts` accelerators on each machine after `steps`, and how far it lasts.
 
         Raises:
@@ -106,16 +106,16 @@ class GroundTruth:
         """
         law = self.laws.get(kind)
         if law is not None:
-            return law.stretch(accelerator, parts, steps)
-        return SpeedSegment(self._tabled(kind, accelerator, sum(parts), len(parts)))
+            return law.speed_segment(accelerator, parts, steps)
+        return SpeedSegment(self._table_speed(kind, accelerator, sum(parts), len(parts)))
 
-    def stretch_over(self, kind: Kind, parts: Sequence[PoolPart], steps: float = 0.0) -> SpeedSegment:
+    def speed_segment_over(self, kind: Kind, parts: Sequence[PoolPart], steps: float = 0.0) -> SpeedSegment:
         """Returns the speed of an attempt over several pools, or of several gangs, after `steps`.
 
         The gangs of a fork make steps independently, shared between them by speed. One gang over several pools runs at
         the pace of its slowest worker.
         """
-        found = [self.stretch(kind, part.accelerator, part.machines, steps) for part in parts]
+        found = [self.speed_segment(kind, part.accelerator, part.machines, steps) for part in parts]
         until = min(each.until_steps for each in found)
         if all(part.gangs for part in parts):
             whole = sum(part.gangs * each.steps_per_s for part, each in zip(parts, found, strict=True))
@@ -128,29 +128,30 @@ class GroundTruth:
         Raises:
             ConfigError: nobody said how fast this kind runs there.
         """
-        return self.stretch(kind, accelerator, (count,)).steps_per_s
+        return self.speed_segment(kind, accelerator, (count,)).steps_per_s
 
-    def fastest(self, kind: Kind, accelerator: str, parts: tuple[int, ...]) -> float:
+    def highest_speed(self, kind: Kind, accelerator: str, parts: tuple[int, ...]) -> float:
         """Returns the highest speed that a gang of this kind has there at any progress."""
         best, steps = 0.0, 0.0
         while steps < inf:
-            speed, steps = self.stretch(kind, accelerator, parts, steps)
+            speed, steps = self.speed_segment(kind, accelerator, parts, steps)
             best = max(best, speed)
         return best
 
-    def takes_s(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float) -> float:
+    def run_time_s(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float) -> float:
         """Returns the run time of the first `steps`, without interruptions; inf where a gang makes no steps there."""
         seconds, behind = 0.0, 0.0
         while behind < steps:
-            speed, until = self.stretch(kind, accelerator, parts, behind)
+            speed, until = self.speed_segment(kind, accelerator, parts, behind)
             if speed <= 0:
                 return inf
             seconds += (min(until, steps) - behind) / speed
             behind = until
         return seconds
 
-    def _tabled(self, kind: Kind, accelerator: str, count: int, machines: int) -> float:
-        for table in (self.spread, self.speeds) if machines > 1 and self.spread else (self.speeds,):
+    def _table_speed(self, kind: Kind, accelerator: str, count: int, machines: int) -> float:
+        on_several = machines > 1 and self.multi_machine_speeds
+        for table in (self.multi_machine_speeds, self.speeds) if on_several else (self.speeds,):
             for key in _lookup_keys(kind, accelerator, count):
                 speed = table.get(key)
                 if speed is not None:

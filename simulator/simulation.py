@@ -254,7 +254,7 @@ class _SpeedOracle:
             if key not in self._told:
                 self._told.add(key)
                 parts = tuple(split_gang(count, request.nodes, self._fleet[accelerator]))
-                steps_per_s = self._truth.stretch(request.kind, accelerator, parts).steps_per_s
+                steps_per_s = self._truth.speed_segment(request.kind, accelerator, parts).steps_per_s
                 events.append(ThroughputMeasured(at, request.kind, accelerator, count, steps_per_s))
         return events
 

@@ -220,7 +220,7 @@ class SimulatedWorld:
         accelerator = self.machines.pools[node.pool_id].pool.shape.accelerator
         for one, other in ((attempt, partner), (partner, attempt)):
             kind, beside = one.job.plan.request.kind, other.job.plan.request.kind
-            self.attempts.set_rate(now, one, self._truth.beside(kind, beside, accelerator, len(devices)))
+            self.attempts.set_rate(now, one, self._truth.colocated_speed(kind, beside, accelerator, len(devices)))
 
     def _speed_curve_of(self, job: JobProgress, command: Start) -> SpeedCurve:
         placement, kind = command.placement, job.plan.request.kind
@@ -230,16 +230,16 @@ class SimulatedWorld:
 
         over = self._spread_parts(job.plan.request, placement) if job.plan.request.spreads else ()
         if over:
-            return lambda steps: _scaled_segment(self._truth.stretch_over(kind, over, steps), noise)
+            return lambda steps: _scaled_segment(self._truth.speed_segment_over(kind, over, steps), noise)
         if kind in self._truth.laws:
 
             def law(steps: float) -> SpeedSegment:
-                return _scaled_segment(self._truth.stretch(kind, accelerator, parts, steps), noise)
+                return _scaled_segment(self._truth.speed_segment(kind, accelerator, parts, steps), noise)
 
             return law
         known = self._tabled.get((kind, accelerator, parts))
         if known is None:
-            steady = self._truth.stretch(kind, accelerator, parts)
+            steady = self._truth.speed_segment(kind, accelerator, parts)
             known = self._tabled[kind, accelerator, parts] = lambda _: steady
         if noise == 1.0:
             return known
@@ -388,8 +388,8 @@ class SimulatedWorld:
         return (AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, signal=SIGTERM, steps=steps),)
 
 
-def _scaled_segment(stretch: SpeedSegment, noise: float) -> SpeedSegment:
-    return stretch if noise == 1.0 else SpeedSegment(stretch.steps_per_s * noise, stretch.until_steps)
+def _scaled_segment(speed_segment: SpeedSegment, noise: float) -> SpeedSegment:
+    return speed_segment if noise == 1.0 else SpeedSegment(speed_segment.steps_per_s * noise, speed_segment.until_steps)
 
 
 def _ignore_command(_: float, command: Command) -> None:

@@ -47,7 +47,7 @@ class GoodputLaw:
             self._batches = _geometric_batches(batch, batch if most is None else most)
         self._best: dict[tuple[str, tuple[int, ...], int], float] = {}
 
-    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
+    def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
         """From `steps` on, until the epoch ends."""
         work, epochs = self._application.learning.work, self._application.epochs
         epoch = min(max(bisect_right(work, steps) - 1, 0), epochs - 1)

@@ -86,7 +86,7 @@ class JobBaselines:
             if demand.accelerator in (here, ANY_ACCELERATOR) and count <= self._capacity[pool]
         }
         parts = (tuple(split_gang(count, request.nodes, self._machine_size[pool])) for count in sorted(counts))
-        return max((self._truth.fastest(request.kind, here, each) for each in parts), default=0.0)
+        return max((self._truth.highest_speed(request.kind, here, each) for each in parts), default=0.0)
 
     # -- of one job
 

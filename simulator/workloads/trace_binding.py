@@ -159,7 +159,7 @@ class TraceBinding:
         speeds: dict[str, float] = {}
         for accelerator in self._accepted(row):
             paces = (
-                self._laws.of[kind].stretch(accelerator, self.parts(accelerator, size, row.nodes), 0.0)
+                self._laws.of[kind].speed_segment(accelerator, self.parts(accelerator, size, row.nodes), 0.0)
                 for size in row.sizes or (row.gang,)
             )
             speeds[accelerator] = max(pace.steps_per_s for pace in paces)

@@ -146,7 +146,7 @@ def _cluster_load(
         kind, demands = job.request.kind, job.request.demands
         durations.append(
             min(
-                truth.takes_s(kind, each.accelerator, placing.parts(each.accelerator, each.count), job.steps)
+                truth.run_time_s(kind, each.accelerator, placing.parts(each.accelerator, each.count), job.steps)
                 for each in demands
             )
         )

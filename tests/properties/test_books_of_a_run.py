@@ -80,7 +80,7 @@ class Books:
             return
         accelerator = self.pools[placement.pool_id].shape.accelerator
         parts = tuple(len(part.devices) for part in placement.parts)
-        most = self.truth.fastest(self.kinds[event.job_id], accelerator, parts) * (event.at - begun_at)
+        most = self.truth.highest_speed(self.kinds[event.job_id], accelerator, parts) * (event.at - begun_at)
         if event.steps - before > most * (1 + 1e-9) + 1e-6:
             self.too_fast.append(f"job {event.job_id} made {event.steps - before} steps where {most} are possible")
         self.counter[event.job_id] = event.steps
@@ -160,7 +160,7 @@ def any_scenario(seed: int) -> Scenario:
         rules=replace(scenario.rules, delay_usd_per_h=random.choice((0.0, 500.0, 500.0)), rent_keep_s=30.0),
         world=replace(scenario.world, speed_noise=0.0, report_s=10.0),
         faults=replace(scenario.faults, attempt_slow_every_s=200.0, attempt_slow_s=30.0, attempt_slow_pace=0.3),
-        mishaps=RandomFailures(0.1, 100.0, 0.1, 3, 1),
+        random_failures=RandomFailures(0.1, 100.0, 0.1, 3, 1),
     )  # fmt: skip
 
 

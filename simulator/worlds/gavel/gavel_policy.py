@@ -128,6 +128,6 @@ def _gavel_proposal(problem: GavelProblem, allocation: GavelAllocation, memory: 
 class PairSpeeds(Protocol):
     """Speeds of two jobs on the same accelerators (`simulator.ground_truth.GroundTruth`)."""
 
-    def beside(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
+    def colocated_speed(self, kind: Kind, other: Kind, accelerator: str, count: int) -> float:
         """Returns the speed of the first kind co-located with the second; 0 where they cannot share accelerators."""
         ...

@@ -332,7 +332,10 @@ class GavelRounds:
                 continue
             one, two = other.request.kind, job.request.kind
             runs = np.array(
-                [speeds.beside(one, two, a, count) > 0 and speeds.beside(two, one, a, count) > 0 for a in accelerators]
+                [
+                    speeds.colocated_speed(one, two, a, count) > 0 and speeds.colocated_speed(two, one, a, count) > 0
+                    for a in accelerators
+                ]
             )
             pairs.append(NewServiceRow(other_id, job.job_id, count, runs))
         return pairs

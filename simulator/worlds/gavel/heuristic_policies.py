@@ -112,7 +112,7 @@ class GavelGandiva(GavelPolicy):
         kept = 0.0
         for a, b in ((one, two), (two, one)):
             for type_, accelerator in enumerate(names):
-                speed = self.pairs.beside(problem.kind[a], problem.kind[b], accelerator, int(problem.count[a]))
+                speed = self.pairs.colocated_speed(problem.kind[a], problem.kind[b], accelerator, int(problem.count[a]))
                 if speed <= 0:
                     return False
                 kept += speed / problem.speed[a, type_]
@@ -260,7 +260,7 @@ class GavelFifoPacked(GavelPolicy):
     def _together(self, problem: GavelProblem, one: int, two: int, type_: int, accelerator: str) -> float:
         """Sum of what both keep of their own speed there."""
         kept = (
-            self.pairs.beside(problem.kind[a], problem.kind[b], accelerator, int(problem.count[a]))
+            self.pairs.colocated_speed(problem.kind[a], problem.kind[b], accelerator, int(problem.count[a]))
             / problem.speed[a, type_]
             for a, b in ((one, two), (two, one))
             if problem.speed[a, type_] > 0

@@ -139,7 +139,7 @@ def units_with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds
     def pair_speeds(a: int, b: int) -> list[float]:
         key = problem.kind[a], problem.kind[b], int(problem.count[a])
         if key not in known:
-            known[key] = [pairs.beside(problem.kind[a], problem.kind[b], name, key[2]) for name in names]
+            known[key] = [pairs.colocated_speed(problem.kind[a], problem.kind[b], name, key[2]) for name in names]
         return known[key]
 
     one = np.array([pair_speeds(a, b) for a, b in couples], np.float32).astype(float)

@@ -141,7 +141,7 @@ class TrainingLaw:
 
     trainings: Mapping[str, PolluxTraining]
 
-    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
+    def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
         """From `steps` on, until the epoch ends."""
         training = self.trainings[accelerator]
         marks, after = training.application.learning.work, training.epoch(steps) + 1

@@ -23,9 +23,9 @@ def test_each_member_of_a_pair_has_its_own_speed(tmp_path: Path) -> None:
     """What stands under a job says first how fast that job is; gangs of other sizes do not pair."""
     path = _table(tmp_path, {"null": 2.0, B: [1.5, 3.0], "('other', 2)": [9.0, 9.0]})
     truth = GroundTruth(read_throughput_table(path), pairs=read_pair_speeds(path, ["v100"]))
-    assert truth.beside(Kind("net"), Kind("other"), "v100", 1) == 1.5
-    assert truth.beside(Kind("other"), Kind("net"), "v100", 1) == 3.0
-    assert truth.beside(Kind("net"), Kind("net"), "v100", 1) == 0.0
+    assert truth.colocated_speed(Kind("net"), Kind("other"), "v100", 1) == 1.5
+    assert truth.colocated_speed(Kind("other"), Kind("net"), "v100", 1) == 3.0
+    assert truth.colocated_speed(Kind("net"), Kind("net"), "v100", 1) == 0.0
     assert truth.speeds[SpeedKey(Kind("net"), "v100", 1)] == 2.0
     assert read_pair_speeds(path, ["k80"]) == {}
 

@@ -53,22 +53,22 @@ def test_the_speed_is_that_of_the_best_batch_of_the_epoch() -> None:
     app = _application()
     law = GoodputLaw(app)
     for epoch in (0, 5, 9):
-        speed, until = law.stretch("a100", (4,), 100.0 * epoch + 50.0)
+        speed, until = law.speed_segment("a100", (4,), 100.0 * epoch + 50.0)
         assert until == (100.0 * (epoch + 1) if epoch < 9 else float("inf"))
         for batch in (128, 512, 1024):
             split = split_batch(app, "a100", 4, batch)
             assert speed >= 0.98 * goodput(app, "a100", GangLayout((4,)), split, epoch)
-    early, late = (law.stretch("a100", (8,), steps).steps_per_s for steps in (0.0, 950.0))
-    fixed = GoodputLaw(app, batch=128).stretch("a100", (8,), 950.0).steps_per_s
+    early, late = (law.speed_segment("a100", (8,), steps).steps_per_s for steps in (0.0, 950.0))
+    fixed = GoodputLaw(app, batch=128).speed_segment("a100", (8,), 950.0).steps_per_s
     assert late > early
     assert late > fixed
-    assert law.stretch("v100", (1,), 0.0).steps_per_s == 0.0
+    assert law.speed_segment("v100", (1,), 0.0).steps_per_s == 0.0
 
 
 def test_a_spread_gang_is_slower_and_a_larger_one_never_proportional() -> None:
     """What a configuration is worth depends on type, count and placement."""
     law = GoodputLaw(_application())
-    one, packed, spread = (law.stretch("a100", parts, 500.0).steps_per_s for parts in ((1,), (4,), (2, 2)))
+    one, packed, spread = (law.speed_segment("a100", parts, 500.0).steps_per_s for parts in ((1,), (4,), (2, 2)))
     assert one < packed < 4 * one
     assert spread < packed
 
@@ -85,7 +85,7 @@ def test_an_adaptive_job_gains_from_its_own_batch(policy: str) -> None:
             [SimulatedJob(0.0, request, 1000.0)], Scenario((pool,), truth, PolicySpec(policy), RoundRules())
         )
         assert not result.violations
-        alone_s = sum(100.0 / law.stretch("a100", (4,), 100.0 * epoch).steps_per_s for epoch in range(10))
+        alone_s = sum(100.0 / law.speed_segment("a100", (4,), 100.0 * epoch).steps_per_s for epoch in range(10))
         assert result.last_ended_at == pytest.approx(10.0 + alone_s)
         ends.append(result.last_ended_at)
     assert ends[0] < ends[1]

@@ -50,7 +50,7 @@ def test_what_the_table_does_not_say_is_not_guessed(parts: tuple[int, ...], loca
     """Neither gangs nor samples outside of it."""
     with pytest.raises(OutsideProfileError):
         APPLICATION.on["a100"].law.times(GangLayout(parts), local)
-    assert GoodputLaw(APPLICATION).stretch("a100", (2,), 0.0).steps_per_s == 0.0
+    assert GoodputLaw(APPLICATION).speed_segment("a100", (2,), 0.0).steps_per_s == 0.0
 
 
 def test_a_step_is_worth_what_the_noise_scale_says() -> None:
@@ -66,14 +66,14 @@ def test_the_speed_follows_the_noise_and_the_bounds_of_the_batch() -> None:
     """Another from 1,000 steps on; the wider the choice, the faster."""
     free, bounded, fixed = GoodputLaw(APPLICATION), GoodputLaw(APPLICATION, 64, 128), GoodputLaw(APPLICATION, 64)
     for steps, until in ((0.0, 1000.0), (1000.0, inf)):
-        paces = [law.stretch("a100", (4,), steps) for law in (free, bounded, fixed)]
+        paces = [law.speed_segment("a100", (4,), steps) for law in (free, bounded, fixed)]
         assert [pace.until_steps for pace in paces] == [until] * 3
         # Batches are tried in steps, so the best of many may be missed by a little.
         assert paces[0].steps_per_s >= 0.97 * paces[1].steps_per_s
         assert paces[1].steps_per_s >= paces[2].steps_per_s > 0
-    early, late = (free.stretch("a100", (4,), steps).steps_per_s for steps in (0.0, 1000.0))
+    early, late = (free.speed_segment("a100", (4,), steps).steps_per_s for steps in (0.0, 1000.0))
     assert late > 1.5 * early
-    assert fixed.stretch("a100", (4,), 0.0).steps_per_s == pytest.approx(batch_gain(APPLICATION, 64, 0) / 0.14)
+    assert fixed.speed_segment("a100", (4,), 0.0).steps_per_s == pytest.approx(batch_gain(APPLICATION, 64, 0) / 0.14)
 
 
 def test_a_kind_stands_for_a_law_and_its_batches() -> None:
@@ -108,7 +108,7 @@ def test_the_run_time_of_a_job_sums_its_stretches() -> None:
     laws = goodput_laws({"net": GIVEN})
     kind = laws.kind_of("net", 64, None, "here")
     truth = GroundTruth({}, laws=laws.of)
-    early, late = (truth.stretch(kind, "a100", (4,), steps).steps_per_s for steps in (0.0, 1000.0))
-    assert truth.takes_s(kind, "a100", (4,), 3000.0) == pytest.approx(1000.0 / early + 2000.0 / late)
-    assert truth.takes_s(kind, "a100", (3,), 3000.0) == inf
-    assert truth.takes_s(Kind(kind), "a100", (4,), 0.0) == 0.0
+    early, late = (truth.speed_segment(kind, "a100", (4,), steps).steps_per_s for steps in (0.0, 1000.0))
+    assert truth.run_time_s(kind, "a100", (4,), 3000.0) == pytest.approx(1000.0 / early + 2000.0 / late)
+    assert truth.run_time_s(kind, "a100", (3,), 3000.0) == inf
+    assert truth.run_time_s(Kind(kind), "a100", (4,), 0.0) == 0.0

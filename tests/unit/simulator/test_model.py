@@ -26,13 +26,13 @@ KIND = Kind("k")
 class Growing:
     """A job whose goodput doubles when half of a thousand steps are behind it, and grows with its gang."""
 
-    def stretch(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
+    def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
         return SpeedSegment(1.0 * sum(parts), 500.0) if steps < 500.0 else SpeedSegment(2.0 * sum(parts))
 
 
 def test_a_spread_gang_has_a_speed_of_its_own(bench: Make, job: Make) -> None:
     """Two accelerators of one machine, and one of each of two: the second way is as slow as the table says."""
-    truth = GroundTruth({}, spread={SpeedKey(KIND, "a100", 2): 1.0})
+    truth = GroundTruth({}, multi_machine_speeds={SpeedKey(KIND, "a100", 2): 1.0})
     b = bench(truth=truth)
     b.submit(job(1, steps=100.0), job(2, steps=100.0))
     b.start(0.0, 1, 1, {"own-1": (0, 1)})
@@ -44,7 +44,7 @@ def test_a_spread_gang_has_a_speed_of_its_own(bench: Make, job: Make) -> None:
 
 def test_the_scheduler_is_told_the_speed_that_its_gang_will_have() -> None:
     """Spread over machines if it must be, however the oracle would love to see it together."""
-    truth = GroundTruth({SpeedKey(KIND, "a100"): 2.0}, spread={SpeedKey(KIND, "a100", 4): 3.0})
+    truth = GroundTruth({SpeedKey(KIND, "a100"): 2.0}, multi_machine_speeds={SpeedKey(KIND, "a100", 4): 3.0})
     pool = PoolModel(Pool(PoolId("p"), Shape("s", "a100", 2, 8.0, 2**30)), machines=2)
     told: list[float] = []
     request = JobRequest(JobId(1), KIND, demands=(Demand("a100", 4),), steps=30.0)

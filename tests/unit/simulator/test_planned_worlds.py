@@ -97,8 +97,8 @@ def test_gangs_are_parts_of_a_machine_or_whole_machines() -> None:
 def test_the_law_of_a_training_holds_until_the_epoch_ends() -> None:
     """And in the last one for ever."""
     law = TrainingLaw({"t4": AdaptivePolluxTraining(NET, "t4", 8)})
-    assert law.stretch("t4", (1,), 0.0).until_steps == 200.0
-    assert law.stretch("t4", (1,), 200.0).until_steps == float("inf")
+    assert law.speed_segment("t4", (1,), 0.0).until_steps == 200.0
+    assert law.speed_segment("t4", (1,), 200.0).until_steps == float("inf")
 
 
 # ------------------------------------------------------------------------------------------------ Pollux's world
