@@ -46,7 +46,7 @@ _PIECE_BYTES = 65_536
 
 @dataclass(slots=True)
 class LogCursor:
-    """Where reading stands: `offset` moves on with every piece that was handed out."""
+    """A position in a log: `offset` advances with every piece that was yielded."""
 
     job_id: int
     attempt: int | None
@@ -65,7 +65,7 @@ class LogCursor:
 
 
 async def read_log(transport: Transport, place: LogCursor) -> AsyncIterator[bytes]:
-    """What there is now, to its end.
+    """Yields the log up to its present end.
 
     The server may answer in parts. An answer shorter than a piece is the last one, so that a job that prints all the
     time is not read for ever.
@@ -85,11 +85,11 @@ async def read_log(transport: Transport, place: LogCursor) -> AsyncIterator[byte
 
 
 async def follow_attempt(transport: Transport, place: LogCursor) -> AsyncIterator[bytes]:
-    """The log of `place.attempt` as it grows, until that attempt has ended and all it printed was handed out."""
+    """Yields the log of `place.attempt` as it grows, until the attempt has ended and its whole output was yielded."""
     assert place.attempt is not None
     failures = 0
     while True:
-        # Asked before reading: what an ended attempt printed is all there when it is read afterwards.
+        # Checked before reading: the output of an attempt that has ended is complete when it is read afterwards.
         ended = await _has_ended(transport, place.job_id, place.attempt)
         before = place.offset
         try:
@@ -179,7 +179,7 @@ class Client:
     # ------------------------------------------------------------------------------------------------ submitting
 
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
-        """Submit one job. With the same key, the same job is answered, even by another client."""
+        """Submit one job. With the same key the server returns the same job, even to another client."""
         call = ApiCall("POST", f"{_API}/jobs", body=_mapping(spec), headers=_key(idempotency_key))
         return await self._body(SubmitResult, call)
 
@@ -191,7 +191,7 @@ class Client:
         )
 
     async def dry_run(self, spec: AnySpec) -> DryRun:
-        """What would happen to the job now. Nothing is stored."""
+        """Returns what would happen to the job now. Nothing is stored."""
         return await self._body(DryRun, ApiCall("POST", f"{_API}/jobs:dryrun", body=_mapping(spec)))
 
     # --------------------------------------------------------------------------------------------------- looking
@@ -205,7 +205,7 @@ class Client:
         active: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[JobView]:
-        """Jobs, newest first, fetched a page at a time; at most `limit`."""
+        """Yields jobs, newest first, fetched a page at a time; at most `limit`."""
         query = {"state": ",".join(states), "user": user or "", "project": project or ""}
         query = {name: value for name, value in query.items() if value}
         if active:
@@ -225,17 +225,17 @@ class Client:
         return await self._body(JobDetail, ApiCall("GET", f"{_API}/jobs/{job_id:d}"))
 
     async def attempts(self, job_id: int) -> list[AttemptView]:
-        """The job's attempts, oldest first."""
+        """Returns the job's attempts, oldest first."""
         return _attempts.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/jobs/{job_id:d}/attempts")))
 
     async def explain(self, job_id: int) -> Explanation:
-        """Every reason why the job is where it is."""
+        """Returns every reason for the job's state."""
         return await self._body(Explanation, ApiCall("GET", f"{_API}/jobs/{job_id:d}/explain"))
 
     async def logs(
         self, job_id: int, *, attempt: int | None = None, rank: int | None = None, offset: int = 0, follow: bool = False
     ) -> AsyncIterator[bytes]:
-        """What one rank (the first, if none is named) printed, from byte `offset` on, as raw pieces that end anywhere.
+        """Yields the output of one rank (default: the first) from byte `offset` on, as raw pieces that end anywhere.
 
         Without `attempt`: the newest one. `follow` goes on until the attempt ends, over lost connections, every byte
         once; without `attempt` it goes on with the next attempt, from its beginning, until the job ends. Raw bytes of
@@ -258,7 +258,7 @@ class Client:
             shown, place.offset = place.attempt, 0
 
     async def _next_attempt(self, job_id: int, *, after: int) -> int | None:
-        """The newest attempt once there is one beyond `after`; None if the job ends first."""
+        """Waits for an attempt after `after` and returns the newest; None if the job ends first."""
         while True:
             job = await self.job(job_id)
             newest = max((view.attempt for view in job.attempt_list), default=job.attempts)
@@ -271,7 +271,7 @@ class Client:
     # -------------------------------------------------------------------------------------------------- changing
 
     async def cancel(self, job_id: int) -> JobState:
-        """Ask for the job's end; the state that it is in now. Harmless if it has ended already."""
+        """Request the job's end; returns its present state. Harmless if the job has ended already."""
         return JobView.model_validate(await self._act(job_id, "cancel")).state
 
     async def hold(self, job_id: int) -> None:
@@ -290,7 +290,7 @@ class Client:
         await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"priority": priority}))
 
     async def rebudget(self, job_id: int, budget_usd: float) -> None:
-        """Let a job that has not ended cost so much in all; one held for its budget goes on if that is more."""
+        """Set the total budget of a job that has not ended; a job held for its budget goes on if it is larger."""
         await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"budget_usd": budget_usd}))
 
     # ------------------------------------------------------------------------------------------------ the cluster
@@ -299,7 +299,7 @@ class Client:
         return _nodes.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/nodes")))
 
     async def drain_node(self, node_id: str) -> None:
-        """Let the machine's jobs end or move away, and give it no new ones."""
+        """Let the machine's jobs end or move away, and start no new ones there."""
         await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain"))
 
     async def resume_node(self, node_id: str) -> None:
@@ -307,35 +307,35 @@ class Client:
         await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/resume"))
 
     async def prices(self, *, whole: bool = False) -> PriceList:
-        """The price of every pool at the last solve, and that solve's certificate.
+        """Returns the price of every pool at the last solve, and that solve's certificate.
 
         `whole`: with what whole gangs can reach at best, which takes the server some seconds.
         """
         return await self._body(PriceList, ApiCall("GET", f"{_API}/prices", query={"whole": "true"} if whole else {}))
 
     async def money(self, by: str = "project", *, month: str = "", project: str = "") -> MoneyReport:
-        """What was spent until now, summed by project, user, job, pool or month."""
+        """Returns the spending until now, by project, user, job, pool or month."""
         filters = {"by": by, "month": month, "project": project}
         query = {name: value for name, value in filters.items() if value}
         return await self._body(MoneyReport, ApiCall("GET", f"{_API}/money", query=query))
 
     async def state_facts(self, kind: str, facts: Mapping[str, Any], batch: float | None = None) -> FactsView:
-        """State facts of a kind of jobs (`walras.spec.job_groups.FactsSpec`); what is believed of it now."""
+        """State facts of a kind of jobs (`walras.spec.job_groups.FactsSpec`); returns the facts now in force."""
         body = {"kind": kind, "facts": dict(facts), "batch": batch}
         return await self._body(FactsView, ApiCall("POST", f"{_API}/facts", body=body))
 
     async def facts(self, kind: str | None = None) -> list[FactsView]:
-        """What the server knows of one kind of jobs besides its speed, or of all."""
+        """Returns the facts of one kind of jobs besides its speed, or of all kinds."""
         query = {} if kind is None else {"kind": kind}
         return _facts.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/facts", query=query)))
 
     async def revoke_pool(self, pool_id: str, notice_s: float) -> None:
-        """Have a provider take the pool's rented machines away after a notice, for drills (administrators)."""
+        """Have a provider revoke the pool's rented machines after a notice, for drills (administrators)."""
         body = {"pool_id": pool_id, "notice_s": notice_s}
         await self._transport.json(ApiCall("POST", f"{_API}/pools:revoke", body=body, repeatable=False))
 
     async def policy(self) -> PolicyView:
-        """The policy in force."""
+        """Returns the policy in force."""
         return await self._body(PolicyView, ApiCall("GET", f"{_API}/policy"))
 
     async def set_policy(self, policy: Mapping[str, Any], *, dry_run: bool = False) -> PolicyView:
@@ -346,12 +346,12 @@ class Client:
     async def create_token(
         self, user: str, role: str, projects: Sequence[str], *, expires_in_s: float | None = None
     ) -> TokenCreated:
-        """Make a token. The secret is in this answer and nowhere else, so a lost answer is not asked for again."""
+        """Make a token. Only this answer holds the secret, so the call is not repeated after a lost answer."""
         body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
         return await self._body(TokenCreated, ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False))
 
     async def health(self) -> Health:
-        """Whether the server is ready to serve."""
+        """Returns whether the server is ready, with its checks."""
         return await self._body(Health, ApiCall("GET", "/readyz"))
 
 

@@ -13,7 +13,7 @@ NodeId = NewType("NodeId", str)
 #: A pool: (machine shape, market, zone).
 PoolId = NewType("PoolId", str)
 
-#: Part of a billing step that is none: sums of floats.
+#: Part of a billing step below which it is rounding of floating-point sums.
 _BILLING_TOLERANCE = 1e-9
 
 
@@ -36,7 +36,7 @@ class Shape:
     accelerators: int
     cpus: float
     memory_bytes: int
-    #: Nominal speed of one accelerator against the others: the prior for a throughput nobody has measured yet.
+    #: Nominal speed of one accelerator against the others: the prior for a throughput that was not measured yet.
     nominal_speed: float = 1.0
     #: True where an agent paces real steps to a speed table instead of owning such an accelerator.
     emulated: bool = False
@@ -52,20 +52,20 @@ class Pool:
     zone: str = "default"
     #: Market price of one machine, USD per hour. Owned machines usually cost 0 at the margin.
     usd_per_h: float = 0.0
-    #: Machines that may be rented at most; 0 for owned pools.
+    #: Largest number of machines that may be rented; 0 for owned pools.
     quota: int = 0
     #: Warning before a revocation, seconds (spot).
     notice_s: float = 0.0
-    #: From the request for a machine until it takes jobs, as far as is known, seconds.
+    #: Estimated time from the request for a machine until it takes jobs, seconds.
     boot_s: float = 0.0
-    #: Time that a rented machine is billed for at least, seconds.
+    #: Minimum time that a rented machine is billed for, seconds.
     minimum_billing_s: float = 0.0
-    #: Its time is billed in whole steps of this length, seconds; 0: as long as it is there.
+    #: Rented time is billed in whole steps of this length, seconds; 0: by the second.
     billing_step_s: float = 0.0
 
 
 def billed_until(pool: Pool, since_at: float, at: float) -> float:
-    """Until when a rented machine is paid that is paid for since then and is given back at `at`.
+    """Returns until when a rented machine is paid that is billed from `since_at` and given back at `at`.
 
     The minimum, and every billing step that has begun; a step begins the moment after the one before has ended.
     """
@@ -82,7 +82,7 @@ class NodeShare:
     node_id: NodeId
     #: Indices of the accelerators on that machine, ascending.
     devices: tuple[int, ...]
-    #: Its pool, where that is not the placement's.
+    #: Its pool, if it differs from the placement's.
     pool_id: PoolId | None = None
 
 
@@ -90,7 +90,7 @@ class NodeShare:
 class Placement:
     """Where an attempt runs: machines in node-rank order, all of one pool unless the gang is mixed or forked."""
 
-    #: Pool of the first machine, and of all that name no other.
+    #: Pool of the first machine, and of all parts that name no other.
     pool_id: PoolId
     parts: tuple[NodeShare, ...]
 

@@ -12,11 +12,11 @@ from walras.errors import UserError
 
 
 class SearchError(UserError):
-    """The job cannot be searched for as it is."""
+    """No configuration of the job can be searched as it is."""
 
 
 class SearchAim(StrEnum):
-    """What is to be little: time, money, or neither at the other's cost."""
+    """The objective: least time, least cost, or the knee of the curve between both."""
 
     TIME = "time"
     MONEY = "money"
@@ -25,7 +25,7 @@ class SearchAim(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TrialConfiguration:
-    """So many workers that share a batch of so many samples."""
+    """A number of workers, and the batch that they share, in samples."""
 
     workers: int
     batch: int
@@ -40,39 +40,39 @@ class Trial:
 
     configuration: TrialConfiguration
     steps: int
-    #: Median over undisturbed windows, the first steps left out.
+    #: Median seconds per step over undisturbed windows, without the first steps.
     iteration_s: float
-    #: Seconds that were no steps: starting, loading the checkpoint, saving it, ending.
+    #: Seconds without steps: start, loading and saving the checkpoint, end.
     move_s: float
-    #: Seconds before those that its workers needed to start, while the part before it still trained.
+    #: Seconds before that, in which its workers started while the part before it still trained.
     standby_s: float = 0.0
-    #: Noise scale of the gradient as the script reported it last, in samples; None: it does not.
+    #: Gradient noise scale that the script reported last, in samples; None if it reports none.
     noise_scale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationForecast:
-    """What is left of the job, if it goes on like this. Moving there is included."""
+    """Forecast of the rest of the job in one configuration, the move there included."""
 
     configuration: TrialConfiguration
     time_s: float
     usd: float
-    #: False: told by the laws.
+    #: False: predicted by the fitted laws.
     measured: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """Where the job goes on. `settled`: to its end."""
+    """The configuration in which the job continues. `settled`: to its end."""
 
     configuration: TrialConfiguration
     settled: bool
     why: str
-    #: Of every configuration, once there is enough to tell; fastest first.
+    #: Forecasts of all configurations, fastest first; empty before there are enough trials.
     expected: tuple[ConfigurationForecast, ...] = ()
-    #: Part of the job that is still to be done.
+    #: Fraction of the job that is left.
     left: float = 1.0
 
 
-#: From the trials so far, in order.
+#: The trials so far, in order -> the next step.
 ChooseNext = Callable[[Sequence[Trial]], SearchStep]

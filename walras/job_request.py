@@ -23,7 +23,7 @@ Kind = NewType("Kind", str)
 
 #: Stands for "any accelerator type" in a `Demand`.
 ANY_ACCELERATOR = "*"
-#: Part of its speed that a gang over several pools is taken to lose by talking between them, and a fork by averaging.
+#: Assumed relative loss of speed: of a gang over several pools by communication, of a fork by averaging.
 MIXING_LOSS = 0.0
 AVERAGING_LOSS = 0.05
 
@@ -47,7 +47,7 @@ class RetryRule:
 
 @dataclass(frozen=True, kw_only=True)
 class JobIdentity:
-    """Whose job it is, and what it weighs against others."""
+    """Owner of the job, and its weight against others."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class JobIdentity:
     priority: int = 50
     #: Share against other jobs of the same class. A weight of 2 is entitled to twice the normalised throughput.
     weight: float = 1.0
-    #: What an hour at its best speed is worth, USD; None: the project's value.
+    #: Value of an hour at its best speed, USD; None: the project's value.
     value_usd_per_h: float | None = None
 
 
@@ -71,7 +71,7 @@ class JobLimits:
     deadline_at: float = inf
     max_runtime_s: float = inf
     max_queue_s: float = inf
-    #: What may be spent on it in all, USD.
+    #: Largest total cost, USD.
     budget_usd: float = inf
     #: Time to checkpoint and stop before its processes are killed.
     grace_s: float = 30.0
@@ -89,7 +89,7 @@ class GangRequest:
     #: Acceptable demands. The scheduler chooses among them; equal counts need not be given twice.
     demands: tuple[Demand, ...]
     #: Elastic: the gang sizes that a policy may choose among on every acceptable type, ascending, the counts of all
-    #: demands among them. Those say what it runs with where nobody chooses. Empty: rigid.
+    #: demands among them. Those are its size unless a policy chooses. Empty: rigid.
     sizes: tuple[int, ...] = ()
     #: Machines the gang must be spread over evenly; 1 means "as few as possible".
     nodes: int = 1
@@ -149,7 +149,7 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
 
     @property
     def spreads(self) -> bool:
-        """Whether it may run as something else than one gang in one pool."""
+        """Whether it may run otherwise than as one gang in one pool."""
         return self.mixed or self.fork_max > 1
 
     @property
@@ -159,11 +159,11 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
 
 
 def group_fields(job: object, *groups: type[JobIdentity | JobLimits | GangRequest]) -> dict[str, Any]:
-    """The fields of these groups that a job has, by name: what another shape of the same job is made with."""
+    """Returns the fields of these groups by name, to construct another representation of the same job."""
     return {name: getattr(job, name) for group in groups for name in _GROUP_FIELDS[group]}
 
 
-#: Looked up with every job that is submitted: `fields` makes its answer anew each time.
+#: A table, because every submitted job needs the names and `dataclasses.fields` is slow.
 _GROUP_FIELDS: dict[type, tuple[str, ...]] = {
     group: tuple(field.name for field in fields(group)) for group in (JobIdentity, JobLimits, GangRequest)
 }

@@ -13,27 +13,27 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFacts:
-    """None: nobody knows."""
+    """Cost of one sample, wherever it runs. None: unknown."""
 
     #: Floating-point operations of forward and backward pass, and bytes that they move to and from memory.
     flops_per_sample: float | None = None
     memory_bytes_per_sample: float | None = None
-    #: What workers exchange at each update.
+    #: Bytes that workers exchange at each update.
     gradient_bytes: float | None = None
     layers: int | None = None
-    #: On an accelerator whatever the batch (weights, optimizer state), and more for each sample of it.
+    #: Bytes on an accelerator independent of the batch (weights, optimizer state), and per sample of the batch.
     resident_bytes: float | None = None
     activation_bytes: float | None = None
-    #: What the host hands over for one sample.
+    #: Bytes that the host transfers for one sample.
     input_bytes: float | None = None
 
 
-#: Largest values that are believed: far beyond anything that runs, so that a wrong unit is found out.
+#: Largest values that are accepted: far beyond any model, so that a wrong unit is detected.
 MOST_FLOPS, MOST_BYTES, MOST_LAYERS, MOST_SAMPLES = 1e18, 1e15, 1_000_000, 2**31
 
-#: Arithmetic in which training is done, as catalogs write it.
+#: Arithmetic of training, as catalogs name it.
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
-#: By its bits, and those of its exponent.
+#: (bits, exponent bits) -> arithmetic.
 _PRECISIONS: dict[tuple[float, float], Precision] = {
     (64, 11): "fp64",
     (32, 8): "fp32",
@@ -44,39 +44,39 @@ _PRECISIONS: dict[tuple[float, float], Precision] = {
 
 
 def precision_of(bits: float, exponent_bits: float) -> Precision | None:
-    """The arithmetic that has them: jobs count in numbers. None: no such is known."""
+    """Returns the arithmetic with these numbers of bits; None if there is none."""
     return _PRECISIONS.get((bits, exponent_bits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts(SampleFacts):
-    """One kind of job. Where no batch is known, a sample is what one accelerator does in a step."""
+    """Facts of one kind of job. If no batch is known, a sample is what one accelerator processes in a step."""
 
     #: Samples of one step over the whole gang, whatever its size; else of each of its accelerators.
     batch: float | None = None
     batch_per_accelerator: float | None = None
-    #: Of most operations. Where nobody knows it, machines are compared by fp32.
+    #: Arithmetic of most operations. If unknown, machines are compared by fp32.
     precision: Precision | None = None
 
     @property
     def unit(self) -> tuple[float | None, float | None]:
-        """What a sample is taken to be; facts by sample of two units cannot be mixed."""
+        """The definition of a sample; facts per sample with different units cannot be merged."""
         return self.batch, self.batch_per_accelerator
 
     def samples(self, accelerators: int) -> float:
-        """Of one step of a gang."""
+        """Returns the samples of one step of a gang."""
         return self.batch if self.batch is not None else accelerators * (self.batch_per_accelerator or 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class BelievedFacts:
-    """What a job counted of itself: facts, and why some of what it said is not believed."""
+    """Facts that a job counted, and why some of its values were rejected."""
 
     facts: ModelFacts | None
     ignored: tuple[str, ...] = ()
 
 
-#: What the in-job client reports, and the largest value of each that is believed.
+#: Facts that the in-job client reports, and the largest value of each that is accepted.
 _REPORTED = {
     "flops": MOST_FLOPS * 1e6,
     "samples": MOST_SAMPLES,
@@ -87,7 +87,7 @@ _REPORTED = {
 
 
 def believed_facts(counted: Mapping[str, float], ranks: int, batch: float | None) -> BelievedFacts:
-    """Facts from what rank 0 counted in a step; `batch`: samples of a step over the gang, if the job states it.
+    """Returns facts from the counts of rank 0 in a step; `batch`: samples of a step over the gang, if stated.
 
     Nothing of it is trusted: a value that is no number above 0 (bytes: or 0), or absurd, is left out and told.
     """
@@ -121,7 +121,7 @@ def believed_facts(counted: Mapping[str, float], ranks: int, batch: float | None
 
 
 def merge_facts(first: ModelFacts, second: ModelFacts | None) -> ModelFacts:
-    """What the first does not know is taken from the second, where both mean the same by a sample."""
+    """Returns the first facts, with unknown ones taken from the second if both have the same unit of a sample."""
     if second is None or first.unit != second.unit:
         return first
     missing = [field.name for field in fields(ModelFacts) if getattr(first, field.name) is None]

@@ -71,7 +71,7 @@ class Patience:
     connect_timeout_s: float = 5.0
     #: Silence on a followed log after which the connection is opened anew.
     silence_s: float = 60.0
-    #: Pause between two looks at something that is waited for.
+    #: Pause between two polls.
     poll_s: float = 0.5
 
     def pause_s(self, tried: int) -> float:
@@ -105,7 +105,7 @@ class Transport:
             self._session = None
 
     async def json(self, call: ApiCall) -> Any:
-        """The decoded JSON answer.
+        """Returns the decoded JSON answer.
 
         Raises ServerUnreachable when no server answered within the patience, a UserError for what the server refused,
         ClusterError for what went wrong on its side.
@@ -124,13 +124,13 @@ class Transport:
             await self.pause(tried)
 
     async def pause(self, tried: int = 0) -> None:
-        """Wait before the next try, or (0) before the next look at something that is waited for."""
+        """Wait before the next try, or (0 failures) before the next poll."""
         await asyncio.sleep(self.patience.pause_s(tried) if tried else self.patience.poll_s)
 
     def open(
         self, call: ApiCall, *, timeout: aiohttp.ClientTimeout | None = None
     ) -> "aiohttp.client._RequestContextManager":
-        """The raw exchange, without retries; for answers that are read as they come."""
+        """Opens the raw exchange, without retries, for answers that are streamed."""
         assert self._session is not None, "use `async with`"
         options: dict[str, Any] = {"timeout": timeout} if timeout is not None else {}
         headers = dict(call.headers)
@@ -149,7 +149,7 @@ class Transport:
 
 
 def checked_url(url: str) -> str:
-    """The server's address without its final slash. Raises ConfigError for what is no address, or holds a password."""
+    """Returns the address without its final slash. Raises ConfigError if it is malformed or holds a password."""
     parts = urlsplit(url.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ConfigError(f"{url[:100]!r} is not a server's address", fix="write such as http://127.0.0.1:8080")
@@ -168,7 +168,7 @@ async def _decoded(response: aiohttp.ClientResponse, url: str) -> Any:
 
 
 async def response_error(response: aiohttp.ClientResponse) -> WalrasError:
-    """What a refusal means: the problem in its body (RFC 9457) as one of our errors."""
+    """Returns the problem in a refusal's body (RFC 9457) as one of our errors."""
     problem = _problem(response.status, await response.content.read(65_536))
     detail = (problem.detail or problem.title)[:_LONGEST_DETAIL]
     if response.status in _TRY_AGAIN and problem.code != "cluster_error":
@@ -181,7 +181,7 @@ async def response_error(response: aiohttp.ClientResponse) -> WalrasError:
 
 
 def problem_error(problem: ProblemDetail) -> UserError:
-    """A refusal, of a request or of one job of a batch, as one of our errors, to be raised or shown."""
+    """Returns a refusal of a request, or of one job of a batch, as one of our errors, to raise or to show."""
     refusal = _BY_CODE.get(problem.code) or _BY_STATUS.get(problem.status, UserError)
     return refusal((problem.detail or problem.title)[:_LONGEST_DETAIL], field=problem.field, fix=_fix(problem))
 

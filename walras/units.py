@@ -24,9 +24,9 @@ _LENGTH_PART = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)", re.ASCII)
 _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)", re.ASCII)
 _LENGTH_EXAMPLES = "'90', '10m', '1h30m', '2d'"
 _SIZE_EXAMPLES = "'24GB', '512MiB'"
-#: Longest text worth parsing: keeps a hostile file from being quoted back at length.
+#: Longest text that is parsed, so that errors do not quote a hostile file at length.
 _LONGEST_TEXT = 64
-#: A hundred years: what is longer is a slip of the pen, and would overflow calendars.
+#: A hundred years: a longer length is a mistake, and would overflow calendars.
 MAX_LENGTH_S = 100 * 365.25 * SECONDS_PER_DAY
 #: An exbibyte.
 MAX_SIZE_BYTES = 2**60

@@ -64,7 +64,7 @@ class Registered(Message):
 
 
 def _numbers(given: object) -> object:
-    """What is no number is left out: a job's words about its model must not cost it its report of steps."""
+    """Returns the numbers among the values; drops others, so that bad facts do not cost a job its progress report."""
     if not isinstance(given, dict):
         return {}
     numbers = ((name, value) for name, value in given.items() if isinstance(name, str) and len(name) <= _NAME_MOST)
@@ -84,7 +84,7 @@ class AttemptReport(Report):
 
 class PreparedReport(AttemptReport):
     type: Literal["prepared"] = "prepared"
-    #: Bound for the ranks to meet; set by node rank 0 only.
+    #: Address and port of the rendezvous; set by node rank 0 only.
     address: str = ""
     port: int = 0
 
@@ -112,12 +112,12 @@ class ProgressReport(AttemptReport):
     #: Named values of the job, such as its loss: newest, and the first ones seen in this attempt.
     values: dict[str, float] = Field(default_factory=dict, max_length=32)
     first_values: dict[str, float] = Field(default_factory=dict, max_length=32)
-    #: What the job counted of its model at its first update; names are those of `walras.model_facts.believed_facts`.
+    #: Facts counted at its first update; names are those of `walras.model_facts.believed_facts`.
     facts: Annotated[dict[str, float], BeforeValidator(_numbers)] = Field(default_factory=dict, max_length=32)
 
 
 class Manifest(Message):
-    """A complete checkpoint: what is needed to resume from it, and to notice that it is torn."""
+    """A complete checkpoint: enough to resume from it, and to detect that it is torn."""
 
     step: float = Field(ge=0)
     #: Folder of the checkpoint, absolute, inside the job's checkpoint folder.
@@ -149,14 +149,14 @@ class EndedReport(AttemptReport):
 
 
 class NoticeReport(Report):
-    """The machine will be gone in `gone_in_s` seconds (spot notice), or its owner takes it away."""
+    """The machine will be gone in `gone_in_s` seconds: a spot notice, or its owner removes it."""
 
     type: Literal["notice"] = "notice"
     gone_in_s: float = Field(ge=0)
 
 
 class HintReport(Report):
-    """The machine may be taken away before long, or may not. Its jobs have been asked to save, and go on."""
+    """The machine may be revoked soon. Its jobs have been asked to save, and go on."""
 
     type: Literal["hint"] = "hint"
     detail: str = Field(max_length=200)
@@ -192,9 +192,9 @@ class Heartbeat(Message):
     resync: bool = False
     here: list[AttemptHere] = Field(default_factory=list, max_length=1024)
     reports: list[AnyReport] = Field(default_factory=list, max_length=1000)
-    #: Commands carried out (or found to be already done).
+    #: Commands executed (or found to be done already).
     acks: list[int] = Field(default_factory=list, max_length=10_000)
-    #: How long the server may hold the call open waiting for something to say.
+    #: How long the server may hold the call open until it has a command.
     wait_s: float = Field(default=0.0, ge=0, le=60)
 
 
@@ -300,7 +300,7 @@ class LogAccepted(Message):
     Sending the same bytes again is harmless; bytes beyond a gap are not taken.
     """
 
-    #: Offset at which the server wants the agent to go on.
+    #: Offset from which the agent has to continue.
     next: int
-    #: True: the rank has used up its share of log space; what follows is dropped.
+    #: True: the rank has used up its log quota; further bytes are dropped.
     full: bool = False
