@@ -23,7 +23,7 @@ _LEAST_SHARE_SHOWN = 5e-4
 
 
 def show_answer(problem: "ProblemDocument", answer: "AnswerDocument") -> None:
-    """The whole answer."""
+    """Prints the tables of a whole answer: shares, order or plan, renting, and the check if there is one."""
     if answer.order is not None:
         _show_order(problem, answer, answer.order)
     elif answer.plan is not None:
@@ -38,7 +38,7 @@ def show_answer(problem: "ProblemDocument", answer: "AnswerDocument") -> None:
 
 
 def show_answer_check(answer: "AnswerDocument", check: "CheckDocument") -> None:
-    """What the checker found, beside what is stated."""
+    """Prints what the checker found, beside what the answer states."""
     show_line("checked: it holds" if check.holds else f"checked: it does not hold ({_count(len(check.complaints))})")
     if answer.shares is not None:
         stated = answer.shares.certificate
@@ -89,11 +89,11 @@ def _show_head(answer: "AnswerDocument", certificate: "CertificateDocument") -> 
 
 
 def _whole_gangs(bound: float, whole: float, maximise: bool) -> str:
-    """What is lost at least because gangs are whole, as a part of what the prices leave possible."""
+    """Returns the line on the integral bound: the relative loss that whole gangs cause at least."""
     most, side = ("at most", "below") if maximise else ("at least", "above")
     lost = abs(whole - bound) / max(abs(bound), 1e-12)
-    told = f"{_gap(lost)} {side}" if lost >= _LEAST_SHARE_SHOWN else "no tighter"
-    return f"integral bound of the round, for whole gangs: {most} {_number(whole)}, {told}"
+    loss = f"{_gap(lost)} {side}" if lost >= _LEAST_SHARE_SHOWN else "no tighter"
+    return f"integral bound of the round, for whole gangs: {most} {_number(whole)}, {loss}"
 
 
 def _show_jobs(shares: "SharesDocument") -> None:
@@ -130,7 +130,7 @@ def _show_pools(problem: "ProblemDocument", shares: "SharesDocument") -> None:
 
 
 def _show_renting(answer: "AnswerDocument") -> None:
-    """In dollars an hour of a whole machine."""
+    """Prints the machines to rent, in USD per hour of a whole machine."""
     columns = [
         Column("RENT", shrinks=True),
         Column("MACHINES", right=True),

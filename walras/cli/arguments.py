@@ -47,14 +47,14 @@ def parse_length_option(text: str, option: str) -> float: ...
 @overload
 def parse_length_option(text: str | None, option: str) -> float | None: ...
 def parse_length_option(text: str | None, option: str) -> float | None:
-    """Seconds of an option's length. Raises UserError naming the option."""
+    """Returns the seconds of an option's length of time, None for None. Raises UserError naming the option."""
     if text is None:
         return None
     try:
         return parse_length(text)
     except ValueError as error:
-        told, _, fix = str(error).partition("; ")
-        raise UserError(told, field=option, fix=fix) from None
+        message, _, fix = str(error).partition("; ")
+        raise UserError(message, field=option, fix=fix) from None
 
 
 _MOST_JOBS = 10_000
@@ -62,7 +62,7 @@ _JOB_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", re.ASCII)
 
 
 def parse_job_ids(words: Iterable[str], last: Callable[[], int]) -> list[int]:
-    """The numbers in the order given, each once. `last` is asked only if the word is there. Raises UserError."""
+    """Returns the job numbers in the order given, each once; calls `last` only for that word. Raises UserError."""
     found: dict[int, None] = {}
     for word in (part for given in words for part in given.split(",")):
         if word == "last":
@@ -81,7 +81,7 @@ def parse_job_ids(words: Iterable[str], last: Callable[[], int]) -> list[int]:
 
 
 def parse_job_id(word: str, last: Callable[[], int]) -> int:
-    """A single job. Raises UserError for several."""
+    """Returns the number of a single job. Raises UserError for several."""
     found = parse_job_ids([word], last)
     if len(found) != 1:
         raise UserError(f"{word!r} is several jobs, and one is expected", field="JOB", fix="give one number")
@@ -94,14 +94,14 @@ _YAML_ENDINGS = (".yaml", ".yml")
 
 
 def read_document(path: Path, model: type[ModelT]) -> ModelT:
-    """The checked document in a JSON file (or YAML, by its ending). Raises ConfigError naming field and fix."""
+    """Returns the validated document of a JSON file, or YAML by its ending. Raises ConfigError naming field and fix."""
     from walras.spec.file_model import check_model
 
     return check_model(model, _file_data(path), source=str(path))
 
 
 def read_memory(path: Path) -> Any:
-    """What a policy left the last time: plain JSON, or the `memory` of an answer."""
+    """Returns what a policy left last time, from a file of plain JSON or from the `memory` of an answer."""
     data = _file_data(path)
     return data["memory"] if isinstance(data, dict) and {"policy", "memory"} <= data.keys() else data
 

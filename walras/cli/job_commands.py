@@ -121,12 +121,12 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
 
 
 def _target_text(target: "TargetView") -> str:
-    """One line, with the time at which the value is expected to be there."""
+    """Returns the state of the target in one line, with the expected time of reaching it."""
     return target.detail + (f", about {target.expected_at}" if target.expected_at is not None else "")
 
 
 def _speed_text(speed: "SpeedView") -> str:
-    """Where a speed comes from matters as much as the speed."""
+    """Returns one measured or predicted speed with its source and its interval."""
     sure = (
         "" if speed.low is None or speed.high is None else f", four times in five {speed.low:.3g} to {speed.high:.3g}"
     )
@@ -140,18 +140,18 @@ async def _explained(client: "Client", job_id: int) -> "tuple[Explanation, JobDe
 
 
 def _progress_lines(state: JobState, detail: "JobDetail") -> list[str]:
-    """Where a running job is, since when, how far it has come, and how long the rest takes at its measured speed."""
+    """Returns one line on a running job: its place, its progress, and the time left at its measured speed."""
     attempt = detail.attempt_list[-1] if detail.attempt_list else None
     if state is not JobState.RUNNING or attempt is None or attempt.started_at is None:
         return []
     since = format_length(max(time.time() - _instant(attempt.started_at), 0.0))
-    told = [f"attempt {attempt.attempt} on {' '.join(attempt.placement)} for {since}"]
+    parts = [f"attempt {attempt.attempt} on {' '.join(attempt.placement)} for {since}"]
     if detail.steps_total or detail.steps:
-        told.append(f"{_steps(detail)} steps")
+        parts.append(f"{_steps(detail)} steps")
     if detail.steps_total and detail.steps_per_s:
         left_s = max(detail.steps_total - detail.steps, 0.0) / detail.steps_per_s
-        told.append(f"at {detail.steps_per_s:.3g} steps/s about {format_length(left_s)} left")
-    return ["; ".join(told)]
+        parts.append(f"at {detail.steps_per_s:.3g} steps/s about {format_length(left_s)} left")
+    return ["; ".join(parts)]
 
 
 def _steps(job: "JobDetail") -> str:
@@ -159,7 +159,7 @@ def _steps(job: "JobDetail") -> str:
 
 
 def _network_lines(state: JobState, detail: "JobDetail") -> list[str]:
-    """What the ranks of a gang over several machines measured when they met."""
+    """Returns the bandwidth that the ranks of a multi-machine gang measured at their start, if they did."""
     from walras.contract import BANDWIDTH_VALUE
 
     measured = detail.last_values.get(BANDWIDTH_VALUE)
@@ -174,7 +174,7 @@ def _network_lines(state: JobState, detail: "JobDetail") -> list[str]:
 async def _collect(
     client: "Client", states: tuple[str, ...], user: str | None, project: str | None, active: bool, limit: int
 ) -> "list[JobView]":
-    """One more than `limit` where there are more, so that the caller can say so."""
+    """Returns the matching jobs, one more than `limit` if there are more, so that the caller can say so."""
     chosen = _checked_states(states)
     found = client.jobs(states=chosen, user=user, project=project, active=active, limit=limit + 1)
     return [job async for job in found]

@@ -67,8 +67,8 @@ def update_command(
             await client.reprioritise(job_id, number)
         if budget is not None:
             await client.rebudget(job_id, budget)
-        told = (f"has priority {number}" if number is not None else "", f"may cost {budget:g} USD" if budget else "")
-        return " and ".join(filter(None, told))
+        changes = (f"has priority {number}" if number is not None else "", f"may cost {budget:g} USD" if budget else "")
+        return " and ".join(filter(None, changes))
 
     _for_each_job(jobs, change)
 
@@ -99,7 +99,7 @@ def wait_command(
 
 
 def exit_code_of_states(states: Iterable[JobState | None]) -> int:
-    """What `wait` and `logs -f` exit with; None stands for a job that does not exist."""
+    """Returns the exit code of `wait` and `logs -f`; None stands for a job that does not exist."""
     found = set(states)
     if None in found:
         return NOT_FOUND
@@ -110,7 +110,7 @@ def exit_code_of_states(states: Iterable[JobState | None]) -> int:
 
 
 async def _wait_for_jobs(client: "Client", job_ids: list[int], timeout_s: float | None) -> dict[int, JobState | None]:
-    """The states once all have ended, or the time is over."""
+    """Returns the states of the jobs once all have ended or the time is over."""
     until = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
     states: dict[int, JobState | None] = dict.fromkeys(job_ids)
     pending, answered_at = list(job_ids), None
@@ -153,9 +153,9 @@ async def _after(done: str, act: Awaitable[None]) -> str:
 
 
 def _for_each_job(words: list[str], act: "Callable[[Client, int], Awaitable[str]]") -> None:
-    """Do it to every job named and print what `act` says; one that refuses does not keep the others from it.
+    """Calls `act` for every named job and prints its result; a refusal does not stop the others.
 
-    Exit 2 if one refused.
+    Exits with 2 if one was refused.
     """
     job_ids = job_ids_of(words)
 
@@ -229,7 +229,7 @@ def logs_command(
 
 
 def _parse_rank(word: str | None) -> int | None:
-    """The one rank that is meant; None for all of them."""
+    """Returns the rank that the word names, or None for all ranks."""
     if word is not None and word.strip().lower() == "all":
         return None
     if word is not None and not re.fullmatch(r"[0-9]{1,6}", word):
@@ -238,7 +238,7 @@ def _parse_rank(word: str | None) -> int | None:
 
 
 async def _print_all_ranks(client: "Client", job_id: int, attempt: int | None) -> None:
-    """Every rank's log in turn, every line marked with its rank."""
+    """Prints the log of every rank in turn, each line marked with its rank."""
     found = await client.job(job_id)
     ranks = next((each.accelerators for each in found.attempt_list if each.attempt == attempt), found.accelerators)
     is_empty = True

@@ -230,7 +230,7 @@ def offers_command(
 
 
 def read_catalog(paths: "Iterable[Path]") -> "Catalog":
-    """The catalog that comes with Walras, and those files and folders; rows that do not hold are left out, aloud."""
+    """Returns the built-in catalog with the given files and folders; warns of each invalid row and skips it."""
     from walras.spec.catalog import load_catalog
 
     known = load_catalog(paths)

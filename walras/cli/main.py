@@ -57,7 +57,7 @@ _OURS = Path(walras.__file__).resolve().parent.parent
 
 @contextmanager
 def own_packages() -> Iterator[None]:
-    """Inside, imports of our packages never run a file of somebody else, and say what is missing where they fail.
+    """Guards imports: no file of somebody else runs in place of our packages, and failures say what is missing.
 
     Raises UserError naming the file that hides one of ours, or the package that this installation lacks.
     """
@@ -90,7 +90,7 @@ class _ShadowCheck(MetaPathFinder):
 
 
 def _check_ours(root: str) -> None:
-    """Find the package without importing it, and compare where it is."""
+    """Finds the package without importing it, and raises UserError if it is not ours."""
     spec = importlib.util.find_spec(root)
     if spec is None:
         raise UserError(f"the package {root!r} is missing beside {_OURS}/walras", fix="reinstall walras")
@@ -104,7 +104,7 @@ def _check_ours(root: str) -> None:
 
 
 def _missing(error: ModuleNotFoundError, name: str) -> UserError:
-    """The failed import of `name` as a message: a part of Walras, or a package of somebody else."""
+    """Returns the error for a failed import of `name`: a part of Walras, or a third-party package."""
     root = name.split(".")[0]
     if root in (*GENERIC_NAMES, "walras"):
         return UserError(f"this installation has no {name}", fix="install the whole of Walras")
@@ -112,14 +112,14 @@ def _missing(error: ModuleNotFoundError, name: str) -> UserError:
 
 
 def _importer(error: ModuleNotFoundError) -> str:
-    """The module whose import failed; where a function imported something, the function's module."""
+    """Returns the name of the module whose import failed, or of the module of the importing function."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     imported = next((frame for frame in frames if frame.f_code.co_name == "<module>"), frames[-1])
     return str(imported.f_globals["__name__"])
 
 
 class _PipedOutput(io.FileIO):
-    """Raises SystemExit(0) where a write fails because nobody reads any more."""
+    """Standard output that raises SystemExit(0) when its reader has closed the pipe."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -134,7 +134,7 @@ class _PipedOutput(io.FileIO):
 
 @contextlib.contextmanager
 def quiet_broken_pipe() -> Iterator[None]:
-    """Inside, a write to standard output that nobody reads ends the command; in the end all that was written is out."""
+    """Ends the command quietly when the reader of standard output has gone; flushes what was written at the end."""
     given = sys.stdout
     if not isinstance(given, io.TextIOWrapper):  # closed, or not the process's own
         yield
@@ -158,7 +158,7 @@ EXIT_FAILED, EXIT_USER, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 75, 130
 
 
 class ErrorsToExitCodes(TyperGroup):
-    """The outermost group: what a command raises becomes a message and an exit code, never a traceback for users."""
+    """The outermost group: turns what a command raises into a message and an exit code, never a traceback for users."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -200,8 +200,8 @@ def version_command() -> None:
     show_line(walras.__version__)
 
 
-def _version_and_done(asked: bool) -> None:
-    if asked:
+def _version_and_done(wanted: bool) -> None:
+    if wanted:
         version_command()
         raise typer.Exit
 

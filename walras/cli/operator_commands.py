@@ -117,8 +117,8 @@ def agent_command(
         memory_bytes = parse_size(memory) if memory is not None else None
         accelerator = canonical_accelerator(accelerator) if accelerator is not None else None
     except ValueError as error:
-        told, _, fix = str(error).partition("; ")
-        raise UserError(told, field="--memory / --accelerator", fix=fix) from None
+        message, _, fix = str(error).partition("; ")
+        raise UserError(message, field="--memory / --accelerator", fix=fix) from None
     from workers.agent.startup import AgentOptions, run_agent
 
     exit_with(

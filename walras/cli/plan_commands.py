@@ -216,7 +216,7 @@ def plan_capacity_command(
 
 
 def _reserved_price(part: float | None, on_demand: float | None, reserved: float | None) -> float:
-    """A reserved hour in parts of one on demand. Raises UserError."""
+    """Returns the price of a reserved hour as a fraction of the on-demand price. Raises UserError."""
     if part is None:
         if not on_demand or reserved is None:
             fix = "give --reserved-price, or --on-demand and --reserved"

@@ -108,21 +108,21 @@ def plan_checkpoint_command(
         step = format_length(step_h * SECONDS_PER_HOUR)
         show_line(f"No plan in steps of {step} is expected to end sooner than the best one.")
         if is_better is not None:
-            told = "likelier" if is_better else "no likelier"
-            show_line(f"A machine that is {age} old is {told} to outlast the work than a new one.")
+            chance = "likelier" if is_better else "no likelier"
+            show_line(f"A machine that is {age} old is {chance} to outlast the work than a new one.")
 
 
 def _parse_hours(text: str, option: str) -> float:
     return parse_length_option(text, option) / SECONDS_PER_HOUR
 
 
-def _planning_step_h(asked_h: float | None, work_h: float, young_daly_h: float) -> float:
-    """In which work is planned: Young and Daly's interval should be two steps, or no plan could tell it from others.
+def _planning_step_h(wanted_h: float | None, work_h: float, young_daly_h: float) -> float:
+    """Returns the granularity of the plan, hours: at most half of Young and Daly's interval, to tell plans apart.
 
-    Raises UserError for work that is too long for that, and for a step that will not do.
+    Raises UserError for work that is too long for that, and for an invalid --step.
     """
     least_h = work_h / _MOST_STEPS
-    if asked_h is None:
+    if wanted_h is None:
         found_h = max(min(work_h / _STEPS, young_daly_h / 2), least_h)
         if found_h <= young_daly_h:
             return found_h
@@ -133,15 +133,15 @@ def _planning_step_h(asked_h: float | None, work_h: float, young_daly_h: float) 
             field="--work",
             fix=f"plan a part, such as --work {part}: what is saved is behind it; or give --step",
         )
-    if not least_h - 1e-9 <= asked_h <= work_h:
+    if not least_h - 1e-9 <= wanted_h <= work_h:
         least, most = (format_length(hours * SECONDS_PER_HOUR) for hours in (least_h, work_h))
-        told = f"work of {most} in steps of {format_length(asked_h * SECONDS_PER_HOUR)}"
-        raise UserError(told, field="--step", fix=f"between {least} and {most}")
-    return asked_h
+        message = f"work of {most} in steps of {format_length(wanted_h * SECONDS_PER_HOUR)}"
+        raise UserError(message, field="--step", fix=f"between {least} and {most}")
+    return wanted_h
 
 
 def _lifetime_law(lifetime: str, mean_life: str | None, bathtub: str) -> "tuple[Lifetime, float]":
-    """The law, and the age until which its mean is taken. Raises UserError."""
+    """Returns the lifetime distribution, and the age (hours) up to which its mean is taken. Raises UserError."""
     from optimizer.renting.spot_lifetimes import EmpiricalLifetime, ExponentialLifetime
     from simulator.workloads.spot_market_files import read_machine_lifetimes
 
@@ -185,12 +185,12 @@ def _parse_bathtub(text: str) -> "BathtubLifetime":
 
 
 def _checkpoint_data(name: str, plan: "CheckpointPlan") -> dict[str, Any]:
-    """What would be infinite is null."""
-    told = {key: value for key, value in asdict(plan).items() if key != "segments_h"}
+    """Returns a plan as plain data; infinite figures become None."""
+    figures = {key: value for key, value in asdict(plan).items() if key != "segments_h"}
     return {
         "name": name,
         "segments_h": list(plan.segments_h),
-        **{key: value if isfinite(value) else None for key, value in told.items()},
+        **{key: value if isfinite(value) else None for key, value in figures.items()},
     }
 
 
@@ -230,13 +230,13 @@ def _checkpoint_row(name: str, plan: "CheckpointPlan", work_h: float) -> list[st
 
 
 def _segments_text(segments_h: tuple[float, ...]) -> str:
-    """Alike ones in a row together: `10m00s, 3 x 20m00s`."""
+    """Returns the segments with equal neighbours joined: `10m00s, 3 x 20m00s`."""
     runs = [
         (round(length * SECONDS_PER_HOUR), len(list(alike)))
         for length, alike in groupby(segments_h, lambda h: round(h, 9))
     ]
-    told = [format_length(length) if many == 1 else f"{many} x {format_length(length)}" for length, many in runs]
-    return ", ".join(told[:_MOST_SEGMENTS_SHOWN]) + (", ..." if len(told) > _MOST_SEGMENTS_SHOWN else "")
+    parts = [format_length(length) if many == 1 else f"{many} x {format_length(length)}" for length, many in runs]
+    return ", ".join(parts[:_MOST_SEGMENTS_SHOWN]) + (", ..." if len(parts) > _MOST_SEGMENTS_SHOWN else "")
 
 
 _MOST_OF_A_KIND = 999
@@ -282,9 +282,9 @@ def plan_workers_command(
     if given.servers is not None:
         servers_usd = given.servers.usd_per_h
         points = [(point.alone, point.through) for point in given.servers.saturation]
-    asked = _parse_cluster(cluster or [], [each.name for each in given.workers])
+    wanted = _parse_cluster(cluster or [], [each.name for each in given.workers])
     limit_s = inf if within_s is None else within_s
-    found = make_worker_plan(offers, servers_usd, points, given.steps, most=most, within_s=limit_s, asked=asked)
+    found = make_worker_plan(offers, servers_usd, points, given.steps, most=most, within_s=limit_s, asked=wanted)
     if output is OutputFormat.JSON:
         show_json({"steps": given.steps, "within_s": within_s, **asdict(found)})
     else:
@@ -292,7 +292,7 @@ def plan_workers_command(
 
 
 def _parse_cluster(parts: Sequence[str], known: Sequence[str]) -> list[str]:
-    """A name for each worker. Raises UserError."""
+    """Returns one kind for each worker of a cluster given as KIND=N. Raises UserError."""
     found: list[str] = []
     for part in parts:
         name, _, many = part.partition("=")

@@ -81,7 +81,7 @@ def plan_spot_command(
         _positive_length(deadline, "--deadline"),
     )
     terms = SpotTerms(work_s, deadline_s, parse_length_option(restart, "--restart"), slot_s, spot, on_demand)
-    # What cannot be planned at all is told before files are read.
+    # Terms that cannot be planned are refused before files are read.
     terms.job()
     now = SpotPresent(
         work_s if work_left is None else _positive_length(work_left, "--work-left"),
@@ -105,7 +105,7 @@ def _positive_length(text: str, option: str) -> float:
 
 
 def _read_zones(paths: Sequence[Path], slot_s: float, only: Sequence[str]) -> dict[str, tuple[bool, ...]]:
-    """Every trace of the files, or those that are named. Raises UserError."""
+    """Returns the traces of all files by zone, or only the named zones. Raises UserError."""
     from simulator.workloads.spot_market_files import read_spot_availability
 
     found: dict[str, tuple[bool, ...]] = {}
@@ -158,8 +158,8 @@ def _show_spot_plan(found: "SpotPlan", now: "SpotPresent") -> None:
     show_listing(Listing(titles, advice, None), OutputFormat.TABLE)
     for there in (True, False):
         known = [each for each in found.choices if each.spot is there]
-        told = ", ".join(f"{each.does} {'too late' if each.usd is None else format_money(each.usd)}" for each in known)
-        show_line(f"Ours expects to pay until the end, {'one there' if there else 'none there'}: {told}.")
+        costs = ", ".join(f"{each.does} {'too late' if each.usd is None else format_money(each.usd)}" for each in known)
+        show_line(f"Ours expects to pay until the end, {'one there' if there else 'none there'}: {costs}.")
 
 
 def _spot_policy_row(each: "SpotPolicyResult", best: bool, starts: int) -> list[str]:
@@ -223,7 +223,7 @@ def plan_moves_command(
 
 
 def _read_places(given: "PlacesFile", prices: Path) -> "list[PricedPlace]":
-    """Each place with its price over time. Raises ConfigError for one without."""
+    """Returns each place with its price over time. Raises ConfigError for a place without prices."""
     from optimizer.planning.price_moves import PricedPlace, StepFunction
     from simulator.workloads.spot_market_files import read_price_changes
 
@@ -260,11 +260,11 @@ def _show_move_plan(found: "MovePlan", at: str | None) -> None:
         f"Means over {found.starts} starts; the bound knows all prices beforehand, and moves and waiting are free."
     )
     now = found.now
-    told = f"Now the cheapest is {now.place}: {format_money(now.usd)} at its present price"
+    cheapest = f"Now the cheapest is {now.place}: {format_money(now.usd)} at its present price"
     if now.move is None or now.stay_usd is None:
-        show_line(f"{told}.")
+        show_line(f"{cheapest}.")
     elif now.place == at:
-        show_line(f"{told}. The job is there.")
+        show_line(f"{cheapest}. The job is there.")
     else:
         verdict = "move" if now.move else "stay: less would be saved than the move costs"
-        show_line(f"{told}, {format_money(now.stay_usd)} where the job is: {verdict}.")
+        show_line(f"{cheapest}, {format_money(now.stay_usd)} where the job is: {verdict}.")

@@ -26,7 +26,7 @@ _MAX_SCORED_BYTES = 64 * 1024**2
 
 
 def read_scored_predictions(source: Path) -> "list[ScoredPrediction]":
-    """Raises UserError for something that is neither, or holds nothing."""
+    """Returns the predictions with measured speeds of a data folder, a run or a JSON file. Raises UserError."""
     run = source / SCORED_FILE
     judged = (
         _scores_of_file(run if run.is_file() else source)
@@ -62,7 +62,7 @@ def _scores_of_folder(folder: Path) -> "list[ScoredPrediction]":
 
 
 def _scores_of_file(file: Path) -> "list[ScoredPrediction]":
-    """A list of objects with source, kind, accelerator, predicted, measured and maybe low and high; or our own JSON."""
+    """Reads a list of objects with source, kind, accelerator, predicted, measured, low and high; or our own JSON."""
     from optimizer.prediction.ensemble import ScoredPrediction
 
     try:
@@ -91,7 +91,7 @@ def _scores_of_file(file: Path) -> "list[ScoredPrediction]":
 
 
 def show_prediction_scores(judged: "list[ScoredPrediction]", output: OutputFormat) -> None:
-    """By source with weights, then by accelerator, then by kind."""
+    """Prints the errors by source (with weights), by accelerator and by kind."""
     from optimizer.prediction.ensemble import accuracy_rows as lines_by
     from optimizer.prediction.ensemble import source_weights as weights_of
 

@@ -32,9 +32,9 @@ _OPTION = "--steps-of"
 
 
 def with_steps_of_job(word: str, spec: "JobSpec") -> "tuple[JobSpec, str]":
-    """The spec with those steps, unless it declares fewer, and a line that says which.
+    """Returns the spec with the steps that a job of a server needs, unless it declares fewer, and a line saying so.
 
-    Raises UserError where the job has no such target, or nobody can tell when it is there.
+    Raises UserError if that job has no comparable target, or its end cannot be predicted yet.
     """
     job_id = job_id_of(word)
     detail = with_client(lambda client: client.job(job_id))
@@ -45,15 +45,17 @@ def with_steps_of_job(word: str, spec: "JobSpec") -> "tuple[JobSpec, str]":
         raise UserError(
             f"job {job_id}: {target.detail}", field=_OPTION, fix="ask again when it has gone on, or write `steps`"
         )
-    told = f"job {job_id} {'took' if reached is not None else 'is expected to take'} {format_count(round(steps))} steps"
-    told += f" to {target.value} {target.at_most:g}"
+    message = (
+        f"job {job_id} {'took' if reached is not None else 'is expected to take'} {format_count(round(steps))} steps"
+    )
+    message += f" to {target.value} {target.at_most:g}"
     if spec.steps is not None and spec.steps <= steps:
-        return spec, f"{told}; the file declares {format_count(spec.steps)}, which are fewer and count"
-    return spec.model_copy(update={"steps": max(steps, 1.0)}), f"{told}, which count as the work"
+        return spec, f"{message}; the file declares {format_count(spec.steps)}, which are fewer and count"
+    return spec.model_copy(update={"steps": max(steps, 1.0)}), f"{message}, which count as the work"
 
 
 def _comparable_target(detail: "JobDetail", spec: "JobSpec") -> "TargetView":
-    """Steps of another batch are other work, and to another target others."""
+    """Returns the target of the job. Raises UserError if the file has another target or another batch."""
     from walras.spec.job_groups import global_batch_of
 
     if detail.target is None:
@@ -81,7 +83,7 @@ _PICTURE_ENDINGS = (".png", ".svg")
 
 
 def draw_recommendation(path: Path, found: "MachineRecommendation", goal: "RunGoal") -> None:
-    """The front with its intervals, the limits, and what was taken. Raises ConfigError for another ending."""
+    """Draws the Pareto front with intervals, the limits and the choice. Raises ConfigError for another file ending."""
     taken = found.recommendation
     assert taken is not None, "drawn only where there is something to take"
     if path.suffix.lower() not in _PICTURE_ENDINGS:
@@ -231,20 +233,20 @@ def recommend_command(
 
 
 def _job_spec(path: Path, steps_of: str | None) -> "JobSpec":
-    """What the file says, with the work of another job if one is named."""
+    """Returns the job of the file, with the work of another job if one is named."""
     from walras.spec.job_spec import parse_spec
 
     spec = parse_spec(_job_bytes(path), source=str(path))
     if steps_of is None:
         return spec
 
-    spec, told = with_steps_of_job(steps_of, spec)
-    warn(f"walras: {told}")
+    spec, message = with_steps_of_job(steps_of, spec)
+    warn(f"walras: {message}")
     return spec
 
 
 def _check_kinds(paths: list[Path], kinds: list[str]) -> None:
-    """Facts of two profiles of one kind would be mixed. Raises UserError."""
+    """Raises UserError if two profiles are of one kind: their facts would be mixed."""
     for place, kind in enumerate(kinds):
         if (first := kinds.index(kind)) < place:
             raise UserError(
@@ -259,7 +261,7 @@ def _bytes_per_s(gbit: float | None) -> float | None:
 
 
 def _network_verdict(network: float | None, obtained: float | None) -> "ObtainedNetwork | None":
-    """Whether machines that run already are connected as planned; None: nobody asks."""
+    """Returns whether running machines are connected as planned, or None if no bandwidth was measured."""
     if obtained is None:
         return None
     if network is None:
@@ -316,7 +318,7 @@ def _show_recommendation(found: "MachineRecommendation", verdict: "ObtainedNetwo
 
 
 def _front_with(front: "Iterable[Setup]", taken: "Setup") -> "list[Setup]":
-    """The front, and what was taken where the sure choice is not on it; fastest first."""
+    """Returns the Pareto front and the chosen setup, fastest first."""
     return sorted({*front, taken}, key=lambda setup: (setup.time_s, setup.usd))
 
 

@@ -57,15 +57,15 @@ def search_command(
     from workers.trials.configuration_trials import Extent, moving_job, search_job
 
     spec = read_job_file(file, [], [], [])
-    asked = global_batch_of(spec.batch)
+    own_batch = global_batch_of(spec.batch)
     counts = _parse_numbers(workers, "--workers")
-    sizes = _parse_numbers(batches, "--batches") if batches else (asked,) if asked else ()
+    sizes = _parse_numbers(batches, "--batches") if batches else (own_batch,) if own_batch else ()
     if not sizes:
         raise JobSpecError("no batch is given", field="batch", fix="batch: {global: N} in the job file, or --batches")
     space = SearchSpace(counts, sizes, usd_per_h, aim, trials)
     if not space.all:
         raise UserError("no batch can be shared evenly by any number of workers", field="--batches", fix="multiples")
-    samples = _samples_needed(spec, asked, sizes, earlier or [])
+    samples = _samples_needed(spec, own_batch, sizes, earlier or [])
     timeout_s = parse_length_option(timeout, "--timeout")
     folder.mkdir(parents=True, exist_ok=True)
     job = moving_job(spec, folder, max(counts))
@@ -90,36 +90,36 @@ def _parse_numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def _samples_needed(
-    spec: "JobSpec", asked: int | None, sizes: Sequence[int], earlier: Sequence[str]
+    spec: "JobSpec", own_batch: int | None, sizes: Sequence[int], earlier: Sequence[str]
 ) -> Callable[[int], float]:
-    """What is known of how many samples the job needs: of finished runs, else of its own `steps`."""
+    """Returns the samples the job needs as a function of the batch: from finished runs, else from its own `steps`."""
     from optimizer.planning.online_search import samples_by_power
 
-    told = []
+    finished = []
     for text in earlier:
         batch, _, count = text.partition("=")
         if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in (batch, count)):
             raise UserError(f"{text!r} is not BATCH=SAMPLES", field="--earlier", fix="such as 64=1200000")
-        told.append((int(batch), float(count)))
-    if not told and spec.steps is not None and asked is not None:
-        told = [(asked, float(spec.steps * asked))]
-    if not told:
+        finished.append((int(batch), float(count)))
+    if not finished and spec.steps is not None and own_batch is not None:
+        finished = [(own_batch, float(spec.steps * own_batch))]
+    if not finished:
         raise UserError(
             "nothing tells how much the job has to do",
             field="--earlier",
             fix="`steps` and `batch` in the job file, or --earlier BATCH=SAMPLES of a finished run",
         )
-    if len({batch for batch, _ in told}) < 2 and len(sizes) > 1:
+    if len({batch for batch, _ in finished}) < 2 and len(sizes) > 1:
         raise UserError(
-            "what another batch does to learning is told by finished runs with two batches at least",
+            "what another batch does to learning is known from finished runs with two batches at least",
             field="--earlier",
             fix="--earlier BATCH=SAMPLES twice, or one of --batches only",
         )
-    return samples_by_power(told)
+    return samples_by_power(finished)
 
 
 def _steps_limit(spec: "JobSpec", samples: Callable[[int], float]) -> Callable[[int, SearchStep], int | None]:
-    """A job with `steps` ends when as much is learnt as those steps would have taught; another ends by itself."""
+    """Returns the limit of steps of a job with `steps`: as much learning as those steps; None for a job without."""
 
     def limit(done: int, ahead: SearchStep) -> int | None:
         if spec.steps is None:

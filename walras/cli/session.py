@@ -26,16 +26,16 @@ _LONGEST_TOKEN_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """Where the server is, and the token that opens it."""
+    """The address of the server, and the token to use."""
 
     url: str
     token: str
 
 
 def server_access(environment: "Mapping[str, str] | None" = None, home: Path | None = None) -> ServerAccess:
-    """The settings in force: `WALRAS_*` variables first, then `~/.config/walras/config.yaml`.
+    """Returns the settings in force: `WALRAS_*` variables first, then `~/.config/walras/config.yaml`.
 
-    Raises UserError if no server is named anywhere, ConfigError for a settings or token file that does not read.
+    Raises UserError if no server is named anywhere, ConfigError for an unreadable settings or token file.
     """
     environment = os.environ if environment is None else environment
     written = _settings_file((home or Path.home()) / ".config" / "walras" / "config.yaml")
@@ -54,7 +54,7 @@ def server_access(environment: "Mapping[str, str] | None" = None, home: Path | N
 
 
 def read_token(path: Path) -> str:
-    """The one line of a token file. Raises ConfigError."""
+    """Returns the single line of a token file. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             text = file.read(_LONGEST_TOKEN_BYTES + 1).decode("ascii").strip()
@@ -93,7 +93,7 @@ def _last_file(home: Path | None) -> Path:
 
 
 def remember_submitted_job(url: str, job_id: int, home: Path | None = None) -> None:
-    """Note the newest job submitted from this account, for the word `last`. A read-only home is no harm."""
+    """Notes the newest job submitted from this account, for the word `last`; does nothing in a read-only home."""
     path = _last_file(home)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def remember_submitted_job(url: str, job_id: int, home: Path | None = None) -> N
 
 
 def last_submitted_job(url: str, home: Path | None = None) -> int:
-    """The newest job submitted from this account to this server. Raises UserError if none is known."""
+    """Returns the newest job submitted from this account to this server. Raises UserError if none is known."""
     try:
         noted = json.loads(_last_file(home).read_text())
         if noted["server"] == url:
@@ -121,9 +121,9 @@ RESTART_TRIES = 16
 
 
 def with_client(work: "Callable[[Client], Awaitable[ResultT]]", *, stays: bool = False) -> ResultT:
-    """The result of `work` with an open client. The client's library is loaded only here: `--help` stays quick.
+    """Returns the result of `work` with an open client. Only this function imports the client: `--help` stays quick.
 
-    `stays`: once the server has answered, its absence is waited out, as long as a restart may take.
+    `stays`: once the server has answered, retry for as long as a restart may take.
     """
     from walras.client import Client
     from walras.transport import Patience
@@ -143,10 +143,10 @@ def with_client(work: "Callable[[Client], Awaitable[ResultT]]", *, stays: bool =
 
 
 def job_ids_of(words: list[str]) -> list[int]:
-    """The job numbers meant by the words of a command line."""
+    """Returns the job numbers that the words of a command line name."""
     return parse_job_ids(words, lambda: last_submitted_job(server_access().url))
 
 
 def job_id_of(word: str) -> int:
-    """The one job number meant by a word."""
+    """Returns the one job number that a word names."""
     return parse_job_id(word, lambda: last_submitted_job(server_access().url))

@@ -27,7 +27,7 @@ _LOOKS_LIKE_A_FILE = ("/", ".yaml", ".yml", ".json")
 
 
 def policy_from_option(text: str, settings: "Sequence[str]") -> "PolicySpec":
-    """The spec of a policy given by name or policy file, parameters replaced by `name=value` settings.
+    """Returns the spec of a policy given by name or policy file, with `name=value` settings applied.
 
     Raises ConfigError or UnknownPolicyError.
     """
@@ -137,7 +137,7 @@ def check_command(
 
 
 def _warn_of_zero_speeds(document: "ProblemDocument", path: Path) -> None:
-    """A speed of 0 means that a job cannot run there; if it can run nowhere, that may be a mistake of the file."""
+    """Warns of jobs whose speeds are all 0: 0 means that a job cannot run there, so this may be a mistake."""
     for position, job in enumerate(document.jobs):
         if job.configurations and not any(each.steps_per_s for each in job.configurations):
             name = f" ({job.name})" if job.name else ""
@@ -149,7 +149,7 @@ def _warn_of_zero_speeds(document: "ProblemDocument", path: Path) -> None:
 
 
 class _ProblemFile:
-    """A problem file, read; with what the optimizer says about it."""
+    """A problem file, and the answers of the optimizer to it."""
 
     def __init__(self, path: Path) -> None:
         from optimizer.documents.problem_conversion import jobs_in_order, problem_from_document
@@ -162,25 +162,27 @@ class _ProblemFile:
     def answered_by(
         self, spec: "PolicySpec", given: "Memory", delay_usd_per_h: float
     ) -> "tuple[AnswerDocument, Decision]":
-        """(answer document, decision) of a policy."""
+        """Returns the answer document and the decision of a policy."""
         from optimizer.answer import answer_as_asked
         from optimizer.assignment.whole_gang_bound import integral_bound
         from optimizer.decision import with_added
         from optimizer.documents.answer_writing import answer_of, renting_of
         from optimizer.registry import make
 
-        asked = self.problem
-        decision, memory, rental = answer_as_asked(make(spec), asked, given, delay_usd_per_h)
-        self.problem, decision = with_added(asked, decision)
+        question = self.problem
+        decision, memory, rental = answer_as_asked(make(spec), question, given, delay_usd_per_h)
+        self.problem, decision = with_added(question, decision)
         whole = integral_bound(self.problem, spec, decision, given)
-        document = answer_of(self.problem, spec, decision, memory, names=self.names, integral_bound=whole, asked=asked)
-        rented = renting_of(asked, delay_usd_per_h, rental)
+        document = answer_of(
+            self.problem, spec, decision, memory, names=self.names, integral_bound=whole, asked=question
+        )
+        rented = renting_of(question, delay_usd_per_h, rental)
         return document.model_copy(update={"renting": rented}), decision
 
     def checked(
         self, spec: "PolicySpec", decision: "Decision", given: "Memory", stated: "AnswerDocument"
     ) -> "CheckDocument":
-        """What the checker found, as a document."""
+        """Returns what the checker found, as a document."""
         from optimizer.documents.answer_reading import check_document
 
         return check_document(self.problem, spec, decision, given, stated)

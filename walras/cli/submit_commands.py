@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def with_facts_of_file(mapping: dict[str, Any]) -> dict[str, Any]:
-    """A job whose `facts` name a profile's file, with what that file says in its place.
+    """Returns a job whose `facts` name a profile's file with the facts of that file in their place.
 
-    A relative path is meant from where the command is given. Raises UserError for a file that is no profile.
+    A relative path starts from the current folder. Raises UserError for a file that is no profile.
     """
     named = mapping.get("facts")
     if not isinstance(named, str):
@@ -39,7 +39,7 @@ def with_facts_of_file(mapping: dict[str, Any]) -> dict[str, Any]:
 
 
 def stated_facts_of(profile: "ProfileFile") -> dict[str, Any]:
-    """The facts of a profile as a job file states them; samples of a step are those of its first measured row."""
+    """Returns the facts of a profile as a job file states them; samples per step come from its first measured row."""
     from walras.spec.job_groups import FactsSpec
 
     found = {name: value for name in FactsSpec.model_fields if (value := getattr(profile, name, None)) is not None}
@@ -50,7 +50,7 @@ def stated_facts_of(profile: "ProfileFile") -> dict[str, Any]:
 
 
 def check_publishable(profile: "ProfileFile", source: str) -> None:
-    """Raises UserError where nothing could be made of it."""
+    """Raises UserError for a profile without usable facts."""
     if profile.flops_per_sample is not None and not profile.measured:
         raise UserError(
             f"{source}: measured: the samples of a step are unknown, so FLOPs of a sample say nothing of a step",
@@ -122,7 +122,7 @@ def submit_command(
 
 
 def read_job_file(file: str, command: list[str], changes: list[str], env: list[str]) -> "JobSpec":
-    """The checked spec of a submission: the file, then `#WALRAS` lines, `--set`, `--env`, and the command."""
+    """Returns the validated spec of a submission: the file, `#WALRAS` lines, `--set`, `--env`, then the command."""
     from walras.spec.job_spec import MAX_SPEC_BYTES, missing_envs, parse_spec
     from walras.spec.text_formats import apply_overrides, parse_yaml, script_mapping
 
@@ -147,7 +147,7 @@ def read_job_file(file: str, command: list[str], changes: list[str], env: list[s
 
 
 def _content(file: str, most: int) -> tuple[str, bytes]:
-    """(name for messages, bytes; one more than allowed at most)."""
+    """Returns a name for messages and the bytes of the file, at most one more than allowed."""
     try:
         if file == "-":
             return "standard input", sys.stdin.buffer.read(most + 1)
@@ -198,7 +198,7 @@ def _with_envs(mapping: dict[str, Any], given: list[str]) -> dict[str, Any]:
 
 
 def _with_whole_workdir(mapping: dict[str, Any]) -> dict[str, Any]:
-    """A relative folder is meant from where the command is given, as with every shell command."""
+    """Returns the job with a relative `workdir` made absolute from the current folder."""
     workdir = mapping.get("workdir")
     if not isinstance(workdir, str) or not workdir or workdir.startswith(("/", "~")):
         return mapping

@@ -42,7 +42,7 @@ _COLUMN_GAP = 2
 
 
 def safe_text(text: str, *, lines: bool = False) -> str:
-    """The text without escape sequences; other control and formatting characters become `\\ufffd`.
+    """Returns the text without escape sequences; other control and formatting characters become `\\ufffd`.
 
     `lines`: keep line breaks and tabs, as in a log; a lone carriage return becomes a line break.
     """
@@ -64,14 +64,14 @@ def _is_plain(character: str) -> bool:
 
 
 class LogText:
-    """A log's bytes as text for a terminal, piece by piece: pieces end anywhere, inside a character or an escape."""
+    """Decodes a log for a terminal piece by piece; pieces may end inside a character or an escape sequence."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
 
     def feed(self, piece: bytes, *, final: bool = False) -> str:
-        """The text that is certain so far. Bytes that are not UTF-8 become `\\ufffd`."""
+        """Returns the text that is certain so far. Bytes that are not UTF-8 become `\\ufffd`."""
         text = self._pending + self._decoder.decode(piece, final)
         cut = len(text) if final else self._certain(text)
         self._pending = text[cut:]
@@ -79,7 +79,7 @@ class LogText:
 
     @staticmethod
     def _certain(text: str) -> int:
-        """Length of the part that nothing to come can change."""
+        """Returns the length of the part that later pieces cannot change."""
         begins = [found.start() for found in _BEGINS_ESCAPE.finditer(text, max(0, len(text) - _LONGEST_ESCAPE))]
         for begin in begins:
             ended = _ESCAPE.match(text, begin)
@@ -93,9 +93,9 @@ class LogText:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `right`: numbers; `shrinks`: may be cut to `least` characters in a narrow terminal.
+    """A column of a table. `right`: aligned right; `shrinks`: may be cut to `least` characters in a narrow terminal.
 
-    `spare`: left out where that is too narrow even so, the highest first; 0: never.
+    `spare`: left out if the terminal is still too narrow, the highest first; 0: never.
     """
 
     title: str
@@ -107,7 +107,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows for people beside the same things as data for programs."""
+    """Rows for people, and the same things as data for programs."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
@@ -137,12 +137,12 @@ STATE_STYLES = {
 
 
 def standard_console() -> Console:
-    """Standard output: the terminal's width, or unbounded into a pipe."""
+    """Returns a console on standard output: as wide as the terminal, unbounded into a pipe."""
     return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def show_listing(listing: Listing, output: OutputFormat, *, header: bool = True) -> None:
-    """Print it in the form asked for."""
+    """Prints the listing as a table or as JSON."""
     if output is OutputFormat.JSON:
         show_json(listing.data)
     else:
@@ -151,9 +151,9 @@ def show_listing(listing: Listing, output: OutputFormat, *, header: bool = True)
 
 
 def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
-    """The table, every cell made safe; cells are never read as markup.
+    """Returns the table, every cell made safe; cells are never read as markup.
 
-    In a narrow terminal columns are cut that may be, and others left out: half a number misleads.
+    In a narrow terminal text columns are cut and spare columns left out; numbers are never cut.
     """
     rows = [[Text(safe_text(cell), style=listing.styles.get(cell, "")) for cell in row] for row in listing.rows]
     titles = [cell_len(column.title) if header else 0 for column in listing.columns]
@@ -174,7 +174,7 @@ def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
 
 
 def _columns_that_fit(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:
-    """The columns that there is room for."""
+    """Returns the indices of the columns that fit into the width."""
     shown = list(range(len(columns)))
     spare = sorted((at for at in shown if columns[at].spare), key=lambda at: columns[at].spare)
     while spare and sum(least[at] + _COLUMN_GAP for at in shown) - _COLUMN_GAP > width:
@@ -183,7 +183,7 @@ def _columns_that_fit(columns: Sequence[Column], least: Sequence[int], width: in
 
 
 def _column_widths(shown: Sequence[int], least: Sequence[int], longest: Sequence[int], width: int) -> dict[int, int]:
-    """The width of each column: what is left above the least goes to those that want more, in equal parts."""
+    """Returns the width of each column: the room above the least widths is split equally among those that want more."""
     widths = {at: least[at] for at in shown}
     left = max(0, width - sum(widths.values()) - _COLUMN_GAP * (len(shown) - 1))
     wanting = sorted((at for at in shown if longest[at] > least[at]), key=lambda at: longest[at] - least[at])
@@ -195,29 +195,29 @@ def _column_widths(shown: Sequence[int], least: Sequence[int], longest: Sequence
 
 
 def show_json(data: Any) -> None:
-    """Indented JSON on standard output, in ASCII."""
+    """Prints indented JSON on standard output, in ASCII; iterators are written item by item."""
     stream_json(data, sys.stdout)
 
 
 def show_line(text: str) -> None:
-    """One line on standard output, made safe."""
+    """Prints one line on standard output, made safe."""
     sys.stdout.write(safe_text(text) + "\n")
 
 
 def warn(text: str, *hints: str) -> None:
-    """A message on standard error, made safe; hints are indented below it."""
+    """Prints a message on standard error, made safe, with its hints indented below it."""
     for line in (*text.splitlines(), *(f"  {hint}" for hint in hints)):
         sys.stderr.write(safe_text(line) + "\n")
 
 
 def exit_with(code: int) -> None:
-    """End the command with an exit code; 0 goes on."""
+    """Ends the command with an exit code; returns for 0."""
     if code:
         raise typer.Exit(code)
 
 
 def dash(value: object) -> str:
-    """A cell for something that may not be there yet."""
+    """Returns the cell of an optional value: `-` for None or an empty text."""
     return "-" if value is None or value == "" else str(value)
 
 

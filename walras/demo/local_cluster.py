@@ -32,7 +32,7 @@ from walras.spec.workload_file import ArrivalEntry, WorkloadFile
 
 
 def configs_folder() -> Path:
-    """The `configs` folder that belongs to this `walras`: in a checkout and in an installation alike."""
+    """Returns the `configs` folder that belongs to this `walras`, in a checkout and in an installation alike."""
     folder = Path(walras.__file__).resolve().parents[1] / "configs"
     if not (folder / "workloads" / "demo.yaml").exists():
         raise ConfigError(f"the demo's files are not at {folder}", fix="reinstall walras, or run from a checkout")
@@ -41,7 +41,7 @@ def configs_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class DemoSetup:
-    """Files and folders of one run."""
+    """The files and folders of one run."""
 
     configs: Path
     folder: Path
@@ -78,11 +78,11 @@ class DemoSetup:
 
     @property
     def users(self) -> dict[str, str]:
-        """Project by user."""
+        """Returns the project of each user."""
         return {arrival.user: arrival.project or "default" for arrival in self.workload.jobs}
 
     def spec(self, arrival: ArrivalEntry) -> JobSpec:
-        """The job as it is submitted: its folder made absolute, one thread for each rank."""
+        """Returns the job as it is submitted: its folder made absolute, one thread for each rank."""
         spec = arrival.job
         changes: dict[str, object] = {"project": arrival.project, "envs": {"OMP_NUM_THREADS": "1", **spec.envs}}
         if spec.workdir is not None and not Path(spec.workdir).is_absolute():
@@ -91,7 +91,7 @@ class DemoSetup:
 
 
 def prepare_demo(folder: Path | None) -> DemoSetup:
-    """Read the files and make the folder of this run. Raises ConfigError if it holds something already."""
+    """Reads the files and makes the folder of this run. Raises ConfigError if the folder is not empty."""
     configs = configs_folder()
     if folder is None:
         folder = Path("demo-run") / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{os.getpid()}"
@@ -119,13 +119,13 @@ def walras_command() -> str:
 
 
 def child_environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """What daemons of the demo see: `python` in a job file is this Python, and nothing points to another server."""
+    """Returns the environment of the demo's daemons: this Python comes first, and no other server is named."""
     kept = {name: value for name, value in inherited.items() if not name.startswith("WALRAS_")}
     return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{inherited.get('PATH', os.defpath)}"}
 
 
 def remove_run_state(stage: DemoSetup) -> None:
-    """Remove what only this run needed (database, checkpoints, agents' state); picture, logs and figures stay."""
+    """Removes what only this run needed (database, checkpoints, agents' state); picture, logs and figures stay."""
     for entry in stage.folder.iterdir():
         if entry.is_dir() and entry != stage.logs:
             shutil.rmtree(entry, ignore_errors=True)
@@ -136,19 +136,19 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose parents end (Linux; elsewhere nothing happens)."""
+    """Becomes the parent of descendants whose parents end (Linux; elsewhere nothing happens)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _end_with_parent() -> None:
-    """In the child: be asked to end should the demo itself be killed."""
+    """In the child: receive SIGTERM if the demo itself is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-class Processes:
-    """The processes the demo started, by name."""
+class ChildProcesses:
+    """The processes that the demo started, by name."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -168,7 +168,7 @@ class Processes:
             )
 
     def died(self) -> str | None:
-        """Which of them has ended, with the end of its log; None while all run."""
+        """Returns which process has ended, with the end of its log; None while all run."""
         for name, process in self._started.items():
             if process.poll() is not None:
                 return f"{name} ended with code {process.returncode}:\n{self.log_tail(name)}"
@@ -179,7 +179,7 @@ class Processes:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
 
     def stop(self, patience_s: float = 10.0) -> list[str]:
-        """End everything below this process: SIGTERM, then SIGKILL. Answers what had to be killed."""
+        """Ends everything below this process: SIGTERM, then SIGKILL. Returns what had to be killed."""
         for process in reversed(self._started.values()):
             if process.poll() is None:
                 process.terminate()
@@ -193,7 +193,7 @@ class Processes:
 
 
 def end_descendants(patience_s: float) -> list[str]:
-    """End whatever still runs below this process; answers the names of those that SIGTERM did not end."""
+    """Ends whatever still runs below this process; returns the command lines that SIGTERM did not end."""
     stubborn: list[str] = []
     left = _ask_to_end(_running_below(), patience_s)
     # Killing a supervisor may hand us ranks that were not below us before: look again, a bounded number of times.
@@ -219,7 +219,7 @@ def _running_below() -> list[psutil.Process]:
 
 
 def _ask_to_end(processes: list[psutil.Process], patience_s: float) -> list[psutil.Process]:
-    """SIGTERM; answers those that still run after `patience_s`."""
+    """Sends SIGTERM; returns the processes that still run after `patience_s`."""
     for process in processes:
         _signal_if_alive(psutil.Process.terminate, process)
     _, alive = psutil.wait_procs(processes, timeout=patience_s)
@@ -233,14 +233,14 @@ def _command_line(process: psutil.Process) -> str:
 
 
 def _reap_children() -> None:
-    """Collect ended children that were adopted."""
+    """Collects the exit codes of ended children, adopted ones included."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
 
 
 def _signal_if_alive(action: Callable[[psutil.Process], None], process: psutil.Process) -> None:
-    """Signal a process that may have ended by itself meanwhile."""
+    """Signals a process that may have ended in the meantime."""
     with contextlib.suppress(psutil.NoSuchProcess):
         action(process)
 
@@ -252,9 +252,11 @@ _POLL_EVERY_S = 0.2
 
 
 class LocalCluster:
-    """Starts in `start`, ends in `stop`. Clients live in the exit stack that is handed in."""
+    """A server and agents as processes of this machine. Clients live in the exit stack that is handed in."""
 
-    def __init__(self, stage: DemoSetup, processes: Processes, clients: AsyncExitStack, inherited: Mapping[str, str]):
+    def __init__(
+        self, stage: DemoSetup, processes: ChildProcesses, clients: AsyncExitStack, inherited: Mapping[str, str]
+    ):
         self._stage = stage
         self._processes = processes
         self._clients = clients
@@ -293,7 +295,7 @@ class LocalCluster:
         self._run(name, "agent", *join, *place, *shape, *size, *(emulation if entry.emulated else []))
 
     def _speeds_file(self) -> Path:
-        """The cluster's speed table alone, as agents read it (JSON is YAML)."""
+        """Returns the file of the cluster's speed table, as agents read it (JSON is YAML)."""
         path = self._stage.folder / "speeds.yaml"
         if not path.exists():
             path.write_text(json.dumps(self._stage.cluster.speeds, indent=1))
@@ -333,7 +335,7 @@ class LocalCluster:
         self._fail_if_dead()
 
     async def log_of(self, job_id: int, most_bytes: int = 100_000) -> str:
-        """What the job printed in all its attempts, as text; empty if it cannot be had."""
+        """Returns what the job printed in all its attempts; empty if the log cannot be read."""
         text = b""
         try:
             for attempt in await self.admin.attempts(job_id):

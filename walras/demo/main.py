@@ -25,7 +25,14 @@ from scheduler.live.store.event_journal import read_run
 from simulator.measured_costs import measure_costs
 from simulator.reports.resimulation import ResimulatedJob, resimulate
 from simulator.shipped_configs import load_named_policy
-from walras.demo.local_cluster import DemoSetup, LocalCluster, Processes, adopt_orphans, prepare_demo, remove_run_state
+from walras.demo.local_cluster import (
+    ChildProcesses,
+    DemoSetup,
+    LocalCluster,
+    adopt_orphans,
+    prepare_demo,
+    remove_run_state,
+)
 from walras.demo.observations import DemoRecording
 from walras.demo.promises import PromiseCheck, SpecialJobs, check_promises
 from walras.demo.run_report import (
@@ -42,7 +49,7 @@ from walras.errors import ClusterError
 
 
 def simulate_demo_again(stage: DemoSetup) -> list[ResimulatedJob]:
-    """Every job of the run beside its simulations; leaves what was measured in the folder, for `walras simulate`."""
+    """Simulates every job of the run with the costs measured in it, which it also writes for `walras simulate`."""
     recorded = list(read_run(stage.server))
     stage.measured_path.write_text(measure_costs(recorded).model_dump_json(indent=1))
     return resimulate(recorded, stage.workload, stage.cluster, load_named_policy(str(stage.policy_path)))
@@ -72,7 +79,7 @@ PLAIN_WIDTH = 160
 
 @dataclass(slots=True)
 class FinishedRun:
-    """What is left of a run when its processes are gone."""
+    """What the report needs of a run whose processes have ended."""
 
     recording: DemoRecording
     job_ids: list[int]
@@ -97,7 +104,7 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
     console.print(f"everything of this run is in {stage.folder}", highlight=False, soft_wrap=True)
     print_processor_headroom(console)
     adopt_orphans()
-    processes = Processes(stage.logs)
+    processes = ChildProcesses(stage.logs)
     try:
         story = asyncio.run(run_on_cluster(stage, processes, LiveView(console, live=live), console))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -117,8 +124,8 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
     return 0 if kept else 1
 
 
-async def run_on_cluster(stage: DemoSetup, processes: Processes, view: LiveView, console: Console) -> FinishedRun:
-    """Start the cluster, run the workload on it, and bring away what the report needs."""
+async def run_on_cluster(stage: DemoSetup, processes: ChildProcesses, view: LiveView, console: Console) -> FinishedRun:
+    """Starts the cluster, runs the workload on it, and returns what the report needs."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -136,7 +143,7 @@ async def run_on_cluster(stage: DemoSetup, processes: Processes, view: LiveView,
 
 
 def print_processor_headroom(console: Console) -> None:
-    """Say how much of the processors is free: paces are kept only where there is room for them."""
+    """Prints how much of the processors is idle: emulated speeds are kept only if there is headroom."""
     cores = psutil.cpu_count() or 1
     idle = cores * (1.0 - psutil.cpu_percent(interval=0.5) / 100.0)
     console.print(f"processor headroom before: {idle:.1f} of {cores} cores idle", highlight=False)
@@ -145,7 +152,7 @@ def print_processor_headroom(console: Console) -> None:
 
 
 def report_and_check(console: Console, stage: DemoSetup, story: FinishedRun, began: float) -> list[PromiseCheck]:
-    """Print the report, draw the picture, run the simulation; answer the checklist."""
+    """Prints the report, draws the picture, runs the simulation; returns the checked promises."""
     recording = story.recording
     losses = find_losses(recording, story.logs)
     print_demo_report(console, recording, losses, stage.cluster.speeds)
@@ -174,7 +181,7 @@ def report_and_check(console: Console, stage: DemoSetup, story: FinishedRun, beg
 
 
 def special_jobs_of(stage: DemoSetup, job_ids: list[int]) -> SpecialJobs:
-    """Find the jobs of the workload that play special parts, by what they run."""
+    """Finds the jobs with special roles in the workload by the scripts they run."""
 
     def first(script: str) -> int:
         commands = (arrival.job.run for arrival in stage.workload.jobs)

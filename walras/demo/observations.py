@@ -22,7 +22,7 @@ class PriceSample:
 
 @dataclass(slots=True)
 class NodeSpan:
-    """A machine was part of the fleet from `from_s` to `to_s`, as far as polling can tell."""
+    """A machine that belonged to the cluster from `from_s` to `to_s`, as far as polling can tell."""
 
     node: NodeView
     from_s: float
@@ -33,7 +33,7 @@ class NodeSpan:
 
 @dataclass(slots=True)
 class AttemptProgress:
-    """Moments of an attempt, as far as polling can tell (seconds)."""
+    """Steps and instants (seconds) of an attempt, as far as polling can tell."""
 
     #: Steps of the job when the attempt was first seen.
     first_steps: float
@@ -44,7 +44,7 @@ class AttemptProgress:
 
 @dataclass(frozen=True, slots=True)
 class DemoJobSummary:
-    """A line of the table."""
+    """One row of the table of jobs."""
 
     job: JobDetail
     jct_s: float
@@ -69,11 +69,11 @@ class DemoRecording:
     marks: dict[tuple[int, int], "AttemptProgress"] = field(default_factory=dict)
 
     def seconds(self, instant: str) -> float:
-        """Seconds from the epoch to an RFC 3339 instant."""
+        """Returns the seconds from the epoch to an RFC 3339 instant."""
         return (datetime.fromisoformat(instant) - self.epoch).total_seconds()
 
     def note_jobs(self, jobs: Iterable[JobView], at_s: float) -> list[str]:
-        """Remember states and paces; answer one line per job whose state or machine changed."""
+        """Records states and speeds; returns one line per job whose state or machine changed."""
         lines = []
         for job in jobs:
             self._mark(job, at_s)
@@ -86,7 +86,7 @@ class DemoRecording:
         return lines
 
     def _is_settled(self, job: JobView, at_s: float) -> bool:
-        """Whether the job has been stepping for a while, so that its speed is not still that of an earlier attempt."""
+        """Returns whether the job has made steps for a while, so that its speed is not that of an earlier attempt."""
         marks = self.marks.get((job.id, job.attempts))
         settled = marks is not None and marks.stepping_s is not None and at_s - marks.stepping_s >= SETTLED_S
         return settled and job.state == "RUNNING"
@@ -100,7 +100,7 @@ class DemoRecording:
             marks.stepping_s, marks.stepping_steps = at_s, job.steps
 
     def steps_in_attempt(self, job_id: int) -> float:
-        """Steps of the job's newest attempt, as far as seen."""
+        """Returns the steps of the job's newest attempt, as far as observed."""
         numbers = [attempt for job, attempt in self.marks if job == job_id]
         if not numbers:
             return 0.0
@@ -108,7 +108,7 @@ class DemoRecording:
         return marks.steps - marks.first_steps
 
     def note_nodes(self, nodes: Iterable[NodeView], at_s: float) -> list[str]:
-        """Remember the fleet; answer one line per machine that came, is leaving or went."""
+        """Records the machines; returns one line per machine that joined, is leaving or left."""
         lines = []
         for node in nodes:
             gone = node.state in ("lost", "released")
@@ -126,7 +126,7 @@ class DemoRecording:
         return lines
 
     def note_prices(self, prices: Sequence[PriceView], at_s: float) -> list[str]:
-        """Remember a sample of prices; answer a line when they differ from the last sample."""
+        """Records a sample of prices; returns a line if they differ from the last sample."""
         shown = prices_line(prices)
         changed = not self.prices or shown != prices_line(self.prices[-1].prices)
         if prices and changed:
@@ -135,7 +135,7 @@ class DemoRecording:
         return []
 
     def pace(self, kind: str, accelerator: str) -> float | None:
-        """Median measured speed, steps per second; None where nothing was measured."""
+        """Returns the median measured speed in steps per second, None if it was never measured."""
         values = self.paces.get((kind, accelerator))
         return median(values) if values else None
 
@@ -149,17 +149,17 @@ class DemoRecording:
         return DemoJobSummary(job, self.seconds(end) - self.seconds(job.submitted_at), tuple(types))
 
     def rank_starts(self) -> int:
-        """Ranks started over all jobs: one per accelerator of every attempt that got as far as starting."""
+        """Returns the ranks started over all jobs: one per accelerator of every attempt that reached its start."""
         return sum(attempt.accelerators for job in self.jobs.values() for attempt in started_attempts(job))
 
 
 def started_attempts(job: JobDetail) -> list[AttemptView]:
-    """The attempts whose ranks were started, in order."""
+    """Returns the attempts whose ranks were started, in order."""
     return [attempt for attempt in job.attempt_list if attempt.started_at is not None]
 
 
 def job_change_line(job: JobView) -> str:
-    """One line for the plain view: what happened to a job."""
+    """Returns one line for the plain view: what happened to a job."""
     where = f" on {job.accelerator}" if job.accelerator else ""
     why = f" ({job.reason})" if job.reason else ""
     steps = f", step {job.steps:.0f}" if job.steps else ""
@@ -167,5 +167,5 @@ def job_change_line(job: JobView) -> str:
 
 
 def prices_line(prices: Sequence[PriceView]) -> str:
-    """Prices of all pools on one line, rounded to what a person can tell apart."""
+    """Returns the prices of all pools on one line, rounded to three digits."""
     return "  ".join(f"{price.pool} {price.price:.3g}" for price in prices)

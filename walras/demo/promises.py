@@ -16,7 +16,7 @@ LOSS_FALL = 0.7
 
 @dataclass(frozen=True, slots=True)
 class SpecialJobs:
-    """Which jobs play the special parts."""
+    """The jobs with special roles in the demo."""
 
     failing: int
     plain: int
@@ -35,7 +35,7 @@ class PromiseCheck:
 def check_promises(
     recording: DemoRecording, cast: SpecialJobs, losses: dict[int, tuple[float, float]], took_s: float
 ) -> list[PromiseCheck]:
-    """Every promise with what was found. `losses`: first and last loss by job id."""
+    """Checks every promise. `losses`: first and last loss by job id."""
     jobs = list(recording.jobs.values())
     return [
         check_job_ends(jobs, cast),
@@ -49,12 +49,12 @@ def check_promises(
         PromiseCheck(
             "prices were given", bool(recording.prices), f"{len(recording.prices)} different sets of prices seen"
         ),
-        at_most("rank starts", recording.rank_starts(), MOST_RANK_STARTS),
-        at_most("seconds from start to end", round(took_s), LONGEST_S),
+        check_limit("rank starts", recording.rank_starts(), MOST_RANK_STARTS),
+        check_limit("seconds from start to end", round(took_s), LONGEST_S),
     ]
 
 
-def at_most(what: str, found: float, most: float) -> PromiseCheck:
+def check_limit(what: str, found: float, most: float) -> PromiseCheck:
     return PromiseCheck(f"at most {most:g} {what}", found <= most, f"{found:g}")
 
 
@@ -119,7 +119,7 @@ def check_moves(recording: DemoRecording) -> PromiseCheck:
 
 
 def check_revocation(recording: DemoRecording, pool: str) -> PromiseCheck:
-    """A machine of the pool left with notice, and a job it ran went on elsewhere from its checkpoint."""
+    """A machine of the pool left with notice, and a job of it resumed elsewhere from its checkpoint."""
     promise = "the spot machine was revoked and its job went on elsewhere"
     left = [name for name, span in recording.nodes.items() if span.node.pool == pool and span.left]
     if not left:

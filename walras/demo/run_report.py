@@ -40,7 +40,7 @@ class HeldSpan:
 
 
 def equal_split_by_user(wanted: Mapping[str, float], capacity: float) -> dict[str, float]:
-    """Divide capacity equally among users; what one does not want goes to the others (water filling)."""
+    """Divides capacity equally among users; what one does not want goes to the others (water filling)."""
     shares = dict.fromkeys(wanted, 0.0)
     open_users = {user for user, amount in wanted.items() if amount > 0}
     while open_users and capacity > 1e-9:
@@ -54,9 +54,9 @@ def equal_split_by_user(wanted: Mapping[str, float], capacity: float) -> dict[st
 
 
 def entitled_by_user(wishes: Sequence[WantedSpan], machines: Sequence[HeldSpan]) -> dict[str, float]:
-    """Accelerator-seconds per user, had every instant's capacity been split equally among those who wanted some.
+    """Returns the accelerator-seconds of each user under an equal split among those who wanted some at each instant.
 
-    `machines` are the spans in which accelerators were there (the user name is ignored).
+    `machines` are the spans in which accelerators existed (the user name is ignored).
     """
     spans: list[WantedSpan | HeldSpan] = [*wishes, *machines]
     instants = sorted({instant for span in spans for instant in (span.from_s, span.to_s)})
@@ -74,7 +74,7 @@ def entitled_by_user(wishes: Sequence[WantedSpan], machines: Sequence[HeldSpan])
 
 
 def received_by_user(held: Sequence[HeldSpan]) -> dict[str, float]:
-    """Accelerator-seconds each user held."""
+    """Returns the accelerator-seconds that each user held."""
     total: dict[str, float] = {}
     for span in held:
         total[span.user] = total.get(span.user, 0.0) + span.accelerators * (span.to_s - span.from_s)
@@ -82,7 +82,7 @@ def received_by_user(held: Sequence[HeldSpan]) -> dict[str, float]:
 
 
 def jain(values: Sequence[float]) -> float:
-    """Jain's index: 1 when all values are equal, 1/n when one has everything; 1 for no values."""
+    """Returns Jain's index: 1 when all values are equal, 1/n when one has everything; 1 for no values."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares > 0 else 1.0
 
@@ -91,7 +91,7 @@ _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#
 
 
 def draw_timeline(recording: DemoRecording, path: Path) -> None:
-    """Write a PNG: one lane per accelerator above, prices of pools below."""
+    """Writes a PNG: one lane per accelerator above, prices of pools below."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -128,13 +128,13 @@ def draw_timeline(recording: DemoRecording, path: Path) -> None:
 
 
 def attempt_span(recording: DemoRecording, attempt: AttemptView) -> tuple[float, float]:
-    """From the grant of the accelerators to their return, seconds."""
+    """Returns the seconds from the grant of the accelerators to their return."""
     from_s = recording.seconds(attempt.leased_at)
     return from_s, recording.seconds(attempt.ended_at) if attempt.ended_at else from_s
 
 
 def attempt_lanes(attempt: AttemptView) -> list[str]:
-    """`node:0,1` as the lanes `node:0` and `node:1`."""
+    """Returns the accelerators of an attempt: `node:0,1` gives `node:0` and `node:1`."""
     lanes = []
     for part in attempt.placement:
         node, _, devices = part.rpartition(":")
@@ -143,7 +143,7 @@ def attempt_lanes(attempt: AttemptView) -> list[str]:
 
 
 def lane_names(recording: DemoRecording) -> list[str]:
-    """All lanes used or there, in a fixed order."""
+    """Returns all accelerators that existed or were used, in a fixed order."""
     there = {f"{name}:{index}" for name, span in recording.nodes.items() for index in range(span.node.accelerators)}
     used = {
         lane for job in recording.jobs.values() for attempt in started_attempts(job) for lane in attempt_lanes(attempt)
@@ -152,7 +152,7 @@ def lane_names(recording: DemoRecording) -> list[str]:
 
 
 def price_lines(recording: DemoRecording) -> dict[str, list[tuple[float, float]]]:
-    """Points (seconds, price) by pool."""
+    """Returns the points (seconds, price) of each pool."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for sample in recording.prices:
         for price in sample.prices:
@@ -170,7 +170,7 @@ PRICE_ROWS = 8
 
 
 def find_losses(recording: DemoRecording, logs: Mapping[int, str]) -> dict[int, tuple[float, float]]:
-    """First and last loss by job: as reported, or read from the log of a script that reports nothing."""
+    """Returns first and last loss by job: as reported, or read from the log of a script that reports none."""
     losses: dict[int, tuple[float, float]] = {}
     for job_id, job in recording.jobs.items():
         if "loss" in job.first_values and "loss" in job.last_values:
@@ -210,7 +210,7 @@ def jobs_table(recording: DemoRecording, losses: Mapping[int, tuple[float, float
 
 
 def fairness_table(recording: DemoRecording) -> Table:
-    """Accelerator-seconds each user received and was entitled to by an equal split among those who waited or ran."""
+    """Returns the table of accelerator-seconds that each user received and was entitled to by an equal split."""
     wishes, held = [], []
     for job in recording.jobs.values():
         end = recording.seconds(job.ended_at) if job.ended_at else recording.seconds(job.submitted_at)
@@ -231,7 +231,7 @@ def fairness_table(recording: DemoRecording) -> Table:
 
 
 def prices_table(recording: DemoRecording) -> Table:
-    """Prices over time: at most `PRICE_ROWS` samples, evenly chosen."""
+    """Returns the table of prices over time: at most `PRICE_ROWS` samples, evenly spaced."""
     samples = recording.prices
     stride = max(1, -(-len(samples) // PRICE_ROWS))
     pools = sorted({price.pool for sample in samples for price in sample.prices})
@@ -245,9 +245,9 @@ def prices_table(recording: DemoRecording) -> Table:
     return table
 
 
-def paces_table(recording: DemoRecording, asked: Mapping[str, Mapping[str, float]]) -> Table:
-    types = sorted({accelerator for speeds in asked.values() for accelerator in speeds})
-    pairs = [(kind, name) for kind, speeds in asked.items() for name in speeds]
+def paces_table(recording: DemoRecording, nominal: Mapping[str, Mapping[str, float]]) -> Table:
+    types = sorted({accelerator for speeds in nominal.values() for accelerator in speeds})
+    pairs = [(kind, name) for kind, speeds in nominal.items() for name in speeds]
     found = sum(recording.pace(*pair) is not None for pair in pairs)
     leases = sum(attempt.profiling for job in recording.jobs.values() for attempt in started_attempts(job))
     title = f"pace reached / asked, steps per second: {found} of {len(pairs)} measured, {leases} starts to profile"
@@ -255,7 +255,7 @@ def paces_table(recording: DemoRecording, asked: Mapping[str, Mapping[str, float
     table.add_column("kind")
     for name in types:
         table.add_column(name, justify="right")
-    for kind, speeds in asked.items():
+    for kind, speeds in nominal.items():
         cells = []
         for name in types:
             reached = recording.pace(kind, name)
@@ -273,7 +273,7 @@ def checks_table(checks: Sequence[PromiseCheck]) -> Table:
 
 
 def print_titled_table(console: Console, table: Table) -> None:
-    """Print a table below its title. (A table would fold its title to its own width.)"""
+    """Prints a table below its title. (A table would fold its title to its own width.)"""
     console.print()
     console.print(table.title, markup=False, highlight=False, soft_wrap=True, style="italic")
     table.title = None
@@ -281,7 +281,7 @@ def print_titled_table(console: Console, table: Table) -> None:
 
 
 def print_changes(console: Console, recording: DemoRecording) -> None:
-    """What was preempted, moved and resumed: each attempt that did not end its job, in order of time."""
+    """Prints the preemptions, moves and resumptions: each attempt that did not end its job, in order of time."""
     lines = []
     console.print("\npreempted, moved, resumed", style="bold")
     for job_id, job in sorted(recording.jobs.items()):
@@ -309,13 +309,13 @@ def print_demo_report(
     console: Console,
     recording: DemoRecording,
     losses: Mapping[int, tuple[float, float]],
-    asked: Mapping[str, Mapping[str, float]],
+    nominal: Mapping[str, Mapping[str, float]],
 ) -> None:
-    """The tables, one after the other."""
+    """Prints the tables of the report."""
     for table in (
         jobs_table(recording, losses),
         fairness_table(recording),
         prices_table(recording),
-        paces_table(recording, asked),
+        paces_table(recording, nominal),
     ):
         print_titled_table(console, table)

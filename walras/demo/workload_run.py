@@ -48,15 +48,15 @@ class LiveView:
             self._live.stop()
 
     def say(self, at_s: float, lines: Iterable[str]) -> None:
-        """Tell what changed."""
+        """Shows lines on what changed."""
         for line in lines:
-            told = f"{at_s:6.1f} s  {line}"
-            self._lines = [*self._lines[-(LAST_LINES - 1) :], told]
+            text = f"{at_s:6.1f} s  {line}"
+            self._lines = [*self._lines[-(LAST_LINES - 1) :], text]
             if self._live is None:
-                self._console.print(told, markup=False, highlight=False, soft_wrap=True)
+                self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, jobs: Sequence[JobView], nodes: Sequence[NodeView], prices: Sequence[PriceView]) -> None:
-        """Draw the present state (terminals only)."""
+        """Draws the present state (terminals only)."""
         if self._live is not None:
             below = Text("\n".join([f"prices: {prices_line(prices)}", "", *self._lines]))
             self._live.update(Group(_node_table(nodes), _job_table(jobs), below))
@@ -121,7 +121,7 @@ class WorkloadRun:
         return asyncio.get_running_loop().time() - self._started
 
     async def play(self) -> bool:
-        """Submit, watch, and answer whether everything ended in time."""
+        """Submits and watches the jobs; returns whether everything ended in time."""
         try:
             async with asyncio.timeout(GIVE_UP_S), asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._submit_all())
@@ -168,7 +168,7 @@ class WorkloadRun:
         return all(self.job_ids) and len(jobs) >= len(self.job_ids) and all(job.state.is_final for job in jobs)
 
     async def _revoke_if_due(self, nodes: list[NodeView]) -> list[str]:
-        """Take back the machine of a due incident, once it trains something that has got somewhere."""
+        """Revokes the machine of a due incident once it trains a job that has made enough steps."""
         if not self._pending_incidents or self.at_s < self._pending_incidents[0].at:
             return []
         incident = self._pending_incidents[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from walras.demo.local_cluster import Processes, child_environment, configs_folder, prepare_demo
+from walras.demo.local_cluster import ChildProcesses, child_environment, configs_folder, prepare_demo
 from walras.demo.promises import MOST_RANK_STARTS
 from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig
@@ -76,8 +76,8 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     # In a process of its own: becoming a subreaper is for life.
     runner = (
         "import pathlib, sys, time\n"
-        "from walras.demo.local_cluster import Processes, adopt_orphans\n"
-        "adopt_orphans(); processes = Processes(pathlib.Path(sys.argv[1]))\n"
+        "from walras.demo.local_cluster import ChildProcesses, adopt_orphans\n"
+        "adopt_orphans(); processes = ChildProcesses(pathlib.Path(sys.argv[1]))\n"
         "processes.start('parent', [sys.executable, '-c', sys.argv[2]], {})\n"
         "deadline = time.monotonic() + 20\n"
         "while 'ready' not in processes.log_tail('parent') and time.monotonic() < deadline: time.sleep(0.05)\n"
@@ -94,7 +94,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
     """`died` names the process and shows the end of what it printed."""
-    processes = Processes(tmp_path)
+    processes = ChildProcesses(tmp_path)
     processes.start("server", [sys.executable, "-S", "-c", "print('no port is free'); raise SystemExit(3)"], {})
     deadline = time.monotonic() + 20
     while (death := processes.died()) is None and time.monotonic() < deadline:
