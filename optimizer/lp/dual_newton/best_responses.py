@@ -125,19 +125,6 @@ def prices_per_level(problem: ClassProblem, level: MaxMin, prices: FloatArray, z
     return prices / cost if cost > 0 else prices
 
 
-def choice_demand(problem: ClassProblem, choice: ClassChoice) -> FloatArray:
-    """How much of each row the choices of all members take (r,)."""
-    return problem.used(choice_shares(problem, choice))
-
-
-def choice_shares(problem: ClassProblem, choice: ClassChoice) -> FloatArray:
-    """Shares of one member of each class in each column (C,)."""
-    chosen = choice.column >= 0
-    return np.bincount(choice.column[chosen], weights=choice.share[chosen], minlength=problem.columns).astype(
-        np.float64
-    )
-
-
 def class_worth(problem: ClassProblem, worth: FloatArray, x: FloatArray) -> FloatArray:
     """Worth that shares give to one member of each class (k,)."""
     gained = np.zeros(problem.classes)

@@ -80,21 +80,6 @@ def dual_bound(problem: ClassProblem, objective: Objective, prices: FloatArray) 
             return _level_bound(problem, objective, prices, income)
 
 
-def worth_multipliers(problem: ClassProblem, objective: Objective, prices: FloatArray, z: float) -> FloatArray:
-    """What a little more worth costs one member of each class at these prices (k,).
-
-    For a Level at level z; for a Total at its floors; for a Nash what the worth is worth to the class: weight / worth.
-    """
-    cost = problem.cost(prices)
-    match objective:
-        case MaxSum():
-            return cheapest_choice(problem, objective.worth, cost - objective.value, objective.floor).slope
-        case NashWelfare():
-            return logarithmic_choice(problem, objective.worth, cost, objective.weight).slope
-        case MaxMin():
-            return cheapest_choice(problem, objective.worth, cost, objective.targets.at(z)[0]).slope
-
-
 def reachable_level(worth_most: FloatArray, targets: TargetFunction) -> float:
     """A level that no class passes whatever it is given: the highest at which each has a column good enough.
 

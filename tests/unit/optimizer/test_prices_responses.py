@@ -4,18 +4,37 @@ import numpy as np
 import pytest
 from markets import CappedTargets, LinearTargets, market_of
 
-from optimizer.classes.class_problem import MaxMin, MaxSum, NashWelfare
+from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.lp.dual_newton.best_responses import (
+    ClassChoice,
     cheapest_choice,
-    choice_demand,
     logarithmic_choice,
     unreachable_classes,
 )
-from optimizer.lp.dual_newton.dual_bound import dual_bound, worth_multipliers
+from optimizer.lp.dual_newton.dual_bound import dual_bound
 
 #: One class of two members with a slow column on row 0 and a fast one on row 1.
 MARKET, _ = market_of([2.0], [[[(0, 1.0)], [(1, 2.0)]]], [4.0, 4.0])
 WORTH = np.array([1.0, 3.0])
+
+
+def choice_demand(problem: ClassProblem, choice: ClassChoice) -> np.ndarray:
+    """How much of each row the choices of all members take (r,)."""
+    chosen = choice.column >= 0
+    x = np.bincount(choice.column[chosen], weights=choice.share[chosen], minlength=problem.columns)
+    return problem.used(x.astype(np.float64))
+
+
+def worth_multipliers(problem: ClassProblem, objective: Objective, prices: np.ndarray, z: float) -> np.ndarray:
+    """What a little more worth costs one member of each class at these prices (k,)."""
+    cost = problem.cost(prices)
+    match objective:
+        case MaxSum():
+            return cheapest_choice(problem, objective.worth, cost - objective.value, objective.floor).slope
+        case NashWelfare():
+            return logarithmic_choice(problem, objective.worth, cost, objective.weight).slope
+        case MaxMin():
+            return cheapest_choice(problem, objective.worth, cost, objective.targets.at(z)[0]).slope
 
 
 def test_a_cheap_column_serves_up_to_its_worth_and_then_mixes() -> None:
