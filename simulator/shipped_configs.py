@@ -57,7 +57,7 @@ def _resolve_name(what: str, name: str, known: dict[str, Path]) -> Path:
 
 
 def load_named_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
-    """Loads a policy from a file, by a shipped file's name, or by its own name (with its defaults and default rules)."""
+    """Loads a policy from a file, by a shipped file's name, or by its own name (with default parameters and rules)."""
     if Path(policy).suffix in _POLICY_ENDINGS:
         return parse_policy(load_mapping(policy))
     known = shipped_files("policies", ".yaml")

@@ -117,12 +117,11 @@ class JobBaselines:
     # -- of all
 
     def instance(self, job_ids: Iterable[JobId]) -> SchedulingInstance:
-        """Returns these jobs as an instance for the lower bounds. A gang whose size depends on the type counts
-        with its smallest.
+        """Returns these jobs as an instance for the lower bounds.
 
-        A job that may be forked counts as one gang of all its parts, as fast as they together: no fork of it is faster,
-        and on no accelerator does it come further. Of a mixed gang nothing is more than of one in its fastest pool.
-        Not where `alone_s` was given: no bound holds there.
+        A gang whose size depends on the type counts with its smallest. A job that may be forked counts as one gang of
+        all its parts, with their joint speed: no fork of it is faster. A mixed gang counts as one in its fastest pool.
+        No bound holds where `alone_s` was given.
         """
         assert self._alone_s is None, "no lower bound holds where speeds do not say how long a job takes"
         rows = np.array([self._row[job_id] for job_id in job_ids], dtype=np.int64)
