@@ -89,7 +89,7 @@ class FaultConditions(FileModel):
 
 
 class MarketConditions(FileModel):
-    """How machines of a pool are to be had, in place of what the cluster file says."""
+    """Terms of renting machines of a pool, which override the cluster file."""
 
     #: From the request to a machine that takes jobs; None: as the cluster says.
     boot: Length | None = None
@@ -107,7 +107,7 @@ class MarketConditions(FileModel):
     price_noise: _Noise = 0.0
 
     def applied_to(self, model: PoolModel) -> PoolModel:
-        """The pool under these terms."""
+        """Returns the pool under these terms."""
         pool, terms = model.pool, model.terms
         boot_s = terms.boot_s if self.boot is None else self.boot
         return replace(
@@ -127,7 +127,7 @@ class MarketConditions(FileModel):
 
 
 class IncidentConditions(FileModel):
-    """Something that happens to machines of a pool at an instant: exactly one of `revoke`, `kill`, `slow`, `market`."""
+    """An incident in a pool at an instant: exactly one of `revoke`, `kill`, `slow`, `market`."""
 
     at: Length
     #: The market takes machines back, with the pool's notice: `machines` of them, or all.
@@ -169,7 +169,7 @@ class IncidentConditions(FileModel):
 
     @property
     def pool(self) -> str:
-        """The pool that it happens to."""
+        """The pool of the incident."""
         return str(getattr(self, self.what))
 
     def incidents(self, pool_id: PoolId) -> list[Incident]:
@@ -261,7 +261,7 @@ class Conditions(FileModel):
         return self
 
     def applied_to(self, scenario: Scenario) -> Scenario:
-        """The scenario under these conditions. Raises ConfigError for a pool or a kind of job that it does not have."""
+        """Returns the scenario under these conditions. Raises ConfigError for an unknown pool or kind of job."""
         truth, world = scenario.truth, scenario.world
         _check_kinds("costs_by_kind", self.costs_by_kind, truth)
         _check_kinds("facts", self.facts, truth)
@@ -349,7 +349,7 @@ def _check_kinds(field: str, named: Mapping[str, object], truth: GroundTruth) ->
 
 
 def _pools_under(markets: Mapping[str, MarketConditions], pools: tuple[PoolModel, ...]) -> tuple[PoolModel, ...]:
-    """The pools, rented ones under the terms that are given for them."""
+    """Returns the pools, rented ones under the given terms."""
     rented = {str(model.pool.pool_id) for model in pools if model.pool.market is not Market.OWNED}
     for name in markets:
         if name not in (Market.SPOT.value, Market.ON_DEMAND.value):

@@ -33,7 +33,7 @@ from walras.spec.workload_file import ArrivalEntry, WorkloadFile
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Everything about the world of one simulation but its seed. The jobs can be read once."""
+    """The world of one simulation, without its seed. The jobs can be iterated once."""
 
     pools: tuple[PoolModel, ...]
     truth: GroundTruth
@@ -52,7 +52,7 @@ def load_experiment(
     format: str | None = None,
     reading: ReadOptions | None = None,
 ) -> Experiment:
-    """Read the files and check that they fit each other.
+    """Reads the files and checks that they fit each other.
 
     `speeds_path` is a throughput table for a trace, or a YAML file of laws; without it, a Gavel trace takes the
     `throughputs/simulation_throughputs.json` beside its folder, if that is there. `format` names the workload's format
@@ -84,7 +84,7 @@ def load_experiment(
 
 
 def pool_models(cluster: ClusterConfig) -> tuple[PoolModel, ...]:
-    """The cluster's pools as the simulated world has them."""
+    """Returns the cluster's pools as models of the simulated world."""
     return tuple(
         PoolModel(entry.pool(), entry.machines, RentalTerms(entry.boot, minimum_billing_s=entry.minimum_billing))
         for entry in cluster.pools
@@ -95,7 +95,7 @@ def pool_models(cluster: ClusterConfig) -> tuple[PoolModel, ...]:
 
 
 def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Path | None = None) -> Experiment:
-    """A trace, read or generated, on a cluster. Its jobs are made one by one as the simulation asks for them.
+    """Returns the experiment of a trace on a cluster. Its jobs are made one by one, when the simulation needs them.
 
     Raises ConfigError for a job that cannot run there, before anything runs.
     """
@@ -147,7 +147,7 @@ def _trace_laws(path: str | Path | None) -> GoodputLaws | None:
 
 
 def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator[SimulatedJob]:
-    """Refuse a job that no pool could ever hold: it would wait for ever."""
+    """Rejects a job that is larger than every pool, which would wait for ever."""
     largest: dict[str, int] = {}
     for entry in cluster.pools:
         machines = entry.machines if entry.market is Market.OWNED else entry.quota
@@ -197,7 +197,7 @@ def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured
 
 
 def _as_measured(experiment: Experiment, jobs: list[SimulatedJob], measured: MeasuredCosts) -> Experiment:
-    """The experiment on the clock of the run that was measured, with its boot times and revocations."""
+    """Returns the experiment on the clock of the measured run, with its boot times and revocations."""
     begins_at = measured.begins_at
     boots = {pool.pool_id: pool.boot_s for pool in measured.pools}
     pools = tuple(
@@ -245,7 +245,7 @@ def _workload_jobs(workload: WorkloadFile, laws: GoodputLaws) -> list[SimulatedJ
 
 
 def _request_under_law(spec: JobSpec, row: int, request: JobRequest, laws: GoodputLaws) -> JobRequest:
-    """The request with the kind that its law and its batch make of it."""
+    """Returns the request with the kind that follows from its law and its batch."""
     if spec.profile is not None and spec.profile in laws:
         least = global_batch_of(spec.batch)
         most = None

@@ -64,7 +64,7 @@ class MeasuredKind(FileModel):
 
 
 class MeasuredJob(FileModel):
-    """What one job of the workload turned out to be. `row` counts the workload's jobs from 0."""
+    """The true work of one job of the workload. `row` counts the workload's jobs from 0."""
 
     row: int = Field(ge=0)
     #: Steps it made until it ended; where its kind has no speed, the seconds that it ran.
@@ -74,21 +74,21 @@ class MeasuredJob(FileModel):
 
 
 class MeasuredPool(FileModel):
-    """A rented pool: request to machine ready."""
+    """The boot time of a rented pool, from the request to the machine's joining."""
 
     pool_id: str
     boot_s: _Length
 
 
 class MeasuredRevocation(FileModel):
-    """When the market really took the machines of a pool back, counted from the first submission."""
+    """A revocation by the market, seconds after the first submission."""
 
     at: _Length
     pool_id: str
 
 
 class MeasuredCosts(FileModel):
-    """A file (JSON) or value that says how the jobs of a workload really behave."""
+    """The true behaviour of a workload's jobs, as a file (JSON) or a value."""
 
     speeds: tuple[MeasuredSpeed, ...] = ()
     kinds: tuple[MeasuredKind, ...] = ()
@@ -117,7 +117,7 @@ class MeasuredCosts(FileModel):
         return GroundTruth(speeds, costs, AttemptCosts(self.start_s, self.checkpoint_s))
 
     def applied_to(self, jobs: list[SimulatedJob]) -> list[SimulatedJob]:
-        """The jobs with the truth about each that was measured. Raises ConfigError for a row that is not there."""
+        """Returns the jobs with their measured work. Raises ConfigError for a row that does not exist."""
         rows = list(jobs)
         for measured in self.jobs:
             if measured.row >= len(rows):
@@ -132,7 +132,7 @@ class MeasuredCosts(FileModel):
 
 
 def load_measured_costs(path: str | Path) -> MeasuredCosts:
-    """Read the file. Raises ConfigError that names it."""
+    """Reads the file. Raises ConfigError that names it."""
     try:
         return MeasuredCosts.model_validate_json(Path(path).read_bytes())
     except OSError as error:
@@ -149,7 +149,7 @@ RecordedEvent = tuple[Event, Sequence[Command]]
 
 @dataclass(slots=True)
 class _Attempt:
-    """What is known of one attempt. Instants are None where the thing was not seen."""
+    """What the record shows of one attempt; None for what it does not show."""
 
     job_id: JobId
     placement: Placement
@@ -167,7 +167,7 @@ class _Attempt:
 
     @property
     def stepping_at(self) -> float | None:
-        """Where its first step began."""
+        """The instant at which its first step began; None if unknown."""
         if self.up_at is None or self.first_step_s is None or not self.steps_per_s:
             return None
         return self.up_at + max(0.0, self.first_step_s - 1.0 / self.steps_per_s)
@@ -249,7 +249,7 @@ def _note_event(
 
 
 def measure_costs(recorded: Iterable[RecordedEvent]) -> MeasuredCosts:
-    """What the run shows, as the input of a simulation of the same workload.
+    """Returns the costs that a run shows, as the input of a simulation of the same workload.
 
     Jobs are numbered by arrival, as the rows of a workload file sorted by `at` are: row n is the n-th job submitted.
     """
@@ -278,7 +278,7 @@ def measure_costs(recorded: Iterable[RecordedEvent]) -> MeasuredCosts:
 
 
 def _measured_speeds(record: _Record) -> tuple[MeasuredSpeed, ...]:
-    """The speed that the longest-measured attempt of each cell showed: a median of few windows is noise."""
+    """Returns the longest-measured speed of each kind, type and count; medians of few windows are noisy."""
     seen: dict[tuple[Kind, str, int], tuple[int, float]] = {}
     for attempt in record.attempts.values():
         if attempt.steps_per_s and len(attempt.placement.by_pool) == 1:
@@ -341,7 +341,7 @@ def _median_or_usual(seen: list[float], usual: list[float]) -> float:
 
 
 def _warm_up_noise(record: _Record) -> float:
-    """Standard deviation of the logarithm of a warm-up against the median of its kind."""
+    """Returns the standard deviation of log(warm-up / median warm-up of its kind)."""
     spread: list[float] = []
     for kind in {request.kind for request in record.requests.values()}:
         seen = [length_s for length_s in _phases(record, kind).warm_up_s if length_s > 0]
@@ -367,7 +367,7 @@ def _measured_jobs(record: _Record) -> Iterable[MeasuredJob]:
 
 
 def recorded_completion_times(recorded: Sequence[RecordedEvent]) -> dict[JobId, float]:
-    """Submission to end of every job that ended, seconds."""
+    """Returns the completion time of every job that ended, seconds."""
     submitted_at: dict[JobId, float] = {}
     took_s: dict[JobId, float] = {}
     for event, commands in recorded:

@@ -29,17 +29,17 @@ def is_path(name: str) -> bool:
 
 
 def find_cluster(name: str) -> Path:
-    """The cluster file that is meant. Raises ConfigError naming the nearest."""
+    """Returns the cluster file of that name. Raises ConfigError that names the nearest."""
     return _resolve_name("cluster", name, shipped_files("clusters", ".yaml"))
 
 
 def find_workload(name: str) -> Path:
-    """The workload or trace that is meant. Raises ConfigError naming the nearest."""
+    """Returns the workload or trace of that name. Raises ConfigError that names the nearest."""
     return _resolve_name("workload", name, shipped_files("workloads", ".yaml", ".csv", ".jsonl"))
 
 
 def find_conditions(name: str) -> Path:
-    """The file of conditions that is meant. Raises ConfigError naming the nearest."""
+    """Returns the file of conditions of that name. Raises ConfigError that names the nearest."""
     return _resolve_name("conditions", name, shipped_files("conditions", ".yaml"))
 
 
@@ -57,7 +57,7 @@ def _resolve_name(what: str, name: str, known: dict[str, Path]) -> Path:
 
 
 def load_named_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
-    """A policy from a file, by the name of a shipped file, or by its own name (with its defaults and default rules)."""
+    """Loads a policy from a file, by a shipped file's name, or by its own name (with default parameters and rules)."""
     if Path(policy).suffix in _POLICY_ENDINGS:
         return parse_policy(load_mapping(policy))
     known = shipped_files("policies", ".yaml")

@@ -19,7 +19,7 @@ from walras.errors import ConfigError
 
 
 class OutsideProfileError(ConfigError):
-    """A profile says nothing about this placement, batch or epoch, and guessing would be worse than stopping."""
+    """A layout, batch or epoch is outside of a profile; nothing is extrapolated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class GangLayout:
         return sum(self.parts)
 
     def in_ring(self) -> "GangLayout":
-        """The same ring of machines, begun where its parts read smallest: ranks in a ring have no first machine."""
+        """Returns the canonical rotation of the ring of machines: ranks in a ring have no first machine."""
         return GangLayout(_smallest_rotation(self.parts))
 
 
 def packed_layout(accelerators: int, machine_size: int) -> GangLayout:
-    """A gang on as few machines as it can be on: full ones, and one with the rest."""
+    """Returns the layout of a gang on as few machines as possible: full ones, and one with the rest."""
     full, rest = divmod(accelerators, machine_size)
     return GangLayout((machine_size,) * full + ((rest,) if rest else ()))
 
@@ -65,7 +65,7 @@ class StepTimeModel(Protocol):
     """Step times of an application on one type of accelerator."""
 
     def times(self, placement: GangLayout, local: int) -> StepTimes:
-        """With `local` samples per accelerator and pass. Raises OutsideProfileError outside of the profile."""
+        """Returns the times with `local` samples per accelerator and pass. Raises OutsideProfileError."""
         ...
 
 
@@ -110,7 +110,7 @@ class AcceleratorProfile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Application:
-    """A model with its data set: what it learns by, and how fast it is by accelerator type."""
+    """A model with its data set: its learning curve, and its step times by accelerator type."""
 
     name: str
     #: Batch that training is designed for, against which every other is judged; and the largest that may be used.
@@ -131,7 +131,7 @@ class Application:
 
 @dataclass(frozen=True, slots=True)
 class BatchSplit:
-    """How a batch is cut: samples per accelerator and pass, and passes whose gradients are kept for one update."""
+    """The split of a batch: samples per accelerator and pass, and accumulated passes of one update."""
 
     local: int
     #: Passes before the one that synchronises.
@@ -174,7 +174,7 @@ def batch_gain(application: Application, batch: int, epoch: int) -> float:
 
 
 def batch_efficiency(application: Application, batch: int, epoch: int) -> float:
-    """Worth of one sample against one of the initial batch: 1 there, less with larger batches."""
+    """Returns the worth of one sample relative to one of the initial batch: 1 there, less with larger batches."""
     return batch_gain(application, batch, epoch) * application.batch_initial / batch
 
 

@@ -48,7 +48,7 @@ class GoodputLaw:
         self._best: dict[tuple[str, tuple[int, ...], int], float] = {}
 
     def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
-        """From `steps` on, until the epoch ends."""
+        """Returns the speed from `steps` on, until the epoch ends."""
         work, epochs = self._application.learning.work, self._application.epochs
         epoch = min(max(bisect_right(work, steps) - 1, 0), epochs - 1)
         until = work[epoch + 1] if epoch + 1 < epochs else inf
@@ -123,7 +123,7 @@ class StatedStepTimes:
 
 
 class StatedLearningCurve:
-    """A `Learning` whose noise scale is known from each of some steps on. It has no end: a job's own steps say that."""
+    """A `LearningCurve` with a noise scale from each of some steps on. It has no end; each job states its own steps."""
 
     def __init__(self, initial: int, scales: Mapping[float, float]) -> None:
         self._initial = initial
@@ -146,7 +146,7 @@ class StatedLearningCurve:
 
 
 def stated_application(name: str, given: GoodputLawEntry) -> Application:
-    """The application that a file states."""
+    """Returns the application that a file states."""
     scales = given.noise_scale if isinstance(given.noise_scale, dict) else {0.0: given.noise_scale}
     profiles = {}
     for accelerator, speed in given.on.items():
@@ -165,7 +165,7 @@ class GoodputLaws:
     """Applications by name, and the laws of the kinds of jobs that were requested so far."""
 
     def __init__(self, applications: Mapping[str, Application], steps: Mapping[str, float]) -> None:
-        """`steps`: the whole training of some of them."""
+        """`steps`: steps of the whole training, for applications that have them."""
         self._applications = dict(applications)
         self._steps = dict(steps)
         #: Laws by kind; `kind_of` adds to it.
@@ -175,7 +175,7 @@ class GoodputLaws:
         return name in self._applications
 
     def steps(self, name: str) -> float | None:
-        """Of the whole training; None: each job has to say it."""
+        """Returns the steps of the whole training; None if each job states its own."""
         return self._steps.get(name)
 
     def batch_most(self, name: str) -> int:
@@ -183,7 +183,7 @@ class GoodputLaws:
         return self._applications[name].batch_most
 
     def kind_of(self, name: str, batch: int | None, most: int | None, where: str) -> Kind:
-        """The kind of a job that trains this application, known to `of` from now on.
+        """Returns the kind of a job that trains this application, and adds its law to `of`.
 
         `batch` alone: one that never changes; with `most`: the job chooses between the two; neither: as the law allows.
         Raises ConfigError, which begins with `where`, for batches beyond the law.
@@ -209,23 +209,23 @@ class GoodputLaws:
 
 
 def goodput_laws(given: Mapping[str, GoodputLawEntry]) -> GoodputLaws:
-    """The laws of a file."""
+    """Returns the laws of a file."""
     steps = {name: law.steps for name, law in given.items() if law.steps is not None}
     return GoodputLaws({name: stated_application(name, law) for name, law in given.items()}, steps)
 
 
 def law_name(kind: Kind) -> str:
-    """The law that a kind follows: its name without the batches."""
+    """Returns the name of the law that a kind follows: the kind without its batches."""
     return kind.partition(_BATCH_SUFFIX)[0]
 
 
 def is_law_file(path: str | Path) -> bool:
-    """By its ending: throughput tables are JSON."""
+    """Whether the path's ending is that of a file of laws; throughput tables are JSON."""
     return Path(path).suffix in (".yaml", ".yml")
 
 
 def read_goodput_laws(path: str | Path) -> GoodputLaws:
-    """The laws in a file of laws, or in a workload file. Raises ConfigError that names it."""
+    """Reads the laws of a file of laws or of a workload file. Raises ConfigError that names it."""
     data = load_mapping(path)
     if "jobs" in data:
         return goodput_laws(check_model(WorkloadFile, data, source=str(path)).laws)

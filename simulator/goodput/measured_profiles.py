@@ -30,7 +30,7 @@ class RecordedTraining:
 
 
 class RecordedLearningCurve:
-    """Linear between the batches that were run; outside them nothing is known.
+    """A `LearningCurve` that is linear between the batches that were run, and undefined outside of them.
 
     An epoch is as much work as the recorded run that made least of it.
     """
@@ -73,7 +73,7 @@ class RecordedLearningCurve:
             raise OutsideProfileError(f"{self._name} trains {len(self._work) - 1} epochs; there is no epoch {epoch}")
 
     def _around(self, batch: int) -> tuple[RecordedTraining, RecordedTraining, float]:
-        """The nearest runs below and above, and the weight of the one below."""
+        """Returns the nearest runs below and above, and the weight of the one below."""
         batches = self._batches
         if not batches[0] <= batch <= batches[-1]:
             raise OutsideProfileError(
@@ -103,7 +103,7 @@ class StepTimeCurve:
 
 
 class MeasuredStepTimes:
-    """A `StepTimeModel` from two tables. More machines than were ever measured count as the most that were."""
+    """A `StepTimeModel` from two tables. Layouts on more machines than were measured count as the largest measured."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class MeasuredStepTimes:
 
     @cached_property
     def _mesh(self) -> tuple[Any, int] | None:
-        """Interpolation over all points, and the most machines of any; None where they span no volume."""
+        """The interpolation over all points, and the largest number of machines; None if the points span no volume."""
         from scipy.interpolate import LinearNDInterpolator
         from scipy.spatial import QhullError
 
@@ -163,7 +163,7 @@ class MeasuredStepTimes:
         return interpolate, int(where[:, 0].max())
 
     def _means(self) -> list[tuple[LayoutPoint, float, float]]:
-        """Measured placements that differ only in how even they are count as one point: their mean."""
+        """Returns the points, averaged over layouts with equal numbers of machines and accelerators."""
         groups: dict[LayoutPoint, list[tuple[float, float]]] = {}
         for placement, curve in self.curves.items():
             for local, step_s, sync_s in zip(curve.local, curve.step_s, curve.sync_s, strict=True):

@@ -24,12 +24,12 @@ from walras.job_request import ANY_ACCELERATOR, JobId, JobRequest
 
 
 class JobBaselines:
-    """The jobs of one run. Pools count with all they could ever hold: owned machines, and the quota of rented ones."""
+    """The jobs of one run. Pools count with their maximum: owned machines, and the quota of rented ones."""
 
     def __init__(
         self, pools: Sequence[PoolModel], truth: GroundTruth, alone_s: Mapping[JobId, float] | None = None
     ) -> None:
-        """`alone_s`: how long each job takes alone, where that does not follow from steps and speeds."""
+        """`alone_s`: each job's time alone, where it does not follow from steps and speeds."""
         self._types = [model.pool.shape.accelerator for model in pools]
         self._capacity = np.array(
             [max(model.machines, model.pool.quota) * model.pool.shape.accelerators for model in pools], dtype=float
@@ -51,7 +51,7 @@ class JobBaselines:
         self._names: list[str] = []
 
     def recorded(self, jobs: Iterable[SimulatedJob]) -> Iterator[SimulatedJob]:
-        """The same jobs, each noted as it passes."""
+        """Yields the same jobs, and records each."""
         for job in jobs:
             request = job.request
             self._row[request.job_id] = len(self._arrival)
@@ -77,7 +77,7 @@ class JobBaselines:
         return configuration
 
     def _speed(self, request: JobRequest, pool: int) -> float:
-        """Of the fastest gang that the job accepts there; 0 where none fits."""
+        """Returns the speed of the fastest gang that the job accepts in the pool; 0 if none fits."""
         here = self._types[pool]
         counts = {
             count
@@ -107,7 +107,7 @@ class JobBaselines:
         return self._steps[row] / best if best > 0 else nan
 
     def deadline_at(self, job_id: JobId) -> float:
-        """inf: it has none."""
+        """Returns the job's deadline; inf if it has none."""
         return self._deadline[self._row[job_id]]
 
     def has_deadlines(self) -> bool:
@@ -117,11 +117,11 @@ class JobBaselines:
     # -- of all
 
     def instance(self, job_ids: Iterable[JobId]) -> SchedulingInstance:
-        """These jobs as the lower bounds see them. A gang whose size depends on the type counts with its smallest.
+        """Returns these jobs as an instance for the lower bounds.
 
-        A job that may be forked counts as one gang of all its parts, as fast as they together: no fork of it is faster,
-        and on no accelerator does it come further. Of a mixed gang nothing is more than of one in its fastest pool.
-        Not where `alone_s` was given: no bound holds there.
+        A gang whose size depends on the type counts with its smallest. A job that may be forked counts as one gang of
+        all its parts, with their joint speed: no fork of it is faster. A mixed gang counts as one in its fastest pool.
+        No bound holds where `alone_s` was given.
         """
         assert self._alone_s is None, "no lower bound holds where speeds do not say how long a job takes"
         rows = np.array([self._row[job_id] for job_id in job_ids], dtype=np.int64)
@@ -147,7 +147,7 @@ _SUBGRADIENT_STEPS = 300
 
 
 class BoundsChoice(StrEnum):
-    """Which lower bounds are worked out."""
+    """Which lower bounds are computed."""
 
     NONE = "none"
     #: Those that are cheap at this size.
@@ -158,7 +158,7 @@ class BoundsChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LowerBounds:
-    """Lower bounds, seconds; nan where one was not worked out. Gaps are run / bound - 1."""
+    """Lower bounds, seconds; nan for bounds that were not computed. Gaps are run / bound - 1."""
 
     #: Mean completion time if every job had the fleet to itself.
     no_contention_s: float = nan
@@ -197,7 +197,7 @@ def lower_bounds(
 
 
 def _priced_bound_s(instance: SchedulingInstance) -> float:
-    """Any length of interval gives a bound; this one keeps their number, and so the work, bounded."""
+    """Any interval length gives a bound; this one limits the number of intervals."""
     from simulator.bounds.flow_time import flow_time_bound
 
     first = float(instance.arrival_at.min())
@@ -226,14 +226,17 @@ class FairnessMetrics:
 
 
 def jain_index(values: Iterable[float]) -> float:
-    """(sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything; nan of nothing."""
+    """Returns (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything; nan for no values."""
     x = np.fromiter(values, dtype=float)
     square = float((x * x).sum())
     return float(x.sum()) ** 2 / (len(x) * square) if square > 0 else nan
 
 
 def mean_contention(jobs: Sequence[JobMetrics], until_at: float) -> FloatArray:
-    """Mean number of jobs in the system while each of these was, itself included (n,). Without an end: till now."""
+    """Returns the mean number of jobs in the system during each job, itself included (n,).
+
+    Unfinished jobs end at `until_at`.
+    """
     begin = np.array([job.submitted_at for job in jobs])
     end = np.array([job.ended_at if isfinite(job.ended_at) else until_at for job in jobs])
     at = np.concatenate([begin, end])
@@ -250,7 +253,7 @@ def mean_contention(jobs: Sequence[JobMetrics], until_at: float) -> FloatArray:
 def themis_rho(
     jobs: Sequence[JobMetrics], baselines: JobBaselines, accelerators: float, until_at: float
 ) -> dict[JobId, float]:
-    """Of every job that has ended: completion time / (time alone x max(1, contention x gang / accelerators)).
+    """Returns completion time / (time alone x max(1, contention x gang / accelerators)) of every job that has ended.
 
     A job of g accelerators that competes with n in a fleet of M has M/n of them to itself in an equal share: it runs at
     full pace if that is at least g, and g n / M times as long otherwise.
@@ -270,7 +273,10 @@ def fairness_metrics(
     baselines: JobBaselines,
     isolated_jct_s: Mapping[JobId, float] | None,
 ) -> FairnessMetrics:
-    """Over `done`, the jobs that succeeded. `isolated_jct_s`: completion times of the reference run, if it was made."""
+    """Returns fairness over `done`, the jobs that succeeded.
+
+    `isolated_jct_s`: completion times of the reference run, if there was one.
+    """
     rhos = np.array([rho[job.job_id] for job in done])
     alone = isolated_jct_s or {}
     ratios = np.array([job.jct_s / alone[job.job_id] for job in done if alone.get(job.job_id, 0.0) > 0.0])

@@ -32,7 +32,7 @@ _HEIGHT_IN, _WIDTH_IN = 2.7, 8.6
 
 
 def jct_cdf_chart(jct_s: Sequence[float], key: str) -> str:
-    """Part of the jobs that took no longer than so long."""
+    """The distribution of completion times."""
 
     def draw(axes: "Axes") -> None:
         hours = sorted(max(length_s, 1e-3) / SECONDS_PER_HOUR for length_s in jct_s)
@@ -74,7 +74,7 @@ def utilisation_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str)
 
 
 def price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
-    """The optimizer's price of an accelerator of every pool, from solve to solve."""
+    """The optimizer's price of one accelerator in every pool, from solve to solve."""
 
     def draw(axes: "Axes") -> None:
         for color, (name, track) in _coloured_pools(pools):
@@ -89,7 +89,7 @@ def price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> st
 
 
 def market_price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
-    """What the market asks for a machine of every pool."""
+    """The market price of a machine in every pool."""
 
     def draw(axes: "Axes") -> None:
         for color, (name, track) in _coloured_pools(pools):
@@ -159,7 +159,7 @@ def series_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatA
 
 
 def binned_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatArray]:
-    """Exact means over equal stretches of the run: where each begins, and the mean (0 before the first value)."""
+    """Returns exact means over equal intervals of the run: (begin, mean); 0 before the first value."""
     until_at = max(until_at, 1e-9)
     at = np.array([0.0, *level.at, max(until_at, level.at[-1] if level.at else 0.0)])
     passed = np.concatenate([[0.0], np.cumsum(np.array([0.0, *level.value]) * np.diff(at))])
@@ -217,7 +217,7 @@ def _draw_svg(draw: Callable[["Axes"], None], key: str, height_in: float = _HEIG
 
 
 def _inline(svg: str, key: str) -> str:
-    """The picture as an element of a page: no namespaces, no metadata, every identifier marked with the key."""
+    """Returns the chart as an element of a page: without namespaces and metadata, identifiers prefixed with the key."""
     root = ElementTree.fromstring(svg)
     for element in root.iter():
         for child in [child for child in element if child.tag == f"{_SVG}metadata"]:

@@ -26,7 +26,7 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ComparedMetric:
-    """One figure of one policy, over the seeds."""
+    """One metric of one policy, over the seeds."""
 
     policy: str
     value: MeanEstimate
@@ -45,7 +45,7 @@ class PolicyComparison:
     rows: dict[str, list[RunMetrics]]
 
     def compared(self, measure: MetricDefinition) -> list[ComparedMetric]:
-        """One figure, policy by policy."""
+        """Returns one metric, policy by policy."""
         values = {policy: [_metric_value(row, measure) for row in self.rows[policy]] for policy in self.policies}
         means = {policy: estimate_mean(of) for policy, of in values.items()}
         best = _best([each.mean for each in means.values()], measure.lower_is_better)
@@ -62,7 +62,7 @@ class PolicyComparison:
 
     @property
     def violations(self) -> list[str]:
-        """Conservation laws that did not hold, with the run in which they did not."""
+        """Violated conservation laws, each with its run."""
         return [
             f"{policy}, seed {seed}: {violation}"
             for policy in self.policies
@@ -72,7 +72,7 @@ class PolicyComparison:
 
     @property
     def nothing_random(self) -> bool:
-        """Several seeds, and every one gave the same figures: its intervals say nothing."""
+        """Whether several seeds gave the same metrics, so that intervals mean nothing."""
         return len(self.seeds) > 1 and all(
             str(row.values) == str(rows[0].values) for rows in self.rows.values() for row in rows[1:]
         )
@@ -116,7 +116,7 @@ def _best(means: Sequence[float], lower_is_better: bool | None) -> float | None:
 
 
 def comparison_tables(comparison: PolicyComparison) -> list[Table]:
-    """The figures with their intervals, and the differences to the first policy where there are intervals."""
+    """Returns tables of the metrics with their intervals, and of the differences to the first policy."""
     shown = [measure for measure in (*RUN_METRICS, *TIME_METRICS) if _worth_showing(comparison, measure)]
     seeds = len(comparison.seeds)
     figures = Table(title=f"mean over {seeds} seeds, 95 % interval; * best" if seeds > 1 else "one seed; * best")
@@ -142,13 +142,13 @@ def comparison_tables(comparison: PolicyComparison) -> list[Table]:
 
 
 def _worth_showing(comparison: PolicyComparison, measure: MetricDefinition) -> bool:
-    """Whether the figure exists for any run, and is not nothing everywhere."""
+    """Whether the metric exists, and is not 0, for some run."""
     values = [_metric_value(row, measure) for rows in comparison.rows.values() for row in rows]
     return any(isfinite(value) and value != 0.0 for value in values)
 
 
 def metric_title(measure: MetricDefinition) -> str:
-    """A figure's title with its unit."""
+    """Returns a metric's title with its unit."""
     return f"{measure.title} ({measure.unit})" if measure.unit not in ("", "part") else measure.title
 
 
@@ -169,7 +169,7 @@ def _interval(value: MeanEstimate) -> str:
 
 
 def format_number(value: float) -> str:
-    """Four significant digits, more where the number itself has more before the point; `-` for what does not exist."""
+    """Formats with four significant digits, and all digits before the point; `-` for nan and inf."""
     if not isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
@@ -179,7 +179,7 @@ def format_number(value: float) -> str:
 
 
 def comparison_json(comparison: PolicyComparison) -> dict[str, Any]:
-    """Every figure with its interval, its difference to the first policy, and the value of each seed."""
+    """Returns every metric with its interval, its difference to the first policy, and the value of each seed."""
     measures: dict[str, Any] = {}
     for measure in (*RUN_METRICS, *TIME_METRICS):
         measures[measure.name] = {

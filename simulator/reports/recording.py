@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecordedPool:
-    """A pool as it was declared last. `machines`: how many owned ones there were."""
+    """A pool as it was declared last, and the number of its owned machines."""
 
     pool: Pool
     machines: int
@@ -46,7 +46,7 @@ class RecordedPool:
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """A job as it was submitted, and what it turned out to be."""
+    """A job as it was submitted, and its true work."""
 
     at: float
     request: JobRequest
@@ -67,7 +67,7 @@ class RecordedJob:
 
 @dataclass(frozen=True, slots=True)
 class UserActions:
-    """What people did to jobs, besides submitting and cancelling them."""
+    """User actions on jobs, apart from submissions and cancellations."""
 
     held: tuple[JobHeld, ...] = ()
     released: tuple[JobReleased, ...] = ()
@@ -77,7 +77,7 @@ class UserActions:
 
 @dataclass(frozen=True, slots=True)
 class RecordingHeader:
-    """All of a recording but its jobs."""
+    """A recording without its jobs."""
 
     recording: int
     pools: tuple[RecordedPool, ...]
@@ -97,12 +97,12 @@ class Recording:
     jobs: tuple[RecordedJob, ...]
 
     def under(self, policies: tuple[PolicyChanged, ...]) -> "Recording":
-        """The same run under these policies."""
+        """Returns the same run under these policies."""
         return replace(self, header=replace(self.header, policies=policies))
 
 
 def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
-    """What is needed of a run. Raises ConfigError for a record without policy, pools or any job of known length."""
+    """Makes a recording of a run. Raises ConfigError for a record without policy, pools or any job of known length."""
     costs = measure_costs(recorded)
     pools: dict[PoolId, Pool] = {}
     nodes: dict[PoolId, set[NodeId]] = {}
@@ -143,7 +143,7 @@ def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
 def _about_submitted_jobs(
     recorded: Sequence[RecordedEvent], submitted: dict[JobId, JobSubmitted]
 ) -> list[RecordedEvent]:
-    """The record without final words about jobs whose submission is not in it."""
+    """Returns the record without commands about jobs whose submission is not in it."""
     return [
         (event, [command for command in commands if getattr(command, "job_id", None) in submitted])
         for event, commands in recorded

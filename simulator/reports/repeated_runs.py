@@ -37,7 +37,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 class ParallelBackend(StrEnum):
-    """Where cells are run."""
+    """Where runs are executed."""
 
     LOKY = "loky"
     DASK = "dask"
@@ -45,7 +45,7 @@ class ParallelBackend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParallelWorkers:
-    """How many (on this machine), and where. `address`: of a Dask scheduler."""
+    """The number of runs at a time, and where they are executed. `address`: that of a Dask scheduler."""
 
     jobs: int = 1
     backend: ParallelBackend = ParallelBackend.LOKY
@@ -54,7 +54,7 @@ class ParallelWorkers:
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """What is kept of one run."""
+    """The metrics of one run."""
 
     values: dict[str, float]
     #: In seconds of the machine that ran it.
@@ -64,13 +64,13 @@ class RunMetrics:
 
 
 def execute_for_metrics(cell: RunSpec) -> RunMetrics:
-    """One run, reduced to its figures."""
+    """Executes one run, and returns its metrics."""
     summary = execute_run(cell).summary
     return RunMetrics(metric_values(summary), metric_values(summary, TIME_METRICS), summary.outcome, summary.violations)
 
 
 def execute_runs(cells: Sequence[RunSpec], workers: ParallelWorkers) -> Iterator[tuple[int, RunMetrics]]:
-    """(position in `cells`, row), in the order in which they are ready. Raises what a cell raises."""
+    """Yields (position in `cells`, metrics) as runs complete. Raises what a run raises."""
     if workers.backend is ParallelBackend.LOKY and workers.jobs == 1:
         for position, cell in enumerate(cells):
             yield position, execute_for_metrics(cell)
@@ -91,7 +91,7 @@ def _execute_numbered(position: int, cell: RunSpec) -> tuple[int, RunMetrics]:
 
 
 def _connect_dask(workers: ParallelWorkers, stack: ExitStack) -> None:
-    """Use the Dask cluster until the stack is left."""
+    """Connects to the Dask cluster until the stack is closed."""
     from joblib import parallel_config
 
     if not workers.address:
@@ -135,7 +135,7 @@ class MeanEstimate:
 
     @property
     def excludes_zero(self) -> bool:
-        """True: a difference of which the sign is sure (at that level)."""
+        """Whether the interval excludes zero: the sign of a difference is significant."""
         return isfinite(self.low) and (self.low > 0.0 or self.high < 0.0)
 
 
@@ -155,5 +155,5 @@ def estimate_mean(values: Sequence[float]) -> MeanEstimate:
 
 
 def paired_difference(values: Sequence[float], against: Sequence[float]) -> MeanEstimate:
-    """The mean difference of runs that met the same jobs and the same chance: value by value, not mean by mean."""
+    """Returns the mean of pairwise differences, for runs with the same jobs and the same random draws."""
     return estimate_mean([value - other for value, other in zip(values, against, strict=True)])

@@ -30,7 +30,7 @@ _PROJECTS_SHOWN = 30
 
 
 def print_run_summary(summary: RunSummary, console: Console, world: str = "") -> None:
-    """The summary of one run. `world`: another simulator's, in which it was; "": Walras's own."""
+    """Prints the summary of one run. `world`: the other simulator's world of the run; "": none."""
     where = f" in the world of {world}" if world else ""
     figures = Table(title=f"{summary.jobs} jobs{where}, run {summary.outcome}", show_header=False)
     for name, text in summary_lines(summary):
@@ -117,7 +117,7 @@ def _bound_lines(bounds: LowerBounds) -> list[tuple[str, str]]:
 
 
 def format_seconds(value: float) -> str:
-    """`-` for what does not exist."""
+    """Formats seconds; `-` for nan and inf."""
     return f"{value:,.1f} s" if isfinite(value) else "-"
 
 
@@ -127,7 +127,7 @@ def format_share(value: float) -> str:
 
 
 def format_ratio(value: float) -> str:
-    """With three decimals; `-` for what does not exist."""
+    """Formats a ratio with three decimals; `-` for nan and inf."""
     return f"{value:,.3f}" if isfinite(value) else "-"
 
 
@@ -167,7 +167,7 @@ class RunReport:
 
 
 def report_titles(ran: CompletedRun) -> dict[str, Any]:
-    """What the run is called by: the names that were given, without folders."""
+    """Returns the names that the user gave to workload, cluster and policy, without folders."""
     cell = ran.spec
     policy = Path(cell.policy)
     return {
@@ -181,7 +181,7 @@ def report_titles(ran: CompletedRun) -> dict[str, Any]:
 
 
 def make_report(ran: CompletedRun, timeline: Timeline) -> RunReport:
-    """Of a run that has just ended."""
+    """Makes the report of a run that has just ended."""
     jobs = (*ran.result.jobs, *ran.result.unfinished)
     lines = tuple(_reported_job(ran, job) for job in jobs)
     decided_by = flatten_description(json.loads(json.dumps(nonfinite_to_none(describe_run(ran.spec)))))
@@ -232,7 +232,7 @@ td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 
 
 
 def report_html(report: RunReport) -> str:
-    """The whole report."""
+    """Returns the report as an HTML document."""
     summary, title = report.summary, f"{report.policy} on {report.workload}"
     world = f", world {report.world}" if report.world else ""
     world += f", conditions {report.conditions}" if report.conditions else ""

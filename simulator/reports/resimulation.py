@@ -79,7 +79,7 @@ def resimulate(
     *,
     seeds: int = RESIMULATION_SEEDS,
 ) -> list[ResimulatedJob]:
-    """The jobs that ended in the run, by number, each with what the simulations of it say.
+    """Simulates a recorded run with several seeds; returns the jobs that ended in it, by number.
 
     Like the run, a simulation begins without knowing any speed and learns them from reports.
     """
@@ -121,7 +121,7 @@ def resimulation_scenario(
 
 
 def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: float | None = None) -> WorldParameters:
-    """How jobs and agents of a live cluster with such leases (None: the usual ones) talk to its server."""
+    """Returns the report intervals of a live cluster with such leases (None: the default)."""
     return WorldParameters(
         report_s=_HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE),
         # The server passes progress on once a round, or sooner where a profiling lease is shorter.
@@ -150,27 +150,27 @@ class ReplayedJob:
 
 @dataclass(frozen=True, slots=True)
 class RecordingReplay:
-    """What the simulations of a recording say."""
+    """The outcome of simulating a recording."""
 
     jobs: tuple[ReplayedJob, ...]
     results: tuple[SimulationResult, ...]
 
     @property
     def median_error(self) -> float:
-        """Of |simulated - recorded| / recorded over the jobs; nan without any."""
+        """The median of |simulated - recorded| / recorded over the jobs; nan without jobs."""
         errors = [abs(job.simulated_s - job.recorded_s) / job.recorded_s for job in self.jobs if job.recorded_s > 0]
         return median(errors) if errors else nan
 
 
 def with_policy_from(recording: Recording, spec: PolicySpec, rules: RoundRules, from_s: float) -> Recording:
-    """The run under its own policies until `from_s` after its first submission, and under this one from then on."""
+    """Returns the run under its own policies until `from_s` after its first submission, then under this one."""
     from_at = recording.jobs[0].at + from_s if from_s > 0 else 0.0
     before = [change for change in recording.header.policies if change.at < from_at]
     return recording.under((*before, PolicyChanged(from_at, spec, rules)))
 
 
 def replay_recording(recording: Recording, seeds: Sequence[int]) -> RecordingReplay:
-    """Simulate it once per seed. Jobs that did not end in the run, or in every simulation, are not compared."""
+    """Simulates it once per seed. Compares the jobs that ended in the run and in every simulation."""
     simulated: dict[JobId, list[float]] = {}
     results = []
     for seed in seeds:
@@ -247,7 +247,7 @@ def _repeat_event(at: float, event: Event) -> Iterable[Event]:
 
 
 def replay_table(replayed: RecordingReplay) -> Table:
-    """Every job's completion time, recorded and simulated, and the means."""
+    """Returns a table of every job's completion time, recorded and simulated, and the means."""
     runs = len(replayed.results)
     table = Table(title=f"completion times, recorded and simulated ({runs} {'seed' if runs == 1 else 'seeds'})")
     for title in ("job", "kind", "recorded s", "simulated s", "least", "most", "change"):
@@ -276,7 +276,7 @@ def _relative_change(after: float, before: float) -> str:
 
 
 def replay_json(replayed: RecordingReplay, recording: Recording) -> dict[str, Any]:
-    """The same as data."""
+    """Returns the same as data."""
     body = {
         "seeds": len(replayed.results),
         "median_error": replayed.median_error,

@@ -50,7 +50,7 @@ _SERIES = TypeAdapter(StepSeries)
 
 
 def read_report(folder: Path) -> RunReport:
-    """Of the folder that `walras simulate run --out` left. Raises ConfigError naming the file that is not as it was."""
+    """Reads the folder of `walras simulate run --out`. Raises ConfigError that names a damaged file."""
     summary = _read_json(folder / SUMMARY_FILE)
     try:
         words = {name: str(summary["words"][name]) for name in ("workload", "cluster", "policy")}
@@ -104,7 +104,7 @@ POOL_SERIES = ("there", "held", "running", "price", "usd_per_h")
 
 
 def pool_track_data(track: PoolTrack) -> dict[str, Any]:
-    """One pool over time as plain data."""
+    """Returns one pool's time series as plain data."""
     levels = {name: _SERIES.dump_python(getattr(track, name)) for name in POOL_SERIES}
     return {"pool": _POOL.dump_python(track.pool, mode="json"), **levels}
 
@@ -124,7 +124,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _with_nan(value: Any) -> Any:
-    """The same data with nan where JSON had to say null."""
+    """Returns the same data with nan in place of JSON's null."""
     if value is None:
         return nan
     if isinstance(value, Mapping):
@@ -150,7 +150,7 @@ _JOB_TITLES = (
 
 
 def make_run_folder(path: Path) -> Path:
-    """The folder, made if it is not there. Raises ConfigError."""
+    """Creates the folder if it does not exist. Raises ConfigError."""
     with _as_config_error(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
@@ -187,7 +187,7 @@ def open_events_table(folder: Path) -> Iterator[Callable[[EventRow], object]]:
 
 
 def write_run_folder(folder: Path, ran: CompletedRun, timeline: Timeline) -> None:
-    """Everything but the events, which were written as they happened."""
+    """Writes everything but the events, which were written as they happened."""
     with _as_config_error(folder):
         body = {"words": report_titles(ran), "run": describe_run(ran.spec), "summary": summary_data(ran.summary)}
         (folder / SUMMARY_FILE).write_text(json.dumps(nonfinite_to_none(body), indent=2) + "\n", encoding="utf-8")
@@ -203,7 +203,7 @@ def write_run_folder(folder: Path, ran: CompletedRun, timeline: Timeline) -> Non
 
 
 def write_report_page(path: Path, report: RunReport) -> None:
-    """The page alone. Raises ConfigError where it cannot be written."""
+    """Writes the page alone. Raises ConfigError where it cannot be written."""
     with _as_config_error(path):
         path.write_text(report_html(report), encoding="utf-8")
 

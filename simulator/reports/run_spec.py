@@ -65,7 +65,7 @@ class GeneratorOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSource:
-    """Where the jobs come from: a file, the name of one that comes with Walras, or `generate:NAME`."""
+    """The source of the jobs: a file, the name of one that comes with Walras, or `generate:NAME`."""
 
     name: str
     format: str | None = None
@@ -78,13 +78,13 @@ class WorkloadSource:
 
     @property
     def generator(self) -> str | None:
-        """Name of the generator; None for a file."""
+        """The name of the generator; None for a file."""
         return self.name.removeprefix(_GENERATE) if self.name.startswith(_GENERATE) else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One run. Generated jobs and everything random follow from the seed, whatever the policy is."""
+    """One run. Generated jobs and all random draws follow from the seed, whatever the policy is."""
 
     source: WorkloadSource
     cluster: str
@@ -103,7 +103,7 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """What is simulated. The jobs can be read once."""
+    """The input of the simulator. The jobs can be iterated once."""
 
     jobs: Iterable[SimulatedJob]
     scenario: Scenario
@@ -142,7 +142,7 @@ def execute_run(run: RunSpec, recorder: EventRecorder | None = None) -> Complete
 
 
 def parse_window(text: str | None) -> tuple[int, int] | None:
-    """`1001-2000`, both numbers counted, from 1. Raises ConfigError."""
+    """Parses `1001-2000`, both inclusive, counted from 1. Raises ConfigError."""
     if text is None:
         return None
     first, _, last = text.partition("-")
@@ -160,7 +160,7 @@ def _isolated_jct_s(run: RunSpec) -> dict[JobId, float]:
 
 
 def prepare_run(run: RunSpec) -> PreparedRun:
-    """The jobs and the scenario. Raises ConfigError for what does not fit together."""
+    """Prepares the jobs and the scenario. Raises ConfigError for what does not fit together."""
     _refuse_idle_options(run.source)
     if run.world != WALRAS:
         return _prepare_in_world(run)
@@ -193,7 +193,7 @@ def _options_given(request: GeneratorOptions | ReadOptions, usual: GeneratorOpti
 
 
 def _prepare_in_world(run: RunSpec) -> PreparedRun:
-    """In another simulator's world."""
+    """Prepares a run in another simulator's world."""
     world = find_world(run.world)
     source = run.source
     for given, option, why in (
@@ -258,7 +258,7 @@ def _load_experiment(run: RunSpec) -> Experiment:
 
 
 def _load_trace(run: RunSpec) -> Trace:
-    """Read or generated. Raises ConfigError for a workload file, which is no trace."""
+    """Reads or generates the trace. Raises ConfigError for generated jobs with measurements."""
     source = run.source
     if source.generator is None:
         path = find_workload(source.name)
@@ -274,7 +274,7 @@ def _load_trace(run: RunSpec) -> Trace:
 
 
 def describe_run(run: RunSpec) -> dict[str, Any]:
-    """Everything that decides the figures, as plain data. Raises ConfigError for a file or policy that is not there."""
+    """Returns everything that decides the metrics, as plain data. Raises ConfigError for a missing file or policy."""
     return {
         "schema": SCHEMA,
         "walras": walras.__version__,
@@ -329,12 +329,12 @@ def _digest(path: Path) -> str:
 
 @lru_cache(maxsize=1000)
 def _digest_of(path: Path, _mtime_ns: int, _size: int) -> str:
-    """Worked out once for the many cells of a grid, and again when the file has changed."""
+    """Cached for the many runs of a grid; computed again when the file has changed."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def run_key(description: dict[str, Any]) -> str:
-    """The cell's name: a hash of its description."""
+    """Returns the run's key: a hash of its description."""
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]

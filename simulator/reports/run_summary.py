@@ -107,7 +107,7 @@ class RunSummary:
 
     @property
     def usd_by_market(self) -> dict[str, float]:
-        """What the machines of each market cost."""
+        """Cost of the machines of each market, USD."""
         markets: dict[str, float] = {}
         for pool in self.pools:
             markets[pool.market] = markets.get(pool.market, 0.0) + pool.usd
@@ -131,7 +131,7 @@ class SummaryContext:
     window: tuple[int, int] | None = None
 
     def counts(self, job: JobMetrics) -> bool:
-        """Whether the job takes part in figures over jobs."""
+        """Whether the job counts in metrics over jobs."""
         return self.window is None or self.window[0] <= job.job_id <= self.window[1]
 
 
@@ -140,7 +140,7 @@ def _counted(jobs: Sequence[JobMetrics], context: SummaryContext | None) -> list
 
 
 def summarise_run(result: SimulationResult, context: SummaryContext | None = None) -> RunSummary:
-    """The figures of a run whose jobs were collected in the result."""
+    """Returns the summary of a run whose jobs were collected in the result."""
     jobs = [*result.jobs, *result.unfinished]
     counted = _counted(jobs, context)
     done = [job for job in _counted(result.jobs, context) if job.state is JobState.SUCCEEDED]
@@ -220,7 +220,7 @@ def _context_metrics(
 
 
 def missed_deadline(job: JobMetrics, baselines: JobBaselines) -> bool:
-    """Whether the job had a deadline and had not succeeded by then. What its user cancelled missed nothing."""
+    """Whether the job had a deadline and had not succeeded by then. A cancelled job misses no deadline."""
     deadline_at = baselines.deadline_at(job.job_id)
     if not isfinite(deadline_at) or job.state is JobState.CANCELLED:
         return False
@@ -292,7 +292,7 @@ def job_data(job: JobMetrics, baselines: JobBaselines | None = None) -> dict[str
 
 
 def summary_data(summary: RunSummary) -> dict[str, Any]:
-    """The summary as plain data; figures that do not exist are None."""
+    """Returns the summary as plain data; metrics that do not exist are None."""
     data: dict[str, Any] = nonfinite_to_none({**asdict(summary), "usd_by_market": summary.usd_by_market})
     return data
 
@@ -316,7 +316,7 @@ def summary_document(
 
 
 def nonfinite_to_none(value: Any) -> Any:
-    """The same data with None for every number that is not finite."""
+    """Returns the same data with None for every number that is not finite."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
@@ -328,7 +328,7 @@ def nonfinite_to_none(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition:
-    """One figure of a run. `path` leads to it in the summary's data."""
+    """One metric of a run. `path` leads to it in the summary's data."""
 
     name: str
     title: str
@@ -383,7 +383,7 @@ TIME_METRICS: tuple[MetricDefinition, ...] = (
 
 
 def metric_values(summary: RunSummary, measures: Iterable[MetricDefinition] = RUN_METRICS) -> dict[str, float]:
-    """The figures by name; nan for one that does not exist."""
+    """Returns the metrics by name; nan for one that does not exist."""
     data = summary_data(summary)
     return {measure.name: _value_at_path(data, measure.path or measure.name) for measure in measures}
 

@@ -83,7 +83,7 @@ class SweepGrid(FileModel):
     @field_validator("workloads", "clusters", "policies", "rates", "seeds")
     @classmethod
     def _each_once(cls, value: tuple[object, ...]) -> tuple[object, ...]:
-        """A run that counts twice would make means look surer than they are."""
+        """Rejects duplicates: a run that counts twice would narrow the intervals of means."""
         seen: set[object] = set()
         for item in value:
             if item in seen:
@@ -111,12 +111,12 @@ class GridPoint:
 
     @property
     def setting(self) -> tuple[str, str, float | None, str]:
-        """All but the seed."""
+        """The coordinates without the seed."""
         return self.workload, self.cluster, self.rate_per_h, self.policy
 
 
 def grid_runs(grid: SweepGrid) -> list[tuple[GridPoint, RunSpec]]:
-    """The runs, in a fixed order. Raises ConfigError for a grid that is too large, or rates without a generator."""
+    """Returns the runs in a fixed order. Raises ConfigError for too large a grid, or rates without a generator."""
     rates: tuple[float | None, ...] = grid.rates or (None,)
     sizes = (len(grid.workloads), len(grid.clusters), len(grid.policies), len(rates), len(grid.seeds))
     runs = 1
@@ -170,7 +170,7 @@ _CELL_BYTES_MAX = 1024 * 1024
 
 @dataclass(slots=True)
 class SweepResult:
-    """What a sweep came to."""
+    """The outcome of a sweep."""
 
     places: list[GridPoint]
     rows: list[RunMetrics]
@@ -242,13 +242,13 @@ class _ResultStore:
         return row
 
     def write(self, key: str, described: Mapping[str, Any], row: RunMetrics) -> None:
-        """Whole, or not at all."""
+        """Writes the metrics of a run atomically."""
         body = nonfinite_to_none(asdict(row))
         text = json.dumps({"description": described, "row": body, "sha256": _result_digest(described, body)}, indent=1)
         self._put(self._cells / f"{key}.json", lambda file: file.write(text))
 
     def table(self, swept: SweepResult) -> None:
-        """All rows as CSV, one run per line."""
+        """Writes all rows as CSV, one run per line."""
         self._put(self._folder / SWEEP_TABLE, lambda file: _write_table(file, swept))
 
     def _put(self, path: Path, write: Callable[[TextIO], object]) -> None:
@@ -309,7 +309,7 @@ def runs_by_setting(swept: SweepResult) -> dict[tuple[str, str, float | None, st
 
 
 def violations_in(swept: Sequence[RunMetrics]) -> list[str]:
-    """Every conservation law that did not hold in any of the runs."""
+    """Returns every violated conservation law of the runs."""
     return [violation for row in swept for violation in row.violations]
 
 
@@ -327,7 +327,7 @@ _TABLE_METRICS = (
 
 
 def sweep_table(swept: SweepResult) -> Table:
-    """A line per workload, cluster, rate and policy."""
+    """Returns a table with a line per workload, cluster, rate and policy."""
     by_setting = runs_by_setting(swept)
     with_rates = any(rate is not None for _, _, rate, _ in by_setting)
     table = Table(title=f"{len(swept.rows)} runs, {swept.ran} of them now; means over seeds, ± 95 % interval")
@@ -348,7 +348,7 @@ def _mean_and_interval(value: MeanEstimate) -> str:
 
 
 def sweep_json(swept: SweepResult) -> dict[str, Any]:
-    """Every setting with every figure's mean and interval."""
+    """Returns every setting with every metric's mean and interval."""
     body = {
         "runs": len(swept.rows),
         "ran": swept.ran,

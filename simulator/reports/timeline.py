@@ -30,13 +30,13 @@ SPANS_MAX = 20_000
 
 @dataclass(slots=True)
 class StepSeries:
-    """A quantity that is constant between changes: instants, and its value from each of them on."""
+    """A piecewise constant quantity: instants, and its value from each of them on."""
 
     at: list[float] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
 
     def set(self, at: float, value: float) -> None:
-        """From `at` on. Of several values at one instant the last one counts."""
+        """Sets the value from `at` on. Of several values at one instant the last one counts."""
         if self.at and self.at[-1] == at:
             self.value[-1] = value
         elif not self.value or self.value[-1] != value:
@@ -49,7 +49,7 @@ class StepSeries:
         return self.value[-1] if self.value else 0.0
 
     def add(self, at: float, change: float) -> None:
-        """Change it by so much."""
+        """Changes the value by `change` from `at` on."""
         self.set(at, self.now + change)
 
 
@@ -69,7 +69,7 @@ class PoolTrack:
 
 @dataclass(slots=True)
 class AttemptSpan:
-    """One attempt in one of its pools. Instants are nan where the thing did not happen."""
+    """One attempt in one of its pools. Instants are nan for what did not happen."""
 
     job_id: JobId
     attempt: int
@@ -99,7 +99,7 @@ _NODE_EVENTS = {
 
 
 class Timeline:
-    """Give `record` to a simulation as its recorder. `write_row` takes each row of the events' table as it happens."""
+    """A simulation's recorder is `record`. `write_row` receives each row of the events' table as it happens."""
 
     def __init__(self, write_row: Callable[[EventRow], object] | None = None) -> None:
         self.pools: dict[PoolId, PoolTrack] = {}
@@ -118,7 +118,7 @@ class Timeline:
         self._parts: dict[JobId, dict[NodeId, tuple[PoolId, int]]] = {}
 
     def record(self, event: Event, commands: list[Command]) -> None:
-        """One event and what the scheduler answered."""
+        """Records one event and the scheduler's commands."""
         self.ended_at = event.at
         self._event(event)
         for command in commands:
@@ -202,7 +202,7 @@ class Timeline:
 
 
 def _event_rows(event: Event, commands: list[Command]) -> Iterator[EventRow]:
-    """What is worth a line: jobs, attempts, machines, prices, policies. Solves and wakes are not."""
+    """Yields rows about jobs, attempts, machines, prices and policies; none about wakes."""
     at = event.at
     if isinstance(event, JobSubmitted):
         yield at, "job submitted", str(event.job.job_id), "", "", event.job.kind

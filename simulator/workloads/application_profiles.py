@@ -28,7 +28,7 @@ _LARGEST_NOISE = 1e30
 
 
 def read_step_times(name: str, placements: Path, scalability: Path) -> MeasuredStepTimes:
-    """Step times on one type of accelerator. Raises ConfigError."""
+    """Reads step times on one type of accelerator. Raises ConfigError."""
     rows: dict[GangLayout, list[tuple[int, float, float]]] = {}
     for row in _profile_rows(placements, ("placement", "local_bsz", "step_time", "sync_time")):
         digits = row.text("placement")
@@ -72,7 +72,7 @@ def read_learning_curve(name: str, folder: Path, epochs: int) -> RecordedLearnin
 
 
 def local_batch_range(placements: Path) -> tuple[int, int]:
-    """Smallest and largest local batch that was measured on any placement. Raises ConfigError."""
+    """Reads the smallest and largest local batch measured on any layout. Raises ConfigError."""
     local = [row.whole("local_bsz", most=_LARGEST_COUNT) for row in _profile_rows(placements, ("local_bsz",))]
     if not local:
         raise ConfigError(f"{placements}: no row", fix="check the path")
@@ -107,7 +107,7 @@ _LOCAL_MOST = {"yolov3": 8}
 
 
 def read_pollux_applications(folder: str | Path, accelerator: str = "t4") -> dict[str, Application]:
-    """The applications whose profiles are below the folder, by name. Raises ConfigError."""
+    """Reads the applications whose profiles are in the folder, by name. Raises ConfigError."""
     root = Path(folder)
     names = [name for name in _EPOCHS if (root / name).is_dir()]
     if not names:

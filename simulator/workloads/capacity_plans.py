@@ -49,7 +49,7 @@ class CapacityPlan:
 
 @dataclass(frozen=True, slots=True)
 class PriceBound:
-    """A price that no plan of that kind can go below."""
+    """A lower bound on the price of plans of one kind."""
 
     name: str
     price: float
@@ -161,7 +161,7 @@ def _simulated_plan(name: str, found: CapacityReservation) -> CapacityPlan:
 
 
 def _closed_form_plan(name: str, load: QueueLoad, found: ReservedServers, reserved_price: float) -> CapacityPlan:
-    """Reserved work pays for all reserved hours."""
+    """Returns the plan of a closed form; reserved work pays for all reserved hours."""
     busy = load.offered * (found.price - reserved_price * found.servers / load.offered)
     reserved = load.offered - busy
     own = reserved_price * found.servers / reserved if reserved > 0 else None
@@ -169,7 +169,7 @@ def _closed_form_plan(name: str, load: QueueLoad, found: ReservedServers, reserv
 
 
 def _fewest_servers(load: QueueLoad, longest_h: float) -> int:
-    """The fewest servers with a mean wait within the limit: it falls with every one more."""
+    """Returns the fewest servers with a mean wait within the limit; the wait falls with their number."""
     servers = int(load.offered) + 1
     while erlang_c(servers, load.offered) / (servers * load.services - load.arrivals) > longest_h:
         servers += 1
@@ -177,7 +177,7 @@ def _fewest_servers(load: QueueLoad, longest_h: float) -> int:
 
 
 def _reservations_for_long_jobs(load: QueueLoad, terms: ReservationTerms) -> Iterator[ReservedServers]:
-    """More and more servers, from the fewest that keep up."""
+    """Yields reservations with increasing numbers of servers, from the fewest that keep up."""
     servers = 0
     while True:
         servers += 1

@@ -79,7 +79,7 @@ WRITERS: dict[str, Callable[[Trace, TextIO], None]] = {"csv": write_walras_csv, 
 
 
 def read_trace(path: str | Path, format: str | None = None, reading: ReadOptions | None = None) -> Trace:
-    """The trace in a file, plain or gzip. Raises ConfigError naming file, line and column of what is wrong.
+    """Reads a trace, plain or gzip. Raises ConfigError that names file, line and column.
 
     `format` is a name in `FORMATS`; with None the file's ending and its first line decide.
     """
@@ -112,7 +112,7 @@ def _check_dependencies(path: str | Path, jobs: Sequence[TraceJob]) -> None:
 
 
 def find_format(name: str) -> TraceFormat:
-    """The format of that name. Raises ConfigError naming the nearest."""
+    """Returns the format of that name. Raises ConfigError that names the nearest."""
     if name not in FORMATS:
         meant = nearest_word(name, FORMATS)
         raise ConfigError(
@@ -124,7 +124,7 @@ def find_format(name: str) -> TraceFormat:
 
 
 def detect_format(path: str | Path) -> TraceFormat:
-    """What the file seems to be. Raises ConfigError where it is nothing that is known."""
+    """Detects the format by ending and first line. Raises ConfigError if none fits."""
     ending = _file_ending(path)
     candidates = [each for each in FORMATS.values() if ending in each.endings]
     if len(candidates) == 1:
@@ -155,7 +155,7 @@ def _file_ending(path: str | Path) -> str:
 
 
 def write_trace(trace: Trace, path: str | Path, *, force: bool = False) -> None:
-    """Write it in the format of the path's ending (`.csv`, `.jsonl`, each also `.gz`): whole, or not at all.
+    """Writes the trace atomically, in the format of the path's ending (`.csv`, `.jsonl`, each also `.gz`).
 
     Raises ConfigError for another ending, and for a file that exists unless `force`.
     """

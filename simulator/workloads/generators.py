@@ -80,26 +80,26 @@ class GeneratorRequest:
 
 
 def draw_gang(random: Random) -> int:
-    """1, 2, 4 or 8."""
+    """Draws 1, 2, 4 or 8."""
     drawn = random.uniform(0, 1)
     return 1 if drawn < 0.7 else 2 if drawn <= 0.8 else 4 if drawn <= 0.95 else 8
 
 
 def draw_duration_s(random: Random) -> float:
-    """Half an hour to a week, most of them short."""
+    """Draws half an hour to a week, mostly short."""
     is_long = random.random() >= 0.8
     exponent = random.uniform(3, 4) if is_long else random.uniform(1.5, 3)
     return 60.0 * float(10.0**exponent)
 
 
 def draw_slo(random: Random) -> float:
-    """1.2, 2 or 10."""
+    """Draws 1.2, 2 or 10."""
     drawn = random.uniform(0, 1)
     return 1.2 if drawn < 0.33 else 2.0 if drawn < 0.67 else 10.0
 
 
 def draw_weight(random: Random) -> float:
-    """5 for one job in five, else 1."""
+    """Draws 5 for one job in five, else 1."""
     return _URGENT_WEIGHT if random.uniform(0, 1) <= 0.2 else 1.0
 
 
@@ -120,11 +120,11 @@ class JobMix:
         return draw_gang(self._gangs) if self._request.gangs else 1
 
     def kind(self, gang: int) -> str:
-        """A kind that can be spread so far."""
+        """Draws a kind that runs on `gang` accelerators."""
         return self._kinds.choice(SPREADABLE if gang > 1 else KINDS)
 
     def owner(self) -> tuple[str, str]:
-        """User and project."""
+        """Draws user and project."""
         return self._owners.choice(_OWNERS)
 
     def duration_s(self) -> float:
@@ -154,7 +154,7 @@ class JobMix:
         )
 
     def drawn(self, number: int, at: float) -> TraceJob:
-        """A job with everything drawn."""
+        """Draws a whole job."""
         gang = self.gang()
         return self.job(number, at, gang=gang, kind=self.kind(gang), owner=self.owner(), duration_s=self.duration_s())
 
@@ -235,7 +235,7 @@ def _merged_bursts(request: GeneratorRequest, streams: RandomStreams, mix: JobMi
 
 
 def gavel_jobs(request: GeneratorRequest, table: Mapping[SpeedKey, float] | None = None) -> Iterator[TraceJob]:
-    """The jobs, named by their line from 0. Without a table they have durations on a V100 instead of steps."""
+    """Yields the jobs, named by their line from 0. Without a table they have durations on a V100 instead of steps."""
     jobs, slos = Random(request.seed + 2), Random(request.seed + 6)
     instants = islice(poisson_arrivals(request.rate_per_h, Random(request.seed + 3)), request.jobs)
     for number, at in enumerate(instants):
@@ -284,7 +284,7 @@ _LEAST_S = 60.0
 
 
 def hadar_60_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
-    """The jobs. Of a gang that several accelerators share, the work is divided evenly."""
+    """Yields the jobs. Accelerator-hours are divided evenly over a gang."""
     streams = RandomStreams(request.seed)
     mix, classes, models = JobMix(request, streams), streams.stream("classes"), streams.stream("models")
     spreadable = [model for model in HADAR_MODELS if model in SPREADABLE]
@@ -299,7 +299,7 @@ def hadar_60_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
 
 @dataclass(frozen=True, slots=True)
 class TraceGenerator:
-    """One way to make jobs up."""
+    """A generator, with its defaults."""
 
     about: str
     make: Callable[[GeneratorRequest], Iterator[TraceJob]]
@@ -347,7 +347,7 @@ def generator_request(
 
 
 def generate_jobs(name: str, request: GeneratorRequest, speeds_path: str | Path | None = None) -> Iterator[TraceJob]:
-    """The jobs, one by one, in order of arrival. A throughput table turns the durations of `gavel` into steps."""
+    """Yields the jobs in order of arrival. A throughput table turns the durations of `gavel` into steps."""
     if speeds_path is None:
         return _find_generator(name).make(request)
     if name != "gavel":

@@ -55,7 +55,7 @@ GAVEL_REFERENCE = "v100"
 
 
 def read_gavel(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order."""
+    """Yields the jobs in order of arrival."""
     return source.jobs(source.lines(), named_row_format(GAVEL_COLUMNS, split_tabs), _gavel_job)
 
 
@@ -80,7 +80,7 @@ BATCH_RULES = ("static", "accordion", "gns")
 
 
 def read_shockwave(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order."""
+    """Yields the jobs in order of arrival."""
     return source.jobs(source.lines(), named_row_format(SHOCKWAVE_COLUMNS, split_tabs), _shockwave_job)
 
 
@@ -109,7 +109,7 @@ _GIB = 2**30
 
 
 def read_philly(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order. A file that holds several traces needs the name of one (`ReadOptions.only`)."""
+    """Yields the jobs in order of arrival. A file of several traces needs the name of one (`ReadOptions.only`)."""
     lines = source.lines()
     return source.jobs(lines, header_row_format(source, lines, PHILLY_REQUIRED), _PhillyParser(source).job)
 
@@ -163,7 +163,7 @@ POLLUX_REQUIRED = ("name", "time", "application", "num_replicas", "batch_size")
 
 
 def read_pollux(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order."""
+    """Yields the jobs in order of arrival."""
     lines = source.lines()
     return source.jobs(lines, header_row_format(source, lines, POLLUX_REQUIRED), _pollux_job)
 
@@ -183,7 +183,7 @@ ELASTICFLOW_REQUIRED = ("job_id", "submit_time", "iteration", "model_name", "ddl
 
 
 def read_elasticflow(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order."""
+    """Yields the jobs in order of arrival."""
     lines = source.lines()
     return source.jobs(lines, header_row_format(source, lines, ELASTICFLOW_REQUIRED), _elasticflow_job)
 
@@ -208,7 +208,7 @@ _MIB = 2**20
 
 
 def read_openb(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order."""
+    """Yields the jobs in order of arrival."""
     lines = source.lines()
     return source.jobs(lines, header_row_format(source, lines, OPENB_REQUIRED), _openb_job)
 
@@ -239,7 +239,7 @@ _KIB = 2**10
 
 
 def read_swf(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order."""
+    """Yields the jobs in order of arrival."""
     records = ((number, line) for number, line in source.lines() if line.strip() and not line.lstrip().startswith(";"))
     return source.jobs(records, named_row_format(SWF_COLUMNS, str.split), _swf_job)
 

@@ -66,7 +66,7 @@ def _is_speed(value: object) -> TypeGuard[float]:
 
 
 def _table_entries(path: str | Path) -> Iterator[tuple[SpeedKey, Mapping[str, object], str]]:
-    """The entries of every kind and gang on every accelerator, with the place they were read from."""
+    """Yields the entries of every kind and gang on every accelerator type, each with its place in the file."""
     with open_text(path) as file, complete_file(f"{path}: broken off"):
         text = file.read(_MAX_TABLE)
     try:
@@ -99,7 +99,7 @@ _NOISE = 0.15
 def with_seeded_speeds(
     jobs: Iterable[TraceJob], nominal: Mapping[str, float], *, kinds: int = 26, seed: int = 0
 ) -> Iterator[TraceJob]:
-    """The jobs with a speed on every type of `nominal` (name to nominal speed).
+    """Yields the jobs with a speed on every type of `nominal` (name to nominal speed).
 
     A duration on a type that is not among them becomes one on the fastest that is.
     """

@@ -20,7 +20,7 @@ _MOST_CHANGES = 20_000
 def read_spot_availability(
     path: str | Path, slot_s: float, chosen: Callable[[str], bool] = lambda _: True
 ) -> dict[str, tuple[bool, ...]]:
-    """Whether a spot machine could be had at the start of each slot, by trace (a zone), in the order of the names.
+    """Reads whether spot machines were available at the start of each slot, by trace (a zone), sorted by name.
 
     Columns: `end_s` (until when), `available_nodes`; if there are several traces `trace_id`, each one's rows in order;
     `start_s`, if it is there, has to be the end of the row before. `chosen`: the traces that are wanted, by name.
@@ -78,7 +78,7 @@ def read_machine_lifetimes(path: str | Path) -> list[tuple[float, bool]]:
 
 
 def read_price_changes(path: str | Path) -> dict[str, list[tuple[float, float]]]:
-    """Price changes of places, as (instant in seconds, USD per hour from then on), in the order of the file.
+    """Reads price changes by place, as (instant in seconds, USD per hour from then on), in the order of the file.
 
     Columns: `place`, `at_s`, `usd_per_h`.
 

@@ -12,7 +12,7 @@ from walras.job_request import JobIdentity, JobLimits
 
 @dataclass(frozen=True, slots=True)
 class TraceFailure:
-    """A rank of the job exits when this part of its work is done."""
+    """A failure of a rank after this part of the job's work."""
 
     #: From 0 to below 1.
     part: float

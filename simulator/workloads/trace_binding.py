@@ -25,7 +25,7 @@ from walras.spec.cluster_file import ClusterConfig
 
 @dataclass(frozen=True, slots=True)
 class _RowSpeeds:
-    """How jobs of one kind, gang and choice of types run on the cluster."""
+    """Speeds on the cluster of jobs with one kind, gang and choice of types."""
 
     kind: Kind
     demands: tuple[Demand, ...]
@@ -75,7 +75,7 @@ class TraceBinding:
         self._hint = hint
 
     def jobs(self, rows: Iterable[TraceJob]) -> Iterator[SimulatedJob]:
-        """The rows as jobs, numbered from 1 in their order. Raises ConfigError for a row that runs nowhere here.
+        """Yields the rows as jobs, numbered from 1. Raises ConfigError for a row that can run nowhere on the cluster.
 
         Rows that depend on others have to come as a sequence, since their names are collected first.
         """
@@ -212,7 +212,7 @@ class TraceBinding:
         return dict(row.speeds) if row.speeds else self._declared.get(row.kind)
 
     def _keep(self, row: TraceJob, speeds: Mapping[str, float]) -> None:
-        """Remember how fast the kind is here. Two rows of a kind and gang have to say the same."""
+        """Records the kind's speeds. Raises ConfigError if two rows of a kind and gang state different ones."""
         for name, count in product(self._types, row.sizes or (row.gang,)):
             if name not in speeds:
                 continue
@@ -245,7 +245,7 @@ def machine_sizes(cluster: ClusterConfig) -> dict[str, int]:
 
 
 def nominal_speeds(cluster: ClusterConfig) -> dict[str, float]:
-    """By accelerator type; the highest where pools of one type differ."""
+    """Returns nominal speeds by accelerator type; the highest where pools of one type differ."""
     nominal: dict[str, float] = {}
     for entry in cluster.pools:
         nominal[entry.accelerator] = max(entry.nominal_speed, nominal.get(entry.accelerator, 0.0))

@@ -47,7 +47,7 @@ class ReadOptions:
 
 
 class TraceRow:
-    """One record: cells by the name of their column."""
+    """One row of a file: cells by the name of their column."""
 
     __slots__ = ("_cells", "_columns", "_where", "line")
 
@@ -58,12 +58,12 @@ class TraceRow:
         self.line = line
 
     def text(self, column: str) -> str:
-        """The cell without surrounding blanks; "" where the file has no such column."""
+        """Returns the cell without surrounding blanks; "" where the file has no such column."""
         position = self._columns.get(column, -1)
         return self._cells[position].strip() if position >= 0 else ""
 
     def name(self, column: str, default: str | None = None) -> str:
-        """A name that a terminal can show. Without a default it has to be there."""
+        """Returns a name that a terminal can show. Without a default the cell must not be empty."""
         text = self.text(column)
         if not text:
             if default is None:
@@ -87,7 +87,7 @@ class TraceRow:
         most: float = _MAX_NUMBER,
         default: float | None = None,
     ) -> float:
-        """A finite number, `>= least`, `> above`, its size at most `most`. An empty cell is the default, if any."""
+        """Returns a finite number, `>= least`, `> above`, its size at most `most`; the default for an empty cell."""
         text = self.text(column)
         if not text and default is not None:
             return default
@@ -101,7 +101,7 @@ class TraceRow:
         return value
 
     def whole(self, column: str, *, least: int = 1, most: int = 10**15, default: int | None = None) -> int:
-        """A whole number in digits (`3`; `3.0` too, which some tools write)."""
+        """Returns a whole number in digits (`3`; `3.0` too, which some tools write)."""
         text = self.text(column)
         if not text and default is not None:
             return default
@@ -117,12 +117,12 @@ class TraceRow:
         return self.whole(column, most=MAX_GANG)
 
     def types(self, column: str) -> tuple[str, ...]:
-        """Accelerator types, separated by `|`."""
+        """Returns the accelerator types, separated by `|` in the cell."""
         text = self.text(column)
         return tuple(self.accelerator(part, column) for part in text.split("|")) if text else ()
 
     def accelerator(self, text: str, column: str) -> str:
-        """The canonical name of a type."""
+        """Returns the canonical name of a type."""
         try:
             return intern(canonical_accelerator(text))
         except ValueError as problem:
@@ -136,7 +136,7 @@ class TraceRow:
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """How the lines of a format become rows."""
+    """How lines of a format are split into cells."""
 
     columns: Mapping[str, int]
     cut: Callable[[str], Sequence[str]]
@@ -155,11 +155,11 @@ class TraceSource:
 
     @property
     def skipped(self) -> SkippedRows:
-        """What was left out so far."""
+        """The rows left out so far."""
         return SkippedRows(self._skipped, tuple(self._first))
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Numbered lines without their ends. Raises ConfigError for a file that is no text within the bounds."""
+        """Yields numbered lines without their ends. Raises ConfigError for a file that exceeds the bounds."""
         left = MAX_CHARACTERS
         with open_text(self.path) as file:
             number = 0
@@ -238,7 +238,7 @@ class TraceSource:
 
 
 def header_row_format(source: TraceSource, lines: Iterator[tuple[int, str]], required: Sequence[str]) -> RowFormat:
-    """The table that a CSV header, the next line, announces. Raises ConfigError for a missing or doubled column."""
+    """Reads the next line as a CSV header. Raises ConfigError for a missing or duplicate column."""
     number, line = next(lines, (0, ""))
     if not line.strip():
         raise ConfigError(f"{source.path}: no header; the file is empty or begins with an empty line", fix="mend it")
@@ -260,7 +260,7 @@ def header_row_format(source: TraceSource, lines: Iterator[tuple[int, str]], req
 
 
 def named_row_format(names: Sequence[str], cut: Callable[[str], Sequence[str]]) -> RowFormat:
-    """A table of a format without a header."""
+    """Returns the row format of a file without a header."""
     return RowFormat({name: position for position, name in enumerate(names)}, cut, len(names))
 
 
@@ -275,7 +275,7 @@ def split_tabs(line: str) -> list[str]:
 
 
 def open_text(path: str | Path) -> TextIO:
-    """The file as text, unpacked if it is gzip. Raises ConfigError where it cannot be opened."""
+    """Opens a file as text, unpacked if it is gzip. Raises ConfigError where that fails."""
     try:
         with Path(path).open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -301,6 +301,6 @@ def _quote_cell(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def batch_in_kind(kind: str) -> int | None:
-    """The batch size in a name such as `LM (batch size 10)`."""
+    """Returns the batch size in a name such as `LM (batch size 10)`; None without one."""
     found = _BATCH_IN_NAME.search(kind)
     return int(found[1]) if found else None

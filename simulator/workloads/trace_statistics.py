@@ -38,7 +38,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLoad:
-    """What the trace asks of a cluster, if each job ran alone on the fastest type it accepts there."""
+    """The load of a trace on a cluster, if each job ran alone on the fastest type that it accepts there."""
 
     #: Owned accelerators, and rented ones at the full quota.
     accelerators: int
@@ -91,7 +91,7 @@ def describe_trace(
     table: Mapping[SpeedKey, float] | None = None,
     laws: GoodputLaws | None = None,
 ) -> TraceDescription:
-    """The trace in numbers. With a cluster, raises ConfigError for a job that cannot run there at all."""
+    """Describes a trace in numbers. With a cluster, raises ConfigError for a job that cannot run there."""
     jobs = trace.jobs
     first_at, last_at = jobs[0].at, jobs[-1].at
     durations = [job.duration_s for job in jobs if job.duration_s is not None]
@@ -177,12 +177,12 @@ def _distribution(values: Sequence[float]) -> Distribution | None:
 
 
 def _counts_by_value(values: Any) -> dict[str, int]:
-    """How often each occurs, most frequent first, ties by name."""
+    """Counts each value, most frequent first, ties by name."""
     return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def trace_description_json(description: TraceDescription) -> dict[str, Any]:
-    """For programs. Keys of counts are text."""
+    """Returns the description as JSON data; keys of counts are text."""
     data = asdict(description)
     data["quantiles"] = list(QUANTILES)
     for name in ("gangs", "weights"):
@@ -191,7 +191,7 @@ def trace_description_json(description: TraceDescription) -> dict[str, Any]:
 
 
 def count_shares(counts: Mapping[Any, int], total: int) -> list[tuple[str, int, float]]:
-    """(value, jobs, part of all) of the most frequent; the rest together."""
+    """Returns (value, jobs, part of all) of the most frequent values, and the rest together."""
     shown = [(str(key), count, count / total) for key, count in list(counts.items())[:_MOST_SHOWN]]
     rest = sum(list(counts.values())[_MOST_SHOWN:])
     more = len(counts) - _MOST_SHOWN
@@ -214,7 +214,7 @@ _BINS = 60
 
 
 def plot_trace(trace: Trace, path: str | Path) -> None:
-    """Write the pictures as PNG or SVG. Equal traces give equal files. Raises ConfigError for another ending."""
+    """Writes the plots as PNG or SVG. Equal traces give equal files. Raises ConfigError for another ending."""
     if Path(path).suffix.lower() not in _ENDINGS:
         raise ConfigError(f"{path}: plots are written as {' or '.join(_ENDINGS)}", field="plot", fix="change the name")
     import matplotlib

@@ -23,7 +23,7 @@ _FAILURE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{0,30})?(?:e-[0-9]{1,3})?)=([0-9]{1
 
 
 def _split_items(text: str) -> list[str]:
-    """What `format_cell` joined."""
+    """Splits what `format_cell` joined."""
     return [re.sub(r"\\(.)", r"\1", item).strip() for item in re.findall(r"(?:[^|\\]|\\.)+", text)]
 
 
@@ -53,7 +53,7 @@ def _read_one_of(*words: str) -> Callable[[TraceRow, str], str]:
 
 
 def _read_wholes(most: int) -> Callable[[TraceRow, str], tuple[int, ...]]:
-    """Different whole numbers, ascending."""
+    """Returns a reader of distinct whole numbers, ascending."""
 
     def read(row: TraceRow, column: str) -> tuple[int, ...]:
         texts = row.text(column).split("|")
@@ -159,7 +159,7 @@ def columns_needed(jobs: Iterable[TraceJob]) -> list[str]:
 
 
 def trace_value(job: TraceJob, column: str) -> Any:
-    """The job's value as JSON has it; None where it is the default."""
+    """Returns the job's value for JSON; None for the default."""
     value = getattr(job, column)
     if column in _DEFAULTS and value == _DEFAULTS[column]:
         return None
@@ -179,7 +179,7 @@ def _failure_text(failure: TraceFailure) -> str:
 
 
 def format_cell(value: Any) -> str:
-    """A JSON value as one cell of text: lists are joined by `|`, pairs by `=`. ValueError for what no column holds.
+    """Formats a JSON value as one cell: lists are joined by `|`, pairs by `=`. Raises ValueError for other values.
 
     A `|` inside of an item is written with a backslash before it, and so is a backslash.
     """
@@ -200,7 +200,7 @@ def format_cell(value: Any) -> str:
 
 
 def walras_row_parser(columns: Collection[str]) -> Callable[[TraceRow], TraceJob]:
-    """What reads a row of these columns, and no others, as a job. It raises ConfigError naming file, line, column."""
+    """Returns a parser of rows with these columns only. It raises ConfigError that names file, line and column."""
     present = [(column, read) for column, read in _OPTIONAL_COLUMNS.items() if column in columns]
 
     def job(row: TraceRow) -> TraceJob:
@@ -223,7 +223,7 @@ def walras_row_parser(columns: Collection[str]) -> Callable[[TraceRow], TraceJob
 
 
 def _check_row(row: TraceRow, job: TraceJob) -> None:
-    """What has to hold between the columns of a row."""
+    """Checks what has to hold between the columns of a row."""
     if job.sizes and job.gang not in job.sizes:
         raise row.error("sizes", f"has no {job.gang}, the job's gang", "name it too: it is what the job asks for")
     if job.nodes > 1 and any(size % job.nodes for size in (job.gang, *job.sizes)):
@@ -242,7 +242,7 @@ def _check_row(row: TraceRow, job: TraceJob) -> None:
 
 
 def read_walras_csv(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order. A column that the format does not have is an error: it would be lost without a word."""
+    """Yields the jobs in order of arrival. An unknown column is an error, since its values would be lost."""
     lines = source.lines()
     table = header_row_format(source, lines, WALRAS_REQUIRED)
     for title in table.columns:
@@ -257,7 +257,7 @@ def read_walras_csv(source: TraceSource) -> Iterator[TraceJob]:
 
 
 def write_walras_csv(trace: Trace, file: TextIO) -> None:
-    """Header and rows."""
+    """Writes header and rows."""
     columns = columns_needed(trace.jobs)
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
@@ -266,7 +266,7 @@ def write_walras_csv(trace: Trace, file: TextIO) -> None:
 
 
 def read_walras_jsonl(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order."""
+    """Yields the jobs in order of arrival."""
     return source.jobs(
         source.lines(), named_row_format(WALRAS_COLUMNS, _jsonl_cells), walras_row_parser(WALRAS_COLUMNS)
     )
@@ -294,7 +294,7 @@ def _no_constant(text: str) -> float:
 
 
 def write_walras_jsonl(trace: Trace, file: TextIO) -> None:
-    """One line for each job."""
+    """Writes one line for each job."""
     for job in trace.jobs:
         fields = {column: trace_value(job, column) for column in WALRAS_COLUMNS}
         file.write(json.dumps({name: value for name, value in fields.items() if value is not None}) + "\n")

@@ -47,7 +47,7 @@ class DescriptionTable:
 
 
 def generate_trace(name: str, out: Path, *, speeds: Path | None, force: bool, **options: Any) -> WrittenTrace:
-    """Generate and write. `options`: as `generator_request` takes it."""
+    """Generates and writes a trace. `options` are those of `generator_request`."""
     jobs = list(generate_jobs(name, generator_request(name, **options), speeds))
     write_trace(Trace(name, "generated", jobs), out, force=force)
     return WrittenTrace(len(jobs), "generated", SkippedRows())
@@ -56,7 +56,7 @@ def generate_trace(name: str, out: Path, *, speeds: Path | None, force: bool, **
 def convert_trace(
     path: str | Path, out: Path, *, format: str | None, reading: ReadOptions, seeded: "SeededSpeeds | None", force: bool
 ) -> WrittenTrace:
-    """Read in any format, write in one of ours."""
+    """Reads a trace in any format, and writes it in one of ours."""
     found = find_workload(str(path))
     trace = read_trace(found, format, reading)
     if trace.format == WORKLOAD_FILE:
@@ -87,7 +87,7 @@ def describe_trace_file(
     speeds: Path | None = None,
     plot: Path | None = None,
 ) -> tuple[TraceDescription, SkippedRows]:
-    """Read, count, and plot where a file for it is given."""
+    """Describes a trace, and plots it if a file for that is given."""
     found = find_workload(str(path))
     trace = read_trace(found, format, reading)
     config = load_yaml(find_cluster(str(cluster)), ClusterConfig) if cluster is not None else None
@@ -101,12 +101,12 @@ def describe_trace_file(
 
 
 def trace_description_data(description: TraceDescription) -> dict[str, Any]:
-    """For programs."""
+    """Returns the description as JSON data."""
     return trace_description_json(description)
 
 
 def trace_description_tables(description: TraceDescription) -> list[DescriptionTable]:
-    """For people."""
+    """Returns the description as tables."""
     summary = [("jobs", f"{description.jobs:,}")]
     if description.skipped:
         summary.append(("rows skipped", f"{description.skipped:,}"))
@@ -177,7 +177,7 @@ def _count_table(title: str, rows: Iterable[tuple[str, int, float]]) -> Descript
 
 
 def format_catalogue() -> list[tuple[str, str, str]]:
-    """(what, name, about) of every format and generator."""
+    """Returns (what, name, about) of every format and generator."""
     formats = [
         ("format, read and written" if each.name in WRITERS else "format, read", each.name, each.about)
         for each in FORMATS.values()

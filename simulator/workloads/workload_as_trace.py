@@ -19,7 +19,7 @@ from walras.spec.workload_file import ArrivalEntry, WorkloadFile
 
 
 def read_workload_file(source: TraceSource) -> Iterator[TraceJob]:
-    """The jobs, in order of arrival."""
+    """Yields the jobs in order of arrival."""
     workload = load_yaml(source.path, WorkloadFile)
     named: dict[str, str] = {}
     for number, arrival in enumerate(sorted(workload.jobs, key=lambda arrival: arrival.at), start=1):
