@@ -83,7 +83,7 @@ class Server:
         return await asyncio.get_running_loop().run_in_executor(self.readers, work)
 
     def identify(self, token: str) -> Caller | None:
-        """Whose token this is; None where it is nobody's, or no longer valid."""
+        """Whose token this is; None if no caller has it, or it is no longer valid."""
         if token.startswith("wlr_u_"):
             row = self.secrets.users.get(token_hash(token))
             return None if row is None else caller_of_token(row)

@@ -11,7 +11,7 @@ from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobRe
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
 from scheduler.live.auth.access_control import AgentCaller, UserRole
 from scheduler.live.http.requests import BODY_BYTES, RequestContext, json_list, parse_json_body
-from scheduler.live.loop.apply_commands import emit, record_stated_facts
+from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.views import target_conditions
@@ -280,7 +280,7 @@ async def state_kind_facts(call: RequestContext) -> FactsView:
     kind, facts = Kind(stated.kind), stated.facts.facts(stated.batch)
 
     def step(transaction: Transaction) -> None:
-        record_stated_facts(transaction, kind, facts, call.user.name)
+        record_kind_facts(transaction, kind, facts, call.user.name)
 
     await call.server.loop.perform(step)
     return _facts_view(call, kind)

@@ -114,7 +114,7 @@ class _BatchSubmission:
         self._results = [SubmitResult() for _ in given]
         for position, item in enumerate(given):
             self._drafts.append(self._draft(position, item))
-            await cooperative.take()
+            await cooperative.yield_if_due()
         self._siblings = sibling_positions([None if each is None else each.spec for each in self._drafts])
         self.order, cyclic = submission_order(self._siblings)
         for position in cyclic:

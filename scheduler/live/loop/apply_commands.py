@@ -51,7 +51,7 @@ _NO_GRACE_S = 0.0
 
 
 def emit(transaction: Transaction, event: Event) -> None:
-    """Give an event to the core, note both, and carry its commands over to the board."""
+    """Give an event to the core, record both, and apply its commands to the live state."""
     for _ in emit_in_pieces(transaction, event):
         pass
 
@@ -68,7 +68,7 @@ def emit_in_pieces(transaction: Transaction, event: Event) -> Iterator[None]:
 
 
 def _apply_event(transaction: Transaction, event: Event) -> None:
-    """What the board itself learns from an event."""
+    """Apply what the live state itself learns from an event."""
     state = transaction.state
     if isinstance(event, Solved):
         state.proposal, state.solved_at = event.proposal, event.at
@@ -142,7 +142,7 @@ def _apply_job_transition(transaction: Transaction, command: JobTransitioned) ->
 def _apply_attempt_transition(transaction: Transaction, command: AttemptTransitioned) -> None:
     job = transaction.state.jobs.get(command.job_id)
     if command.state is AttemptState.LEASED:
-        assert job is not None, f"job {command.job_id} is leased but not on the board"
+        assert job is not None, f"job {command.job_id} is leased but not in the live state"
         assert command.placement is not None, f"job {command.job_id} is leased nowhere"
         _lease_attempt(transaction, job, command.attempt, command.placement)
         return
@@ -281,7 +281,7 @@ def _apply_revoke(transaction: Transaction, command: Revoke) -> None:
 
 
 def stop_other_parts(transaction: Transaction, attempt: LiveAttempt, grace_s: float, reason: str) -> None:
-    """A part of a gang has failed: the rest has nobody to talk to."""
+    """Stop the other parts of a gang of which one has failed: they cannot go on without it."""
     for part in attempt.parts.values():
         if not part.ended and not part.stopped:
             part.stopped = True
@@ -311,7 +311,7 @@ def _mark_ordered(transaction: Transaction, part: PartRow) -> None:
 
 def _current_attempt(transaction: Transaction, job_id: JobId, number: int) -> LiveAttempt:
     attempt = transaction.state.attempt(job_id, number)
-    assert attempt is not None, f"attempt {number} of job {job_id} is not on the board"
+    assert attempt is not None, f"attempt {number} of job {job_id} is not in the live state"
     return attempt
 
 
@@ -370,12 +370,8 @@ _APPLY_COMMAND: dict[type[Command], Callable[[Transaction, Any], None]] = {
 }
 
 
-def record_stated_facts(transaction: Transaction, kind: Kind, facts: ModelFacts, user: str) -> None:
-    """Somebody says so."""
-    record_kind_facts(transaction, kind, facts, user)
-
-
 def record_kind_facts(transaction: Transaction, kind: Kind, facts: ModelFacts, user: str) -> None:
+    """Give facts of a kind to the core and record them, unless it has them. `user` is empty if a job counted them."""
     is_counted = not user
     if not transaction.core.ledger.facts.has(kind, facts, counted=is_counted):
         emit(transaction, FactsTold(transaction.at, kind, facts, is_counted))

@@ -141,7 +141,7 @@ def machine_gone(transaction: Transaction, node: LiveNode) -> None:
 
 
 def pool_repriced(transaction: Transaction, pool: Pool) -> None:
-    """The market asks another price: what is open is charged at the old one, then `pool` is the board's."""
+    """The market asks another price: what is open is charged at the old one, then `pool` is declared."""
     state, before = transaction.state, transaction.state.pools.get(pool.pool_id)
     if before is not None and before.usd_per_h != pool.usd_per_h:
         # Of its shape in all markets: each row also says what the same would have cost on demand then.
@@ -217,7 +217,7 @@ def _use_charges(state: LiveState, job: LiveJob, until_at: float) -> Iterator[Ch
     row, by_pool = job.attempt.row, job.attempt.placement.by_pool
     for pool_id, held in by_pool.items():
         pool = state.pools[pool_id]
-        # Who holds accelerators in several pools shares them with nobody.
+        # Who holds accelerators in several pools shares them with no other attempt.
         rate = row.usd_per_h if len(by_pool) == 1 else pool.usd_per_h * held / pool.shape.accelerators
         template = ChargeRow(
             0, ChargeKind.USE, row.usd_since_at, until_at, rate, 0.0, 0.0, "",

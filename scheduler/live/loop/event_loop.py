@@ -103,16 +103,21 @@ _FULL_GC_EVERY_S = 3600.0
 
 
 class CooperativeYield:
-    """Between the items of long work: `await breath.take()`."""
+    """Lets the rest of the server run during long work: call `await cooperative.yield_if_due()` between its items."""
 
-    def __init__(self) -> None:
-        self._since = time.monotonic()
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._since = now()
 
-    async def take(self) -> None:
-        """Let others run, if this has gone on for long enough."""
-        if time.monotonic() - self._since > _YIELD_AFTER_S:
-            await asyncio.sleep(0)
-            self._since = time.monotonic()
+    async def yield_if_due(self) -> None:
+        """Yield to the event loop if the work has gone on for 4 ms since it last did."""
+        if self._now() - self._since > _YIELD_AFTER_S:
+            await self.yield_now()
+
+    async def yield_now(self) -> None:
+        """Yield to the event loop."""
+        await asyncio.sleep(0)
+        self._since = self._now()
 
 
 def freeze_gc() -> None:
@@ -150,7 +155,7 @@ class EffectHandler(Protocol):
 
 @dataclass(slots=True)
 class _QueuedSteps:
-    #: Steps of one transaction; between them the loop may breathe.
+    #: Steps of one transaction; between them the loop may yield.
     steps: Sequence[Step[Any]]
     done: asyncio.Future[list[Any]]
     #: Instead of steps, one that is taken in pieces.
@@ -158,7 +163,7 @@ class _QueuedSteps:
 
 
 class ServerLoop:
-    """Owns core and board; everything that changes them goes through `perform`."""
+    """Owns the core and the live state; everything that changes them goes through `perform`."""
 
     def __init__(
         self, core: SchedulerCore, state: LiveState, store: Store, clock: Clock, settings: LiveSettings
@@ -175,7 +180,6 @@ class ServerLoop:
         self._inbox: asyncio.Queue[_QueuedSteps] = asyncio.Queue(settings.inbox_limit)
         self._settled = asyncio.Event()
         self._settled.set()
-        self._breathed_at = 0.0
         #: Instants at which the core wants to be woken, earliest first.
         self._wakes: list[float] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -202,7 +206,7 @@ class ServerLoop:
         self._put_patiently((), step)
 
     async def settled(self) -> None:
-        """Wait until what the board shows is durable."""
+        """Wait until what the live state shows is durable."""
         while not self._settled.is_set():
             await self._settled.wait()
 
@@ -243,18 +247,18 @@ class ServerLoop:
         transaction = Transaction(self.core, self.state, self.settings.lease_s, self.progress_interval_s)
         answers: list[tuple[asyncio.Future[list[Any]], list[Any]]] = []
         self._settled.clear()
-        self._breathed_at = self.clock.now()
+        cooperative = CooperativeYield(self.clock.now)
         try:
             for item in waiting:
                 try:
                     if item.long is not None:
-                        await self._pieces(transaction, item.long)
-                    answers.append((item.done, await self._steps(transaction, item.steps)))
+                        await self._pieces(transaction, item.long, cooperative)
+                    answers.append((item.done, await self._steps(transaction, item.steps, cooperative)))
                 except UserError as error:
                     if not item.done.done():
                         item.done.set_exception(error)
             self.core = transaction.core
-            await self._breathe()
+            await cooperative.yield_if_due()
             frozen = transaction.freeze()
             if not frozen.is_empty:
                 commit = asyncio.get_running_loop().run_in_executor(
@@ -268,7 +272,7 @@ class ServerLoop:
             raise
         finally:
             self._settled.set()
-        frozen.tell(log)
+        frozen.log_events(log)
         for done, answer in answers:
             if not done.done():
                 done.set_result(answer)
@@ -277,26 +281,23 @@ class ServerLoop:
         for handler in self.effect_handlers:
             handler.deliver(transaction.effects)
 
-    async def _steps(self, transaction: Transaction, steps: Sequence[Step[Any]]) -> list[Any]:
+    async def _steps(
+        self, transaction: Transaction, steps: Sequence[Step[Any]], cooperative: CooperativeYield
+    ) -> list[Any]:
         """Take steps one by one, giving way to the rest of the server when they take long."""
         answers = []
         for step in steps:
             transaction.at = self.clock.now()
             answers.append(step(transaction))
-            await self._breathe()
+            await cooperative.yield_if_due()
         return answers
 
-    async def _pieces(self, transaction: Transaction, step: LongStep) -> None:
+    async def _pieces(self, transaction: Transaction, step: LongStep, cooperative: CooperativeYield) -> None:
         # What was done before it is another piece already: the first may be as long as any.
-        await asyncio.sleep(0)
-        self._breathed_at = transaction.at = self.clock.now()
+        await cooperative.yield_now()
+        transaction.at = self.clock.now()
         for _ in step(transaction):
-            await self._breathe()
-
-    async def _breathe(self) -> None:
-        if self.clock.now() - self._breathed_at > _YIELD_AFTER_S:
-            await asyncio.sleep(0)
-            self._breathed_at = self.clock.now()
+            await cooperative.yield_if_due()
 
     async def _put(self, steps: Sequence[Step[Any]]) -> list[Any]:
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
@@ -333,7 +334,7 @@ _CALENDAR_EVERY_S = 600.0
 
 
 def begin_month_if_due(transaction: Transaction) -> None:
-    """Tell the core if the month is another one than it knows of."""
+    """Restate what was spent to the core if a month has begun that it does not know of."""
     state = transaction.state
     if state.month != billing.month_of(transaction.at + state.epoch_unix_s):
         emit(transaction, billing.restate_spending(transaction))

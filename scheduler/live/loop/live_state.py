@@ -29,7 +29,7 @@ _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
 
 @dataclass(frozen=True, slots=True)
 class JobTarget:
-    """Of one job: what it is to reach, what it reported, what was foreseen last."""
+    """The target of one job: the value to reach, the values reported, the last forecast."""
 
     #: Name of the value.
     value: str
@@ -38,7 +38,7 @@ class JobTarget:
     forecast: TargetForecast | None = None
 
     def with_report(self, step: float, values: Mapping[str, float]) -> "JobTarget":
-        """After a report of progress; itself, where that tells nothing of the value."""
+        """Returns the target after a report of progress; itself if the report does not have the value."""
         value = values.get(self.value)
         series = self.series if value is None else self.series.with_report(step, value, self.at_most)
         return self if series is self.series else replace(self, series=series)
@@ -96,7 +96,7 @@ class LiveAttempt:
     network_forwarded: bool = False
     #: What it counted of its model has been taken in.
     facts_recorded: bool = False
-    #: What its kind was measured to reach here before this attempt reported a speed; None: nobody had measured it.
+    #: What its kind was measured to reach here before this attempt reported a speed; None if it was never measured.
     usual_steps_per_s: float | None = None
     #: The core has heard that it differs from that.
     is_unusual: bool = False
@@ -113,7 +113,7 @@ class LiveJob:
     launch: LaunchSpec
     attempt: LiveAttempt | None = None
     checkpoint: CheckpointRow | None = None
-    #: The newest report of progress, and whether and when the core was told.
+    #: The newest report of progress, and whether and when the core received it.
     progress: ProgressReport | None = None
     progress_forwarded: bool = True
     progress_forwarded_at: float = -inf
@@ -149,7 +149,7 @@ class LiveNode:
 
 @dataclass(slots=True)
 class IgnoredCounters:
-    """Things that are ignored by design, counted so that nobody has to guess."""
+    """Things that are ignored by design, counted so that they can be seen."""
 
     stale_reports: int = 0
     stale_commits: int = 0
@@ -183,7 +183,7 @@ class LiveState:
     proposal: Proposal | None = None
     solved_at: float = 0.0
     counters: IgnoredCounters = field(default_factory=IgnoredCounters)
-    #: Jobs of whose target something new may be foreseen, those that have waited longest first.
+    #: Jobs whose target may be forecast anew, those that have waited longest first.
     to_forecast: dict[JobId, None] = field(default_factory=dict)
     #: Cells of this generation whose beliefs have been written down, with what was measured.
     scores_stored: int = 0
@@ -195,7 +195,7 @@ class LiveState:
     #: By the ledger of money, USD by project ("" is everything), in all and by month.
     spent_usd: dict[str, float] = field(default_factory=dict)
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
-    #: The month that the core has been told of.
+    #: The month that the core knows of.
     month: str = ""
 
     def end_rent(self, rent: RentRow) -> None:
@@ -247,7 +247,7 @@ def parse_placement(row: AttemptRow) -> Placement:
 def load_live_state(
     loaded: LoadedState, launches: dict[JobId, LaunchSpec], now: float, lease_s: dict[str, float]
 ) -> LiveState:
-    """The board of a starting server. Machines get a full lease from now: none granted earlier can end later."""
+    """Returns the state of a starting server. Machines get a full lease from now: none granted earlier ends later."""
     state = LiveState(next_job_id=loaded.last_job_id + 1, next_command_id=loaded.last_command_id + 1)
     state.next_charge_id = loaded.last_charge_id + 1
     for job in loaded.jobs:

@@ -37,7 +37,7 @@ from walras.spec.catalog import load_catalog
 PREDICTION_PACE_S = 10.0
 #: A fit that takes longer is given up.
 PREDICTION_TIMEOUT_S = 120.0
-#: Speeds told to the core in one step: others may have their turn between two.
+#: Speeds given to the core in one step: other steps run between two.
 _SPEEDS_PER_STEP = 100
 
 PredictSpeeds = Callable[[PredictionQuestion], tuple[PredictedSpeed, ...]]
@@ -54,7 +54,7 @@ def predict_from_catalog(question: PredictionQuestion) -> tuple[PredictedSpeed, 
 
 
 class SpeedPredictions:
-    """An outlet that looks, after each batch, whether there is something new to predict from or to predict."""
+    """An effect handler that looks, after each batch, whether there is something new to predict from or to predict."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ def target_questions(state: LiveState) -> tuple[TargetQuestion, ...]:
 
 
 class TargetForecasts:
-    """An outlet that looks, after each batch, whether the values of some job have grown."""
+    """An effect handler that looks, after each batch, whether the values of some job have grown."""
 
     def __init__(
         self,

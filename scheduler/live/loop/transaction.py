@@ -103,7 +103,7 @@ class Transaction:
         self.state.next_command_id += 1
         return command_id
 
-    # ---------------------------------------------------------------- the end of the turn
+    # ---------------------------------------------------------------- the end of the transaction
 
     def freeze(self) -> "FrozenTransaction":
         """Copies of everything that changed, for the writer thread."""
@@ -128,7 +128,7 @@ class FrozenTransaction:
     def is_empty(self) -> bool:
         return not self.records and not self.posts and self.batch.is_empty()
 
-    def tell(self, log: Logger) -> None:
+    def log_events(self, log: Logger) -> None:
         """A line per event and command, for those who look closely."""
         if not log.isEnabledFor(DEBUG):
             return

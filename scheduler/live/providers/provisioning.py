@@ -67,7 +67,7 @@ async def call_provider(call: Awaitable[T], within_s: float) -> T:
 
 
 class Janitor:
-    """Compares providers' lists with the board."""
+    """Compares the lists of the providers with the live state."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ def _shape_differences(known: Shape, joining: Shape) -> str:
 
 @dataclass(slots=True)
 class _LongPoll:
-    """Rings when there is something to say to a machine."""
+    """The event that wakes an open heartbeat call when there is a command for its machine."""
 
     event: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -262,7 +262,7 @@ class AgentGateway:
         return command  # type: ignore[return-value]
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """Queue what a turn has to say, and ring."""
+        """Queue the commands of a transaction and wake the heartbeat calls that wait for them."""
         for node_id, command in effects.posts:
             node = self._loop.state.nodes.get(node_id)
             if node is not None and node.is_member:

@@ -25,7 +25,7 @@ from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
 from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
-from scheduler.live.loop.apply_commands import emit, record_stated_facts
+from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
 from scheduler.live.loop.transaction import Transaction
@@ -114,7 +114,7 @@ def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], se
 
 
 class JobAdmission:
-    """Turns drafts into jobs inside a turn."""
+    """Turns drafts into jobs inside a transaction."""
 
     def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: Path) -> None:
         self._clock = clock
@@ -168,7 +168,7 @@ class JobAdmission:
         transaction.target_changed(job)
         transaction.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec)), dump_request(request)))
         if spec.facts is not None:
-            record_stated_facts(transaction, request.kind, spec.facts.facts(global_batch_of(spec.batch)), user)
+            record_kind_facts(transaction, request.kind, spec.facts.facts(global_batch_of(spec.batch)), user)
         emit(transaction, JobSubmitted(transaction.at, request))
         return job_id
 

@@ -184,7 +184,7 @@ class ApiViews:
         found, cooperative = [], CooperativeYield()
         for row in rows:
             found.append(JobView(**self._job(row, by_job.get(row.job_id, []))))
-            await cooperative.take()
+            await cooperative.yield_if_due()
         return found
 
     def detail(self, row: JobRow, usage: Iterable[JobUsage], spec: str, attempts: Iterable[AttemptRow]) -> JobDetail:
