@@ -7,7 +7,6 @@ choices and the optimum are elsewhere.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from random import Random
 from statistics import fmean
 
 from optimizer.planning.deadline_job import (
@@ -23,6 +22,7 @@ from optimizer.planning.deadline_job import (
 from optimizer.planning.slack_policy import MARKET_STATES, SlackPlan, held_modes
 from optimizer.planning.spot_replay import (
     MOST_HYPOTHESES,
+    RandomSource,
     ReplayedPolicy,
     ReplayStart,
     Zones,
@@ -220,7 +220,7 @@ def make_spot_plan(
     traces: Zones,
     history: Sequence[tuple[bool, ...]],
     starts: int,
-    random: Random,
+    random: RandomSource,
     now: SpotPresent,
     check: bool = False,
 ) -> SpotPlan:

@@ -146,11 +146,6 @@ def _scale(outcomes: Sequence[PredictionOutcome]) -> float:
     return min(2.0, max(0.5, surprises[int(INTERVAL * len(surprises))] / Z80))
 
 
-def prediction_outcomes(source: str, model: SpeedModel, truths: Sequence[Observation]) -> list[PredictionOutcome]:
-    """What a model would have said of cells whose truth is known; what it cannot tell is left out."""
-    return _outcomes(source, predict_cells(model, [truth.cell for truth in truths]), truths)
-
-
 def _outcomes(source: str, told: Sequence[Prediction | None], truths: Sequence[Observation]) -> list[PredictionOutcome]:
     return [
         PredictionOutcome(source, truth.cell.kind.name, truth.cell.accelerator.name, prediction, truth.steps_per_s)

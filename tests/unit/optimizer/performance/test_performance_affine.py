@@ -6,16 +6,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from benchmarks.performance_scores import score_model
 from optimizer.prediction.affine_law import AffinePredictor, _AffineLaw
-from optimizer.prediction.predictor import (
-    AcceleratorSpecs,
-    CannotPredict,
-    KindFacts,
-    Layout,
-    Observation,
-    SpeedCell,
-    score_model,
-)
+from optimizer.prediction.predictor import AcceleratorSpecs, CannotPredict, KindFacts, Layout, Observation, SpeedCell
 
 SLOW, FAST = AcceleratorSpecs("cpu-1", 5e10, 1e10), AcceleratorSpecs("cpu-2", 1e11, 2e10)
 KINDS = [KindFacts(f"net-{n}", gradient_bytes=4e5 * (n + 1), layers=3 + n) for n in range(8)]
