@@ -293,8 +293,8 @@ def specs_by_accelerator(catalog: MachineCatalog) -> dict[str, AcceleratorSpecs]
 
     Who says `a100` and not which of them is taken to mean the one with the least memory.
     """
-    told = ((name, accelerator_specs(sheet, _USUAL)) for name, sheet in catalog.accelerators.items())
-    found = {name: facts for name, facts in told if isinstance(facts, AcceleratorSpecs)}
+    judged = ((name, accelerator_specs(sheet, _USUAL)) for name, sheet in catalog.accelerators.items())
+    found = {name: facts for name, facts in judged if isinstance(facts, AcceleratorSpecs)}
     for name, facts in sorted(found.items(), key=lambda each: each[1].memory_bytes or 0.0):
         if (short := re.fullmatch(r"(.+)-\d+gb", name)) is not None:
             found.setdefault(short[1], replace(facts, name=short[1]))

@@ -32,8 +32,10 @@ def iteration_s(law: tuple[float, float, float], workers: int, batch: float) -> 
 def fit_iteration_law(runs: Sequence[tuple[int, float, float]]) -> tuple[float, float, float]:
     """tau from (workers, batch, seconds). Raises CannotPredict where the runs do not tell the coefficients apart."""
     design = [[1.0, batch / workers, float(workers)] for workers, batch, _ in runs]
-    told = relative_least_squares(np.array(design), np.array([seconds for _, _, seconds in runs]), "iteration time")
-    return float(told[0]), float(told[1]), float(told[2])
+    coefficients = relative_least_squares(
+        np.array(design), np.array([seconds for _, _, seconds in runs]), "iteration time"
+    )
+    return float(coefficients[0]), float(coefficients[1]), float(coefficients[2])
 
 
 def relative_least_squares(design: FloatArray, values: FloatArray, what: str) -> FloatArray:
@@ -168,12 +170,12 @@ class OnlineSearch:
         left: float,
     ) -> tuple[ConfigurationForecast, ...]:
         here = trials[-1].configuration
-        told = []
+        forecasts = []
         for each, iteration in seconds.items():
             move_s, standby_s = (0.0, 0.0) if each == here else _move_s(here, each, trials)
             time_s = left * self.samples(each.batch) / each.batch * iteration + move_s
-            told.append(ConfigurationForecast(each, time_s, self._usd(each, time_s + standby_s), each in tried))
-        return tuple(sorted(told, key=lambda each: (each.time_s, each.configuration)))
+            forecasts.append(ConfigurationForecast(each, time_s, self._usd(each, time_s + standby_s), each in tried))
+        return tuple(sorted(forecasts, key=lambda each: (each.time_s, each.configuration)))
 
     def _usd(self, configuration: TrialConfiguration, time_s: float) -> float:
         return time_s / SECONDS_PER_HOUR * configuration.workers * self.space.usd_per_h

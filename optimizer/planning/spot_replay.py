@@ -72,7 +72,7 @@ def run_omniscient(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> Deadlin
         there = [zone[index] for zone in zones]
         if going.held is HeldMachine.SPOT and not there[at]:
             going.lose()
-        held, zone = _cheapest_choice(job, values[job.slots - index - 1], going.standing(index, any(there)), at, there)
+        held, zone = _cheapest_choice(job, values[job.slots - index - 1], going.state_at(index, any(there)), at, there)
         if held is HeldMachine.SPOT and going.held is HeldMachine.SPOT and zone != at:
             going.lose()
         at = zone if held is HeldMachine.SPOT else at
@@ -192,7 +192,7 @@ def run_in_zones(
         choice.see(available)
         if going.held is HeldMachine.SPOT and not available[at]:
             going.lose()
-        chosen = policy.hold(job, going.standing(index, any(available)))
+        chosen = policy.hold(job, going.state_at(index, any(available)))
         if chosen is HeldMachine.SPOT and going.held is not HeldMachine.SPOT:
             at = choice.best(available)
         going.spend(chosen)
