@@ -21,7 +21,7 @@ from optimizer.planning.deadline_job import GreedySpotPolicy, UniformProgress
 from optimizer.planning.price_moves import PricedPlace
 from optimizer.planning.reserved_capacity import QueueLoad, reserve_without_waiting
 from optimizer.planning.slack_policy import SlackPlan, SlackPolicy, fit_spot_markets, plan_slack
-from optimizer.planning.spot_replay import ReplayStart, replay_optimum, run_omniscient, spot_optimum
+from optimizer.planning.spot_replay import ReplayStart, replay_optimum, run_omniscient, zones_optimum
 from optimizer.planning.worker_clusters import cheapest_cluster, expected_run
 from simulator.ground_truth import AttemptCosts
 
@@ -110,8 +110,8 @@ def informed(plan: SlackPlan, start: ReplayStart) -> SlackPolicy:
 def _against_program(start: ReplayStart) -> float:
     """How far the integer program, in whole slots, lies above the exact optimum."""
     exact = run_omniscient(JOB, start.ahead).cost
-    program = spot_optimum(JOB, start.ahead[0], gap=1e-3)
-    return ON_DEMAND_ALONE if program is None else abs(program - exact)
+    program = zones_optimum(JOB, [start.ahead[0]], gap=1e-3)
+    return ON_DEMAND_ALONE if program is None else abs(program.usd - exact)
 
 
 def _ladder(known: Sequence[PricedPlace], days: int) -> Measured:

@@ -17,21 +17,30 @@ from benchmarks.performance_scores import (
     best_factors,
     each_type_left_out,
     pooled,
+    score_model,
     told,
     with_publications,
     with_tables,
 )
 from benchmarks.profiles import pair, pair_on_type, parted, singles
-from benchmarks.published import OFFERS, P100_ONE_SERVER, P100_TWO_SERVERS, PLANS, resnet_110, update_speeds
+from benchmarks.published import (
+    OFFERS,
+    P100_ONE_SERVER,
+    P100_TWO_SERVERS,
+    PLANS,
+    all_options,
+    resnet_110,
+    update_speeds,
+)
+from benchmarks.scaling_laws import ScalingLaws, ShortRun, corner_runs, fit_scaling_laws
 from benchmarks.tables import Measured
-from optimizer.planning.machine_choice import RunGoal, all_options, choose_option, option_of, speed_windows
-from optimizer.planning.online_search import ScalingLaws, ShortRun, corner_runs, fit_scaling_laws
+from optimizer.planning.machine_choice import RunGoal, choose_option, option_of, speed_windows
 from optimizer.planning.spot_training import fit_saturation
 from optimizer.prediction.affine_law import AffinePredictor
 from optimizer.prediction.boosted_trees import BoostedTrees
 from optimizer.prediction.ensemble import Ensemble
 from optimizer.prediction.gaussian_process import GaussianProcess
-from optimizer.prediction.predictor import AcceleratorSpecs, KindFacts, Layout, Observation, SpeedCell, score_model
+from optimizer.prediction.predictor import AcceleratorSpecs, KindFacts, Layout, Observation, SpeedCell
 from optimizer.prediction.table_predictors import MatrixCompletion, sheet_speed
 
 _HELD = 30

@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.cpu_matrix import BATCHES, CpuCell
+from benchmarks.performance_scores import step_time_error
 from optimizer.prediction.affine_law import AffinePredictor
 from optimizer.prediction.boosted_trees import BoostedTrees
 from optimizer.prediction.ensemble import Ensemble
@@ -23,7 +24,6 @@ from optimizer.prediction.predictor import (
     Observation,
     Predictor,
     SpeedCell,
-    step_time_error,
 )
 
 #: Nominal: a core's peak and the bandwidth of its memory. What a rank's accelerator is, is its number of threads.

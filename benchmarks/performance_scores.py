@@ -9,7 +9,40 @@ from zlib import crc32
 from benchmarks.profiles import achieving, over_sheets, pair, without
 from benchmarks.published_speeds import achieved, publications, published
 from optimizer.prediction.gaussian_process import GaussianProcess
-from optimizer.prediction.predictor import Observation, step_time_error
+from optimizer.prediction.predictor import Observation, Prediction, SpeedModel, predict_cells
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionScore:
+    """How well predictions met truths. Errors are relative to the true step time."""
+
+    #: Cells that were predicted, and cells that could not be.
+    predicted: int
+    refused: int
+    median_error: float
+    mean_error: float
+    #: Share of truths inside their interval.
+    coverage: float
+
+
+def step_time_error(prediction: Prediction, steps_per_s: float) -> float:
+    """Relative error of the step time: of 1/prediction against 1/truth."""
+    return abs(steps_per_s / prediction.steps_per_s - 1.0)
+
+
+def score_model(model: SpeedModel, truths: Sequence[Observation]) -> PredictionScore:
+    """Of a model on cells that it was not fitted to. Figures are 0 where nothing could be predicted."""
+    errors: list[float] = []
+    held = 0
+    for truth, prediction in zip(truths, predict_cells(model, [truth.cell for truth in truths]), strict=True):
+        if prediction is None:
+            continue
+        errors.append(step_time_error(prediction, truth.steps_per_s))
+        held += prediction.holds(truth.steps_per_s)
+    many = len(errors)
+    if many == 0:
+        return PredictionScore(0, len(truths), 0.0, 0.0, 0.0)
+    return PredictionScore(many, len(truths) - many, median(errors), sum(errors) / many, held / many)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,10 @@
 """Parameters and results that papers state, against which models are held by benchmarks and tests."""
 
-from optimizer.planning.machine_choice import MachineOffer
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import isfinite
+
+from optimizer.planning.machine_choice import MachineOffer, RunOption, TimeForecast, option_of
 from optimizer.planning.spot_training import LossLaw, ServerLink, SpotTraining, worker_measured
 
 #: Updates per second of 1 to 8 workers, ResNet-32 (CM-DARE, ICDCS 2020): type, parameter servers.
@@ -41,3 +45,10 @@ def resnet_110(loss: float) -> SpotTraining:
 def update_speeds(job: SpotTraining) -> list[float]:
     """Updates per second of one machine of each type alone."""
     return [1.0 / job.update_s(kind, 1) for kind in job.types]
+
+
+def all_options(offers: Sequence[MachineOffer], forecast: TimeForecast) -> Iterator[RunOption]:
+    """Every choice of counts that can run, as Srifty tries them: exponential in the number of offers."""
+    for counts in product(*(range(offer.most + 1) for offer in offers)):
+        if any(counts) and isfinite(time_s := forecast(counts)):
+            yield option_of(offers, counts, time_s)

@@ -165,7 +165,7 @@ def best_schedule(
     """
     options = options_of(instance, job)
     cost = prices @ options.use.T.astype(np.float64)
-    room = _options_that_fit(options, free, instance.rounds)
+    fits = _options_that_fit(options, free, instance.rounds)
     first, best, chosen, finish = first_round(instance, job), -inf, None, 0
     labels = [_Label(0.0, 0.0, _IDLE, None)]
     for now in range(first, instance.rounds):
@@ -176,7 +176,7 @@ def best_schedule(
             if worth - label.cost <= best:
                 continue
             grown.append(_Label(label.steps, label.cost, _IDLE, label))
-            for option in np.flatnonzero(room[now]).tolist():
+            for option in np.flatnonzero(fits[now]).tolist():
                 steps = label.steps + round_steps(instance, options, option, label.option)
                 paid = label.cost + float(cost[now, option])
                 reached = _Label(steps, paid, option, label)

@@ -242,10 +242,10 @@ class OfferMarket:
         among = (self._place[rows] <= place) & (rate > 0)
         gang = use.max(axis=1, initial=0.0)
         order = np.lexsort((rate, np.broadcast_to(prices, rate.shape)), axis=1)
-        room = np.take_along_axis(np.where(among, np.floor(free), 0.0), order, axis=1)
-        before = np.cumsum(room, axis=1) - room
+        available = np.take_along_axis(np.where(among, np.floor(free), 0.0), order, axis=1)
+        before = np.cumsum(available, axis=1) - available
         taken = np.zeros(rate.shape)
-        np.put_along_axis(taken, order, np.clip(gang[:, None] - before, 0.0, room), axis=1)
+        np.put_along_axis(taken, order, np.clip(gang[:, None] - before, 0.0, available), axis=1)
         exists = self._is_mixture(taken, use, among, gang)
         slowest = np.where(taken > 0, rate, np.inf).min(axis=1, initial=np.inf)
         pace = np.where(exists, slowest * (1.0 - self._comm), 0.0)

@@ -198,13 +198,13 @@ def _upgrade(facts: HadarJobs, placed: list[int], use: FloatArray, rate: FloatAr
                 moved = True
 
 
-def _faster(facts: HadarJobs, row: int, room: FloatArray, use: FloatArray, rate: float) -> int:
+def _faster(facts: HadarJobs, row: int, free: FloatArray, use: FloatArray, rate: float) -> int:
     """The fastest pool with room where the job runs faster and ends sooner than it does; -1: none."""
-    rates = np.where(facts.use[row] <= room, facts.rate[row], 0.0)
+    rates = np.where(facts.use[row] <= free, facts.rate[row], 0.0)
     pool = int(np.argmax(rates))
     if not rates[pool] >= _FASTER * rate > 0:
         return -1
-    there = np.zeros(len(room))
+    there = np.zeros(len(free))
     there[pool] = facts.use[row, pool]
     before, after = _left_s(facts, row, use, rate), _left_s(facts, row, there, float(rates[pool]))
     return pool if after < before else -1

@@ -57,13 +57,13 @@ def ends_s(
         strict: the first job that does not fit holds up all behind it.
     """
     ways = _ways(problem, preference, usable)
-    lines = _queues(rows, ways)
+    queues = _queues(rows, ways)
     free = problem.pools.capacity.tolist()
     ends = np.full(len(problem.jobs), np.inf)
     running: list[tuple[float, int, PoolUses]] = []
     now = 0.0
     while True:
-        for row, way in _starts(lines, ways, free, strict=strict):
+        for row, way in _starts(queues, ways, free, strict=strict):
             ends[row] = now + way.seconds
             heappush(running, (ends[row], row, way.uses))
         if not running:
@@ -90,31 +90,31 @@ def _ways(problem: Problem, preference: FloatArray, usable: BoolArray) -> list[l
 
 
 def _queues(rows: tuple[int, ...], ways: list[list[_Way]]) -> list[deque[tuple[int, int]]]:
-    """(place in the order, row) of the jobs that can run, one line for all that fit and fail to fit together."""
-    lines: dict[frozenset[PoolUses], deque[tuple[int, int]]] = {}
+    """(place in the order, row) of the jobs that can run, one queue for all that fit and fail to fit together."""
+    queues: dict[frozenset[PoolUses], deque[tuple[int, int]]] = {}
     for place, row in enumerate(rows):
         if ways[row]:
-            lines.setdefault(frozenset(way.uses for way in ways[row]), deque()).append((place, row))
-    return list(lines.values())
+            queues.setdefault(frozenset(way.uses for way in ways[row]), deque()).append((place, row))
+    return list(queues.values())
 
 
 def _starts(
-    lines: list[deque[tuple[int, int]]], ways: list[list[_Way]], free: list[float], *, strict: bool
+    queues: list[deque[tuple[int, int]]], ways: list[list[_Way]], free: list[float], *, strict: bool
 ) -> Iterator[tuple[int, _Way]]:
     """Take what is free, in order."""
-    open_lines = [line for line in lines if line]
-    while open_lines:
-        line = min(open_lines, key=lambda line: line[0])
-        row = line[0][1]
+    open_queues = [queue for queue in queues if queue]
+    while open_queues:
+        queue = min(open_queues, key=lambda queue: queue[0])
+        row = queue[0][1]
         way = next((way for way in ways[row] if _fits(way, free)), None)
         if way is None:
             if strict:
                 return
-            open_lines.remove(line)
+            open_queues.remove(queue)
             continue
-        line.popleft()
-        if not line:
-            open_lines.remove(line)
+        queue.popleft()
+        if not queue:
+            open_queues.remove(queue)
         for pool, count in way.uses:
             free[pool] -= count
         yield row, way

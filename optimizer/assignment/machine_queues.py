@@ -20,17 +20,17 @@ _WHOLE = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueSchedule:
-    """Jobs in lanes of what is free."""
+    """Jobs assigned to queues of the accelerators that are free."""
 
-    #: Columns on which somebody starts, one for each lane that serves anybody.
+    #: Columns on which somebody starts, one for each queue that serves anybody.
     starts: IntArray
-    #: Jobs that have a place in a lane, ascending, and the sum of the times until they end.
+    #: Jobs that have a place in a queue, ascending, and the sum of the times until they end.
     rows: IntArray
     total_s: float
 
 
 def schedule_in_queues(columns: Columns, allowed: BoolArray, length_s: FloatArray, free: FloatArray) -> QueueSchedule:
-    """Cut what is free into lanes and put the jobs in line, so that the times until they end sum up to least.
+    """Split what is free into queues and assign the jobs to them, so that the times until they end sum up to least.
 
     Args:
         columns: ways to run; of those in several pools at once none is taken.
@@ -45,8 +45,8 @@ def schedule_in_queues(columns: Columns, allowed: BoolArray, length_s: FloatArra
     kinds, kind = np.unique(np.column_stack([pool.astype(np.float64), count]), axis=0, return_inverse=True)
     kind = kind.reshape(-1)
     work = np.bincount(kind, length_s[column] * count, len(kinds)).astype(np.float64)
-    lanes = _queue_counts(kinds, work, np.bincount(kind, minlength=len(kinds)), free)
-    there = lanes[kind] > 0
+    queues = _queue_counts(kinds, work, np.bincount(kind, minlength=len(kinds)), free)
+    there = queues[kind] > 0
     if not there.any():
         return QueueSchedule(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)
     rows, row = np.unique(columns.job[column[there]], return_inverse=True)
@@ -55,18 +55,18 @@ def schedule_in_queues(columns: Columns, allowed: BoolArray, length_s: FloatArra
     at, column = (row[slowest_first], kind[slowest_first]), column[there][slowest_first]
     table, column_of = np.full((len(rows), len(used)), np.inf), np.zeros((len(rows), len(used)), np.int64)
     table[at], column_of[at] = length_s[column], column
-    seats = assign_positions(table, lanes[used])
-    first = queue_heads(seats, table, lanes[used])
+    seats = assign_positions(table, queues[used])
+    first = queue_heads(seats, table, queues[used])
     return QueueSchedule(column_of[first, seats.kind[first]], rows, seats.total_s)
 
 
 def _queue_counts(kinds: FloatArray, work: FloatArray, jobs: IntArray, free: FloatArray) -> IntArray:
     """Lanes of each kind (pool, size) that the free accelerators of its pool are cut into."""
-    lanes = np.zeros(len(kinds), dtype=np.int64)
+    queues = np.zeros(len(kinds), dtype=np.int64)
     for pool in np.unique(kinds[:, 0]).tolist():
         own = np.flatnonzero(kinds[:, 0] == pool)
-        lanes[own] = split_into_queues(float(free[int(pool)]), kinds[own, 1], work[own], jobs[own])
-    return lanes
+        queues[own] = split_into_queues(float(free[int(pool)]), kinds[own, 1], work[own], jobs[own])
+    return queues
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,31 +74,31 @@ class QueuePositions:
     """Where each job went (m,)."""
 
     kind: IntArray
-    #: 1 for the last of its lane.
+    #: 1 for the last of its queue.
     from_end: IntArray
     #: Sum of the times until all end.
     total_s: float
 
 
-def assign_positions(length_s: FloatArray, lanes: IntArray) -> QueuePositions:
+def assign_positions(length_s: FloatArray, queues: IntArray) -> QueuePositions:
     """The exact minimum.
 
     Args:
-        length_s: time of each job in a lane of each kind, inf where it cannot run; finite somewhere for each (m, l).
-        lanes: lanes of each kind, at least one (l,).
+        length_s: time of each job in a queue of each kind, inf where it cannot run; finite somewhere for each (m, l).
+        queues: queues of each kind, at least one (l,).
     """
     jobs = len(length_s)
     if not jobs:
         return QueuePositions(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)
-    most = -(-jobs // lanes)  # with so many levels each kind has a place for everybody
-    levels = np.minimum(most, 2 * (-(-jobs // int(lanes.sum()))))
+    most = -(-jobs // queues)  # with so many levels each kind has a place for everybody
+    levels = np.minimum(most, 2 * (-(-jobs // int(queues.sum()))))
     while True:
-        kind = np.repeat(np.arange(len(lanes)), levels)
+        kind = np.repeat(np.arange(len(queues)), levels)
         from_end = np.concatenate([np.arange(1, n + 1) for n in levels.tolist()])
         cost = length_s[:, kind] * from_end
-        seat = _cheapest_positions(cost, lanes[kind])
-        last = (from_end == levels[kind]) & (np.bincount(seat, minlength=len(kind) + 1)[:-1] == lanes[kind])
-        full = np.bincount(kind[last], minlength=len(lanes)) > 0
+        seat = _cheapest_positions(cost, queues[kind])
+        last = (from_end == levels[kind]) & (np.bincount(seat, minlength=len(kind) + 1)[:-1] == queues[kind])
+        full = np.bincount(kind[last], minlength=len(queues)) > 0
         grow = (full | bool(np.any(seat == len(kind)))) & (levels < most)
         if not grow.any():
             return QueuePositions(kind[seat], from_end[seat], float(cost[np.arange(jobs), seat].sum()))
@@ -153,26 +153,26 @@ def _chains(first: FloatArray, move: FloatArray, slack: float) -> tuple[FloatArr
     return reached, via
 
 
-def queue_heads(seats: QueuePositions, length_s: FloatArray, lanes: IntArray) -> IntArray:
-    """Jobs that are first in their lane: those farthest from the end, as many as there are lanes, ascending."""
+def queue_heads(seats: QueuePositions, length_s: FloatArray, queues: IntArray) -> IntArray:
+    """Jobs that are first in their queue: those farthest from the end, as many as there are queues, ascending."""
     own = length_s[np.arange(len(seats.kind)), seats.kind]
     order = np.lexsort((own, -seats.from_end, seats.kind))
     kind = seats.kind[order]
     place = np.arange(len(order)) - np.searchsorted(kind, kind)
-    return np.sort(order[place < lanes[kind]])
+    return np.sort(order[place < queues[kind]])
 
 
 def split_into_queues(free: float, sizes: FloatArray, work: FloatArray, jobs: IntArray) -> IntArray:
-    """Lanes of each size that so many accelerators make, each size getting its part of the work that waits (s,).
+    """Queues of each size that so many accelerators make, each size getting its part of the work that waits (s,).
 
-    No size gets more lanes than it has jobs. What is left goes to the size that lost most by rounding, and so on, as
-    long as one more of its lanes fits.
+    No size gets more queues than it has jobs. What is left goes to the size that lost most by rounding, and so on, as
+    long as one more of its queues fits.
     """
     part = free * (work / work.sum() if work.sum() > 0 else np.full(len(sizes), 1.0 / len(sizes))) / sizes
-    lanes = np.minimum(np.floor(part + _WHOLE), jobs)
-    rest = free - float(lanes @ sizes)
-    for size in np.lexsort((-sizes, lanes - part)).tolist():
-        more = min(np.floor(rest / sizes[size] + _WHOLE), jobs[size] - lanes[size])
-        lanes[size] += more
+    queues = np.minimum(np.floor(part + _WHOLE), jobs)
+    rest = free - float(queues @ sizes)
+    for size in np.lexsort((-sizes, queues - part)).tolist():
+        more = min(np.floor(rest / sizes[size] + _WHOLE), jobs[size] - queues[size])
+        queues[size] += more
         rest -= float(more * sizes[size])
-    return lanes.astype(np.int64)
+    return queues.astype(np.int64)

@@ -36,16 +36,16 @@ def answer_with_mixed_gangs(policy: SharePolicy, problem: Problem, memory: Memor
     Raises:
         ProblemError: the problem is malformed.
     """
-    made, asked, place = _none(len(problem.pools)), problem, np.arange(len(problem.columns))
-    decision, left = policy.decide(asked, memory)
+    made, current, place = _none(len(problem.pools)), problem, np.arange(len(problem.columns))
+    decision, left = policy.decide(current, memory)
     for _ in range(MAX_ANSWERS):
         assert isinstance(decision, Shares), "a share policy"
-        helpful = improving_mixed_gangs(asked, decision)
+        helpful = improving_mixed_gangs(current, decision)
         if not len(helpful):
             break
         made = _joined([made, helpful])
-        asked, place = append_columns(problem, made.columns)
-        decision, left = policy.decide(asked, memory)
+        current, place = append_columns(problem, made.columns)
+        decision, left = policy.decide(current, memory)
     assert isinstance(decision, Shares), "a share policy"
     return replace(decision, x=decision.x[place], added=made.columns if len(made) else None), left
 

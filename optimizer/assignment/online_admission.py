@@ -19,6 +19,8 @@ schedulers that decide anew every round.
 
 What it is measured by is the best that anybody could have admitted, all arrivals known: a packing of schedules, for
 instances of a few rounds. All schedules are listed, so the size is exponential in the rounds.
+
+No command reaches this module yet: tests and benchmarks hold it to its proof until the scheduler admits jobs by it.
 """
 
 from dataclasses import dataclass, field

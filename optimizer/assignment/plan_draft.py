@@ -86,9 +86,9 @@ def finish_plan(
     surplus, density = np.zeros(n), np.zeros(n)
     np.maximum.at(surplus, columns.job, value - cost)
     np.maximum.at(density, columns.job, value / np.maximum(size, 1.0))
-    turn = np.full(n, len(first), dtype=np.int64)
-    turn[list(first)] = np.arange(len(first))
-    rows = np.lexsort((jobs.job_id, jobs.submitted_at, -density, -jobs.priority_class, turn))
+    rank = np.full(n, len(first), dtype=np.int64)
+    rank[list(first)] = np.arange(len(first))
+    rows = np.lexsort((jobs.job_id, jobs.submitted_at, -density, -jobs.priority_class, rank))
     bound = max(draft.bound, draft.reached)
     yardstick = BoundReport(
         measure.name, measure.unit, draft.reached, bound, relative_gap(draft.reached, bound), maximise=True

@@ -62,10 +62,10 @@ def integral_bound(problem: Problem, policy: PolicySpec, decision: Decision, mem
     if len(decision.stages[0].prices) != len(facts.row_capacity):
         return None  # an answer from outside
     measure = check.measure(CheckRequest(facts, policy.parameters, memory, decision))
-    told = recompute_stages(facts, measure, replace(decision, stages=decision.stages[:1])).told
-    if not told:
+    recomputed = recompute_stages(facts, measure, replace(decision, stages=decision.stages[:1])).recomputed
+    if not recomputed:
         return None
-    first = told[0]
+    first = recomputed[0]
     fluid = _FractionalOptimum(facts, first.proof, decision, first.bound)
     return measure.certified(decision, first.value, min(first.bound, _objective_bound(first.form, fluid)))[1]
 
@@ -124,15 +124,15 @@ def _per_unit(last: FloatArray, whole: FloatArray) -> FloatArray:
 def _level_bound(form: CheckedLevel, y: FloatArray, most: float, fluid: float) -> float:
     """The largest level up to the fluid bound whose targets are worth at most the best packing."""
 
-    def asked(z: float) -> float:
+    def required(z: float) -> float:
         return float(y @ form.targets.at(z))
 
-    if asked(fluid) <= most:
+    if required(fluid) <= most:
         return fluid
     low, high = 0.0, fluid
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if asked(middle) <= most else (low, middle)
+        low, high = (middle, high) if required(middle) <= most else (low, middle)
     return high
 
 

@@ -102,16 +102,16 @@ def _check_program(
         return 0.0, 0.0
     found = recompute_stages(facts, measure, shares)
     complaints += [*measure.complaints, *found.complaints]
-    complaints += quote_complaints(facts, measure, shares, found.told)
+    complaints += quote_complaints(facts, measure, shares, found.recomputed)
     if tuple(shares.relaxed) != measure.relaxed:
         complaints.append("the jobs whose deadline was relaxed are not those listed")
     if shares.certificate.maximise is not measure.maximise:
         complaints.append(f"the policy {'maximises' if measure.maximise else 'minimises'}")
-    if not found.told:
+    if not found.recomputed:
         if not expects_no_stage(facts, measure):
             complaints.append("no stage proves anything")
         return 0.0, 0.0
-    first = found.told[0]
+    first = found.recomputed[0]
     return measure.certified(shares, first.value, first.bound)
 
 

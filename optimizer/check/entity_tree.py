@@ -52,23 +52,23 @@ class CheckedTree:
             if not len(facts.problem.entities):
                 self.loose.append(int(job))
                 continue
-            above = self.line(int(jobs.entity[job]))
+            above = self.path(int(jobs.entity[job]))
             served = [row for row in above if self.entities[row].fifo]
             self.entities[served[-1] if served else above[0]].jobs.append(int(job))
 
-    def line(self, row: int) -> list[int]:
+    def path(self, row: int) -> list[int]:
         """An entity and those above it."""
-        line = [row]
-        while self.entities[line[-1]].parent >= 0:
-            line.append(self.entities[line[-1]].parent)
-        return line
+        path = [row]
+        while self.entities[path[-1]].parent >= 0:
+            path.append(self.entities[path[-1]].parent)
+        return path
 
     def limits(self, facts: JobwiseProblem) -> list[tuple[BoolArray, float]]:
         """(jobs below, accelerators that they never exceed together) of every entity with a limit."""
         owned = len(facts.problem.entities) > 0
-        of = [self.line(int(row)) if owned else [] for row in facts.problem.jobs.entity]
+        of = [self.path(int(row)) if owned else [] for row in facts.problem.jobs.entity]
         return [
-            (np.array([row in line for line in of], dtype=np.bool_), entity.limit * self.fleet)
+            (np.array([row in path for path in of], dtype=np.bool_), entity.limit * self.fleet)
             for row, entity in enumerate(self.entities)
             if entity.limit < 1
         ]
@@ -79,7 +79,7 @@ class CheckedTree:
         if entity.borrows:
             return float("inf")
         part = 1.0
-        for each in self.line(row):
+        for each in self.path(row):
             siblings = [other.weight for other in self.entities if other.parent == self.entities[each].parent]
             part *= self.entities[each].weight / sum(siblings) if sum(siblings) > 0 else 0.0
         return max(part, entity.guaranteed) * self.fleet
@@ -198,17 +198,17 @@ def _divided(amount: float, floors: FloatArray, caps: FloatArray, weights: Float
 def _entities(known: Entities, terms: Mapping[str, Any]) -> list[CheckedEntity]:
     """The problem's entities under the policy's terms; names that it adds have no jobs."""
 
-    def told(array: np.ndarray, row: int, default: Any) -> Any:
+    def stated(array: np.ndarray, row: int, default: Any) -> Any:
         return array[row].item() if len(array) else default
 
     entities = [
         CheckedEntity(
-            told(known.parent, row, -1),
+            stated(known.parent, row, -1),
             float(known.weight[row]),
-            told(known.guaranteed, row, 0.0),
-            told(known.limit, row, 1.0),
-            told(known.borrows, row, True),
-            told(known.fifo, row, False),
+            stated(known.guaranteed, row, 0.0),
+            stated(known.limit, row, 1.0),
+            stated(known.borrows, row, True),
+            stated(known.fifo, row, False),
         )
         for row in range(len(known))
     ]

@@ -68,9 +68,11 @@ def _needed_utility(facts: JobwiseProblem) -> tuple[FloatArray, BoolArray]:
     best = facts.best(facts.utility)
     for job in np.flatnonzero(np.isfinite(jobs.deadline_at) & (jobs.remaining_steps > 0) & facts.placeable):
         left_s = float(jobs.deadline_at[job]) - problem.at
-        asked = float(jobs.gang[job] * jobs.remaining_steps[job] / left_s / facts.equal[job]) if left_s > 0 else np.inf
-        hopeless[job] = not asked <= best[job] * (1 + _ROUNDING)
-        needed[job] = 0.0 if hopeless[job] else min(asked, best[job])
+        required = (
+            float(jobs.gang[job] * jobs.remaining_steps[job] / left_s / facts.equal[job]) if left_s > 0 else np.inf
+        )
+        hopeless[job] = not required <= best[job] * (1 + _ROUNDING)
+        needed[job] = 0.0 if hopeless[job] else min(required, best[job])
     return needed, hopeless
 
 

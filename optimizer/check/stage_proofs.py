@@ -67,7 +67,7 @@ class RecomputedStage:
 class RecomputedStages:
     """The stages as recomputed, and what is wrong with those that are stated."""
 
-    told: list[RecomputedStage]
+    recomputed: list[RecomputedStage]
     complaints: list[str]
 
 
@@ -96,16 +96,16 @@ def recompute_stages(facts: JobwiseProblem, measure: PolicyMeasure, shares: Shar
         value = form.reached(facts, shares)
         size = _scale(facts, form, shares, value)
         blur = form.blur(proof) if isinstance(form, CheckedLevel) else 0.0
-        told = RecomputedStage(
+        recomputed = RecomputedStage(
             form, proof, value, form.bound(proof), size, blur, _raised(form, left), is_scarce(facts, stage.prices, size)
         )
-        found.told.append(told)
-        found.complaints += [f"{name}: {text}" for text in _stage_complaints(facts, told, stage, shares)]
+        found.recomputed.append(recomputed)
+        found.complaints += [f"{name}: {text}" for text in _stage_complaints(facts, recomputed, stage, shares)]
         ended = is_leftover
-        gone = gone | told.scarce
-        left = _after(facts, measure, told, left, gone, shares)
+        gone = gone | recomputed.scarce
+        left = _after(facts, measure, recomputed, left, gone, shares)
     if not ended:
-        found.complaints += _missing_stage(facts, measure, found.told, shares, left, gone)
+        found.complaints += _missing_stage(facts, measure, found.recomputed, shares, left, gone)
     return found
 
 
@@ -151,21 +151,23 @@ def _raised(form: CheckedObjective, left: LevelState) -> BoolArray:
     return np.asarray(form.weight > 0) if isinstance(form, CheckedLog) else np.ones(len(left.kept), dtype=np.bool_)
 
 
-def _stage_complaints(facts: JobwiseProblem, told: RecomputedStage, stage: SolveStage, shares: Shares) -> Iterator[str]:
+def _stage_complaints(
+    facts: JobwiseProblem, recomputed: RecomputedStage, stage: SolveStage, shares: Shares
+) -> Iterator[str]:
     """What is wrong with one stage."""
-    form, value, bound, size = told.form, told.value, told.bound, told.size
-    if not isinstance(form, CheckedSum) and not np.array_equal(stage.active, told.raised):
-        yield f"{_named_jobs(facts, np.flatnonzero(stage.active != told.raised))} another part in it than stated"
+    form, value, bound, size = recomputed.form, recomputed.value, recomputed.bound, recomputed.size
+    if not isinstance(form, CheckedSum) and not np.array_equal(stage.active, recomputed.raised):
+        yield f"{_named_jobs(facts, np.flatnonzero(stage.active != recomputed.raised))} another part in it than stated"
     if np.any(stage.prices < 0):
         yield "a price is negative"
     if not agrees(stage.objective, value, size):
         yield f"objective: stated {stage.objective:.9g}, found {value:.9g}"
-    if not (agrees(stage.bound, bound, size) or abs(stage.bound - bound) <= told.blur):
+    if not (agrees(stage.bound, bound, size) or abs(stage.bound - bound) <= recomputed.blur):
         yield f"bound: stated {stage.bound:.9g}, its prices prove {bound:.9g}"
-    if shares.certificate.status is Status.OPTIMAL and not abs(bound - value) <= OPTIMAL * size + told.blur:
+    if shares.certificate.status is Status.OPTIMAL and not abs(bound - value) <= OPTIMAL * size + recomputed.blur:
         yield f"its prices prove {bound:.9g}, its shares reach {value:.9g}"
-    if isinstance(form, CheckedLevel) and bound < form.highest and told.scarce.any() and bound > told.blur:
-        least, most = form.per_level(told.proof, bound)
+    if isinstance(form, CheckedLevel) and bound < form.highest and recomputed.scarce.any() and bound > recomputed.blur:
+        least, most = form.per_level(recomputed.proof, bound)
         if not least * (1 - _UNIT) <= 1 <= most * (1 + _UNIT):
             yield f"its prices are not in units of the level: a unit of it costs {least:.6g} to {most:.6g}"
     if isinstance(form, CheckedSum):
@@ -186,23 +188,23 @@ def _scale(facts: JobwiseProblem, form: CheckedObjective, shares: Shares, value:
 def _after(
     facts: JobwiseProblem,
     measure: PolicyMeasure,
-    told: RecomputedStage,
+    recomputed: RecomputedStage,
     left: LevelState,
     gone: BoolArray,
     shares: Shares,
 ) -> LevelState:
     """What a stage leaves to the next one."""
-    form = told.form
+    form = recomputed.form
     utility = facts.gained(measure.worth, shares)
     if not isinstance(form, CheckedLevel):
         kept = np.where(form.weight > 0, utility, 0.0) if isinstance(form, CheckedLog) else utility
         return replace(left, kept=kept, stages=left.stages + 1)
-    promised = np.minimum(form.targets.at(told.value), np.maximum(utility * (1 + SUM_TOLERANCE), left.kept))
+    promised = np.minimum(form.targets.at(recomputed.value), np.maximum(utility * (1 + SUM_TOLERANCE), left.kept))
     kept = np.where(left.settled, left.kept, promised)
     touched = facts.cost(gone.astype(np.float64)) > 0
     live = facts.best(np.where(touched, 0.0, measure.worth))
     most = np.minimum(live, left.cap)
-    settling = told.raised & (kept >= most * (1 - FULL_TOLERANCE))
+    settling = recomputed.raised & (kept >= most * (1 - FULL_TOLERANCE))
     settled = left.settled | settling
     cap = np.where(settled, kept, np.maximum(most, kept))
     return replace(left, kept=kept, cap=cap, settled=settled, stages=left.stages + 1)
@@ -211,7 +213,7 @@ def _after(
 def _missing_stage(
     facts: JobwiseProblem,
     measure: PolicyMeasure,
-    told: list[RecomputedStage],
+    recomputed: list[RecomputedStage],
     shares: Shares,
     left: LevelState,
     gone: BoolArray,
@@ -224,12 +226,12 @@ def _missing_stage(
         yield "a stage is missing: somebody may still rise"
     elif form is None and measure.leftover:
         free = facts.cost(gone.astype(np.float64)) == 0
-        room = facts.best(np.where(free, facts.utility, 0.0)) > 0
+        could_rise = facts.best(np.where(free, facts.utility, 0.0)) > 0
         hungry = left.kept < facts.best(measure.worth) * (1 - FULL_TOLERANCE)
-        if told and isinstance(told[-1].form, CheckedLog):
-            hungry &= told[-1].form.weight == 0  # the others have taken what is free
-        if np.any(room & hungry):
-            jobs = _named_jobs(facts, np.flatnonzero(room & hungry))
+        if recomputed and isinstance(recomputed[-1].form, CheckedLog):
+            hungry &= recomputed[-1].form.weight == 0  # the others have taken what is free
+        if np.any(could_rise & hungry):
+            jobs = _named_jobs(facts, np.flatnonzero(could_rise & hungry))
             yield f"{jobs} room to rise, and no stage tells what became of it"
 
 
@@ -250,12 +252,12 @@ def _named_jobs(facts: JobwiseProblem, rows: np.ndarray) -> str:
 
 
 def quote_complaints(
-    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, told: list[RecomputedStage]
+    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, recomputed: list[RecomputedStage]
 ) -> Iterator[str]:
     """Everything that is wrong with prices, exchange and surpluses."""
     if shares.quote.unit != measure.unit:
         yield f"prices are stated in {shares.quote.unit!r}; the policy quotes {measure.unit!r}"
-    prices = _quoted_prices(facts, measure, shares, told)
+    prices = _quoted_prices(facts, measure, shares, recomputed)
     for name, stated, price in zip(facts.problem.pools.pool_id, shares.quote.prices, prices, strict=True):
         if not agrees(float(stated), float(price), max(abs(price), 1e-9)):
             yield f"price of {name}: stated {stated:.9g}, found {price:.9g}"
@@ -266,12 +268,12 @@ def quote_complaints(
 
 
 def _quoted_prices(
-    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, told: list[RecomputedStage]
+    facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, recomputed: list[RecomputedStage]
 ) -> FloatArray:
     prices = np.zeros(len(facts.capacity))
     if measure.priced_as_is:
         return np.array(shares.stages[0].prices) if shares.stages else prices
-    for stage, found in zip(shares.stages, told, strict=False):
+    for stage, found in zip(shares.stages, recomputed, strict=False):
         new = found.scarce[: len(prices)] & (prices == 0)
         per_price = (
             1.0 if isinstance(found.form, CheckedSum) else _utility_per_price(facts, shares, stage.prices, found)

@@ -266,14 +266,6 @@ class AnswerDocument(FileModel):
     check: Annotated[CheckDocument | None, Field(description="The second opinion, where it was asked for.")] = None
 
 
-def answer_as_json(answer: AnswerDocument) -> dict[str, Any]:
-    """The document as plain data."""
-    return answer.model_dump(mode="json")
-
-
-SCHEMA_NAMES = ("problem", "answer")
-
-
 def document_schema(name: str) -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of `problem` or `answer` documents."""
     written: dict[str, Any] = (ProblemDocument if name == "problem" else AnswerDocument).model_json_schema()

@@ -47,10 +47,10 @@ def parents_first(entities: dict[str, EntityDocument]) -> dict[str, EntityDocume
     """Parents before their children, otherwise in the order of the document."""
     ordered: dict[str, EntityDocument] = {}
     for name in entities:
-        line = [name]
-        while (above := entities[line[-1]].parent) is not None:
-            line.append(above)
-        ordered.update((each, entities[each]) for each in reversed(line) if each not in ordered)
+        ancestors = [name]
+        while (above := entities[ancestors[-1]].parent) is not None:
+            ancestors.append(above)
+        ordered.update((each, entities[each]) for each in reversed(ancestors) if each not in ordered)
     return ordered
 
 

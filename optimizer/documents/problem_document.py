@@ -251,8 +251,8 @@ def _check_tree(entities: dict[str, EntityDocument]) -> None:
                 _unknown(f"entities.{name}.parent", "entity", above, entities)
             depth += 1
             if depth > MAX_ENTITY_DEPTH:
-                told = f"leads back to itself, or more than {MAX_ENTITY_DEPTH} levels up; put one of them at the top"
-                raise FieldMistake(f"entities.{name}.parent", told)
+                text = f"leads back to itself, or more than {MAX_ENTITY_DEPTH} levels up; put one of them at the top"
+                raise FieldMistake(f"entities.{name}.parent", text)
             above = entities[above].parent
 
 

@@ -105,7 +105,7 @@ class DeadlineRun:
         """The market took the machine back."""
         self.held, self.pending = HeldMachine.NOTHING, 0
 
-    def standing(self, index: int, spot: bool) -> DeadlineState:
+    def state_at(self, index: int, spot: bool) -> DeadlineState:
         """What a policy sees at the start of a slot."""
         return DeadlineState(self.job.deadline - index * self.job.slot, self.left, self.held, self.pending, spot)
 
@@ -141,7 +141,7 @@ def run_deadline_job(job: DeadlineJob, policy: SpotPolicy, available: Sequence[b
         spot = available[index]
         if going.held is HeldMachine.SPOT and not spot:
             going.lose()
-        chosen = policy.hold(job, going.standing(index, spot))
+        chosen = policy.hold(job, going.state_at(index, spot))
         if chosen is HeldMachine.SPOT and not spot:
             raise ValueError("a policy may hold a spot machine only where there is one")
         going.spend(chosen)

@@ -231,10 +231,10 @@ def _packed(given: JobCollection, within_h: float) -> _Places | None:
     places: list[tuple[int, int]] = [(-1, -1)] * len(usd)
     for job in np.argsort(-shortest, kind="stable"):
         for kind in np.argsort(usd[job], kind="stable"):
-            room = np.flatnonzero(free[kind] + _ROUNDING * within_h >= hours[job, kind])
-            if len(room):
-                free[kind][room[0]] -= hours[job, kind]
-                places[job] = int(kind), int(room[0])
+            fitting = np.flatnonzero(free[kind] + _ROUNDING * within_h >= hours[job, kind])
+            if len(fitting):
+                free[kind][fitting[0]] -= hours[job, kind]
+                places[job] = int(kind), int(fitting[0])
                 break
         else:
             return None
@@ -346,10 +346,10 @@ def _as_cheap_but_sooner(given: JobCollection, found: StationaryPlan) -> Station
 
 
 def _too_short(within_h: float, fastest: StationaryPlan, free: FractionalPlan | None) -> UserError:
-    asked = format_length(within_h * SECONDS_PER_HOUR)
-    told = "cannot all be done" if free is None else "fit no plan that was found"
+    limit = format_length(within_h * SECONDS_PER_HOUR)
+    outcome = "cannot all be done" if free is None else "fit no plan that was found"
     return UserError(
-        f"the jobs {told} within {asked}; the fastest plan takes {format_length(fastest.time_h * SECONDS_PER_HOUR)}",
+        f"the jobs {outcome} within {limit}; the fastest plan takes {format_length(fastest.time_h * SECONDS_PER_HOUR)}",
         field="--deadline",
         fix="a longer one, or more machines",
     )

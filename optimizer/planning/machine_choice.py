@@ -6,7 +6,6 @@ money (Scavenger). Where the seconds come from is not decided here: a forecast i
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import isfinite
 
 from walras.contract import SECONDS_PER_HOUR
@@ -62,11 +61,6 @@ def option_of(offers: Sequence[MachineOffer], counts: tuple[int, ...], time_s: f
     """Machines are paid for as long as the job runs."""
     usd_per_h = sum(count * offer.usd_per_h for count, offer in zip(counts, offers, strict=True))
     return RunOption(counts, time_s, time_s / SECONDS_PER_HOUR * usd_per_h)
-
-
-def all_options(offers: Sequence[MachineOffer], forecast: TimeForecast) -> Iterator[RunOption]:
-    """Every choice of counts that can run: exponential in the number of offers."""
-    yield from _options(offers, product(*(range(offer.most + 1) for offer in offers)), forecast)
 
 
 def speed_windows(

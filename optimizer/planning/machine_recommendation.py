@@ -7,6 +7,7 @@ catalog's typical ones; spot machines are counted with the work that revocations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from optimizer.planning.machine_choice import MachineOffer, RunGoal
 from optimizer.planning.machine_setups import (
@@ -34,8 +35,6 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, JobSpecError
 from walras.job_request import ANY_ACCELERATOR
 from walras.profiling.profile_documents import ProfileFile
-from walras.spec.catalog import Catalog, CatalogInstance
-from walras.spec.catalog import CatalogAccelerator as Sheet
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec, kind_of
 
@@ -45,6 +44,80 @@ _SLOT = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
 _USUAL = "fp32"
 #: A minute for a checkpoint, five from a revocation to the next step.
 _COSTS = CheckpointCosts(checkpoint_h=60 / SECONDS_PER_HOUR, restart_h=300 / SECONDS_PER_HOUR)
+
+
+class AcceleratorSheet(Protocol):
+    """What a catalog knows of an accelerator; None: unknown."""
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        ...
+
+    @property
+    def memory(self) -> float:
+        """Bytes."""
+        ...
+
+    @property
+    def peak_flops(self) -> Mapping[str, float]:
+        """Dense peak by precision, operations per second."""
+        ...
+
+    @property
+    def memory_bytes_per_s(self) -> float | None:
+        """Memory bandwidth."""
+        ...
+
+    @property
+    def link(self) -> str | None:
+        """Kind of link to the other accelerators of the machine, such as `pcie4`."""
+        ...
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """Bandwidth of the link, the sum of both directions."""
+        ...
+
+    @property
+    def achieves(self) -> float:
+        """What middling training gets of what the data sheet promises, against a V100."""
+        ...
+
+
+class SoldMachine(Protocol):
+    """A machine that a cloud rents out; prices are of the whole machine, None where it is not sold so."""
+
+    @property
+    def cloud(self) -> str: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def instance(self) -> str: ...
+    @property
+    def accelerator(self) -> str: ...
+    @property
+    def accelerators(self) -> int: ...
+    @property
+    def on_demand_usd_per_h(self) -> float | None: ...
+    @property
+    def spot_usd_per_h(self) -> float | None: ...
+
+
+class MachineCatalog(Protocol):
+    """A catalog as far as recommendations read it; `walras.spec.catalog.Catalog` is one.
+
+    Rows of the catalog itself are dated, and modules below `optimizer` import nothing that reads dates.
+    """
+
+    @property
+    def accelerators(self) -> Mapping[str, AcceleratorSheet]:
+        """Data sheets by canonical name."""
+        ...
+
+    def offers(self, cloud: str | None = None) -> Sequence[SoldMachine]:
+        """Machines of a cloud (None: of any), the cheapest hour of an accelerator first."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +157,7 @@ class MachineRecommendation:
 def recommend_machines(
     job: JobSpec,
     profiles: Sequence[ProfileFile],
-    catalog: Catalog,
+    catalog: MachineCatalog,
     terms: RecommendationTerms,
     goal: RunGoal,
     batches: Sequence[int],
@@ -132,7 +205,9 @@ def _remaining_work(job: JobSpec, own: ProfileFile | None, batches: Sequence[int
     return RemainingWork(kind, job.steps * batch, batch, tuple(sorted({batch, *batches})), noise)
 
 
-def _declared(job: JobSpec, work: RemainingWork, catalog: Catalog, terms: RecommendationTerms) -> Iterator[Observation]:
+def _declared(
+    job: JobSpec, work: RemainingWork, catalog: MachineCatalog, terms: RecommendationTerms
+) -> Iterator[Observation]:
     """Speeds that the job file states, each of the gang that it asks for there."""
     counts = {demand.accelerator: demand.count for demand in job.resources.accelerators}
     for name, steps_per_s in job.throughput.items():
@@ -147,7 +222,7 @@ def _allowed(job: JobSpec, accelerators: int) -> bool:
 
 
 def candidate_machines(
-    catalog: Catalog, accelerators: Iterable[str], terms: RecommendationTerms
+    catalog: MachineCatalog, accelerators: Iterable[str], terms: RecommendationTerms
 ) -> tuple[list[CandidateMachine], dict[str, str]]:
     """What there is with these accelerators (`*`: any), and what is left out, with the reason."""
     wanted = set(accelerators)
@@ -163,7 +238,7 @@ def candidate_machines(
     return machines, left_out
 
 
-def _sold(entry: CatalogInstance, facts: AcceleratorSpecs, terms: RecommendationTerms) -> Iterator[CandidateMachine]:
+def _sold(entry: SoldMachine, facts: AcceleratorSpecs, terms: RecommendationTerms) -> Iterator[CandidateMachine]:
     name = f"{entry.cloud} {entry.instance} {entry.region}"
     if terms.on_demand and entry.on_demand_usd_per_h is not None:
         yield CandidateMachine(MachineOffer(name, entry.on_demand_usd_per_h, terms.most), facts, entry.accelerators)
@@ -177,7 +252,7 @@ def _precision(job: JobSpec, own: ProfileFile | None) -> str | None:
     return stated or (None if job.facts is None else job.facts.precision)
 
 
-def _check_precision(precision: str | None, catalog: Catalog) -> None:
+def _check_precision(precision: str | None, catalog: MachineCatalog) -> None:
     """Raises ConfigError for arithmetic of which no accelerator's peak is known: a slip, or not of this catalog."""
     peaks = [tuple(sheet.peak_flops.items()) for sheet in catalog.accelerators.values()]
     if precision is not None and all(peak_of(each, precision) is None for each in peaks):
@@ -186,7 +261,7 @@ def _check_precision(precision: str | None, catalog: Catalog) -> None:
         raise ConfigError(f"no accelerator's peak is known in {precision!r}", field="--precision", fix=fix)
 
 
-def accelerator_specs(sheet: Sheet | None, precision: str | None) -> AcceleratorSpecs | str:
+def accelerator_specs(sheet: AcceleratorSheet | None, precision: str | None) -> AcceleratorSpecs | str:
     """Of an accelerator, at this precision (None: the usual one); or why it cannot be judged."""
     precision = precision or _USUAL
     if sheet is None:
@@ -213,13 +288,13 @@ def accelerator_specs(sheet: Sheet | None, precision: str | None) -> Accelerator
     )
 
 
-def specs_by_accelerator(catalog: Catalog) -> dict[str, AcceleratorSpecs]:
+def specs_by_accelerator(catalog: MachineCatalog) -> dict[str, AcceleratorSpecs]:
     """Data sheets of the accelerators that a catalog knows, at the precision that nearly every row has.
 
     Who says `a100` and not which of them is taken to mean the one with the least memory.
     """
-    told = ((name, accelerator_specs(sheet, _USUAL)) for name, sheet in catalog.accelerators.items())
-    found = {name: facts for name, facts in told if isinstance(facts, AcceleratorSpecs)}
+    judged = ((name, accelerator_specs(sheet, _USUAL)) for name, sheet in catalog.accelerators.items())
+    found = {name: facts for name, facts in judged if isinstance(facts, AcceleratorSpecs)}
     for name, facts in sorted(found.items(), key=lambda each: each[1].memory_bytes or 0.0):
         if (short := re.fullmatch(r"(.+)-\d+gb", name)) is not None:
             found.setdefault(short[1], replace(facts, name=short[1]))
@@ -241,7 +316,7 @@ def kind_facts(profile: ProfileFile) -> KindFacts:
 
 
 def observations_of(
-    profile: ProfileFile, catalog: Catalog, terms: RecommendationTerms
+    profile: ProfileFile, catalog: MachineCatalog, terms: RecommendationTerms
 ) -> tuple[list[Observation], dict[str, str]]:
     """What a profile measured; and accelerators whose rows teach nothing, because nobody knows their facts."""
     kind = kind_facts(profile)

@@ -119,7 +119,7 @@ class SetupForecasts:
     links: RooflinePredictor = field(default_factory=RooflinePredictor)
     #: Part of the time that becomes work that lasts, by how often a gang loses a machine, per hour.
     lasting: Callable[[float], float] = _all_of_it
-    _told: dict[SpeedCell, Prediction | None] = field(default_factory=dict)
+    _predictions: dict[SpeedCell, Prediction | None] = field(default_factory=dict)
     #: What could not be told: machine, and why. One reason each.
     refused: dict[str, str] = field(default_factory=dict)
 
@@ -188,8 +188,8 @@ class SetupForecasts:
     def _speed(self, machine: CandidateMachine, batch: int) -> float:
         """Updates per second of one machine alone; 0 where nobody knows."""
         layout = self._layout(machine, 1, batch)
-        told = None if layout is None else self._predicted(machine, layout)
-        return 0.0 if told is None else told.steps_per_s
+        predicted = None if layout is None else self._predicted(machine, layout)
+        return 0.0 if predicted is None else predicted.steps_per_s
 
     def _layout(self, machine: CandidateMachine, count: int, batch: int) -> Layout | None:
         """With as few passes as memory allows; None where no number of passes fits."""
@@ -216,10 +216,10 @@ class SetupForecasts:
     ) -> tuple[Prediction, int, tuple[int, ...]] | None:
         machine = self.machines[position]
         layout = self._layout(machine, counts[position], batch)
-        told = None if layout is None else self._predicted(machine, layout)
-        if layout is None or told is None:
+        predicted = None if layout is None else self._predicted(machine, layout)
+        if layout is None or predicted is None:
             return None
-        return told, layout.accumulated + 1, (ceil(batch / layout.accelerators),)
+        return predicted, layout.accumulated + 1, (ceil(batch / layout.accelerators),)
 
     def _unlike(
         self, counts: tuple[int, ...], batch: int, used: Sequence[int]
@@ -230,9 +230,9 @@ class SetupForecasts:
         if batch < sum(gang):
             return None
         even = [self._pass(machine, max(1, batch // sum(gang))) for machine in machines]
-        if any(told is None for told in even):
+        if any(predicted is None for predicted in even):
             return None
-        shares = self._shares(batch, gang, [told.steps_per_s for told in even if told is not None])
+        shares = self._shares(batch, gang, [predicted.steps_per_s for predicted in even if predicted is not None])
         passes = [self._passes(machine, share) for machine, share in zip(machines, shares, strict=True)]
         if any(many is None for many in passes):
             return None
@@ -241,9 +241,11 @@ class SetupForecasts:
             for machine, share, many in zip(machines, shares, passes, strict=True)
             if many is not None
         ]
-        slowest = _slowest([(told, many) for told, many in zip(each, passes, strict=True) if told and many])
+        slowest = _slowest(
+            [(predicted, many) for predicted, many in zip(each, passes, strict=True) if predicted and many]
+        )
         waits = self._exchange(machines, sum(counts), sum(gang), 1.0 / slowest.steps_per_s)
-        if waits is None or len([told for told in each if told]) < len(machines):
+        if waits is None or len([predicted for predicted in each if predicted]) < len(machines):
             return None
         return _slower(slowest, waits), max(many for many in passes if many), shares
 
@@ -271,18 +273,18 @@ class SetupForecasts:
 
     def _predicted(self, machine: CandidateMachine, layout: Layout) -> Prediction | None:
         cell = SpeedCell(self.work.kind, machine.accelerator, layout)
-        if cell not in self._told:
+        if cell not in self._predictions:
             try:
-                self._told[cell] = self.model.predict(cell)
+                self._predictions[cell] = self.model.predict(cell)
             except CannotPredict as reason:
                 self.refused.setdefault(machine.offer.name, str(reason))
-                self._told[cell] = None
-        return self._told[cell]
+                self._predictions[cell] = None
+        return self._predictions[cell]
 
 
-def _slowest(told: Sequence[tuple[Prediction, int]]) -> Prediction:
+def _slowest(predicted: Sequence[tuple[Prediction, int]]) -> Prediction:
     """Of updates that take so many passes each: whoever is last."""
-    whole = [Prediction(p.steps_per_s / many, p.low / many, p.high / many) for p, many in told]
+    whole = [Prediction(p.steps_per_s / many, p.low / many, p.high / many) for p, many in predicted]
     return min(whole, key=lambda prediction: prediction.steps_per_s)
 
 

@@ -1,11 +1,6 @@
 """Which configuration to try next while a job trains, and when to stop trying (Scavenger, CCGrid 2023).
 
-    tau   = a + a_1 b + s_1 K            seconds per iteration; b samples per worker, K workers
-    gamma = c_0 + c_1 / sqrt(B)          noise of the gradient with batch B = b K
-    e     = e_0 + theta gamma            epochs to the target
-    time  = e D/B tau                    D samples in an epoch
-
-Four corners of the range of (K, B) tell tau and gamma. Epochs by noise come from runs of this or a similar model.
+    tau = a + a_1 b + s_1 K            seconds per iteration; b samples per worker, K workers
 
 The partial online search: another batch is had at once, other workers have to start. So the smallest gang goes first
 through the ends of the range of batches and to what is best between them; then the largest gang is tried, once, where
@@ -14,56 +9,18 @@ forecast: the job moves there, which it would have to do anyway, and is measured
 nobody tried could still be better by more than a move is worth, given how far the law was off where it was tried.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from optimizer.planning.machine_choice import MachineOffer, RunGoal, RunOption, choose_option, option_of
+from optimizer.planning.machine_choice import RunGoal, RunOption, choose_option
 from optimizer.prediction.predictor import CannotPredict
+from optimizer.problem import FloatArray
 from walras.configuration_search import ConfigurationForecast, SearchAim, SearchStep, Trial, TrialConfiguration
 from walras.contract import SECONDS_PER_HOUR
-
-
-@dataclass(frozen=True, slots=True)
-class ShortRun:
-    """Some tens of iterations with so many workers and so large a batch; `noise`: settled gamma."""
-
-    workers: int
-    batch: float
-    iteration_s: float
-    noise: float
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingLaws:
-    """Fitted coefficients, in the order of the formulas."""
-
-    iteration: tuple[float, float, float]
-    noise: tuple[float, float]
-    epochs: tuple[float, float]
-    #: Samples of an epoch.
-    epoch_samples: float
-
-    def iteration_s(self, workers: int, batch: float) -> float:
-        """tau; never below 0, whatever the fit."""
-        return iteration_s(self.iteration, workers, batch)
-
-    def time_s(self, workers: int, batch: float) -> float:
-        """To the target."""
-        noise = self.noise[0] + self.noise[1] / float(np.sqrt(batch))
-        epochs = max(0.0, self.epochs[0] + self.epochs[1] * noise)
-        return epochs * self.epoch_samples / batch * self.iteration_s(workers, batch)
-
-    def options(self, workers: Sequence[int], batches: Sequence[float], usd_per_h: float) -> Iterator[RunOption]:
-        """Every pair as an option: counts are workers and batch, workers alone are paid for."""
-        for count in workers:
-            for batch in batches:
-                paid = option_of([MachineOffer("worker", usd_per_h, count)], (count,), self.time_s(count, batch))
-                yield RunOption((count, round(batch)), paid.time_s, paid.usd)
 
 
 def iteration_s(law: tuple[float, float, float], workers: int, batch: float) -> float:
@@ -75,40 +32,14 @@ def iteration_s(law: tuple[float, float, float], workers: int, batch: float) -> 
 def fit_iteration_law(runs: Sequence[tuple[int, float, float]]) -> tuple[float, float, float]:
     """tau from (workers, batch, seconds). Raises CannotPredict where the runs do not tell the coefficients apart."""
     design = [[1.0, batch / workers, float(workers)] for workers, batch, _ in runs]
-    told = _solved(np.array(design), np.array([seconds for _, _, seconds in runs]), "iteration time")
-    return float(told[0]), float(told[1]), float(told[2])
-
-
-def corner_runs(workers: Sequence[int], batches: Sequence[float]) -> list[tuple[int, float]]:
-    """What to run first: the ends of both ranges."""
-    return [(count, batch) for count in (min(workers), max(workers)) for batch in (min(batches), max(batches))]
-
-
-def fit_scaling_laws(
-    runs: Sequence[ShortRun], epochs_by_noise: Sequence[tuple[float, float]], epoch_samples: float
-) -> ScalingLaws:
-    """Least squares, relative for times. Raises CannotPredict where the runs do not tell the coefficients apart.
-
-    `epochs_by_noise`: (gamma, epochs) of finished runs, at least two that differ.
-    """
-    iteration = fit_iteration_law([(run.workers, run.batch, run.iteration_s) for run in runs])
-    noise = _solved(
-        np.array([[1.0, run.batch**-0.5] for run in runs]), np.array([run.noise for run in runs]), "gradient noise"
+    coefficients = relative_least_squares(
+        np.array(design), np.array([seconds for _, _, seconds in runs]), "iteration time"
     )
-    epochs = _solved(
-        np.array([[1.0, gamma] for gamma, _ in epochs_by_noise]),
-        np.array([count for _, count in epochs_by_noise]),
-        "epochs by noise",
-    )
-    return ScalingLaws(
-        iteration,
-        (float(noise[0]), float(noise[1])),
-        (float(epochs[0]), float(epochs[1])),
-        epoch_samples,
-    )
+    return float(coefficients[0]), float(coefficients[1]), float(coefficients[2])
 
 
-def _solved(design: NDArray[np.float64], values: NDArray[np.float64], what: str) -> NDArray[np.float64]:
+def relative_least_squares(design: FloatArray, values: FloatArray, what: str) -> FloatArray:
+    """Coefficients with the smallest relative misses. Raises CannotPredict if the rows do not determine them."""
     if design.ndim != 2 or np.linalg.matrix_rank(design) < design.shape[1]:
         raise CannotPredict(f"too few different runs to tell {what} by")
     relative = 1.0 / np.maximum(np.abs(values), 1e-12)
@@ -239,12 +170,12 @@ class OnlineSearch:
         left: float,
     ) -> tuple[ConfigurationForecast, ...]:
         here = trials[-1].configuration
-        told = []
+        forecasts = []
         for each, iteration in seconds.items():
             move_s, standby_s = (0.0, 0.0) if each == here else _move_s(here, each, trials)
             time_s = left * self.samples(each.batch) / each.batch * iteration + move_s
-            told.append(ConfigurationForecast(each, time_s, self._usd(each, time_s + standby_s), each in tried))
-        return tuple(sorted(told, key=lambda each: (each.time_s, each.configuration)))
+            forecasts.append(ConfigurationForecast(each, time_s, self._usd(each, time_s + standby_s), each in tried))
+        return tuple(sorted(forecasts, key=lambda each: (each.time_s, each.configuration)))
 
     def _usd(self, configuration: TrialConfiguration, time_s: float) -> float:
         return time_s / SECONDS_PER_HOUR * configuration.workers * self.space.usd_per_h

@@ -7,7 +7,6 @@ choices and the optimum are elsewhere.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from random import Random
 from statistics import fmean
 
 from optimizer.planning.deadline_job import (
@@ -23,6 +22,7 @@ from optimizer.planning.deadline_job import (
 from optimizer.planning.slack_policy import MARKET_STATES, SlackPlan, held_modes
 from optimizer.planning.spot_replay import (
     MOST_HYPOTHESES,
+    RandomSource,
     ReplayedPolicy,
     ReplayStart,
     Zones,
@@ -128,8 +128,8 @@ def deadline_state_of(terms: SpotTerms, job: DeadlineJob, now: SpotPresent) -> D
         (now.time_left_s, terms.deadline_s, "time"),
     ):
         if left_s > whole_s:
-            told = f"{format_length(left_s)} are left of {format_length(whole_s)}"
-            raise UserError(told, field=f"--{what}-left", fix=f"at most the whole {what}")
+            text = f"{format_length(left_s)} are left of {format_length(whole_s)}"
+            raise UserError(text, field=f"--{what}-left", fix=f"at most the whole {what}")
     time_left = int(now.time_left_s / terms.slot_s + _ROUNDING) * job.slot
     work_left = _up(now.work_left_s / unit_s)
     needed = work_left + (0 if now.held is HeldMachine.ON_DEMAND else job.changeover)
@@ -220,7 +220,7 @@ def make_spot_plan(
     traces: Zones,
     history: Sequence[tuple[bool, ...]],
     starts: int,
-    random: Random,
+    random: RandomSource,
     now: SpotPresent,
     check: bool = False,
 ) -> SpotPlan:
@@ -236,7 +236,7 @@ def make_spot_plan(
         UserError: what was asked for cannot be done with these traces.
     """
     job = terms.job()
-    standing = deadline_state_of(terms, job, now)
+    state = deadline_state_of(terms, job, now)
     if not history:
         middle = min(map(len, traces)) // 2
         history, traces = [zone[:middle] for zone in traces], tuple(zone[middle:] for zone in traces)
@@ -255,7 +255,7 @@ def make_spot_plan(
     results = []
     for name, make in makers.items():
         found[name] = replay_policy(job, begun, _each(make), taught.markets)
-        results.append(_result(terms, job, name, found[name], optimum, _advice(job, make, standing)))
+        results.append(_result(terms, job, name, found[name], optimum, _advice(job, make, state)))
     results.sort(key=lambda result: (result.late > 0, result.usd))
     return SpotPlan(
         len(begun),
@@ -263,7 +263,7 @@ def make_spot_plan(
         tuple(results),
         _bound(terms, job, optimum, len(traces)),
         _why(results, found),
-        tuple(_choices(terms, taught.plan, standing)),
+        tuple(_choices(terms, taught.plan, state)),
         _check_bound(terms, job, begun, optimum) if check else None,
     )
 
@@ -288,7 +288,7 @@ def _advice(job: DeadlineJob, make: Callable[[], SpotPolicy], now: DeadlineState
     if going.held is HeldMachine.SPOT:
         going.lose()
     for index in range((job.deadline - now.time_left) // job.slot, job.slots):
-        chosen.append(policy.hold(job, going.standing(index, spot=False)))
+        chosen.append(policy.hold(job, going.state_at(index, spot=False)))
         if chosen[-1] is HeldMachine.ON_DEMAND:
             break
         going.spend(chosen[-1])

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb, inf
-from random import Random
 from statistics import fmean
+from typing import Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -48,21 +48,19 @@ from optimizer.planning.slack_policy import (
     slot_values,
 )
 
+T = TypeVar("T")
 
-@dataclass(slots=True)
-class OmniscientPolicy:
-    """Follows the plan that is best for one known trace."""
 
-    _ahead: list[FloatArray]
+class RandomSource(Protocol):
+    """Where draws come from, handed in by the caller: `random.Random` is one."""
 
-    @classmethod
-    def of(cls, job: DeadlineJob, available: Sequence[bool]) -> "OmniscientPolicy":
-        """Plan for a trace from the start of the job on."""
-        return cls(_costs_to_go(job, [available]))
+    def random(self) -> float:
+        """A number from 0 up to, and without, 1."""
+        ...
 
-    def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
-        """See `SpotPolicy`."""
-        return _cheapest_choice(job, self._ahead[now.time_left // job.slot - 1], now, 0, [now.spot])[0]
+    def sample(self, population: Sequence[T], k: int) -> list[T]:
+        """`k` different members."""
+        ...
 
 
 def run_omniscient(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> DeadlineOutcome:
@@ -74,7 +72,7 @@ def run_omniscient(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> Deadlin
         there = [zone[index] for zone in zones]
         if going.held is HeldMachine.SPOT and not there[at]:
             going.lose()
-        held, zone = _cheapest_choice(job, values[job.slots - index - 1], going.standing(index, any(there)), at, there)
+        held, zone = _cheapest_choice(job, values[job.slots - index - 1], going.state_at(index, any(there)), at, there)
         if held is HeldMachine.SPOT and going.held is HeldMachine.SPOT and zone != at:
             going.lose()
         at = zone if held is HeldMachine.SPOT else at
@@ -127,16 +125,13 @@ class SpotOptimum:
     at_least: float
 
 
-def spot_optimum(job: DeadlineJob, available: Sequence[bool], gap: float = 0.0) -> float | None:
-    """Least cost in slots of spot, whole slots; None if there is no plan. `gap`: relative, to stop at."""
-    found = zones_optimum(job, [available], gap)
-    return None if found is None else found.usd
-
-
 def zones_optimum(
     job: DeadlineJob, zones: Sequence[Sequence[bool]], gap: float = 0.0, limit_s: float = inf
 ) -> SpotOptimum | None:
-    """The same with a spot machine in one of several zones: a zone is a market of its own, so a change is a start.
+    """The least cost in whole slots; None if there is no plan.
+
+    A spot machine may be in one of several zones: a zone is a market of its own, so a change is a start. `gap`:
+    relative, to stop at.
 
     `limit_s`: None, too, if it is not solved within so long.
     """
@@ -197,7 +192,7 @@ def run_in_zones(
         choice.see(available)
         if going.held is HeldMachine.SPOT and not available[at]:
             going.lose()
-        chosen = policy.hold(job, going.standing(index, any(available)))
+        chosen = policy.hold(job, going.state_at(index, any(available)))
         if chosen is HeldMachine.SPOT and going.held is not HeldMachine.SPOT:
             at = choice.best(available)
         going.spend(chosen)
@@ -248,7 +243,7 @@ class ReplayStart:
         return tuple(zone[self.first : self.first + self.slots] for zone in self.zones)
 
 
-def draw_starts(zones: Zones, slots: int, many: int, random: Random) -> list[ReplayStart]:
+def draw_starts(zones: Zones, slots: int, many: int, random: RandomSource) -> list[ReplayStart]:
     """Random starts, one in each of so many equal parts of the traces, so that none of their weather is left out.
 
     Raises:
@@ -326,7 +321,9 @@ class TaughtPolicy:
     plan: SlackPlan
 
 
-def teach_policy(job: DeadlineJob, history: Sequence[tuple[bool, ...]], zones: int, random: Random) -> TaughtPolicy:
+def teach_policy(
+    job: DeadlineJob, history: Sequence[tuple[bool, ...]], zones: int, random: RandomSource
+) -> TaughtPolicy:
     """Ours for a job that may use so many zones, from the traces of single zones.
 
     Several zones are a market whose machine is there where any has one: groups of the earlier traces, laid over each

@@ -16,6 +16,8 @@ network,
 and where only speeds were measured (CM-DARE's tables) a saturation law tells steps per second:
 
     speed(n) = min(n s, cap)        s: of one worker; cap: of the servers
+
+No command reaches this module yet: tests and benchmarks hold its plans to the published ones.
 """
 
 from collections.abc import Sequence

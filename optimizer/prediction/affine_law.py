@@ -211,7 +211,7 @@ class _AffineLaw:
         wide = np.repeat([_PLACES, _WIDE], [2 * places, 3])
         return (own, shared), (np.tile(widths, (kinds, 1)), wide)
 
-    def told(self, parameters: AffineParameters, columns: _CellColumns) -> tuple[Array, SlopeRows]:
+    def log_times_and_slopes(self, parameters: AffineParameters, columns: _CellColumns) -> tuple[Array, SlopeRows]:
         """Log times of cells, and their slopes."""
         own, shared = parameters
         k, a, p = columns.kinds, columns.accelerators, columns.places
@@ -237,7 +237,7 @@ class _AffineLaw:
         spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
         noise = np.sqrt(self.noise_sd**2 + spreads**2)
         found, slopes, whole = self._least(columns, times, noise)
-        surprises = (self.told(found, columns)[0] - times) / noise
+        surprises = (self.log_times_and_slopes(found, columns)[0] - times) / noise
         left = 1.0 - np.minimum(0.99, whole.variances(slopes))
         # Leave-one-out surprises of a linear model, in the standard deviations it would then have stated.
         alone = np.abs(surprises) / np.sqrt(left)
@@ -257,7 +257,7 @@ class _AffineLaw:
             away = float((precision[0] * (own - centre[0]) ** 2).sum() + precision[1] @ (shared - centre[1]) ** 2)
             return float((((log_times - times) / noise) ** 2).sum()) + away
 
-        log_times, rows = self.told((own, shared), columns)
+        log_times, rows = self.log_times_and_slopes((own, shared), columns)
         worst, damping = cost(log_times, own, shared), 0.1
         for _ in range(_ROUNDS):
             over = rows.over(noise)
@@ -266,10 +266,10 @@ class _AffineLaw:
             down_shared -= precision[1] * (shared - centre[1])
             whole = invert_arrow(over, (1.0 + damping) * precision[0], (1.0 + damping) * precision[1])
             step_own, step_shared = whole.solve(down_own, down_shared)
-            told, moved = self.told((own + step_own, shared + step_shared), columns)
-            better = cost(told, own + step_own, shared + step_shared)
+            moved_times, moved = self.log_times_and_slopes((own + step_own, shared + step_shared), columns)
+            better = cost(moved_times, own + step_own, shared + step_shared)
             if better <= worst:
-                own, shared, log_times, rows = own + step_own, shared + step_shared, told, moved
+                own, shared, log_times, rows = own + step_own, shared + step_shared, moved_times, moved
                 settled, worst, damping = worst - better <= _SETTLED * worst, better, damping / 10.0
                 if settled:
                     break
@@ -306,16 +306,18 @@ class AffineModel:
     def predict(self, cell: SpeedCell) -> Prediction:
         if not self.knows(cell):
             raise CannotPredict(f"{cell.kind.name} or {cell.accelerator.name} x {cell.layout.accelerators} is unknown")
-        return self._told([cell])[0]
+        return self._predict_known([cell])[0]
 
     def predict_many(self, cells: Sequence[SpeedCell]) -> list[Prediction | None]:
         """In order; None for a cell of which kind or place was never measured."""
-        told = iter(self._told([cell for cell in cells if self.knows(cell)]))
-        return [next(told) if self.knows(cell) else None for cell in cells]
+        predictions = iter(self._predict_known([cell for cell in cells if self.knows(cell)]))
+        return [next(predictions) if self.knows(cell) else None for cell in cells]
 
-    def _told(self, cells: Sequence[SpeedCell]) -> list[Prediction]:
+    def _predict_known(self, cells: Sequence[SpeedCell]) -> list[Prediction]:
         if not cells:
             return []
-        told, rows = self.law.told(self.parameters, self.law.columns(cells))
+        log_times, rows = self.law.log_times_and_slopes(self.parameters, self.law.columns(cells))
         deviations = self.scale * np.sqrt(self.whole.variances(rows) + self.law.noise_sd**2)
-        return [log_normal_prediction(-time, sd) for time, sd in zip(told.tolist(), deviations.tolist(), strict=True)]
+        return [
+            log_normal_prediction(-time, sd) for time, sd in zip(log_times.tolist(), deviations.tolist(), strict=True)
+        ]

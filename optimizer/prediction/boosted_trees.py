@@ -87,8 +87,8 @@ class BoostedTrees:
             model = self._grown([o for n, o in enumerate(few) if n % _PARTS != part], 1.0)
             held = [o for n, o in enumerate(few) if n % _PARTS == part and model.knows(o.cell)]
             if held:
-                told = model.log_times([o.cell for o in held])
-                errors += np.abs(told + np.log([o.steps_per_s for o in held])).tolist()
+                predicted = model.log_times([o.cell for o in held])
+                errors += np.abs(predicted + np.log([o.steps_per_s for o in held])).tolist()
         sd = float(np.quantile(errors, INTERVAL)) / Z80 if errors else 1.0
         return self._grown(observations, max(_LEAST_SD, sd))
 
@@ -150,8 +150,8 @@ class BoostedTreesModel:
 
     def log_times(self, cells: Sequence[SpeedCell]) -> Array:
         """Of one step, for cells that it knows."""
-        told = self.trees.predict(_columns(cells, self.usual, self.accelerators))
-        return np.asarray(told + _line(cells) + np.array([self.usual[cell.kind.name] for cell in cells]))
+        predicted = self.trees.predict(_columns(cells, self.usual, self.accelerators))
+        return np.asarray(predicted + _line(cells) + np.array([self.usual[cell.kind.name] for cell in cells]))
 
     def predict(self, cell: SpeedCell) -> Prediction:
         if not self.knows(cell):

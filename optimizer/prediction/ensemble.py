@@ -100,13 +100,13 @@ class Ensemble:
     def fit(self, observations: Sequence[Observation]) -> "EnsembleModel":
         """Members that cannot fit are left out. Raises CannotPredict where none can."""
         parts = [(self._models(known), held) for known, held in _parts(observations)]
-        told = [(predictions_by_model(models, [truth.cell for truth in held]), held) for models, held in parts]
+        by_member = [(predictions_by_model(models, [truth.cell for truth in held]), held) for models, held in parts]
         models = self._models(observations)
         if not models:
             raise CannotPredict("no predictor can learn from these observations")
         tried = [
             outcome
-            for by_name, held in told
+            for by_name, held in by_member
             for name, predictions in by_name.items()
             for outcome in _outcomes(name, predictions, held)
         ]
@@ -114,7 +114,7 @@ class Ensemble:
         apart = EnsembleModel({}, found)
         together = [
             outcome
-            for by_name, held in told
+            for by_name, held in by_member
             for outcome in _outcomes(self.name, apart.fused(by_name, [truth.cell for truth in held]), held)
         ]
         return EnsembleModel(models, found, _scale(together))
@@ -146,15 +146,12 @@ def _scale(outcomes: Sequence[PredictionOutcome]) -> float:
     return min(2.0, max(0.5, surprises[int(INTERVAL * len(surprises))] / Z80))
 
 
-def prediction_outcomes(source: str, model: SpeedModel, truths: Sequence[Observation]) -> list[PredictionOutcome]:
-    """What a model would have said of cells whose truth is known; what it cannot tell is left out."""
-    return _outcomes(source, predict_cells(model, [truth.cell for truth in truths]), truths)
-
-
-def _outcomes(source: str, told: Sequence[Prediction | None], truths: Sequence[Observation]) -> list[PredictionOutcome]:
+def _outcomes(
+    source: str, by_member: Sequence[Prediction | None], truths: Sequence[Observation]
+) -> list[PredictionOutcome]:
     return [
         PredictionOutcome(source, truth.cell.kind.name, truth.cell.accelerator.name, prediction, truth.steps_per_s)
-        for prediction, truth in zip(told, truths, strict=True)
+        for prediction, truth in zip(by_member, truths, strict=True)
         if prediction is not None
     ]
 
@@ -187,25 +184,25 @@ class EnsembleModel:
         return self.fused(predictions_by_model(self.models, cells), cells)
 
     def fused(
-        self, told: Mapping[str, Sequence[Prediction | None]], cells: Sequence[SpeedCell]
+        self, by_member: Mapping[str, Sequence[Prediction | None]], cells: Sequence[SpeedCell]
     ) -> list[Prediction | None]:
         """Of what members said of these cells."""
         found: list[Prediction | None] = []
         for place, cell in enumerate(cells):
-            said = {name: prediction for name, each in told.items() if (prediction := each[place]) is not None}
+            said = {name: prediction for name, each in by_member.items() if (prediction := each[place]) is not None}
             found.append(self._fused(list(self._corrected(said, cell).values())) if said else None)
         return found
 
     def weights(self, cell: SpeedCell) -> dict[str, float]:
         """How much each member that can tell counts for this cell; they sum to 1."""
-        told = {name: each[0] for name, each in predictions_by_model(self.models, [cell]).items()}
-        said = {name: prediction for name, prediction in told.items() if prediction is not None}
+        by_member = {name: each[0] for name, each in predictions_by_model(self.models, [cell]).items()}
+        said = {name: prediction for name, prediction in by_member.items() if prediction is not None}
         precise = {name: sd**-2 for name, (_, sd) in self._corrected(said, cell).items()}
         total = sum(precise.values())
         return {name: weight / total for name, weight in precise.items()}
 
-    def _fused(self, told: Sequence[tuple[float, float]]) -> Prediction:
-        fused = fuse_predictions(told)
+    def _fused(self, by_member: Sequence[tuple[float, float]]) -> Prediction:
+        fused = fuse_predictions(by_member)
         return log_normal_prediction(log(fused.steps_per_s), self.scale * fused.log_sd)
 
     def _reasons(self, cell: SpeedCell) -> Iterator[str]:
@@ -225,13 +222,13 @@ class EnsembleModel:
         return found
 
 
-def fuse_predictions(told: Sequence[tuple[float, float]]) -> Prediction:
+def fuse_predictions(by_member: Sequence[tuple[float, float]]) -> Prediction:
     """Of (log speed, standard deviation)."""
-    weights = [sd**-2 for _, sd in told]
+    weights = [sd**-2 for _, sd in by_member]
     total = sum(weights)
-    mean = sum(weight * value for weight, (value, _) in zip(weights, told, strict=True)) / total
-    apart = sum(weight * (value - mean) ** 2 for weight, (value, _) in zip(weights, told, strict=True)) / total
-    common = sum(weight * sd for weight, (_, sd) in zip(weights, told, strict=True)) / total
+    mean = sum(weight * value for weight, (value, _) in zip(weights, by_member, strict=True)) / total
+    apart = sum(weight * (value - mean) ** 2 for weight, (value, _) in zip(weights, by_member, strict=True)) / total
+    common = sum(weight * sd for weight, (_, sd) in zip(weights, by_member, strict=True)) / total
     return log_normal_prediction(mean, sqrt(common**2 + apart))
 
 
@@ -288,7 +285,7 @@ def accuracy_rows(judged: Sequence[ScoredPrediction], key: Callable[[ScoredPredi
     groups: dict[str, list[ScoredPrediction]] = {}
     for each in judged:
         groups.setdefault(key(each), []).append(each)
-    return sorted((_accuracy_row(name, group) for name, group in groups.items()), key=lambda line: -line.median_error)
+    return sorted((_accuracy_row(name, group) for name, group in groups.items()), key=lambda row: -row.median_error)
 
 
 def _accuracy_row(name: str, group: Sequence[ScoredPrediction]) -> AccuracyRow:

@@ -257,17 +257,17 @@ class _Known:
     #: Factor of standard deviations where kind and accelerator are known.
     scale: float
 
-    def means(self, asked: CellFeatures, more: _Seen | None = None) -> tuple[Array, Array]:
+    def means(self, queried: CellFeatures, more: _Seen | None = None) -> tuple[Array, Array]:
         """Expected deviations from the line, and their standard deviations, unscaled; with `more` known too."""
-        shared = self._with(asked, self.points)
-        own = prior_variances(asked, self.parameters) + np.exp(2.0 * self.parameters[NOISE_AT])
+        shared = self._with(queried, self.points)
+        own = prior_variances(queried, self.parameters) + np.exp(2.0 * self.parameters[NOISE_AT])
         means, variances = shared @ self.weights, own - np.einsum("ij,ji->i", shared, cho_solve(self.factor, shared.T))
         if more is not None:
             theirs = self._with(more.points, self.points)
             pulled = cho_solve(self.factor, theirs.T)
             noise = np.diag(np.exp(2.0 * self.parameters[NOISE_AT]) + more.spreads**2)
             factor = cho_factor(self._with(more.points, more.points) + noise - theirs @ pulled, lower=True)
-            left = self._with(asked, more.points) - shared @ pulled
+            left = self._with(queried, more.points) - shared @ pulled
             means = means + left @ cho_solve(factor, more.times - theirs @ self.weights)
             variances = variances - np.einsum("ij,ji->i", left, cho_solve(factor, left.T))
         return means, np.sqrt(np.maximum(variances, 1e-6))
@@ -296,21 +296,21 @@ class GaussianProcessModel:
 
     def predict_all(self, cells: Sequence[SpeedCell]) -> list[Prediction]:
         """Of many cells at once, which is faster than one by one."""
-        asked = cell_features(cells)
+        queried = cell_features(cells)
         means, deviations = np.empty(len(cells)), np.empty(len(cells))
-        for rows, more in self._batches(asked):
-            means[rows], deviations[rows] = self.known.means(_selected(asked, rows), more)
-        means = means + _line(asked) + self.middle
-        scales = [self.known.scale if name in self.accelerators else self.unseen_scale for name in asked.accelerators]
+        for rows, more in self._batches(queried):
+            means[rows], deviations[rows] = self.known.means(_selected(queried, rows), more)
+        means = means + _line(queried) + self.middle
+        scales = [self.known.scale if name in self.accelerators else self.unseen_scale for name in queried.accelerators]
         return [
             log_normal_prediction(-float(m), float(s * d)) for m, d, s in zip(means, deviations, scales, strict=True)
         ]
 
-    def _batches(self, asked: CellFeatures) -> Iterator[tuple[NDArray[np.signedinteger[Any]], _Seen | None]]:
+    def _batches(self, queried: CellFeatures) -> Iterator[tuple[NDArray[np.signedinteger[Any]], _Seen | None]]:
         """Rows to tell at once, and what is known of their kind beside what is known for all."""
-        special = np.isin(asked.kinds, list(self.more))
+        special = np.isin(queried.kinds, list(self.more))
         plain = np.flatnonzero(~special)
         for first in range(0, len(plain), _BATCH):
             yield plain[first : first + _BATCH], None
-        for kind in dict.fromkeys(asked.kinds[special]):
-            yield np.flatnonzero(asked.kinds == kind), self.more[kind]
+        for kind in dict.fromkeys(queried.kinds[special]):
+            yield np.flatnonzero(queried.kinds == kind), self.more[kind]

@@ -66,13 +66,3 @@ def update_gain(signal: float, spread: float, times: float) -> float:
 def statistical_efficiency(scale: float, batch: float, initial: float) -> float:
     """Of one sample against one of the initial batch: 1 there, less for larger batches. The same law by phi."""
     return 1.0 if scale == inf else (scale + initial) / (scale + batch)
-
-
-def goodput_steps_per_s(steps_per_s: float, scale: float, batch: float, initial: float) -> float:
-    """Steps at the initial batch per second that updates with this batch are worth."""
-    return steps_per_s * batch / initial * statistical_efficiency(scale, batch, initial)
-
-
-def gradient_heterogeneity(worker_square: float, mean_square: float) -> float:
-    """gamma of Scavenger: mean of the workers' |g|^2 over |g|^2 of the mean, from 1 up to the number of workers."""
-    return worker_square / mean_square

@@ -1,4 +1,4 @@
-"""What predictors of speed are told and asked, the one interface behind which each stands, and how each is scored.
+"""What predictors of speed are told and asked, the one interface behind which each stands.
 
 Facts of a kind of job, of an accelerator, how a job is laid out, and the speed that somebody measured there are plain
 values. Where they come from (a profiler, a catalog, a file) is decided elsewhere; a fact that nobody knows is None, and
@@ -12,7 +12,6 @@ order give the same model.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import exp, isfinite, log
-from statistics import median
 from typing import Protocol, runtime_checkable
 
 from walras.model_facts import SampleFacts
@@ -193,36 +192,3 @@ class Predictor(Protocol):
     def fit(self, observations: Sequence[Observation]) -> SpeedModel:
         """Learn from what was measured. Raises CannotPredict where that is too little."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionScore:
-    """How well predictions met truths. Errors are relative to the true step time."""
-
-    #: Cells that were predicted, and cells that could not be.
-    predicted: int
-    refused: int
-    median_error: float
-    mean_error: float
-    #: Share of truths inside their interval.
-    coverage: float
-
-
-def step_time_error(prediction: Prediction, steps_per_s: float) -> float:
-    """Relative error of the step time: of 1/prediction against 1/truth."""
-    return abs(steps_per_s / prediction.steps_per_s - 1.0)
-
-
-def score_model(model: SpeedModel, truths: Sequence[Observation]) -> PredictionScore:
-    """Of a model on cells that it was not fitted to. Figures are 0 where nothing could be predicted."""
-    errors: list[float] = []
-    held = 0
-    for truth, prediction in zip(truths, predict_cells(model, [truth.cell for truth in truths]), strict=True):
-        if prediction is None:
-            continue
-        errors.append(step_time_error(prediction, truth.steps_per_s))
-        held += prediction.holds(truth.steps_per_s)
-    many = len(errors)
-    if many == 0:
-        return PredictionScore(0, len(truths), 0.0, 0.0, 0.0)
-    return PredictionScore(many, len(truths) - many, median(errors), sum(errors) / many, held / many)

@@ -63,8 +63,8 @@ class RatioPredictor:
             for place, (size, level) in enumerate(points):
                 others = [point for other, point in enumerate(points) if other != place]
                 if others:
-                    told, away = _nearest(others, size)
-                    errors.append((told - level) / hypot(1.0, away * _SD_OF_DOUBLE / _SPREAD))
+                    predicted, away = _nearest(others, size)
+                    errors.append((predicted - level) / hypot(1.0, away * _SD_OF_DOUBLE / _SPREAD))
         sd = sqrt((sum(error * error for error in errors) + _SPREAD**2) / (len(errors) + 1))
         return RatioModel(self, by_kind, max(_LEAST_SD, sd))
 
@@ -146,8 +146,8 @@ class MatrixCompletion:
         if held.all() or not held.any():
             return []
         table = self._complete(at[~held], logs[~held], shape)
-        told = table[at[held, 0], at[held, 1]]
-        return [float(error) for error in told - logs[held] if np.isfinite(error)]
+        predicted = table[at[held, 0], at[held, 1]]
+        return [float(error) for error in predicted - logs[held] if np.isfinite(error)]
 
     def _complete(self, at: NDArray[np.int64], logs: Array, shape: tuple[int, int]) -> Array:
         """The whole table; not a number where a row or a column is empty."""

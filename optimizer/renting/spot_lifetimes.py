@@ -8,20 +8,18 @@ checkpoint and of going on elsewhere, the part of a machine's paid time that bec
 
 (Young 1974; Daly 2006). With notice enough for a checkpoint only R and that checkpoint are lost: 1 / (1 + lambda (R +
 C)). Where age tells when a machine may go, checkpoints are placed by dynamic programming (Kadupitiya and others,
-HPDC'20). No clock; a draw takes the random source that is handed in.
+HPDC'20).
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, sqrt
-from random import Random
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from optimizer.problem import FloatArray
+from optimizer.problem import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +101,6 @@ def pooled_prior(zones: Sequence[tuple[int, float]], weight_h: float = 24.0) -> 
         return RateBelief(prior_h=weight_h)
     # Half a revocation stands for a market where none was seen yet: no zone is held to be safe for ever.
     return RateBelief(max(revocations, 0.5) / hours * weight_h, weight_h)
-
-
-#: Halvings of an interval when an age is drawn: 1e-9 h over a century.
-_HALVINGS = 60
-_LONGEST_LIFE_H = 1e6
 
 
 class Lifetime(Protocol):
@@ -194,21 +187,6 @@ def mean_life(law: Lifetime, until_h: float, steps: int = 2000) -> float:
     return width * (inner + (law.survival(0.0) + law.survival(until_h)) / 2)
 
 
-def draw_lifetime_h(law: Lifetime, random: Random, age_h: float = 0.0) -> float:
-    """Hours that a machine of an age has still to live; infinite where the law lets some live for ever."""
-    wanted = law.survival(age_h) * random.random()
-    low, high = age_h, age_h + 1.0
-    while law.survival(high) > wanted:
-        low, high = high, age_h + 2 * (high - age_h)
-        if high > _LONGEST_LIFE_H:
-            return inf
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if law.survival(middle) > wanted else (low, middle)
-    return high - age_h
-
-
-IntArray = NDArray[np.int64]
 #: Chances below this count as this: a segment that nothing outlasts is merely never chosen.
 _RAREST = 1e-12
 #: Parts of a step in which ages are counted at most, and how near the checkpoint then has to be to whole ones.

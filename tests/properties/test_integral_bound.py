@@ -102,7 +102,7 @@ def test_no_mixture_of_packings_beats_the_bound(spec: PolicySpec, problem: Probl
     facts = jobwise_problem(problem, spec, shares.rent, check)
     assume(np.prod([1 + len(mine) for mine in facts.columns_of]) <= 600)
     measure = measure_of(spec, check, CheckRequest(facts, spec.parameters, None, shares))
-    first = recompute_stages(facts, measure, shares).told[0]
+    first = recompute_stages(facts, measure, shares).recomputed[0]
     best = Mixtures.of(facts).best(first.form)
     assume(best is not None)
     sign = 1 if measure.maximise else -1

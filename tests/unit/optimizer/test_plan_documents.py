@@ -10,7 +10,7 @@ from problems import Setting, build
 from optimizer.answer import answer_problem
 from optimizer.check.certificate import check_decision
 from optimizer.decision import Plan
-from optimizer.documents.answer_document import AnswerDocument, answer_as_json
+from optimizer.documents.answer_document import AnswerDocument
 from optimizer.documents.answer_reading import decision_of
 from optimizer.documents.answer_writing import answer_of
 from optimizer.policy import PolicySpec
@@ -47,7 +47,7 @@ def test_a_plan_comes_back_from_its_document() -> None:
 def test_a_plan_for_another_configuration_is_refused() -> None:
     """What a place uses is repeated, so that a mix-up is seen."""
     problem, plan = planned()
-    told = answer_as_json(answer_of(problem, WALRAS, plan, None))
+    told = answer_of(problem, WALRAS, plan, None).model_dump(mode="json")
     placed = next(job for job in told["plan"]["jobs"] if job["configuration"] is not None)
     placed["uses"] = {"pool-0": 99.0}
     with pytest.raises(ConfigError, match="uses something else"):

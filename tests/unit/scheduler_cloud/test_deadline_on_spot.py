@@ -19,7 +19,7 @@ from optimizer.planning.deadline_job import (
     run_deadline_job,
 )
 from optimizer.planning.slack_policy import MarketBelief, fit_spot_markets, plan_slack
-from optimizer.planning.spot_replay import OmniscientPolicy, replay_optimum, spot_optimum
+from optimizer.planning.spot_replay import replay_optimum, run_omniscient, zones_optimum
 
 #: 4 h of work in 6 h, slots of 10 minutes.
 SMALL = DeadlineJob(slot=5, work=120, deadline=180, changeover=6, on_demand_price=3.0)
@@ -42,7 +42,7 @@ MAKERS: list[Callable[[], SpotPolicy]] = [GreedySpotPolicy, UniformProgress, PLA
 @given(st.lists(st.booleans(), min_size=36, max_size=36))
 def test_no_policy_is_ever_late_and_none_beats_the_optimum(available: list[bool]) -> None:
     """Whatever the market does, and the optimum is the cheapest of them; each unit of work is done once."""
-    best = run_deadline_job(SMALL, OmniscientPolicy.of(SMALL, available), available)
+    best = run_omniscient(SMALL, [available])
     for policy in (GreedySpotPolicy(), UniformProgress(), PLAN.policy()):
         outcome = run_deadline_job(SMALL, policy, available)
         assert outcome.late == 0
@@ -55,10 +55,10 @@ def test_no_policy_is_ever_late_and_none_beats_the_optimum(available: list[bool]
 def test_the_optimum_is_the_integer_programs(seed: int) -> None:
     """The program counts whole slots: at most one slot on demand above the exact cost, and never below it."""
     available = a_trace(seed)[:36]
-    exact = run_deadline_job(SMALL, OmniscientPolicy.of(SMALL, available), available).cost
-    program = spot_optimum(SMALL, available)
+    exact = run_omniscient(SMALL, [available]).cost
+    program = zones_optimum(SMALL, [available])
     assert program is not None
-    assert exact - 1e-6 <= program <= exact + SMALL.on_demand_price
+    assert exact - 1e-6 <= program.usd <= exact + SMALL.on_demand_price
 
 
 @pytest.mark.parametrize("make", MAKERS)

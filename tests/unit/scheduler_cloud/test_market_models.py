@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lifetimes import draw_lifetime_h
 
 from optimizer.planning.price_moves import StepFunction
 from optimizer.planning.reserved_capacity import (
@@ -23,7 +24,6 @@ from optimizer.renting.spot_lifetimes import (
     EmpiricalLifetime,
     ExponentialLifetime,
     RateBelief,
-    draw_lifetime_h,
     mean_life,
     plan_checkpoints,
     pooled_prior,

@@ -5,16 +5,9 @@ from zlib import crc32
 
 import pytest
 
+from benchmarks.performance_scores import score_model
 from optimizer.prediction.boosted_trees import BoostedTrees
-from optimizer.prediction.predictor import (
-    AcceleratorSpecs,
-    CannotPredict,
-    KindFacts,
-    Layout,
-    Observation,
-    SpeedCell,
-    score_model,
-)
+from optimizer.prediction.predictor import AcceleratorSpecs, CannotPredict, KindFacts, Layout, Observation, SpeedCell
 
 TYPES = tuple(AcceleratorSpecs(f"type-{n}", 1e12 * 2.0**n, 1e11 * 2.0**n) for n in range(4))
 FEW = BoostedTrees(trees=200)

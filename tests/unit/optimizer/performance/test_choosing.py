@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.published import LINK, OFFERS, ON_DEMAND_USD, PLANS, resnet_110, update_speeds
+from benchmarks.published import LINK, OFFERS, ON_DEMAND_USD, PLANS, all_options, resnet_110, update_speeds
 from optimizer.planning.machine_choice import (
     MachineOffer,
     RunGoal,
     RunOption,
-    all_options,
     choose_option,
     knee,
     option_of,

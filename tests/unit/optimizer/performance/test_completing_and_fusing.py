@@ -7,13 +7,8 @@ from random import Random
 
 import pytest
 
-from optimizer.prediction.ensemble import (
-    Ensemble,
-    PredictionOutcome,
-    fuse_predictions,
-    prediction_outcomes,
-    prediction_records,
-)
+from benchmarks.performance_scores import score_model
+from optimizer.prediction.ensemble import Ensemble, PredictionOutcome, fuse_predictions, prediction_records
 from optimizer.prediction.predictor import (
     AcceleratorSpecs,
     CannotPredict,
@@ -24,7 +19,6 @@ from optimizer.prediction.predictor import (
     SpeedCell,
     SpeedModel,
     log_normal_prediction,
-    score_model,
 )
 from optimizer.prediction.table_predictors import MatrixCompletion
 
@@ -132,4 +126,3 @@ def test_a_record_stretches_what_was_claimed() -> None:
     )
     assert found["x"].stretch("type-0") == pytest.approx(3.0, rel=0.05)
     assert found["x"].stretch("another") == pytest.approx(3.0, rel=0.05)
-    assert prediction_outcomes("c", MatrixCompletion().fit(WORLD), [truth(99, 0)]) == []

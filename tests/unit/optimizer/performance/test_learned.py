@@ -6,17 +6,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from benchmarks.performance_scores import score_model
 from optimizer.prediction.boosted_trees import Array, cell_features
 from optimizer.prediction.gaussian_process import NOISE_AT, START_WEIGHTS, GaussianProcess, shared_features
-from optimizer.prediction.predictor import (
-    AcceleratorSpecs,
-    CannotPredict,
-    KindFacts,
-    Layout,
-    Observation,
-    SpeedCell,
-    score_model,
-)
+from optimizer.prediction.predictor import AcceleratorSpecs, CannotPredict, KindFacts, Layout, Observation, SpeedCell
 
 TYPES = tuple(AcceleratorSpecs(f"type-{n}", 1e12 * 2.0**n, 1e11 * 2.0**n) for n in range(5))
 BATCHES = (8, 16, 32, 64)

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.performance_scores import each_type_left_out, pooled, told
+from benchmarks.performance_scores import each_type_left_out, pooled, score_model, told
 from benchmarks.profiles import pair, pair_on_type, parted, singles
 from optimizer.prediction.boosted_trees import BoostedTrees
 from optimizer.prediction.ensemble import Ensemble
 from optimizer.prediction.gaussian_process import GaussianProcess
-from optimizer.prediction.predictor import score_model
 from optimizer.prediction.table_predictors import MatrixCompletion
 
 pytestmark = pytest.mark.slow

@@ -6,16 +6,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from benchmarks.performance_scores import score_model
 from optimizer.prediction.affine_law import AffinePredictor, _AffineLaw
-from optimizer.prediction.predictor import (
-    AcceleratorSpecs,
-    CannotPredict,
-    KindFacts,
-    Layout,
-    Observation,
-    SpeedCell,
-    score_model,
-)
+from optimizer.prediction.predictor import AcceleratorSpecs, CannotPredict, KindFacts, Layout, Observation, SpeedCell
 
 SLOW, FAST = AcceleratorSpecs("cpu-1", 5e10, 1e10), AcceleratorSpecs("cpu-2", 1e11, 2e10)
 KINDS = [KindFacts(f"net-{n}", gradient_bytes=4e5 * (n + 1), layers=3 + n) for n in range(8)]
@@ -98,7 +91,7 @@ def test_slopes_are_those_of_the_times() -> None:
     law = _AffineLaw.of([observed(each, random) for each in cells], 0.05, 0.2)
     columns = law.columns(cells)
     (own, shared), _ = law.prior(columns, np.array([log(step_s(each)) for each in cells]))
-    log_times, rows = law.told((own, shared), columns)
+    log_times, rows = law.log_times_and_slopes((own, shared), columns)
     by_own, by_shared = np.zeros((len(cells), *own.shape)), np.zeros((len(cells), len(shared)))
     each = np.arange(len(cells))[:, None]
     by_own[each, rows.groups[:, None], rows.own_at] = rows.own
@@ -106,10 +99,10 @@ def test_slopes_are_those_of_the_times() -> None:
     for at in np.ndindex(own.shape):
         moved = own.copy()
         moved[at] += 1e-6
-        differences = (law.told((moved, shared), columns)[0] - log_times) / 1e-6
+        differences = (law.log_times_and_slopes((moved, shared), columns)[0] - log_times) / 1e-6
         assert by_own[(slice(None), *at)] == pytest.approx(differences, abs=1e-4)
     for place in range(len(shared)):
         moved = shared.copy()
         moved[place] += 1e-6
-        differences = (law.told((own, moved), columns)[0] - log_times) / 1e-6
+        differences = (law.log_times_and_slopes((own, moved), columns)[0] - log_times) / 1e-6
         assert by_shared[:, place] == pytest.approx(differences, abs=1e-4)

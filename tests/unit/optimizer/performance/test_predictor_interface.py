@@ -4,6 +4,7 @@ from math import log
 
 import pytest
 
+from benchmarks.performance_scores import score_model
 from optimizer.prediction.predictor import (
     AcceleratorSpecs,
     CannotPredict,
@@ -13,7 +14,6 @@ from optimizer.prediction.predictor import (
     Prediction,
     SpeedCell,
     log_normal_prediction,
-    score_model,
 )
 
 ACCELERATOR = AcceleratorSpecs("t4", 8e12, 300e9)
