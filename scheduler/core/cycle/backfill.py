@@ -30,7 +30,7 @@ from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import expected_ends_on
 from scheduler.core.state.working_set import Cycle, Reservation
 
-#: Jobs of a form looked at for one that may borrow from a reservation.
+#: Jobs of a shape tried for one that may borrow from a reservation.
 BACKFILL_DEPTH = 64
 
 #: The head of a queue: its key, the job, the pool and the shape's row.
@@ -89,7 +89,7 @@ class _FillPass:
 
     pools: list[int]
     strict: bool
-    #: (pool, form) for which there is no place.
+    #: (pool, shape) for which there is no place.
     full: set[tuple[int, int]] = field(default_factory=set)
     #: By pool, as long as nothing has started, was lent or was reserved.
     bound: dict[int, FreeCapacityBound] = field(default_factory=dict)
@@ -212,7 +212,7 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
 
 
 def _ready_at(cycle: Cycle, machine: FleetMachine, wanted: int) -> float:
-    """When `wanted` accelerators of the machine will be free if nobody is asked to go."""
+    """When `wanted` accelerators of the machine will be free if no job is preempted."""
     missing = wanted - len(machine.free)
     if missing <= 0:
         return cycle.now

@@ -224,7 +224,7 @@ class Fleet:
     # ------------------------------------------------------------------------------------------ finding a place
 
     def find(self, pool: int, shape: ResourceShape) -> Place | None:
-        """Where a gang of this form fits now, on as few machines as it can be on; None if nowhere."""
+        """Where a gang of this shape fits now, on as few machines as possible; None if nowhere."""
         count = shape.counts[pool]
         state = self.pools[pool]
         if not count or state.free < count:
@@ -370,5 +370,5 @@ def split_gang(count: int, nodes: int, machine_size: int) -> list[int]:
 
 
 def fits_machine(machine: FleetMachine, wanted: int, shape: ResourceShape) -> bool:
-    """Whether processors and memory allow `wanted` more accelerators of this form (accelerators not checked)."""
+    """Whether processors and memory allow `wanted` more accelerators of this shape (accelerators not checked)."""
     return machine.free_cpus + 1e-9 >= wanted * shape.cpus and machine.free_memory_bytes >= wanted * shape.memory_bytes
