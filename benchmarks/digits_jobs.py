@@ -56,7 +56,7 @@ def whole(
         return False
 
     with job.begin() as moves:
-        has_ended = moves.stretch(configuration, lambda done: None, enough, _TIMEOUT_S)
+        has_ended = moves.train(configuration, lambda done: None, enough, _TIMEOUT_S)
         assert has_ended, "nothing is enough"
         part = moves.parts[-1]
     assert part.iteration_s is not None, "the job is too short to be timed: --scale"
@@ -66,7 +66,7 @@ def whole(
 def timed(job: MovingJob, configuration: TrialConfiguration, steps: int, windows: int = 8) -> Truth:
     """As if trained to the end by so many steps: a few seconds of it are."""
     with job.begin() as moves:
-        moves.stretch(configuration, lambda done: None, lambda progress: progress.windows >= windows, _TIMEOUT_S)
+        moves.train(configuration, lambda done: None, lambda progress: progress.windows >= windows, _TIMEOUT_S)
         part = moves.parts[-1]
     assert part.iteration_s is not None, "it was timed"
     return Truth(configuration, steps, part.iteration_s, part.move_s + steps * part.iteration_s)

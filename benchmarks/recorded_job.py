@@ -88,7 +88,7 @@ class RecordedMoves:
     _at_loss: float = 3.0
     _ready: set[int] = field(default_factory=set)
 
-    def stretch(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
+    def train(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
         """Train on until it was `enough` by so many windows; true: the loss is reached."""
         self._move(configuration)
         part, windows = self.parts[-1], 0

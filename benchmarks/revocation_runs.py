@@ -43,7 +43,7 @@ class _Watch:
     _before: dict[JobId, float] = field(default_factory=dict)
     _known: dict[JobId, float] = field(default_factory=dict)
 
-    def hear(self, event: Event, commands: Sequence[Command]) -> None:
+    def record(self, event: Event, commands: Sequence[Command]) -> None:
         """An event that the core has handled, and what it commanded."""
         if isinstance(event, NodeLost):
             for job_id, placement in self._held.items():

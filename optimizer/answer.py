@@ -1,4 +1,4 @@
-"""One question, one answer: what a policy decides about a problem, after what is to be rented for it."""
+"""Answer a problem: validate it, decide what to rent, and ask the policy."""
 
 from dataclasses import replace
 
@@ -32,18 +32,19 @@ def answer_problem(
     Raises:
         ProblemError: the problem is malformed. How well a solve went is told by certificate and rental status.
     """
-    found = _deduplicated_if_sound(policy, problem)
+    key_fields = policy.job_key_fields if isinstance(policy, AggregatesJobs) else ()
+    found = distinct_jobs_if_sound(problem, key_fields) if key_fields else None
     validate_problem(problem, walked=found is not None)
     if problem.jobs.mixes.any() and isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy):
         return *answer_with_mixed_gangs(policy, problem, memory), None
-    rental = rent_machines(problem, delay_usd_per_h)
+    rental = rent_machines(problem, delay_usd_per_h) if problem.pools.rentable.any() else None
     if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
         return *policy.decide(_without_unprofitable(problem, rental), memory), rental
     if rental is not None:
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):
         return rank_jobs(policy, problem), memory, rental
-    decision, memory = _decide_shares(policy, problem, memory, found)
+    decision, memory = _decide_shares(policy, problem, memory, key_fields, found)
     return decision, memory, rental
 
 
@@ -57,33 +58,21 @@ def _without_unprofitable(problem: Problem, rental: Rental | None) -> Problem:
 def answer_as_asked(
     policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float
 ) -> tuple[Decision, Memory, Rental | None]:
-    """`answer`, but a plan is for the whole fleet that is asked about: whoever checks it knows of no other."""
+    """As `answer_problem`, but a plan is for the whole fleet of the problem: a checker knows of no other."""
     if not isinstance(policy, PlanPolicy):
         return answer_problem(policy, problem, memory, delay_usd_per_h)
     validate_problem(problem)
     return *policy.decide(problem, memory), rent_machines(problem, delay_usd_per_h)
 
 
-def _job_key_fields(policy: Policy) -> tuple[str, ...]:
-    """What makes equal jobs different ones to the policy; none where it looks at every job."""
-    return policy.told_apart_by if isinstance(policy, AggregatesJobs) else ()
-
-
-def _deduplicated_if_sound(policy: Policy, problem: Problem) -> DistinctJobs | None:
-    """The distinct jobs, where they can be found while the columns are checked."""
-    fields = _job_key_fields(policy)
-    return distinct_jobs_if_sound(problem, fields) if fields else None
-
-
 def _decide_shares(
-    policy: SharePolicy, problem: Problem, memory: Memory, found: DistinctJobs | None
+    policy: SharePolicy, problem: Problem, memory: Memory, key_fields: tuple[str, ...], found: DistinctJobs | None
 ) -> tuple[Decision, Memory]:
     """Equal jobs are decided about once, where the policy says what makes them equal."""
-    fields = _job_key_fields(policy)
-    if not fields:
+    if not key_fields:
         return policy.decide(problem, memory)
     if found is None:
-        found = distinct_jobs(problem, fields)
+        found = distinct_jobs(problem, key_fields)
     else:  # something may be rented since
         found = replace(found, problem=replace(found.problem, pools=problem.pools))
     decision, memory = policy.decide(found.problem, memory)
@@ -105,7 +94,7 @@ def rank_jobs(policy: OrderPolicy, problem: Problem) -> Order:
 
 
 def _order_facts(problem: Problem) -> GivenOrderFacts:
-    """What a problem tells of its jobs. How long they have waited, it does not: nobody is counted anew."""
+    """Facts for an order policy, from a problem. It does not hold how long jobs waited, so no service is reset."""
     jobs, columns = problem.jobs, problem.columns
     fastest = max_by(columns.job, columns.steps_per_s, len(jobs))
     remaining_s = np.full(len(jobs), np.inf)

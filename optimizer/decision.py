@@ -7,6 +7,7 @@ problem, with `with_added`: from there on they are configurations like all other
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,6 @@ class Quote:
     exchange: float
 
 
-def _no_values() -> FloatArray:
-    return np.zeros(0)
-
-
 class StageKind(StrEnum):
     """What a stage maximises."""
 
@@ -96,8 +93,8 @@ class SolveStage:
     bound: float
     #: Where jobs may be packed, and only there, because the pools' prices do not tell which of its two jobs pays for a
     #: pair: what one more unit of utility, and of time, is worth to each job, in the objective's unit, >= 0 (n,), (n,).
-    multiplier: FloatArray = field(default_factory=_no_values)
-    time: FloatArray = field(default_factory=_no_values)
+    multiplier: FloatArray = field(default_factory=partial(np.zeros, 0))
+    time: FloatArray = field(default_factory=partial(np.zeros, 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,10 +111,8 @@ class ColocatedJobs:
         return len(self.share)
 
 
-def no_colocated_jobs() -> ColocatedJobs:
-    """No two jobs together."""
-    none = np.zeros(0, dtype=np.int64)
-    return ColocatedJobs(none, none, none, np.zeros(0))
+_NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
+NO_COLOCATED_JOBS = ColocatedJobs(_NO_ROWS, _NO_ROWS, _NO_ROWS, np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +131,7 @@ class Shares:
     #: Rows of jobs without any configuration that fits the fleet: they get nothing (ascending).
     unplaceable: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     #: Shares of jobs that run two by two, beside those in `x`.
-    packed: ColocatedJobs = field(default_factory=no_colocated_jobs)
+    packed: ColocatedJobs = NO_COLOCATED_JOBS
     #: Rows of jobs whose deadline asks for more than they can be given, or for something that nobody can tell: they
     #: were asked for less (ascending).
     relaxed: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -146,7 +141,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class BoundReport:
-    """How far what is reached stays behind what nobody can do better than, in a measure that has a name."""
+    """Objective of a decision against a bound that no decision can exceed, in a named measure."""
 
     name: str
     unit: str
@@ -174,7 +169,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Who runs where from now on, whole and at once, until the next plan."""
+    """The configuration of every job from now on, until the next plan."""
 
     #: Row of `Columns` in which each job is to run, -1: it waits (n,).
     column: IntArray
@@ -211,7 +206,7 @@ class MultiPoolGangs:
 
     @property
     def columns(self) -> Columns:
-        """The same as columns, in which nobody runs yet."""
+        """The same as columns in which no job runs yet."""
         column, pool = np.nonzero(self.use > 0)
         running = np.zeros(len(self), dtype=np.bool_)
         return Columns(self.job, self.steps_per_s, column, pool, self.use[column, pool], running)

@@ -35,7 +35,7 @@ class Newcomer:
     weight: float
     #: Capacity of every pool, accelerators (p,).
     capacity: FloatArray
-    #: Market price of one accelerator-hour in every pool, USD (p,); empty: nobody asked for money.
+    #: Market price of one accelerator-hour in every pool, USD (p,); empty: money does not count.
     usd_per_h: FloatArray = field(default_factory=lambda: np.zeros(0))
     #: Work left, and done, in steps; inf and 0 when unknown.
     remaining_steps: float = inf
@@ -94,7 +94,7 @@ class OrderFacts(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenOrderFacts:
-    """`OrderFacts` that somebody states."""
+    """`OrderFacts` given as arrays."""
 
     submitted_at: FloatArray
     priority_class: IntArray
@@ -124,7 +124,7 @@ class AggregatesJobs(Protocol):
     """A share policy for which many jobs are the same job: it may be asked about distinct jobs with counts instead."""
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """Fields of `Jobs` that matter to it, besides the columns. Empty: every job stands for itself."""
         ...
 
@@ -138,7 +138,7 @@ class OrderPolicy(Protocol):
 
     #: True: a running job may be preempted for one that ranks before it (at rounds).
     preemptive: bool
-    #: True: a job that does not fit blocks everybody behind it (strict head of line).
+    #: True: a job that does not fit blocks all jobs behind it (head-of-line blocking).
     strict: bool
     #: True: try configurations fastest first; False: in pool order, blind to speed.
     aware: bool
@@ -163,12 +163,12 @@ class ResetsService(Protocol):
 
 @runtime_checkable
 class PlanPolicy(Protocol):
-    """Says at every event who runs where: answers `Plan`. What a restart costs is part of its choice.
+    """Returns a `Plan` at every event: the configuration of every job. Restart costs are part of the choice.
 
     Jobs that cannot be moved are told to it (`Jobs.pinned`). Between plans newcomers are judged by `value`.
     """
 
-    #: False: whoever runs stays where it is to its end; the policy is told that all such jobs are pinned.
+    #: False: a running job stays where it is to its end; the problem marks all such jobs as pinned.
     moves: bool
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
@@ -187,42 +187,57 @@ PricingPolicy = SharePolicy | PlanPolicy
 HeterogeneityAware = Annotated[
     bool,
     Field(
-        description="True: the speeds of each job on each pool count. "
-        "False: all speeds are taken for equal: a job has its average speed on every accelerator."
+        description="True: use each job's speed on each pool. False: heterogeneity-agnostic, every job "
+        "has its average speed on every accelerator."
     ),
 ]
 Normalised = Annotated[
     bool,
-    Field(description="True: throughput over that of an equal split, times the gang. False: plain steps per second."),
+    Field(
+        description="True: divide each throughput by that of an equal split and multiply by the gang "
+        "size. False: count plain steps per second."
+    ),
 ]
 UnpricedAccelerator = Annotated[
     Annotated[float, Field(gt=0)] | None,
-    Field(description="What an accelerator without a price is counted at, USD/h. None: the lowest price in the fleet."),
+    Field(description="Price assumed for an accelerator without one, USD/h. None: the lowest price in the fleet."),
 ]
 LeftoverRule = Annotated[
     Literal["sum", "nothing"],
     Field(
-        description="What the level leaves. sum: so that the sum of fair-share utilities is largest; nothing: as is."
+        description="Use of the capacity left after max-min. sum: maximise the sum of fair-share "
+        "utilities; nothing: leave it idle."
     ),
 ]
 
 #: Of orders.
 FastestFirst = Annotated[
-    bool, Field(description="True: fastest free configuration first. False: pools in their order, blind to speed.")
+    bool,
+    Field(
+        description="True: take the fastest free configuration. False: heterogeneity-agnostic, take pools "
+        "in their order."
+    ),
 ]
-StrictOrder = Annotated[bool, Field(description="True: the first job that does not fit holds up all behind it.")]
+StrictOrder = Annotated[
+    bool, Field(description="True: the first job that does not fit blocks all jobs behind it (no backfill).")
+]
 RankMargin = Annotated[
     float,
-    Field(ge=0, description="A job displaces another only from a lower step; steps differ by this part (0.1: 10 %)."),
+    Field(
+        ge=0,
+        description="A job preempts another only if it is a whole step better; steps differ by this "
+        "fraction (0.1: 10 %).",
+    ),
 ]
 LengthGuess = Annotated[
-    float, Field(gt=0, description="Seconds that a job of unknown length is taken to have left, at least.")
+    float, Field(gt=0, description="Assumed remaining time, in seconds, of a job of unknown length (a lower bound).")
 ]
 
 SpaceSharing = Annotated[
     bool,
     Field(
-        description="True: two jobs whose kinds are listed for it may share accelerators, each at part of its speed."
+        description="True: two jobs whose kinds are listed as a pair may share accelerators (space "
+        "sharing), each at reduced speed."
     ),
 ]
 

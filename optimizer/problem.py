@@ -42,14 +42,14 @@ class Jobs:
     attained_s: FloatArray
     #: Instant by which it should end; inf without a deadline.
     deadline_at: FloatArray
-    #: What an hour of this job at its best speed is worth, USD; nan when nobody said.
+    #: What an hour of this job at its best speed is worth, USD; nan if not stated.
     value_usd_per_h: FloatArray
     priority_class: IntArray
     #: Row of `Entities`: a leaf of its tree.
     entity: IntArray
     #: Equal jobs that each row stands for (n,). Empty: one each.
     count: FloatArray = field(default_factory=_floats)
-    #: For policies that plan; all empty where nobody asks. Steps done (n,).
+    #: For plan policies; all empty for others. Steps done (n,).
     done_steps: FloatArray = field(default_factory=_floats)
     #: The submitter's guess of the whole run on the best configuration; inf without one (n,).
     length_s: FloatArray = field(default_factory=_floats)
@@ -57,7 +57,7 @@ class Jobs:
     restart_s: FloatArray = field(default_factory=_floats)
     #: It cannot be stopped now: it stays in the column in which it runs (n,).
     pinned: BoolArray = field(default_factory=_flags)
-    #: Its gang may sit in several pools, and whoever asks can start it there (n,). Empty: nobody's.
+    #: Its gang may span several pools, and the scheduler can start it there (n,). Empty: no job's.
     mixes: BoolArray = field(default_factory=_flags)
     #: Parts that it may be forked into, each a whole gang in one pool with steps of its own, by whoever can start them
     #: (n,). Empty: 1.
@@ -130,7 +130,7 @@ class Pools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entities:
-    """Who shares the fleet: projects, and users inside them. A tree, parents before children; jobs hang on the leaves.
+    """Projects that share the fleet, and users inside them. A tree, parents before children; jobs hang on the leaves.
 
     Every array but `weight` may be empty: then the default named beside it holds for all.
     """

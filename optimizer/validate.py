@@ -1,4 +1,4 @@
-"""Is a problem one that can be solved? Decides nothing: names the first array that does not hold together."""
+"""Validation of a problem: names the first array that is malformed."""
 
 from importlib.util import find_spec
 

@@ -59,11 +59,11 @@ class SimAttemptPhase(Enum):
 class JobProgress:
     """The progress of a job between submission and end."""
 
-    __slots__ = ("failed", "last_nodes", "lost_steps", "plan", "run", "saved_steps", "steps", "worked_steps")
+    __slots__ = ("attempt", "failed", "last_nodes", "lost_steps", "plan", "saved_steps", "steps", "worked_steps")
 
     def __init__(self, plan: SimulatedJob) -> None:
         self.plan = plan
-        self.run: SimAttempt | None = None
+        self.attempt: SimAttempt | None = None
         #: Machines of the newest attempt; recorded only where a migration costs time.
         self.last_nodes: frozenset[NodeId] = frozenset()
         #: Steps done now, and steps in the last recorded checkpoint.
@@ -85,15 +85,16 @@ class SimAttempt:
 
     __slots__ = (
         "alone_rate",
-        "attempt",
         "attempt_pace",
         "base_at",
         "base_steps",
         "costs",
         "full_rate",
         "job",
+        "job_id",
         "next_report_at",
         "next_save_at",
+        "number",
         "partner",
         "parts",
         "phase",
@@ -111,10 +112,11 @@ class SimAttempt:
     )
 
     def __init__(
-        self, job: JobProgress, attempt: int, parts: list[HeldDevices], speed_curve: SpeedCurve, costs: AttemptCosts
+        self, job: JobProgress, number: int, parts: list[HeldDevices], speed_curve: SpeedCurve, costs: AttemptCosts
     ) -> None:
         self.job = job
-        self.attempt = attempt
+        self.job_id = job.plan.request.job_id
+        self.number = number
         self.parts = parts
         #: The attempt that shares the same accelerators, if any; both then run at co-located speeds.
         self.partner: SimAttempt | None = None
@@ -165,61 +167,61 @@ class AttemptSimulator:
 
     # -- called by the world
 
-    def begin(self, now: float, run: SimAttempt) -> None:
+    def begin(self, now: float, attempt: SimAttempt) -> None:
         """Starts its processes; it holds its accelerators from now on."""
-        self._hold_devices(run)
-        run.timer = self._engine.schedule(now + run.costs.start_s, self._ranks_up, run)
+        self._hold_devices(attempt)
+        attempt.timer = self._engine.schedule(now + attempt.costs.start_s, self._ranks_up, attempt)
 
-    def _hold_devices(self, run: SimAttempt) -> None:
-        run.job.run = run
-        beside = None if run.partner is None else run.partner.job.plan.request.job_id
-        self._machines.hold(run.job.plan.request.job_id, run.parts, beside)
+    def _hold_devices(self, attempt: SimAttempt) -> None:
+        attempt.job.attempt = attempt
+        beside = None if attempt.partner is None else attempt.partner.job_id
+        self._machines.hold(attempt.job_id, attempt.parts, beside)
 
-    def set_rate(self, now: float, run: SimAttempt, full_rate: float) -> None:
+    def set_rate(self, now: float, attempt: SimAttempt, full_rate: float) -> None:
         """Continues at another speed (`full_rate`: on healthy machines), or at a changed pace of its machines."""
-        self._settle(now, run)
-        run.full_rate = full_rate
-        run.rate = full_rate * run.pace
-        if run.phase is SimAttemptPhase.RUNNING:
-            self._await_next(run)
+        self._settle(now, attempt)
+        attempt.full_rate = full_rate
+        attempt.rate = full_rate * attempt.pace
+        if attempt.phase is SimAttemptPhase.RUNNING:
+            self._await_next(attempt)
 
-    def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
+    def stop(self, now: float, attempt: SimAttempt, grace_s: float) -> None:
         """Makes it save and stop, and kills it if that takes longer than the grace period."""
-        if run.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
+        if attempt.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
             return
-        phase, checkpoint_s = run.phase, run.costs.checkpoint_s
+        phase, checkpoint_s = attempt.phase, attempt.costs.checkpoint_s
         saved_at = now + (checkpoint_s or 0.0)
-        if phase is SimAttemptPhase.SAVING and run.timer is not None:
-            saved_at = run.timer.at  # the checkpoint that it is writing will do
-        self._settle(now, run)
-        run.phase = SimAttemptPhase.STOPPING
+        if phase is SimAttemptPhase.SAVING and attempt.timer is not None:
+            saved_at = attempt.timer.at  # the checkpoint that it is writing will do
+        self._settle(now, attempt)
+        attempt.phase = SimAttemptPhase.STOPPING
         if phase in (SimAttemptPhase.STARTING, SimAttemptPhase.WARMING_UP) or checkpoint_s is None:
-            self._set_timer(run, now, self._killed(SIGTERM))
+            self._set_timer(attempt, now, self._killed(SIGTERM))
         elif saved_at - now <= grace_s:
-            self._set_timer(run, saved_at, self._saved_to_stop)
+            self._set_timer(attempt, saved_at, self._saved_to_stop)
         else:
-            self._set_timer(run, now + grace_s, self._killed(SIGKILL))
+            self._set_timer(attempt, now + grace_s, self._killed(SIGKILL))
 
-    def kill(self, at: float, run: SimAttempt) -> None:
+    def kill(self, at: float, attempt: SimAttempt) -> None:
         """Ends its processes without a report; it holds its accelerators until the scheduler knows."""
-        if run.phase is SimAttemptPhase.DEAD:
+        if attempt.phase is SimAttemptPhase.DEAD:
             return
-        self._settle(at, run)
-        run.phase = SimAttemptPhase.DEAD
-        run.undelivered = []
-        if run.timer is not None:
-            self._engine.cancel(run.timer)
+        self._settle(at, attempt)
+        attempt.phase = SimAttemptPhase.DEAD
+        attempt.undelivered = []
+        if attempt.timer is not None:
+            self._engine.cancel(attempt.timer)
 
-    def release(self, run: SimAttempt) -> None:
+    def release(self, attempt: SimAttempt) -> None:
         """Frees its accelerators: the scheduler knows that it has ended."""
-        if run.timer is not None:
-            self._engine.cancel(run.timer)
-        if run.partner is not None:
-            run.partner.partner = None
-            self.set_rate(self._engine.now, run.partner, run.partner.alone_rate)
-            run.partner = None
-        run.job.run = None
-        self._machines.free(run.job.plan.request.job_id, run.parts)
+        if attempt.timer is not None:
+            self._engine.cancel(attempt.timer)
+        if attempt.partner is not None:
+            attempt.partner.partner = None
+            self.set_rate(self._engine.now, attempt.partner, attempt.partner.alone_rate)
+            attempt.partner = None
+        attempt.job.attempt = None
+        self._machines.free(attempt.job_id, attempt.parts)
 
     # -- arrivals
 
@@ -232,165 +234,170 @@ class AttemptSimulator:
 
     # -- called by timers
 
-    def _ranks_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        run.phase = SimAttemptPhase.WARMING_UP
-        run.up_at = at
-        if run.costs.warm_up_s > 0:
-            self._set_timer(run, at + run.costs.warm_up_s, self._warmed_up)
+    def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        attempt.phase = SimAttemptPhase.WARMING_UP
+        attempt.up_at = at
+        if attempt.costs.warm_up_s > 0:
+            self._set_timer(attempt, at + attempt.costs.warm_up_s, self._warmed_up)
         else:
-            self._make_steps(at, run)
-        return self._deliver(run, AttemptStarted(at, run.job.plan.request.job_id, run.attempt))
+            self._make_steps(at, attempt)
+        return self._deliver(attempt, AttemptStarted(at, attempt.job_id, attempt.number))
 
-    def _warmed_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._make_steps(at, run)
+    def _warmed_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        self._make_steps(at, attempt)
         return ()
 
-    def _make_steps(self, at: float, run: SimAttempt) -> None:
+    def _make_steps(self, at: float, attempt: SimAttempt) -> None:
         """Begins to make steps, or continues after a checkpoint."""
-        run.phase = SimAttemptPhase.RUNNING
-        if run.next_report_at == inf and self._model.report_s < inf:
+        attempt.phase = SimAttemptPhase.RUNNING
+        if attempt.next_report_at == inf and self._model.report_s < inf:
             # Reports are sent at multiples of `report_s` after the ranks were up.
-            beats = (at - run.up_at) // self._model.report_s + 1
-            run.next_report_at = run.up_at + beats * self._model.report_s
-        run.base_at = at
-        if run.costs.checkpoint_every_s and run.costs.checkpoint_s is not None:
-            run.next_save_at = at + run.costs.checkpoint_every_s
-        self._await_next(run)
+            beats = (at - attempt.up_at) // self._model.report_s + 1
+            attempt.next_report_at = attempt.up_at + beats * self._model.report_s
+        attempt.base_at = at
+        if attempt.costs.checkpoint_every_s and attempt.costs.checkpoint_s is not None:
+            attempt.next_save_at = at + attempt.costs.checkpoint_every_s
+        self._await_next(attempt)
 
-    def _await_next(self, run: SimAttempt) -> None:
+    def _await_next(self, attempt: SimAttempt) -> None:
         """Sets the timer for the next event: a report, a checkpoint, a failure, another speed, or the end."""
         act: Action = self._finished
-        target = run.job.plan.steps
-        for index, failure in enumerate(run.job.plan.failures):
-            due = failure.times is None or run.job.failed[index] < failure.times
-            if due and run.job.steps <= failure.at_steps < target:
+        target = attempt.job.plan.steps
+        for index, failure in enumerate(attempt.job.plan.failures):
+            due = failure.times is None or attempt.job.failed[index] < failure.times
+            if due and attempt.job.steps <= failure.at_steps < target:
                 target, act = failure.at_steps, self._failing(index, failure)
-        if run.job.steps < run.segment_end_steps < target:
-            target, act = run.segment_end_steps, self._segment_ended
-        at = run.base_at + (target - run.job.steps) / run.rate if run.rate > 0 else inf
-        if run.next_save_at < at:
-            at, act = run.next_save_at, self._save
-        if run.next_report_at < at:
-            at, act = run.next_report_at, self._report
+        if attempt.job.steps < attempt.segment_end_steps < target:
+            target, act = attempt.segment_end_steps, self._segment_ended
+        at = attempt.base_at + (target - attempt.job.steps) / attempt.rate if attempt.rate > 0 else inf
+        if attempt.next_save_at < at:
+            at, act = attempt.next_save_at, self._save
+        if attempt.next_report_at < at:
+            at, act = attempt.next_report_at, self._report
         if at < inf:
-            self._set_timer(run, max(at, self._engine.now), act)
+            self._set_timer(attempt, max(at, self._engine.now), act)
 
-    def _set_timer(self, run: SimAttempt, at: float, act: Action) -> None:
-        if run.timer is not None:
-            self._engine.cancel(run.timer)
-        run.timer = self._engine.schedule(at, act, run)
+    def _set_timer(self, attempt: SimAttempt, at: float, act: Action) -> None:
+        if attempt.timer is not None:
+            self._engine.cancel(attempt.timer)
+        attempt.timer = self._engine.schedule(at, act, attempt)
 
-    def _settle(self, at: float, run: SimAttempt) -> None:
+    def _settle(self, at: float, attempt: SimAttempt) -> None:
         """Adds the steps made until now to the job's counter."""
-        if run.phase is SimAttemptPhase.RUNNING:
-            made_s = at - run.base_at
-            run.base_at = at
-            run.productive_s += made_s
-            run.job.worked_steps += made_s * run.rate
-            run.job.steps += made_s * run.rate
+        if attempt.phase is SimAttemptPhase.RUNNING:
+            made_s = at - attempt.base_at
+            attempt.base_at = at
+            attempt.productive_s += made_s
+            attempt.job.worked_steps += made_s * attempt.rate
+            attempt.job.steps += made_s * attempt.rate
 
-    def _segment_ended(self, at: float, run: SimAttempt) -> Iterable[Event]:
+    def _segment_ended(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
         """The speed changes at this step."""
-        self._settle(at, run)
-        run.job.steps = run.segment_end_steps  # not a rounding error more or less
-        run.alone_rate, run.segment_end_steps = run.speed_curve(run.job.steps)
-        if run.partner is None:
-            self.set_rate(at, run, run.alone_rate)
+        self._settle(at, attempt)
+        attempt.job.steps = attempt.segment_end_steps  # not a rounding error more or less
+        attempt.alone_rate, attempt.segment_end_steps = attempt.speed_curve(attempt.job.steps)
+        if attempt.partner is None:
+            self.set_rate(at, attempt, attempt.alone_rate)
         else:
-            self._await_next(run)
+            self._await_next(attempt)
         return ()
 
-    def _report(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._settle(at, run)
-        run.next_report_at = at + self._model.report_s
-        self._await_next(run)
-        return self._deliver(run, self._progress(at, run)) if self._is_forwarded(at, run) else ()
+    def _report(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        self._settle(at, attempt)
+        attempt.next_report_at = at + self._model.report_s
+        self._await_next(attempt)
+        return self._deliver(attempt, self._progress(at, attempt)) if self._is_forwarded(at, attempt) else ()
 
-    def _is_forwarded(self, at: float, run: SimAttempt) -> bool:
-        if not run.reported or (not run.speed_reported and self._windows(run)):
-            return run.job.steps - run.base_steps >= 1.0
-        return at + 1e-9 >= run.reported_at + self._model.forward_every_s
+    def _is_forwarded(self, at: float, attempt: SimAttempt) -> bool:
+        if not attempt.reported or (not attempt.speed_reported and self._windows(attempt)):
+            return attempt.job.steps - attempt.base_steps >= 1.0
+        return at + 1e-9 >= attempt.reported_at + self._model.forward_every_s
 
-    def _windows(self, run: SimAttempt) -> int:
+    def _windows(self, attempt: SimAttempt) -> int:
         """Number of windows of steps measured so far."""
-        measured_s = run.productive_s - self._model.unmeasured_steps / run.rate if run.rate > 0 else 0.0
+        measured_s = attempt.productive_s - self._model.unmeasured_steps / attempt.rate if attempt.rate > 0 else 0.0
         return max(0, int(measured_s / self._model.window_s + 1e-9))
 
-    def _progress(self, at: float, run: SimAttempt) -> AttemptProgressed:
-        samples = self._windows(run)
-        rate = run.rate * (1.0 + self._reports.gauss(0.0, self._model.report_noise)) if samples else None
-        start_s = None if run.reported else run.costs.start_s + run.costs.warm_up_s
-        run.reported, run.reported_at = True, at
-        run.speed_reported = run.speed_reported or samples > 0
-        return AttemptProgressed(at, run.job.plan.request.job_id, run.attempt, run.job.steps, rate, samples, start_s)
+    def _progress(self, at: float, attempt: SimAttempt) -> AttemptProgressed:
+        samples = self._windows(attempt)
+        rate = attempt.rate * (1.0 + self._reports.gauss(0.0, self._model.report_noise)) if samples else None
+        start_s = None if attempt.reported else attempt.costs.start_s + attempt.costs.warm_up_s
+        attempt.reported, attempt.reported_at = True, at
+        attempt.speed_reported = attempt.speed_reported or samples > 0
+        return AttemptProgressed(at, attempt.job_id, attempt.number, attempt.job.steps, rate, samples, start_s)
 
-    def _save(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._settle(at, run)
-        run.phase = SimAttemptPhase.SAVING
-        run.next_save_at = inf
-        self._set_timer(run, at + (run.costs.checkpoint_s or 0.0), self._saved)
+    def _save(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        self._settle(at, attempt)
+        attempt.phase = SimAttemptPhase.SAVING
+        attempt.next_save_at = inf
+        self._set_timer(attempt, at + (attempt.costs.checkpoint_s or 0.0), self._saved)
         return ()
 
-    def _saved(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._make_steps(at, run)
-        return self._deliver(run, self._checkpoint(at, run))
+    def _saved(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        self._make_steps(at, attempt)
+        return self._deliver(attempt, self._checkpoint(at, attempt))
 
-    def _checkpoint(self, at: float, run: SimAttempt) -> CheckpointRecorded:
-        took_s = run.costs.checkpoint_s or 0.0
-        return CheckpointRecorded(at, run.job.plan.request.job_id, run.attempt, run.job.steps, took_s)
+    def _checkpoint(self, at: float, attempt: SimAttempt) -> CheckpointRecorded:
+        took_s = attempt.costs.checkpoint_s or 0.0
+        return CheckpointRecorded(at, attempt.job_id, attempt.number, attempt.job.steps, took_s)
 
-    def _finished(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._settle(at, run)
-        run.job.steps = run.job.plan.steps  # not a rounding error more or less
-        return self._exit(at, run, exit_code=0)
+    def _finished(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        self._settle(at, attempt)
+        attempt.job.steps = attempt.job.plan.steps  # not a rounding error more or less
+        return self._exit(at, attempt, exit_code=0)
 
     def _failing(self, index: int, failure: PlannedFailure) -> Action:
-        def fail(at: float, run: SimAttempt) -> Iterable[Event]:
-            self._settle(at, run)
-            run.job.steps = failure.at_steps
-            run.job.failed[index] += 1
-            return self._exit(at, run, exit_code=failure.exit_code)
+        def fail(at: float, attempt: SimAttempt) -> Iterable[Event]:
+            self._settle(at, attempt)
+            attempt.job.steps = failure.at_steps
+            attempt.job.failed[index] += 1
+            return self._exit(at, attempt, exit_code=failure.exit_code)
 
         return fail
 
-    def _saved_to_stop(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        return (*self._deliver(run, self._checkpoint(at, run)), *self._exit(at, run, exit_code=EXIT_CHECKPOINTED))
+    def _saved_to_stop(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        return (
+            *self._deliver(attempt, self._checkpoint(at, attempt)),
+            *self._exit(at, attempt, exit_code=EXIT_CHECKPOINTED),
+        )
 
-    def _exit(self, at: float, run: SimAttempt, exit_code: int) -> Iterable[Event]:
+    def _exit(self, at: float, attempt: SimAttempt, exit_code: int) -> Iterable[Event]:
         """Exits after the time that its processes take to end."""
-        if run.costs.exit_s <= 0:
-            return self._ended(at, run, exit_code=exit_code)
-        run.phase = SimAttemptPhase.STOPPING
+        if attempt.costs.exit_s <= 0:
+            return self._ended(at, attempt, exit_code=exit_code)
+        attempt.phase = SimAttemptPhase.STOPPING
 
-        def gone(at: float, run: SimAttempt) -> Iterable[Event]:
-            return self._ended(at, run, exit_code=exit_code)
+        def gone(at: float, attempt: SimAttempt) -> Iterable[Event]:
+            return self._ended(at, attempt, exit_code=exit_code)
 
-        self._set_timer(run, at + run.costs.exit_s, gone)
+        self._set_timer(attempt, at + attempt.costs.exit_s, gone)
         return ()
 
     def _killed(self, signal: int) -> Action:
-        def killed(at: float, run: SimAttempt) -> Iterable[Event]:
-            return self._ended(at, run, signal=signal)
+        def killed(at: float, attempt: SimAttempt) -> Iterable[Event]:
+            return self._ended(at, attempt, signal=signal)
 
         return killed
 
     def _ended(
-        self, at: float, run: SimAttempt, exit_code: int | None = None, signal: int | None = None
+        self, at: float, attempt: SimAttempt, exit_code: int | None = None, signal: int | None = None
     ) -> Iterable[Event]:
         """The last process has ended: returns the last events, and frees the accelerators."""
-        job_id = run.job.plan.request.job_id
-        node_id = run.parts[0][0].node_id if exit_code not in (0, EXIT_CHECKPOINTED) else None
+        job_id = attempt.job_id
+        node_id = attempt.parts[0][0].node_id if exit_code not in (0, EXIT_CHECKPOINTED) else None
         last: list[Event] = []
-        if run.productive_s > 0 and self._model.report_s < inf:
-            last.append(self._progress(at, run))
-        last.append(AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, exit_code, signal, node_id, run.job.steps))
-        if not run.unreachable:
-            self.release(run)
-        return self._deliver(run, *last)
+        if attempt.productive_s > 0 and self._model.report_s < inf:
+            last.append(self._progress(at, attempt))
+        last.append(
+            AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, exit_code, signal, node_id, attempt.job.steps)
+        )
+        if not attempt.unreachable:
+            self.release(attempt)
+        return self._deliver(attempt, *last)
 
-    def _deliver(self, run: SimAttempt, *events: Event) -> Iterable[Event]:
+    def _deliver(self, attempt: SimAttempt, *events: Event) -> Iterable[Event]:
         """Returns the events to deliver now; while a machine is cut off, keeps them for later and returns none."""
-        if run.unreachable:
-            run.undelivered.extend(events)
+        if attempt.unreachable:
+            attempt.undelivered.extend(events)
             return ()
         return events

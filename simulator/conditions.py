@@ -35,7 +35,7 @@ _Count = Annotated[WholeNumber, Field(ge=0, le=100_000)]
 
 
 class CostConditions(FileModel):
-    """What the life of an attempt costs besides its steps; of every kind that has no costs of its own."""
+    """Times in the life of an attempt besides its steps, for every kind without its own entry."""
 
     start: Length = 0.0
     warm_up: Length = 0.0
@@ -68,7 +68,7 @@ class NoiseConditions(FileModel):
 
 
 class FaultConditions(FileModel):
-    """Mean times between what goes wrong with one owned machine; what is not named never happens."""
+    """Mean times between faults of one owned machine; a fault without a time never happens."""
 
     death_every: _Every = None
     lease: PositiveLength = 600.0
@@ -187,7 +187,7 @@ class IncidentConditions(FileModel):
 
 
 class CancellationConditions(FileModel):
-    """Users who change their minds: a part of the jobs, and the mean time from submission to that."""
+    """Random cancellations: the part of jobs, and the mean time from submission."""
 
     part: _Part = 0.0
     after: PositiveLength = 3600.0

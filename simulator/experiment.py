@@ -135,7 +135,7 @@ def _table_beside_trace(trace: Trace) -> Path:
 
 
 def _trace_laws(path: str | Path | None) -> GoodputLaws | None:
-    """Laws in a YAML file, or in a folder of profiles as the Pollux artifact has them; None: no laws are there."""
+    """Returns the laws of a YAML file or of a folder of Pollux profiles; None if the path holds no laws."""
     if path is None:
         return None
     if Path(path).is_dir():
@@ -171,7 +171,7 @@ def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator
 
 
 def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured: MeasuredCosts | None) -> Experiment:
-    """A workload file on a cluster: speeds from what was measured, else from the cluster's emulation table."""
+    """Returns a workload file on a cluster, with measured speeds, else those of the cluster's emulation table."""
     laws = goodput_laws(workload.laws)
     jobs = _workload_jobs(workload, laws)
     truth = replace(_workload_truth(cluster, measured), laws=laws.of)

@@ -246,22 +246,22 @@ class FaultInjector:
             self._draw(at, node, self._model.slow_every_s, self._spells, self._slow)
         return ()
 
-    def _begun(self, now: float, run: SimAttempt) -> None:
+    def _begun(self, now: float, attempt: SimAttempt) -> None:
         slow_at = now + self._attempt_spells.expovariate(1.0 / self._model.attempt_slow_every_s)
         if slow_at <= self._model.until_at:
-            self._engine.schedule(slow_at, self._slow_attempt, run)
+            self._engine.schedule(slow_at, self._slow_attempt, attempt)
 
-    def _slow_attempt(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        if run.job.run is run:
-            self._world.slow_attempt(at, run, self._model.attempt_slow_pace)
+    def _slow_attempt(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        if attempt.job.attempt is attempt:
+            self._world.slow_attempt(at, attempt, self._model.attempt_slow_pace)
             length_s = self._attempt_spells.expovariate(1.0 / self._model.attempt_slow_s)
-            self._engine.schedule(at + length_s, self._attempt_well, run)
+            self._engine.schedule(at + length_s, self._attempt_well, attempt)
         return ()
 
-    def _attempt_well(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        if run.job.run is run:
-            self._world.slow_attempt(at, run, 1.0)
-            self._begun(at, run)
+    def _attempt_well(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        if attempt.job.attempt is attempt:
+            self._world.slow_attempt(at, attempt, 1.0)
+            self._begun(at, attempt)
         return ()
 
     # -- prices

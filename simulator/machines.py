@@ -37,7 +37,7 @@ class NodeLink(Enum):
 class SimNode:
     """One machine."""
 
-    __slots__ = ("devices", "guests", "inbox", "leaving", "link", "node_id", "pace", "pool_id", "runs", "token")
+    __slots__ = ("devices", "guests", "inbox", "job_ids", "leaving", "link", "node_id", "pace", "pool_id", "token")
 
     def __init__(self, node_id: NodeId, pool_id: PoolId, accelerators: int, token: str = "") -> None:
         self.node_id = node_id
@@ -51,7 +51,7 @@ class SimNode:
         #: Second job of each accelerator that two of them share.
         self.guests: dict[int, JobId] = {}
         #: Jobs with an attempt here, in order of start.
-        self.runs: dict[JobId, None] = {}
+        self.job_ids: dict[JobId, None] = {}
         #: Commands that wait for the machine to be reached again.
         self.inbox: list[Command] = []
         #: The timer of its end, once its revocation was announced.
@@ -189,7 +189,7 @@ class SimulatedMachines:
                 else:
                     assert device not in node.guests, f"{node.node_id}[{device}] is granted to three jobs"
                     node.guests[device] = job_id
-            node.runs[job_id] = None
+            node.job_ids[job_id] = None
 
     def free(self, job_id: JobId, parts: list[HeldDevices]) -> None:
         """Frees the accelerators of an attempt whose processes have ended, on machines that still exist."""
@@ -202,7 +202,7 @@ class SimulatedMachines:
                         continue
                     assert holders[device] == job_id, f"{node.node_id}[{device}] is not held by job {job_id}"
                     holders[device] = guests.pop(device, None) if guests else None
-                del node.runs[job_id]
+                del node.job_ids[job_id]
 
     # -- renting
 
@@ -223,7 +223,7 @@ class SimulatedMachines:
     def _release(self, now: float, command: ReleaseNode) -> None:
         node = self.nodes.get(command.node_id)
         if node is not None:
-            assert not node.runs, f"{node.node_id} is given back while jobs {list(node.runs)} run on it"
+            assert not node.job_ids, f"{node.node_id} is given back while jobs {list(node.job_ids)} run on it"
             self._engine.schedule(now, self.gone, node)
 
 

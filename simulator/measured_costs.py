@@ -174,7 +174,7 @@ class _Attempt:
 
     @property
     def exit_s(self) -> float | None:
-        """Last step or checkpoint to no process left, of one that ended by itself."""
+        """Time from the last step or checkpoint to the last process's exit; None if the record does not show it."""
         if self.ended is None or self.ended.exit_code is None:
             return None
         if self.revoked_at is not None:
@@ -187,7 +187,7 @@ class _Attempt:
 
 @dataclass(slots=True)
 class _Record:
-    """Everything of a run that says something about the world."""
+    """The parts of a record from which costs are measured."""
 
     requests: dict[JobId, JobRequest] = field(default_factory=dict)
     submitted_at: dict[JobId, float] = field(default_factory=dict)
@@ -318,7 +318,7 @@ def _phases(record: _Record, kind: Kind | None) -> _Phases:
 
 
 def _measured_kinds(record: _Record) -> tuple[MeasuredKind, ...]:
-    """Costs by kind. A kind without any measured step has no warm-up and no exit of its own: its steps are seconds."""
+    """Returns the costs by kind. A kind without measured steps has no warm-up and exit times: its steps are seconds."""
     usual = _phases(record, None)
     kinds = []
     for kind in sorted({request.kind for request in record.requests.values()}):

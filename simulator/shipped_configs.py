@@ -24,7 +24,7 @@ def shipped_files(folder: str, *endings: str) -> dict[str, Path]:
 
 
 def is_path(name: str) -> bool:
-    """Whether the name is a path, and not that of something known."""
+    """Whether the name is a path rather than the name of a shipped file."""
     return "/" in name or "\\" in name or bool(Path(name).suffix)
 
 

@@ -3,7 +3,6 @@
 Each command imports what it alone needs: a run without a report draws no charts, a comparison reads no recordings.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from simulator.reports.run_spec import CompletedRun, RunSpec, describe_run, exec
 from simulator.shipped_configs import load_named_policy
 from simulator.worlds.world_registry import WALRAS, WORLDS, plan_policy_names
 from walras.errors import ConfigError
+from walras.json_output import stream_json
 from walras.spec.file_model import check_model, load_mapping
 
 if TYPE_CHECKING:
@@ -32,17 +32,19 @@ _PIPE_WIDTH = 10_000
 
 
 def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
-    """Simulate, print (`output` table or json), leave files in `out`; 0 if every job ended and every law held, else 1.
+    """Simulates, prints (`output` table or json) and writes files into `out`.
+
+    Returns 0 if every job ended and no conservation law broke, else 1.
 
     Raises UserError for anything that the user can correct.
     """
-    from simulator.reports.run_summary import summary_json
+    from simulator.reports.run_summary import summary_document
 
     console = _console()
     ran = execute_run(cell) if out is None else _run_into_folder(cell, out)
     if output == "json":
         jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
-        _print_json(console, summary_json(ran.summary, jobs, ran.baselines, describe_run(cell)))
+        stream_json(summary_document(ran.summary, jobs, ran.baselines, describe_run(cell)), sys.stdout)
     else:
         from simulator.reports.report_page import print_run_summary
 
@@ -69,7 +71,7 @@ def _run_into_folder(cell: RunSpec, folder: Path) -> CompletedRun:
 
 
 def simulate_report(folder: Path, out: Path | None) -> int:
-    """Write the page of a run again from what it left in its folder."""
+    """Writes the page of a run again, from the files in its folder."""
     from simulator.reports.run_folder import REPORT_FILE, read_report, write_report_page
 
     path = out if out is not None else folder / REPORT_FILE
@@ -81,7 +83,7 @@ def simulate_report(folder: Path, out: Path | None) -> int:
 def simulate_compare(
     template: RunSpec, policies: Sequence[str], seeds: str, workers: ParallelWorkers, output: str
 ) -> int:
-    """Every policy with every seed; 0 if every run ended and every law held, else 1."""
+    """Runs every policy with every seed; returns 0 if every run ended and no conservation law broke, else 1."""
     from simulator.reports.policy_comparison import compare_policies, comparison_json, comparison_tables
 
     console = _console()
@@ -99,7 +101,7 @@ def simulate_compare(
     if output == "json":
         # With the first seed; the others are in `seeds`.
         decided = {policy: describe_run(replace(template, policy=policy, seed=numbers[0])) for policy in policies}
-        _print_json(console, _indented_json({**comparison_json(comparison), "runs": decided}))
+        stream_json({**comparison_json(comparison), "runs": decided}, sys.stdout)
     else:
         for table in comparison_tables(comparison):
             console.print(table)
@@ -113,7 +115,7 @@ def simulate_compare(
 def simulate_sweep(
     spec: Path | None, options: dict[str, Any], folder: Path, workers: ParallelWorkers, output: str
 ) -> int:
-    """The grid of a file, of options, or of a file with options in place of its own; 0, or 1 as above."""
+    """Runs the grid of a file and of options, which override the file; returns 0 or 1 as `simulate_compare` does."""
     from simulator.reports.sweep import SWEEP_TABLE, SweepGrid, run_sweep, sweep_json, sweep_table, violations_in
 
     console = _console()
@@ -128,7 +130,7 @@ def simulate_sweep(
         raise
     broken = violations_in(swept.rows)
     if output == "json":
-        _print_json(console, _indented_json(sweep_json(swept)))
+        stream_json(sweep_json(swept), sys.stdout)
     else:
         for path in swept.rejected:
             console.print(f"not believed, and run again: {path}", style="yellow", markup=False)
@@ -139,7 +141,7 @@ def simulate_sweep(
 
 
 def simulate_worlds(output: str) -> int:
-    """Every world, what it is, and the policies that run there."""
+    """Prints every world with a description and the policies that run there."""
     console = _console()
     own = "exact and event-driven: costs, noise, faults and markets as --conditions say"
     worlds = [(WALRAS, own, ["every policy of Walras"])]
@@ -149,7 +151,7 @@ def simulate_worlds(output: str) -> int:
     ]
     if output == "json":
         body = [{"world": name, "what": about, "policies": policies} for name, about, policies in worlds]
-        _print_json(console, _indented_json({"worlds": body, "plan_policies": list(plan_policy_names())}))
+        stream_json({"worlds": body, "plan_policies": list(plan_policy_names())}, sys.stdout)
         return 0
     for name, about, policies in worlds:
         console.print(f"{name}: {about}", highlight=False)
@@ -161,7 +163,7 @@ def simulate_worlds(output: str) -> int:
 def simulate_replay(
     recording: "Recording", *, policy: str | None, from_s: float, seeds: str, export: Path | None, output: str
 ) -> int:
-    """Simulate a recorded run again, maybe under another policy; 0 if every law held, else 1."""
+    """Simulates a recorded run again, maybe under another policy; returns 0 if no conservation law broke, else 1."""
     from simulator.reports.recording import write_recording
     from simulator.reports.resimulation import replay_json, replay_recording, replay_table, with_policy_from
 
@@ -174,7 +176,7 @@ def simulate_replay(
     replayed = replay_recording(run, parse_seeds(seeds))
     broken = [violation for result in replayed.results for violation in result.violations]
     if output == "json":
-        _print_json(console, _indented_json(replay_json(replayed, recording)))
+        stream_json(replay_json(replayed, recording), sys.stdout)
     else:
         console.print(replay_table(replayed))
         if policy is None and isfinite(replayed.median_error):
@@ -198,14 +200,6 @@ def _exit_code(outcomes: Sequence[str], broken: Sequence[str]) -> int:
 def _print_violations(console: Console, broken: Sequence[str]) -> None:
     for violation in broken:
         console.print(f"conservation violated: {violation}", style="red", markup=False)
-
-
-def _print_json(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _indented_json(data: Any) -> str:
-    return json.dumps(data, indent=2)
 
 
 @contextmanager

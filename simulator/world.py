@@ -148,7 +148,7 @@ class SimulatedWorld:
         self._preparing.pop(command.job_id, None)
         if command.state is not JobState.SUCCEEDED:
             self._failed.add(command.job_id)
-        assert job.run is None, f"job {command.job_id} ended while it runs"
+        assert job.attempt is None, f"job {command.job_id} ended while it runs"
         for listener in self.on_end:
             listener(now, job, command.state)
         self._stop_if_done()
@@ -193,32 +193,32 @@ class SimulatedWorld:
             refusal = StartRefused(now, command.job_id, command.attempt, first.node_id, "simulated refusal")
             self._engine.schedule(now, self._answer, (first, refusal))
             return
-        assert job.run is None, f"job {command.job_id} is started twice"
+        assert job.attempt is None, f"job {command.job_id} is started twice"
         assert command.resume_steps == job.saved_steps, (
             f"job {command.job_id} is to resume from {command.resume_steps}, its checkpoint has {job.saved_steps}"
         )
         job.lost_steps += job.steps - job.saved_steps
         job.steps = job.saved_steps
-        run = SimAttempt(job, command.attempt, parts, self._speed_curve_of(job, command), self._costs(job, parts))
+        attempt = SimAttempt(job, command.attempt, parts, self._speed_curve_of(job, command), self._costs(job, parts))
         if command.beside is not None:
-            self._pair(now, run, self.jobs[command.beside].run)
-        self.attempts.begin(now, run)
+            self._pair(now, attempt, self.jobs[command.beside].attempt)
+        self.attempts.begin(now, attempt)
         for listener in self.on_begin:
-            listener(now, run)
+            listener(now, attempt)
         if is_gang and (
             len(parts) < len(command.placement.parts) or any(node.link is NodeLink.DOWN for node, _ in parts)
         ):
             # Its ranks wait for one that never starts.
-            self.attempts.kill(now, run)
-            self._engine.schedule(now, self._end_broken_gang, run)
+            self.attempts.kill(now, attempt)
+            self._engine.schedule(now, self._end_broken_gang, attempt)
 
-    def _pair(self, now: float, run: SimAttempt, partner: SimAttempt | None) -> None:
+    def _pair(self, now: float, attempt: SimAttempt, partner: SimAttempt | None) -> None:
         """Co-locates both: they make steps at their shared speeds from now on."""
         assert partner is not None, "a job is co-located with one that does not run"
-        run.partner, partner.partner = partner, run
-        node, devices = run.parts[0]
+        attempt.partner, partner.partner = partner, attempt
+        node, devices = attempt.parts[0]
         accelerator = self.machines.pools[node.pool_id].pool.shape.accelerator
-        for one, other in ((run, partner), (partner, run)):
+        for one, other in ((attempt, partner), (partner, attempt)):
             kind, beside = one.job.plan.request.kind, other.job.plan.request.kind
             self.attempts.set_rate(now, one, self._truth.beside(kind, beside, accelerator, len(devices)))
 
@@ -277,9 +277,9 @@ class SimulatedWorld:
 
     def _revoke(self, now: float, command: Revoke) -> None:
         job = self.jobs.get(command.job_id)
-        run = job.run if job is not None else None
-        if run is not None and run.attempt == command.attempt and self._reaches(run.parts, command):
-            self.attempts.stop(now, run, command.grace_s)
+        attempt = job.attempt if job is not None else None
+        if attempt is not None and attempt.number == command.attempt and self._reaches(attempt.parts, command):
+            self.attempts.stop(now, attempt, command.grace_s)
         elif (prepared := self._preparing.get(command.job_id)) is not None and prepared.attempt == command.attempt:
             self._release_prepared(now, prepared)
 
@@ -310,48 +310,48 @@ class SimulatedWorld:
 
     # -- faults of machines (called by `simulator.faults`)
 
-    def runs_on(self, node: SimNode) -> list[SimAttempt]:
+    def attempts_on(self, node: SimNode) -> list[SimAttempt]:
         """Attempts with a process on the machine."""
-        runs = (self.jobs[job_id].run for job_id in node.runs if job_id in self.jobs)
-        return [run for run in runs if run is not None]
+        attempts = (self.jobs[job_id].attempt for job_id in node.job_ids if job_id in self.jobs)
+        return [attempt for attempt in attempts if attempt is not None]
 
     def die(self, at: float, node: SimNode) -> None:
         """Ends every process on the machine, and the gangs it was part of; the scheduler does not know yet."""
         node.link = NodeLink.DOWN
-        for run in self.runs_on(node):
-            self.attempts.kill(at, run)
+        for attempt in self.attempts_on(node):
+            self.attempts.kill(at, attempt)
 
     def slow(self, at: float, node: SimNode, pace: float) -> None:
         """Sets the factor on the machine's speed; every gang that has a rank there slows down with it."""
         node.pace = pace
-        for run in self.runs_on(node):
-            if run.phase is not SimAttemptPhase.DEAD:
-                self.attempts.set_rate(at, run, run.full_rate)
+        for attempt in self.attempts_on(node):
+            if attempt.phase is not SimAttemptPhase.DEAD:
+                self.attempts.set_rate(at, attempt, attempt.full_rate)
 
-    def slow_attempt(self, at: float, run: SimAttempt, pace: float) -> None:
+    def slow_attempt(self, at: float, attempt: SimAttempt, pace: float) -> None:
         """Sets the factor on the attempt's own speed."""
-        run.attempt_pace = pace
-        if run.phase is not SimAttemptPhase.DEAD:
-            self.attempts.set_rate(at, run, run.full_rate)
+        attempt.attempt_pace = pace
+        if attempt.phase is not SimAttemptPhase.DEAD:
+            self.attempts.set_rate(at, attempt, attempt.full_rate)
 
     def cut_off(self, node: SimNode) -> None:
         """Cuts the machine off; its processes continue."""
         node.link = NodeLink.CUT_OFF
-        for run in self.runs_on(node):
-            run.unreachable += 1
+        for attempt in self.attempts_on(node):
+            attempt.unreachable += 1
 
     def reconnect(self, at: float, node: SimNode) -> Iterable[Event]:
         """Returns the events that the machine could not deliver while it was cut off."""
         node.link = NodeLink.UP
         events: list[Event] = []
-        for run in self.runs_on(node):
-            run.unreachable -= 1
-            if not run.unreachable:
-                events.extend(run.undelivered)
-                if any(isinstance(event, AttemptEnded) for event in run.undelivered):
-                    self.attempts.release(run)
-                run.undelivered = []
-            events.extend(self._end_broken_gang(at, run))
+        for attempt in self.attempts_on(node):
+            attempt.unreachable -= 1
+            if not attempt.unreachable:
+                events.extend(attempt.undelivered)
+                if any(isinstance(event, AttemptEnded) for event in attempt.undelivered):
+                    self.attempts.release(attempt)
+                attempt.undelivered = []
+            events.extend(self._end_broken_gang(at, attempt))
         for event in events:
             event.at = at
         return events
@@ -369,23 +369,23 @@ class SimulatedWorld:
                 self._engine.on_command[type(command)](at, command)
 
     def _node_gone(self, at: float, node: SimNode) -> None:
-        for run in self.runs_on(node):
-            self.attempts.kill(at, run)
-            if any(part.link is not NodeLink.GONE for part, _ in run.parts):
+        for attempt in self.attempts_on(node):
+            self.attempts.kill(at, attempt)
+            if any(part.link is not NodeLink.GONE for part, _ in attempt.parts):
                 # The other machines report the end of the gang after the scheduler knows of the loss.
-                self._engine.schedule(at, self._end_broken_gang, run)
+                self._engine.schedule(at, self._end_broken_gang, attempt)
             else:
-                self.attempts.release(run)
+                self.attempts.release(attempt)
 
-    def _end_broken_gang(self, at: float, run: SimAttempt) -> Iterable[Event]:
+    def _end_broken_gang(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
         """Ends a gang that lost a machine, once all its other machines can report."""
-        if run.job.run is not run or run.phase is not SimAttemptPhase.DEAD:
+        if attempt.job.attempt is not attempt or attempt.phase is not SimAttemptPhase.DEAD:
             return ()
-        if any(node.link in (NodeLink.DOWN, NodeLink.CUT_OFF) for node, _ in run.parts):
+        if any(node.link in (NodeLink.DOWN, NodeLink.CUT_OFF) for node, _ in attempt.parts):
             return ()
-        self.attempts.release(run)
-        job_id, steps = run.job.plan.request.job_id, run.job.steps
-        return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, signal=SIGTERM, steps=steps),)
+        self.attempts.release(attempt)
+        job_id, steps = attempt.job_id, attempt.job.steps
+        return (AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, signal=SIGTERM, steps=steps),)
 
 
 def _scaled_segment(stretch: SpeedSegment, noise: float) -> SpeedSegment:

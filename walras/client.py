@@ -122,9 +122,9 @@ async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) 
             place.offset += len(piece)
             yield piece
         # The server's count holds where it left bytes out (a log over its limit).
-        told = response.headers.get(NEXT_OFFSET_HEADER, "")
-        if not follow and told.isascii() and told.isdigit():
-            place.offset = max(place.offset, int(told))
+        stated = response.headers.get(NEXT_OFFSET_HEADER, "")
+        if not follow and stated.isascii() and stated.isdigit():
+            place.offset = max(place.offset, int(stated))
 
 
 async def _has_ended(transport: Transport, job_id: int, attempt: int) -> bool:
@@ -315,8 +315,8 @@ class Client:
 
     async def money(self, by: str = "project", *, month: str = "", project: str = "") -> MoneyReport:
         """What was spent until now, summed by project, user, job, pool or month."""
-        asked = {"by": by, "month": month, "project": project}
-        query = {name: value for name, value in asked.items() if value}
+        filters = {"by": by, "month": month, "project": project}
+        query = {name: value for name, value in filters.items() if value}
         return await self._body(MoneyReport, ApiCall("GET", f"{_API}/money", query=query))
 
     async def state_facts(self, kind: str, facts: Mapping[str, Any], batch: float | None = None) -> FactsView:

@@ -86,14 +86,14 @@ _REPORTED = {
 }
 
 
-def believed_facts(told: Mapping[str, float], ranks: int, batch: float | None) -> BelievedFacts:
+def believed_facts(counted: Mapping[str, float], ranks: int, batch: float | None) -> BelievedFacts:
     """Facts from what rank 0 counted in a step; `batch`: samples of a step over the gang, if the job states it.
 
     Nothing of it is trusted: a value that is no number above 0 (bytes: or 0), or absurd, is left out and told.
     """
     kept, ignored = dict[str, float](), list[str]()
     for name, most in _REPORTED.items():
-        value = told.get(name)
+        value = counted.get(name)
         if value is None:
             continue
         least = 0.0 if name.endswith("bytes") else 1e-9
@@ -113,7 +113,7 @@ def believed_facts(told: Mapping[str, float], ranks: int, batch: float | None) -
         gradient_bytes=kept.get("gradient_bytes"),
         layers=int(kept["layers"]) if "layers" in kept else None,
         resident_bytes=kept.get("resident_bytes"),
-        precision=precision_of(told.get("bits", 0.0), told.get("exponent_bits", 0.0)),
+        precision=precision_of(counted.get("bits", 0.0), counted.get("exponent_bits", 0.0)),
         batch=batch,
         batch_per_accelerator=None if batch is not None else samples,
     )

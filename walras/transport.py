@@ -144,8 +144,8 @@ class Transport:
         )
 
     def unreachable(self, cause: BaseException) -> ServerUnreachable:
-        told = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        return ServerUnreachable(f"no Walras server answers at {self.url} ({told})")
+        reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        return ServerUnreachable(f"no Walras server answers at {self.url} ({reason})")
 
 
 def checked_url(url: str) -> str:

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-#: A machine without accelerators runs as many single-rank jobs as it has places; one, unless told otherwise.
+#: Name of a machine without accelerators. It has one place for a rank unless the options say more.
 CPU = "cpu"
 
 
 @dataclass(frozen=True)
 class Accelerators:
-    """The accelerators that may be used here. A device number is a position in `cuda_names`, where there are any."""
+    """The accelerators that jobs may use here. A device number is a position in `cuda_names`, if that is not empty."""
 
     #: Canonical name, such as `a100-40gb`.
     name: str
     count: int
-    #: What CUDA_VISIBLE_DEVICES calls each of them (UUIDs: they mean the same to NVML and to CUDA).
+    #: Their names in CUDA_VISIBLE_DEVICES (UUIDs, which NVML and CUDA share).
     cuda_names: tuple[str, ...] = ()
 
     def visible_devices(self, devices: list[int]) -> str:
@@ -73,7 +73,7 @@ def canonical_gpu_name(product: str, memory_bytes: int) -> str:
 
 
 def _nvml_devices() -> list[tuple[str, str, int]]:
-    """(UUID, product, memory) of every GPU, in NVML's order; none where there is no NVML."""
+    """Returns (UUID, product, memory bytes) of every GPU, in NVML's order; empty without NVML."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -101,14 +101,14 @@ def _text(value: str | bytes) -> str:
 
 
 def bind_rendezvous_port() -> socket.socket:
-    """A port that nobody else here gets while the socket is open."""
+    """Returns a bound socket: its port is reserved while the socket is open."""
     holder = socket.socket()
     holder.bind(("", 0))
     return holder
 
 
 def own_address(server_url: str) -> str:
-    """The address of ours from which the server is reached; loopback where that cannot be found out."""
+    """Returns the local address that reaches the server; loopback if the route is unknown."""
     parts = urlsplit(server_url)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -128,7 +128,7 @@ class DeviceHold:
     devices: list[int]
     #: Set between prepare and start on node rank 0.
     port: socket.socket | None = None
-    #: Steady-clock instant at which a hold that was never started is given up; None once started.
+    #: Steady-clock instant at which a hold expires if no start has used it; None once started.
     expires_at: float | None = None
 
 
@@ -138,7 +138,7 @@ class DeviceHolds:
     _holds: dict[AttemptKey, DeviceHold] = field(default_factory=dict)
 
     def conflict(self, key: AttemptKey, devices: list[int]) -> str:
-        """Why these devices cannot be held by this attempt; empty if they can."""
+        """Returns why this attempt cannot hold these devices; empty if it can."""
         unknown = [device for device in devices if not 0 <= device < self.device_count]
         if unknown or not devices or len(set(devices)) != len(devices):
             return f"no such devices here: {devices} of {self.device_count}"

@@ -1,4 +1,4 @@
-"""Processes as the kernel sees them: who lives, who descends from whom, who carries an attempt's cookie.
+"""Processes as the kernel sees them: which are alive, which descend from which, which carry an attempt's cookie.
 
 Standard library and Linux only: used by the supervisor as well as the agent.
 """
@@ -21,7 +21,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class ProcessName:
-    """A process, told apart from a later one with the same number by when it started."""
+    """A process, identified by its number and its start time, because numbers are reused."""
 
     pid: int
     #: Clock ticks after boot.
@@ -57,7 +57,7 @@ def name_process(pid: int) -> ProcessName | None:
 
 
 def parent_of(pid: int) -> int:
-    """0 where there is no such process."""
+    """Returns the number of the parent; 0 if there is no such process."""
     stat = _stat(pid)
     return 0 if stat is None else stat.parent
 
@@ -138,7 +138,7 @@ def kill_all_below_me(timeout_s: float) -> bool:
 
 
 def reap_all() -> bool:
-    """Reap what has ended; true when there is no child left."""
+    """Reap the children that have ended. Returns True if no child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
@@ -168,7 +168,7 @@ def _stat(pid: int) -> _Stat | None:
 
 
 def free_port() -> int:
-    """One that nobody on this machine listened at a moment ago."""
+    """Returns a port on which no process of this machine was listening a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

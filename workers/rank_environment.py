@@ -71,9 +71,9 @@ class RankSettings:
     client_folder: Path
     rank_socket: str
     cookie: str
-    #: For CUDA_VISIBLE_DEVICES; empty where the devices are no real GPUs.
+    #: Value of CUDA_VISIBLE_DEVICES; empty if the devices are not real GPUs.
     visible_devices: str
-    #: Gang steps/s, where the accelerator is emulated and the pace is known.
+    #: Steps per second of the gang on an emulated accelerator; None: not emulated, or unknown.
     pace: float | None
     threads: int
 

@@ -16,7 +16,7 @@ READ_BYTES = 64 * 1024
 
 
 class RankOutput:
-    """Copies one pipe into one file. Keeps the beginning and, where the middle had to go, the last 64 KiB."""
+    """Copies one pipe into one file of bounded size: its beginning and, beyond the limit, the last 64 KiB."""
 
     def __init__(self, pipe: int, path: Path, cap_bytes: int) -> None:
         os.set_blocking(pipe, False)
@@ -27,7 +27,7 @@ class RankOutput:
         self._left_out = 0
 
     def copy(self) -> bool:
-        """Take in one read's worth; false at the end of the pipe."""
+        """Copy one chunk. Returns False at the end of the pipe."""
         try:
             chunk = os.read(self.pipe, READ_BYTES)
         except BlockingIOError:
@@ -38,7 +38,7 @@ class RankOutput:
         return bool(chunk)
 
     def drain(self) -> None:
-        """Take in what is in the pipe now. A pipe holds 1 MiB at most, and nobody who writes is left."""
+        """Copy what is in the pipe now: at most 1 MiB, because no writer is left."""
         for _ in range(64):
             try:
                 chunk = os.read(self.pipe, READ_BYTES)
@@ -73,7 +73,7 @@ class RankOutput:
             return 0
 
 
-#: What a shell answers when a program is not there, or is not one.
+#: Exit codes of a shell for a program that is missing, or cannot be executed.
 EXIT_NOT_FOUND = 127
 EXIT_NOT_RUNNABLE = 126
 
@@ -116,7 +116,7 @@ class Ranks:
         return next((rank for rank in self.ended if rank.exit_code != 0), None)
 
     def reap(self) -> bool:
-        """Record what has ended. False once there is no descendant left, which proves that nothing is."""
+        """Record the ranks that have ended. Returns False once no descendant is left, so nothing runs."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)

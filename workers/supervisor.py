@@ -39,7 +39,7 @@ from workers.supervisor_protocol import (
 
 #: After one rank failed, the others get this long between SIGTERM and SIGKILL.
 FAILURE_GRACE_S = 5.0
-#: What ranks leave behind when they have all ended gets this long.
+#: After all ranks have ended, processes that they left behind get this long.
 LEFTOVER_GRACE_S = 2.0
 #: An in-job client that was asked to checkpoint gets this part of the grace before SIGTERM.
 CHECKPOINT_PART = 0.75
@@ -57,7 +57,7 @@ class Ending:
     reason: str
     term_at: float
     kill_at: float
-    #: What to report if the ranks do not end well by themselves.
+    #: The cause to report, unless the ranks end well by themselves.
     cause: str = "exited"
     was_termed: bool = False
 
@@ -77,7 +77,7 @@ class Supervisor:
         self._progress: SocketMessage | None = None
         self._start_s: float | None = None
         self._launched_at = processes.boottime()
-        self._was_told_to_end = False
+        self._end_requested = False
         self._wake_on_signals()
         self._ranks = Ranks(folder, plan)
         for rank in self._ranks.all:
@@ -85,7 +85,7 @@ class Supervisor:
         self._record({"type": "started", "pids": [rank.pid for rank in self._ranks.all]})
 
     def run(self) -> None:
-        """Until every descendant is gone and the end is on record."""
+        """Run until every descendant is gone and the end is in the journal."""
         is_anyone_left = True
         while is_anyone_left or not self._ranks.have_all_ended:
             for key, _ in self._selector.select(self._sleep_s()):
@@ -97,7 +97,7 @@ class Supervisor:
             is_anyone_left = self._ranks.reap()
             self._check_ranks(now)
             self._act_on_ending(now)
-            self._channels.tidy()
+            self._channels.drop_closed()
         self._finish()
 
     # ------------------------------------------------------------------------------------------- ending the ranks
@@ -113,7 +113,7 @@ class Supervisor:
             self._end(now, self._lease_until - now, "lease is running out", "lease_expired")
 
     def _check_ranks(self, now: float) -> None:
-        """First failure: the others go too. All ended: so does what they left behind."""
+        """End the other ranks after the first failure, and leftover processes after the end of all ranks."""
         failure = self._ranks.first_failure
         if self._ranks.have_all_ended:
             grace_s = LEFTOVER_GRACE_S
@@ -134,7 +134,7 @@ class Supervisor:
 
     def _end(self, now: float, grace_s: float, reason: str, cause: str = "exited") -> None:
         """Ask the in-job client to checkpoint; plain scripts get SIGTERM at once. Never loosens an earlier end."""
-        has_client = any(connection.is_attentive for connection in self._channels.of(PeerRole.RANK))
+        has_client = any(connection.handles_stop for connection in self._channels.of(PeerRole.RANK))
         term_at = now + grace_s * CHECKPOINT_PART if has_client else now
         kill_at = min(now + grace_s, self._lease_until)
         if self._ending is not None:
@@ -144,11 +144,11 @@ class Supervisor:
             self._ending = Ending(reason, term_at, kill_at, cause)
             self._record({"type": "stopping", "reason": reason, "grace_s": grace_s})
         if grace_s > 0:
-            self._channels.tell(PeerRole.RANK, {"type": "stop", "grace_s": grace_s, "reason": reason})
+            self._channels.broadcast(PeerRole.RANK, {"type": "stop", "grace_s": grace_s, "reason": reason})
 
     def _act_on_ending(self, now: float) -> None:
-        if self._was_told_to_end:
-            self._was_told_to_end = False
+        if self._end_requested:
+            self._end_requested = False
             self._end(now, self._grace_s, "supervisor was told to end", "supervisor_lost")
         ending = self._ending
         if ending is None:
@@ -186,36 +186,36 @@ class Supervisor:
             for message in inbox:
                 try:
                     if connection.role is PeerRole.RANK:
-                        self._hear_rank(connection, message, now)
+                        self._handle_rank_message(connection, message, now)
                     else:
-                        self._hear_agent(connection, message, now)
+                        self._handle_agent_message(connection, message, now)
                 except (KeyError, TypeError, ValueError):
                     connection.is_open = False  # not our protocol
 
-    def _hear_rank(self, connection: Connection, message: SocketMessage, now: float) -> None:
+    def _handle_rank_message(self, connection: Connection, message: SocketMessage, now: float) -> None:
         match message["type"]:
             case "hello":
-                connection.is_attentive = True
+                connection.handles_stop = True
                 connection.send({"type": "lease", "until": self._lease_until})
                 if self._ending is not None and now < self._ending.kill_at:
                     left_s = self._ending.kill_at - now
                     connection.send({"type": "stop", "grace_s": left_s, "reason": self._ending.reason})
             case "progress":
-                self._take_progress(message, now)
+                self._handle_progress(message, now)
             case "commit":
-                self._take_commit(message)
+                self._handle_commit(message)
             case "finished":
-                connection.is_attentive = False
+                connection.handles_stop = False
             case "note":
                 self._record({"type": "note", "text": str(message["text"])[:2000]})
 
-    def _take_progress(self, message: SocketMessage, now: float) -> None:
+    def _handle_progress(self, message: SocketMessage, now: float) -> None:
         if self._start_s is None:
             self._start_s = now - self._launched_at
         self._progress = message | {"start_s": self._start_s}
-        self._channels.tell(PeerRole.AGENT, self._progress)
+        self._channels.broadcast(PeerRole.AGENT, self._progress)
 
-    def _take_commit(self, message: SocketMessage) -> None:
+    def _handle_commit(self, message: SocketMessage) -> None:
         own = os.path.join(self._plan.checkpoint_dir, f"attempt-{self._plan.attempt:04d}", "")
         path = os.path.normpath(str(message["path"]))
         manifest = {"step": float(message["step"]), "path": path, "digest": str(message["digest"])}
@@ -226,7 +226,7 @@ class Supervisor:
         else:
             self._record({"type": "committed", "manifest": manifest, "took_s": float(message["took_s"])})
 
-    def _hear_agent(self, connection: Connection, message: SocketMessage, now: float) -> None:
+    def _handle_agent_message(self, connection: Connection, message: SocketMessage, now: float) -> None:
         match message["type"]:
             case "status":
                 ending = None if self._ending is None else self._ending.reason
@@ -238,22 +238,22 @@ class Supervisor:
                 if not self._has_expired:
                     self._lease_until = max(self._lease_until, float(message["until"]))
                     self._grace_s = min(self._plan.grace_s, float(message["lease_s"]) * MAX_GRACE_PART)
-                    self._channels.tell(PeerRole.RANK, {"type": "lease", "until": self._lease_until})
+                    self._channels.broadcast(PeerRole.RANK, {"type": "lease", "until": self._lease_until})
             case "stop":
                 self._end(now, float(message["grace_s"]), str(message["reason"]))
             case "save":
-                self._channels.tell(PeerRole.RANK, {"type": "save"})
+                self._channels.broadcast(PeerRole.RANK, {"type": "save"})
             case "recorded":
-                self._channels.tell(PeerRole.RANK, {"type": "recorded", "digest": str(message["digest"])})
+                self._channels.broadcast(PeerRole.RANK, {"type": "recorded", "digest": str(message["digest"])})
 
     # ------------------------------------------------------------------------------------------- keeping the record
 
     def _record(self, event: SocketMessage) -> None:
         self._journal.append(event | {"at": processes.boottime()})
-        self._channels.tell(PeerRole.AGENT, {"type": "event"})
+        self._channels.broadcast(PeerRole.AGENT, {"type": "event"})
 
     def _finish(self) -> None:
-        self._channels.poll_all()
+        self._channels.receive_all()
         self._read_messages(processes.boottime())
         for rank in self._ranks.all:
             rank.output.drain()
@@ -271,7 +271,7 @@ class Supervisor:
                 "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
             }
         )
-        self._channels.tidy()
+        self._channels.drop_closed()
         self._channels.close()
         self._journal.close()
 
@@ -289,11 +289,11 @@ class Supervisor:
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._be_told_to_end)
+            signal.signal(number, self._request_end)
         self._selector.register(self._wake_pipe, selectors.EVENT_READ, None)
 
-    def _be_told_to_end(self, *_: object) -> None:
-        self._was_told_to_end = True
+    def _request_end(self, *_: object) -> None:
+        self._end_requested = True
 
 
 def supervise(folder: Path, ready: int) -> None:
@@ -319,7 +319,7 @@ def guard(supervisor_pid: int) -> None:
 
 
 def start_supervisor(arguments: list[str]) -> int:
-    """Start guardian and supervisor and return as soon as the ranks are started: 0, or 1 if they could not be."""
+    """Start guardian and supervisor. Returns 0 as soon as the ranks are started, 1 if they could not be."""
     (folder_name,) = arguments
     folder = Path(folder_name)
     started, ready = os.pipe2(os.O_CLOEXEC)
@@ -339,7 +339,7 @@ def start_supervisor(arguments: list[str]) -> int:
 
 
 def _detach(folder: Path) -> None:
-    """A session of its own; output to a file, because nobody may be left to read it."""
+    """Start a session of its own, with output to a file, because the starter may be gone."""
     os.setsid()
     log = os.open(folder / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -75,7 +75,7 @@ class AttemptPlan:
     job_id: int
     attempt: int
     argv: list[str]
-    #: The whole environment of every rank, but for what differs between ranks.
+    #: The environment of every rank, without the variables that differ between ranks.
     env: dict[str, str]
     workdir: str
     devices: list[int]
@@ -121,7 +121,7 @@ SocketMessage = dict[str, Any]
 
 
 class PeerRole(Enum):
-    """Which socket a connection came in by decides what it may say."""
+    """The peer of a connection, by the socket it connected to; it decides which messages are accepted."""
 
     RANK = "rank"
     AGENT = "agent"
@@ -136,7 +136,7 @@ class Connection:
     inbox: list[SocketMessage] = field(default_factory=list)
     is_open: bool = True
     #: A rank that has a loop going, which will act upon a request to stop.
-    is_attentive: bool = False
+    handles_stop: bool = False
 
     def send(self, message: SocketMessage) -> None:
         """Queue and try at once; a peer that does not read is dropped."""
@@ -155,7 +155,7 @@ class Connection:
             self.is_open = False
 
     def receive(self) -> None:
-        """Read what is there into `inbox`. A line that is no JSON object, or too long, ends the connection."""
+        """Read available messages into `inbox`. Closes the connection if a line is too long or not a JSON object."""
         try:
             chunk = self.socket.recv(65536)
         except (BlockingIOError, InterruptedError):
@@ -188,7 +188,7 @@ class Channels:
         self.connections: list[Connection] = []
 
     def handle(self, ready: object) -> bool:
-        """Take in what a ready socket has; true where the selector's key was one of ours."""
+        """Read a ready socket. Returns True if `ready` was a listener or a connection of ours."""
         if isinstance(ready, Connection):
             ready.receive()
             return True
@@ -197,8 +197,8 @@ class Channels:
             return True
         return False
 
-    def poll_all(self) -> None:
-        """Take in what every connection still has, before the end."""
+    def receive_all(self) -> None:
+        """Read everything that the connections still have, before the end."""
         for connection in self.connections:
             before = -1
             while connection.is_open and len(connection.inbox) != before:
@@ -208,12 +208,12 @@ class Channels:
     def of(self, role: PeerRole) -> list[Connection]:
         return [connection for connection in self.connections if connection.role is role and connection.is_open]
 
-    def tell(self, role: PeerRole, message: SocketMessage) -> None:
+    def broadcast(self, role: PeerRole, message: SocketMessage) -> None:
         for connection in self.of(role):
             connection.send(message)
 
-    def tidy(self) -> None:
-        """Flush what waits and forget what is closed."""
+    def drop_closed(self) -> None:
+        """Send waiting bytes, and remove closed connections."""
         for connection in self.connections:
             connection.flush()
             if not connection.is_open:

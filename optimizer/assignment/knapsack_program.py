@@ -11,6 +11,7 @@ import highspy
 import numpy as np
 
 from optimizer.assignment.column_assignment import AssignmentProblem
+from optimizer.lp.highs import ColumnMatrix, highs_model, highs_solver, set_options
 from optimizer.problem import FloatArray, IntArray
 
 #: Branch and bound ends after so many nodes, with the gap that is then left.
@@ -28,7 +29,7 @@ class KnapsackRelaxation:
 
 def solve_relaxation(program: AssignmentProblem) -> KnapsackRelaxation | None:
     """The fluid optimum; None where no solver answered."""
-    highs = _highs()
+    highs = highs_solver()
     highs.passModel(_model(program))
     highs.run()
     solution = highs.getSolution()
@@ -40,10 +41,9 @@ def solve_relaxation(program: AssignmentProblem) -> KnapsackRelaxation | None:
 
 def solve_integer(program: AssignmentProblem, tolerance: float) -> tuple[IntArray | None, float]:
     """(columns chosen, a bound on the best choice): the best whole choice within the tolerance, None without one."""
-    highs, model = _highs(), _model(program)
+    highs, model = highs_solver(), _model(program)
     model.integrality_ = [highspy.HighsVarType.kInteger] * len(program.job)
-    highs.setOptionValue("mip_rel_gap", tolerance)
-    highs.setOptionValue("mip_max_nodes", _NODES)
+    set_options(highs, mip_rel_gap=tolerance, mip_max_nodes=_NODES)
     highs.passModel(model)
     highs.run()
     info, solution = highs.getInfo(), highs.getSolution()
@@ -63,21 +63,10 @@ def _model(program: AssignmentProblem) -> highspy.HighsLp:
     jobs, columns = program.jobs, len(program.job)
     column = np.concatenate([np.arange(columns), program.use_column])
     order = np.argsort(column, kind="stable")
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns, jobs + len(program.capacity)
-    lp.col_cost_ = -program.value / _scale(program)
-    lp.col_lower_, lp.col_upper_ = np.zeros(columns), np.ones(columns)
-    lp.row_lower_ = np.full(lp.num_row_, -highspy.kHighsInf)
-    lp.row_upper_ = np.concatenate([np.ones(jobs), program.capacity])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = np.searchsorted(column[order], np.arange(columns + 1)).astype(np.int32)
-    lp.a_matrix_.index_ = np.concatenate([program.job, jobs + program.use_pool])[order].astype(np.int32)
-    lp.a_matrix_.value_ = np.concatenate([np.ones(columns), program.use_count])[order]
-    return lp
-
-
-def _highs() -> highspy.Highs:
-    highs = highspy.Highs()
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    return highs
+    matrix = ColumnMatrix(
+        np.searchsorted(column[order], np.arange(columns + 1)),
+        np.concatenate([program.job, jobs + program.use_pool])[order],
+        np.concatenate([np.ones(columns), program.use_count])[order],
+    )
+    right = np.concatenate([np.ones(jobs), program.capacity])
+    return highs_model(-program.value / _scale(program), matrix, right, upper=np.ones(columns))

@@ -80,9 +80,9 @@ def _known_ways(problem: Problem, prices: FloatArray) -> CostHulls:
     usable = usable_columns(problem.columns, problem.pools.capacity)
     classes = aggregate_problem(problem, usable, [problem.columns.steps_per_s], [problem.jobs.gang])
     n, member = len(problem.jobs), classes.classes.member
-    if not classes.market.classes:
+    if not classes.problem.classes:
         return CostHulls(np.zeros((n, 2)), np.zeros((n, 2)))
-    hulls = cost_hulls(classes.market, classes.per_column(problem.columns.steps_per_s), prices)
+    hulls = cost_hulls(classes.problem, classes.per_column(problem.columns.steps_per_s), prices)
     placed = (member >= 0)[:, None]
     return CostHulls(np.where(placed, hulls.worth[member], 0.0), np.where(placed, hulls.cost[member], 0.0))
 

@@ -85,8 +85,8 @@ class _FractionalOptimum:
         limits = np.concatenate((np.zeros(pools), self.proof.prices[pools:]))
         net = np.where(facts.usable, gain - facts.cost(limits), 0.0)
         classes = aggregate_problem(facts.problem, facts.usable, [net], [np.zeros(facts.jobs)])
-        market = replace(classes.market, capacity=facts.capacity)
-        return best_integral_packing(market, classes.per_column(net)) + float(limits @ facts.row_capacity)
+        class_problem = replace(classes.problem, capacity=facts.capacity)
+        return best_integral_packing(class_problem, classes.per_column(net)) + float(limits @ facts.row_capacity)
 
 
 def _objective_bound(form: CheckedObjective, fluid: _FractionalOptimum) -> float:
@@ -148,7 +148,7 @@ def _log_bound(form: CheckedLog, fluid: _FractionalOptimum) -> float:
     return float(form.weight[counted] @ np.log(utility[counted])) + total * float(np.log(most / total))
 
 
-def best_integral_packing(market: ClassProblem, gain: FloatArray) -> float:
+def best_integral_packing(class_problem: ClassProblem, gain: FloatArray) -> float:
     """The largest sum of gains of one packing, or what is proved about it: gain of one member in each column (C,)."""
     useful = np.flatnonzero(gain > 0)
     if not len(useful):
@@ -156,18 +156,20 @@ def best_integral_packing(market: ClassProblem, gain: FloatArray) -> float:
     from scipy import sparse  # only where a program is to be solved
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    owner = market.owner()
-    time = sparse.csr_array((np.ones(market.columns), (owner, np.arange(market.columns))))
-    uses = np.repeat(np.arange(market.columns), np.diff(market.use_first))
-    load = sparse.csr_array((market.use_count, (market.use_row, uses)), shape=(market.rows, market.columns))
+    owner = class_problem.owner()
+    time = sparse.csr_array((np.ones(class_problem.columns), (owner, np.arange(class_problem.columns))))
+    uses = np.repeat(np.arange(class_problem.columns), np.diff(class_problem.use_first))
+    load = sparse.csr_array(
+        (class_problem.use_count, (class_problem.use_row, uses)), shape=(class_problem.rows, class_problem.columns)
+    )
     rows = sparse.vstack([time, load]).tocsc()[:, useful]
-    limits = np.concatenate([market.size, market.capacity])
+    limits = np.concatenate([class_problem.size, class_problem.capacity])
     scale = float(gain.max())  # the solver's tolerances are absolute
     found = milp(
         -gain[useful] / scale,
         constraints=LinearConstraint(rows, ub=limits),
         integrality=np.ones(len(useful)),
-        bounds=Bounds(0, market.size[owner[useful]]),
+        bounds=Bounds(0, class_problem.size[owner[useful]]),
         options={"node_limit": _NODES},
     )
     return float(-found.mip_dual_bound) * scale if found.mip_dual_bound is not None else float("inf")

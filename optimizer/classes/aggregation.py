@@ -46,14 +46,6 @@ class JobPartition:
     def __len__(self) -> int:
         return len(self.size)
 
-    def expand_columns(self, per_class_column: FloatArray) -> FloatArray:
-        """Give every column the value of its class column; 0 where a column was not kept (C,) -> (c,)."""
-        return _values_at(per_class_column, self.class_column)
-
-    def expand_jobs(self, per_class: FloatArray) -> FloatArray:
-        """Give every job the value of its class; 0 for jobs without one (k,) -> (n,)."""
-        return _values_at(per_class, self.member)
-
 
 def group_into_classes(
     columns: Columns, keep: BoolArray, column_keys: Sequence[FloatArray], job_keys: Sequence[FloatArray]
@@ -74,7 +66,7 @@ def group_into_classes(
     first = offsets_of_widths(width[jobs])
     said = _column_contents(columns, kept, column_keys)
     code = said.codes()
-    order = _content_order(first, said.lead, code)
+    order = _content_order(first, said.pool[said.first[:-1]], code)
     keys = np.stack([as_bits(quantise(np.asarray(key, dtype=np.float64)[jobs])) for key in job_keys])
     group, shown = _number_classes(code, first, keys)
     if len(shown) < len(jobs) and not _equals_representative(said.take(order), first, keys, shown[group]):
@@ -103,11 +95,6 @@ class _ColumnContents:
     first: IntArray
     pool: IntArray
     count: IntArray
-
-    @property
-    def lead(self) -> IntArray:
-        """First pool of each column (K,)."""
-        return self.pool[self.first[:-1]]
 
     def codes(self) -> NDArray[np.uint64]:
         """All that each column says, mixed into 64 bits (K,); overflow wraps on purpose."""
@@ -139,7 +126,7 @@ def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray
 
 
 def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) -> IntArray:
-    """The columns by job, then by first pool, then by code as far as its bits have room beside those: mostly as is."""
+    """The columns by job, then by first pool, then by code as far as 64 bits allow; usually already in order."""
     pools = int(lead.max(initial=0)) + 1
     room = max(1, 64 - ((len(first) - 1) * pools).bit_length())
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
@@ -168,7 +155,8 @@ def _equals_representative(said: _ColumnContents, first: IntArray, keys: IntArra
     return same_uses and same_keys and np.array_equal(said.first, other.first)
 
 
-def _values_at(values: FloatArray, index: IntArray) -> FloatArray:
+def values_at(index: IntArray, values: FloatArray) -> FloatArray:
+    """The values at these places, 0 where a place is -1 (m,)."""
     if not len(index) or index.min() >= 0:
         return values[index]
     taken = np.zeros(len(index))
@@ -182,23 +170,23 @@ class AggregatedProblem:
     """The market of a problem's classes, with the way there and back. n jobs, c columns; k classes, C class columns."""
 
     classes: JobPartition
-    market: ClassProblem
+    problem: ClassProblem
 
     def per_column(self, values: FloatArray) -> FloatArray:
-        """What holds of columns, told of class columns: (c,) -> (C,)."""
+        """Values of columns, taken at the class columns: (c,) -> (C,)."""
         return values[self.classes.column]
 
     def per_class(self, values: FloatArray) -> FloatArray:
-        """What holds of jobs, told of classes: (n,) -> (k,)."""
+        """Values of jobs, taken at the classes: (n,) -> (k,)."""
         return values[self.classes.representative]
 
     def to_columns(self, values: FloatArray) -> FloatArray:
         """The value of its class column for every column, 0 for those that were not kept: (C,) -> (c,)."""
-        return self.classes.expand_columns(values)
+        return values_at(self.classes.class_column, values)
 
     def to_jobs(self, values: FloatArray) -> FloatArray:
         """The value of its class for every job, 0 for jobs without kept columns: (k,) -> (n,)."""
-        return self.classes.expand_jobs(values)
+        return values_at(self.classes.member, values)
 
 
 def aggregate_problem(
@@ -217,12 +205,12 @@ def aggregate_problem(
     use_first = offsets_by_owner(columns.use_column, len(columns))
     begin, end = use_first[classes.column], use_first[classes.column + 1]
     uses, in_class = concatenated_ranges(begin, end), classes.member >= 0
-    market = ClassProblem(
-        size=sum_by(classes.member[in_class], problem.jobs.counts[in_class], len(classes)),
-        first=offsets_by_owner(classes.column_class, len(classes)),
+    class_problem = ClassProblem(
+        size=sum_by(classes.member[in_class], problem.jobs.counts[in_class], len(classes.size)),
+        first=offsets_by_owner(classes.column_class, len(classes.size)),
         use_first=offsets_of_widths(end - begin),
         use_row=columns.use_pool[uses].astype(np.int32),
         use_count=columns.use_count[uses],
         capacity=problem.pools.capacity,
     )
-    return AggregatedProblem(classes, market)
+    return AggregatedProblem(classes, class_problem)

@@ -25,7 +25,7 @@ Targets of a level:
 A class that does not rise keeps its floor at every level.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -38,7 +38,7 @@ from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassProblem:
-    """Who wants what. Uses are grouped by column, columns by class, both as offsets."""
+    """Classes, columns and rows as arrays. Uses are grouped by column, columns by class, both as offsets."""
 
     #: Members of each class (k,).
     size: FloatArray
@@ -46,31 +46,25 @@ class ClassProblem:
     first: IntArray
     #: Uses of column c are use_first[c]:use_first[c + 1], at least one (C + 1,).
     use_first: IntArray
-    #: Row of each use, and how much of it one member takes who runs the column all the time (U,).
+    #: Row of each use, and how much of it one member takes when it runs the column all the time (U,).
     use_row: NDArray[np.int32]
     use_count: FloatArray
     #: How much there is of each row, > 0 for every row that is used (r,).
     capacity: FloatArray
 
-    @property
-    def classes(self) -> int:
-        """k."""
-        return len(self.size)
+    #: k, C and r.
+    classes: int = field(init=False)
+    columns: int = field(init=False)
+    rows: int = field(init=False)
+    #: True: every column uses exactly one row, so use c belongs to column c.
+    single_use: bool = field(init=False)
 
-    @property
-    def columns(self) -> int:
-        """C."""
-        return len(self.use_first) - 1
-
-    @property
-    def rows(self) -> int:
-        """r."""
-        return len(self.capacity)
-
-    @property
-    def single_use(self) -> bool:
-        """True: every column uses exactly one row, so use c belongs to column c."""
-        return len(self.use_row) == self.columns and self.use_first[-1] == self.columns
+    def __post_init__(self) -> None:
+        columns = len(self.use_first) - 1
+        sizes = (len(self.size), columns, len(self.capacity))
+        for name, value in zip(("classes", "columns", "rows"), sizes, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "single_use", bool(len(self.use_row) == columns and self.use_first[-1] == columns))
 
     def owner(self) -> IntArray:
         """Class of each column (C,)."""
@@ -203,6 +197,26 @@ class ThemisTargets:
         return target, np.where(rising, self.pace / share**2, 0.0)
 
 
+class TierRule(Protocol):
+    """What classes are to have, tier by tier."""
+
+    @property
+    def tiers(self) -> int:
+        """How many families of targets follow each other."""
+        ...
+
+    def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> TargetFunction:
+        """Targets of a tier: at z = 0 at most `kept`, for settled classes always `kept`, never above `cap`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lexicographic:
+    """Level by level: the largest level, then what it leaves for those that can still rise, tier by tier."""
+
+    rule: TierRule
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightTierRule:
     """min(w z, cap); afterwards, among those of weight 0, min(z, cap)."""
@@ -211,11 +225,11 @@ class WeightTierRule:
 
     @property
     def tiers(self) -> int:
-        """Two where somebody has no weight."""
+        """Two if some class has no weight."""
         return 1 if self.weight.all() else 2
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> CappedTargets:
-        """Those of the tier rise, everybody else keeps what it has."""
+        """Classes of the tier rise, all others keep what they have."""
         weight = self.weight if tier == 0 else (self.weight == 0).astype(np.float64)
         return CappedTargets(np.where(settled, 0.0, weight), cap, kept)
 
@@ -228,23 +242,27 @@ _HALVINGS = 100
 _LOG_OF_ZERO = 1e-300
 
 
-def objective_value(market: ClassProblem, objective: Objective, x: FloatArray) -> float:
+def objective_value(class_problem: ClassProblem, objective: Objective, x: FloatArray) -> float:
     """The objective's value at shares of the classes' members (C,). Floors of a `MaxSum` are not looked at."""
-    owner = market.owner()
+    owner = class_problem.owner()
     if isinstance(objective, MaxSum):
-        return float((market.size[owner] * objective.value) @ x)
-    utility = sum_by(owner, objective.worth * x, market.classes)
+        return float((class_problem.size[owner] * objective.value) @ x)
+    utility = sum_by(owner, objective.worth * x, class_problem.classes)
     if isinstance(objective, MaxMin):
         return level_reached(objective.targets, utility)
     rising = objective.weight > 0
-    return float((market.size * objective.weight)[rising] @ np.log(np.maximum(utility[rising], _LOG_OF_ZERO)))
+    return float((class_problem.size * objective.weight)[rising] @ np.log(np.maximum(utility[rising], _LOG_OF_ZERO)))
 
 
 def level_reached(targets: TargetFunction, utility: FloatArray, near: float = 0.0) -> float:
     """The largest level whose targets the utilities reach (k,). It is found sooner the closer `near` is to it."""
     utility = utility * (1 + FULL)
     if isinstance(targets, CappedTargets):  # known without a search
-        return _capped_level_reached(targets, utility)
+        rising = targets.slope > 0
+        if np.any(utility[~rising] < targets.floor[~rising]):
+            return 0.0
+        short = rising & (utility < targets.cap)
+        return min(float((utility[short] / targets.slope[short]).min(initial=np.inf)), targets.highest)
     low, high = 0.0, targets.highest
     if np.all(utility >= targets.at(high)[0]):
         return high
@@ -260,16 +278,6 @@ def level_reached(targets: TargetFunction, utility: FloatArray, near: float = 0.
         else:
             high = middle
     return low
-
-
-def _capped_level_reached(targets: CappedTargets, utility: FloatArray) -> float:
-    """Everybody that is not full has its slope times the level; 0 where a floor is not held."""
-    rising = targets.slope > 0
-    if np.any(utility[~rising] < targets.floor[~rising]):
-        return 0.0
-    short = rising & (utility < targets.cap)
-    highest = targets.highest
-    return min(float((utility[short] / targets.slope[short]).min(initial=np.inf)), highest)
 
 
 def constraint_violation(problem: Problem, x: FloatArray) -> float:
@@ -288,7 +296,7 @@ def relative_gap(objective: float, bound: float) -> float:
     return abs(bound - objective) / max(1e-12, abs(bound))
 
 
-def make_feasible(market: ClassProblem, x: FloatArray) -> FloatArray:
+def make_feasible(class_problem: ClassProblem, x: FloatArray) -> FloatArray:
     """Clip what a solver left outside and scale down every column that touches an overfull row.
 
     After it no constraint is violated beyond rounding, at the price of at most the violation found (1e-9, typically).
@@ -296,7 +304,9 @@ def make_feasible(market: ClassProblem, x: FloatArray) -> FloatArray:
     x = np.clip(np.nan_to_num(x), 0.0, 1.0)
     if not len(x):
         return x
-    owner = market.owner()
-    x = x / np.maximum(sum_by(owner, x, market.classes), 1.0)[owner]
-    overfull = np.maximum(market.used(x) / np.where(market.capacity > 0, market.capacity, 1.0), 1.0)[market.use_row]
-    return x / (overfull if market.single_use else np.maximum.reduceat(overfull, market.use_first[:-1]))
+    owner = class_problem.owner()
+    x = x / np.maximum(sum_by(owner, x, class_problem.classes), 1.0)[owner]
+    overfull = np.maximum(
+        class_problem.used(x) / np.where(class_problem.capacity > 0, class_problem.capacity, 1.0), 1.0
+    )[class_problem.use_row]
+    return x / (overfull if class_problem.single_use else np.maximum.reduceat(overfull, class_problem.use_first[:-1]))

@@ -57,7 +57,7 @@ class DistinctJobs:
         return values[matching_entries(self.member, self.first, self.distinct_first)]
 
     def tell(self, shares: Shares) -> Shares:
-        """The decision about the distinct jobs as one about all of them. Nobody may be packed."""
+        """The decision about the distinct jobs, expanded to all jobs. No jobs may be co-located."""
         if len(self.representative) == len(self.member):
             return shares
         return replace(
@@ -116,7 +116,7 @@ def _distinct_of_groups(
 
 
 def distinct_jobs_if_sound(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs | None:
-    """The same for a large problem whose columns nobody has checked yet, at once with checking them, in one walk.
+    """Check the columns of a large problem and group its jobs, in one pass.
 
     None: the problem is small, some column has several uses, or something may be wrong. Then let `validate` look at it,
     and `distinct_jobs` after that. Arrays of columns and uses hold together where the answer is not None.
@@ -193,7 +193,7 @@ def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
 def _problem_of_rows(
     problem: Problem, rows: IntArray, count: FloatArray, first: IntArray, use_first: IntArray
 ) -> Problem:
-    """The problem of these jobs alone, in their order, each standing for so many."""
+    """The problem of these jobs alone, in their order, each with the number of jobs that it stands for."""
     columns = problem.columns
     kept = concatenated_ranges(first[rows], first[rows + 1])
     single = not len(use_first)

@@ -32,7 +32,7 @@ def offsets_by_owner(owner: IntArray, owners: int) -> IntArray:
 
 
 def offsets_of_widths(width: IntArray) -> IntArray:
-    """Where each owner's entries begin if it has so many, and the end (owners + 1,)."""
+    """Where each owner's entries begin, from their numbers, and the end (owners + 1,)."""
     first = np.zeros(len(width) + 1, dtype=np.int64)
     np.cumsum(width, out=first[1:])
     return first

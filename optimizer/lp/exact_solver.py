@@ -30,12 +30,12 @@ from optimizer.classes.class_problem import (
 )
 from optimizer.classes.segments import max_by, sum_by
 from optimizer.decision import Status
-from optimizer.lp.dual_newton.dual_bound import dual_bound, prices_per_level
+from optimizer.lp.dual_newton.best_responses import prices_per_level
+from optimizer.lp.dual_newton.dual_bound import dual_bound
+from optimizer.lp.engine_choice import CVXPY_SIMPLEX_ROWS
 from optimizer.lp.highs import NO_VALUES, LinearProgram, LinearSolution
 from optimizer.problem import FloatArray, IntArray
 
-#: Rows up to which HiGHS's dual simplex is the faster one; above, its interior point method.
-_SIMPLEX_ROWS = 1000
 #: HiGHS's smallest: a full job must not look short of its best by rounding.
 _TOLERANCE = 1e-10
 #: Clarabel's, tighter than usual: shares are known to about the root of the gap.
@@ -75,7 +75,7 @@ def solve_program(program: Any, rows: int) -> ProgramOutcome:
 
 
 def solve_by_clarabel(program: Any) -> ProgramOutcome:
-    """Solve by an interior point method: logarithms, and the middle of what is optimal."""
+    """Solve by an interior point method, for logarithms and for the middle of the optimal face."""
     options = {"solver": cp.CLARABEL, "max_iter": _IPM_ITERATIONS, **_CLARABEL_TOLERANCES}
     return _solve_with(program, "clarabel", options)
 
@@ -84,7 +84,7 @@ def _highs_options(rows: int) -> dict[str, Any]:
     return {
         "solver": cp.HIGHS,
         "highs_options": {
-            "solver": "simplex" if rows <= _SIMPLEX_ROWS else "ipm",
+            "solver": "simplex" if rows <= CVXPY_SIMPLEX_ROWS else "ipm",
             "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
             "ipm_iteration_limit": _IPM_ITERATIONS,
             "primal_feasibility_tolerance": _TOLERANCE,
@@ -123,78 +123,78 @@ _ROUNDING = 1e-7
 _SLACK = 1e-9
 
 
-def solve_exactly(market: ClassProblem, objective: Objective, near: FloatArray | None = None) -> ClassSolution:
+def solve_exactly(problem: ClassProblem, objective: Objective, near: FloatArray | None = None) -> ClassSolution:
     """Solve exactly, up to the solver's rounding. Never raises where there is no optimum: the status says so.
 
     Args:
-        market: at least one class and one column.
+        problem: at least one class and one column.
         objective: what is sought.
         near: prices that are known to be near those of the optimum (r,): a level is then sought from what they prove.
     """
     if isinstance(objective, MaxMin):
-        return _solve_level(market, objective, near)
+        return _solve_level(problem, objective, near)
     if isinstance(objective, MaxSum):
-        return _solve_total(market, objective)
-    return _solve_nash(market, objective)
+        return _solve_total(problem, objective)
+    return _solve_nash(problem, objective)
 
 
-def solve_to_centre(market: ClassProblem, objective: MaxMin) -> ClassSolution:
+def solve_to_centre(problem: ClassProblem, objective: MaxMin) -> ClassSolution:
     """A level whose targets are in proportion to z, by one program and an interior point method.
 
     Such a method ends near the centre of all optimal shares, where the simplex method ends at a corner.
     """
-    program, targets = ClassProgram(market, objective.worth), objective.targets
+    program, targets = ClassProgram(problem, objective.worth), objective.targets
     floor = targets.at(0.0)[0]
     ended = solve_by_clarabel(program.level(targets.at(targets.highest)[0] - floor, floor))
     if not ended.solved:
-        return _no_solution(market, ended.status, "cvxpy/clarabel", ended.work)
-    x, prices = make_feasible(market, program.x.value), program.prices()
-    bound = min(dual_bound(market, objective, prices), targets.highest)
-    level = min(objective_value(market, objective, x), bound)
-    prices = prices_per_level(market, objective, prices, bound)
+        return _no_solution(problem, ended.status, "cvxpy/clarabel", ended.work)
+    x, prices = make_feasible(problem, program.x.value), program.prices()
+    bound = min(dual_bound(problem, objective, prices), targets.highest)
+    level = min(objective_value(problem, objective, x), bound)
+    prices = prices_per_level(problem, objective, prices, bound)
     return ClassSolution(Status.OPTIMAL, x, prices, level, bound, "cvxpy/clarabel", ended.work)
 
 
-def attainable_floors(market: ClassProblem, worth: FloatArray, floor: FloatArray) -> FloatArray:
+def attainable_floors(problem: ClassProblem, worth: FloatArray, floor: FloatArray) -> FloatArray:
     """Floors that can be held at once, where the given ones cannot: the largest sum of kept parts of them (k,).
 
     An optimum at a corner relaxes few classes and leaves the others whole. Where no solver answers, nothing is kept.
     """
-    program = ClassProgram(market, worth)
+    program = ClassProgram(problem, worth)
     asks = np.flatnonzero(floor)
     if not solve_program(program.kept(asks, floor[asks]), rows=0).solved:
         return np.zeros(len(floor))
-    x = make_feasible(market, program.x.value)
-    return np.minimum(floor, sum_by(market.owner(), worth * x, market.classes)) * (1 - _SLACK)
+    x = make_feasible(problem, program.x.value)
+    return np.minimum(floor, sum_by(problem.owner(), worth * x, problem.classes)) * (1 - _SLACK)
 
 
-def class_sum_matrix(market: ClassProblem, values: FloatArray) -> Any:
+def class_sum_matrix(problem: ClassProblem, values: FloatArray) -> Any:
     """The matrix that sums what the columns of each class are worth to one member: values (C,) -> (k, C)."""
-    place = (market.owner(), np.arange(market.columns))
-    return sparse.csr_array((values, place), shape=(market.classes, market.columns))
+    place = (problem.owner(), np.arange(problem.columns))
+    return sparse.csr_array((values, place), shape=(problem.classes, problem.columns))
 
 
-def row_use_matrix(market: ClassProblem) -> Any:
+def row_use_matrix(problem: ClassProblem) -> Any:
     """The matrix from shares to how much all members take of each row (r, C)."""
-    column = np.repeat(np.arange(market.columns), np.diff(market.use_first))
-    taken = market.use_count * market.size[market.owner()[column]]
-    return sparse.csr_array((taken, (market.use_row, column)), shape=(market.rows, market.columns))
+    column = np.repeat(np.arange(problem.columns), np.diff(problem.use_first))
+    taken = problem.use_count * problem.size[problem.owner()[column]]
+    return sparse.csr_array((taken, (problem.use_row, column)), shape=(problem.rows, problem.columns))
 
 
 class ClassProgram:
     """The objectives in cvxpy. Rows of pools are divided by their capacity, utilities by the best of the class."""
 
-    def __init__(self, market: ClassProblem, worth: FloatArray) -> None:
-        owner = market.owner()
-        best = max_by(owner, worth, market.classes)
-        self._size, self._best = market.size, np.where(best > 0, best, 1.0)
-        self._members = market.size[owner]
-        self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
-        self.x = cp.Variable(market.columns, nonneg=True)
+    def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
+        owner = problem.owner()
+        best = max_by(owner, worth, problem.classes)
+        self._size, self._best = problem.size, np.where(best > 0, best, 1.0)
+        self._members = problem.size[owner]
+        self._capacity = np.where(problem.capacity > 0, problem.capacity, 1.0)
+        self.x = cp.Variable(problem.columns, nonneg=True)
         self.theta = cp.Variable(nonneg=True)
-        self.utility = class_sum_matrix(market, worth / self._best[owner]) @ self.x  # as part of the best of the class
-        self.pools = sparse.diags_array(1 / self._capacity) @ row_use_matrix(market) @ self.x <= 1
-        self.rows = [class_sum_matrix(market, np.ones(market.columns)) @ self.x <= 1, self.pools]
+        self.utility = class_sum_matrix(problem, worth / self._best[owner]) @ self.x  # as part of the best of the class
+        self.pools = sparse.diags_array(1 / self._capacity) @ row_use_matrix(problem) @ self.x <= 1
+        self.rows = [class_sum_matrix(problem, np.ones(problem.columns)) @ self.x <= 1, self.pools]
 
     def level(self, rise: FloatArray, floor: FloatArray) -> Any:
         """All targets raised together."""
@@ -225,24 +225,24 @@ class ClassProgram:
 class _LinearSolver:
     """HiGHS first; where it gives up, the same program by Clarabel."""
 
-    def __init__(self, market: ClassProblem, worth: FloatArray) -> None:
-        self._market, self._worth = market, worth
-        self._highs = LinearProgram(market, worth)
+    def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
+        self._problem, self._worth = problem, worth
+        self._highs = LinearProgram(problem, worth)
         self.solver, self.work = "highs", 0
 
     def level(self, rise: FloatArray, floor: FloatArray) -> LinearSolution:
-        found = self._highs.solve(np.zeros(self._market.columns), 1.0, rise, floor)
+        found = self._highs.solve(np.zeros(self._problem.columns), 1.0, rise, floor)
         self.work += found.work
         return found if _is_final(found) else self._clarabel(lambda program: program.level(rise, floor))
 
     def total(self, value: FloatArray, floor: FloatArray) -> LinearSolution:
-        members = self._market.size[self._market.owner()]
-        found = self._highs.solve(members * value, 0.0, np.zeros(self._market.classes), floor)
+        members = self._problem.size[self._problem.owner()]
+        found = self._highs.solve(members * value, 0.0, np.zeros(self._problem.classes), floor)
         self.work += found.work
         return found if _is_final(found) else self._clarabel(lambda program: program.total(value, floor))
 
     def _clarabel(self, state: Any) -> LinearSolution:
-        program = ClassProgram(self._market, self._worth)
+        program = ClassProgram(self._problem, self._worth)
         ended = solve_by_clarabel(state(program))
         self.solver, self.work = "clarabel", self.work + ended.work
         if not ended.solved:
@@ -263,77 +263,77 @@ class _LevelBound:
     prices: FloatArray
 
 
-def _solve_level(market: ClassProblem, objective: MaxMin, near: FloatArray | None) -> ClassSolution:
+def _solve_level(problem: ClassProblem, objective: MaxMin, near: FloatArray | None) -> ClassSolution:
     """Fall to the optimum from above: each program's prices prove a level, until shares reach it."""
     targets = objective.targets
     floor = targets.at(0.0)[0]
-    guesses = [_typical_prices(market, objective)] if near is None else [near, _typical_prices(market, objective)]
-    proof = _first_proof(market, objective, guesses)
-    program, z = _LinearSolver(market, objective.worth), proof.level
+    guesses = [_typical_prices(problem, objective)] if near is None else [near, _typical_prices(problem, objective)]
+    proof = _first_proof(problem, objective, guesses)
+    program, z = _LinearSolver(problem, objective.worth), proof.level
     for _ in range(_MAX_PASSES):
         found = program.level(targets.at(z)[0] - floor, floor)
         if found.status is not Status.OPTIMAL:
-            return _no_solution(market, found.status, f"cvxpy/{program.solver}", program.work)
-        bound = dual_bound(market, objective, found.prices)
+            return _no_solution(problem, found.status, f"cvxpy/{program.solver}", program.work)
+        bound = dual_bound(problem, objective, found.prices)
         if bound <= z * (1 + _REACHED) and bound < targets.highest:
             proof = _LevelBound(bound, found.prices)  # the solver's prices rather than a guess
-        x = make_feasible(market, found.x)
-        level = objective_value(market, objective, x)
+        x = make_feasible(problem, found.x)
+        level = objective_value(problem, objective, x)
         if level >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
             break
         z = bound
     bound = min(proof.level, targets.highest)
-    prices = prices_per_level(market, objective, proof.prices, proof.level)
+    prices = prices_per_level(problem, objective, proof.prices, proof.level)
     return ClassSolution(Status.OPTIMAL, x, prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
 
 
-def _first_proof(market: ClassProblem, objective: MaxMin, guesses: list[FloatArray]) -> _LevelBound:
+def _first_proof(problem: ClassProblem, objective: MaxMin, guesses: list[FloatArray]) -> _LevelBound:
     """The lowest level that guessed prices prove; where none proves anything, nothing is known to be scarce."""
-    proof = _LevelBound(objective.targets.highest, np.zeros(market.rows))
+    proof = _LevelBound(objective.targets.highest, np.zeros(problem.rows))
     for prices in guesses:
-        bound = dual_bound(market, objective, prices)
+        bound = dual_bound(problem, objective, prices)
         if bound < proof.level:
             proof = _LevelBound(bound, prices)
     return proof
 
 
-def _typical_prices(market: ClassProblem, objective: MaxMin) -> FloatArray:
+def _typical_prices(problem: ClassProblem, objective: MaxMin) -> FloatArray:
     """An accelerator is worth what it gives the mean member that can use it (r,)."""
-    members = market.size[market.owner()] * (objective.worth > 0)
-    per_unit = members * objective.worth / np.maximum(market.cost(np.ones(market.rows)), 1e-300)
-    uses = np.diff(market.use_first)
-    users = np.bincount(market.use_row, weights=np.repeat(members, uses), minlength=market.rows)
-    total = np.bincount(market.use_row, weights=np.repeat(per_unit, uses), minlength=market.rows)
-    return np.asarray(np.divide(total, users, out=np.zeros(market.rows), where=users > 0))
+    members = problem.size[problem.owner()] * (objective.worth > 0)
+    per_unit = members * objective.worth / np.maximum(problem.cost(np.ones(problem.rows)), 1e-300)
+    uses = np.diff(problem.use_first)
+    users = np.bincount(problem.use_row, weights=np.repeat(members, uses), minlength=problem.rows)
+    total = np.bincount(problem.use_row, weights=np.repeat(per_unit, uses), minlength=problem.rows)
+    return np.asarray(np.divide(total, users, out=np.zeros(problem.rows), where=users > 0))
 
 
-def _solve_total(market: ClassProblem, objective: MaxSum) -> ClassSolution:
-    program = _LinearSolver(market, objective.worth)
+def _solve_total(problem: ClassProblem, objective: MaxSum) -> ClassSolution:
+    program = _LinearSolver(problem, objective.worth)
     found = program.total(objective.value, objective.floor)
     path = f"cvxpy/{program.solver}"
     if found.status is not Status.OPTIMAL:
-        return _no_solution(market, found.status, path, program.work)
-    x = make_feasible(market, found.x)
-    bound = dual_bound(market, objective, found.prices)
+        return _no_solution(problem, found.status, path, program.work)
+    x = make_feasible(problem, found.x)
+    bound = dual_bound(problem, objective, found.prices)
     return ClassSolution(
-        Status.OPTIMAL, x, found.prices, objective_value(market, objective, x), bound, path, program.work
+        Status.OPTIMAL, x, found.prices, objective_value(problem, objective, x), bound, path, program.work
     )
 
 
-def _solve_nash(market: ClassProblem, objective: NashWelfare) -> ClassSolution:
-    program = ClassProgram(market, objective.worth)
+def _solve_nash(problem: ClassProblem, objective: NashWelfare) -> ClassSolution:
+    program = ClassProgram(problem, objective.worth)
     ended = solve_by_clarabel(program.nash(objective.weight))
     if not ended.solved:
-        return _no_solution(market, ended.status, "cvxpy/clarabel", ended.work)
-    x, prices = make_feasible(market, program.x.value), program.prices()
+        return _no_solution(problem, ended.status, "cvxpy/clarabel", ended.work)
+    x, prices = make_feasible(problem, program.x.value), program.prices()
     # All that is paid is at most the sum of the weights: what is next to nothing of that is the solver's rounding.
-    prices = np.where(prices * market.capacity > _ROUNDING * float(market.size @ objective.weight), prices, 0.0)
-    bound = dual_bound(market, objective, prices)
+    prices = np.where(prices * problem.capacity > _ROUNDING * float(problem.size @ objective.weight), prices, 0.0)
+    bound = dual_bound(problem, objective, prices)
     return ClassSolution(
-        Status.OPTIMAL, x, prices, objective_value(market, objective, x), bound, "cvxpy/clarabel", ended.work
+        Status.OPTIMAL, x, prices, objective_value(problem, objective, x), bound, "cvxpy/clarabel", ended.work
     )
 
 
-def _no_solution(market: ClassProblem, status: Status, path: str, work: int) -> ClassSolution:
+def _no_solution(problem: ClassProblem, status: Status, path: str, work: int) -> ClassSolution:
     """No shares; nothing is proved."""
-    return ClassSolution(status, np.zeros(market.columns), np.zeros(market.rows), 0.0, np.inf, path, work)
+    return ClassSolution(status, np.zeros(problem.columns), np.zeros(problem.rows), 0.0, np.inf, path, work)

@@ -4,14 +4,14 @@
 gang: `shares_per_column` adds up what such pairs give to each job and what they hold of a pool.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from optimizer.classes.aggregation import AggregatedProblem
 from optimizer.classes.class_problem import ClassProblem, ClassSolution, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.classes.segments import max_by, sum_by
-from optimizer.decision import ColocatedJobs, SolveStage, StageKind, Status, no_colocated_jobs
+from optimizer.decision import NO_COLOCATED_JOBS, ColocatedJobs, SolveStage, StageKind, Status
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import Utility, pool_columns
 
@@ -37,7 +37,7 @@ def colocated_columns(problem: Problem, usable: BoolArray, packed: ColocatedJobs
 def shares_per_column(
     problem: Problem, usable: BoolArray, x: FloatArray, packed: ColocatedJobs
 ) -> tuple[FloatArray, FloatArray]:
-    """All shares told of columns (c,), (c,): as much as they give a job alone, and as much as they hold of a pool.
+    """All shares per column (c,), (c,): as much as they give a job alone, and as much as they hold of a pool.
 
     A pair gives each of its jobs the part of its share that the job keeps of its speed, and holds half for each.
     """
@@ -87,32 +87,32 @@ class SolveInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedSolution:
-    """How the stages of one decision ended: shares per column of the problem (c,), and the stages told per job."""
+    """Outcome of a lexicographic solve: shares per column of the problem (c,), and the stages per job."""
 
-    asked: SolveInput
+    request: SolveInput
     status: Status
     path: str
     x: FloatArray
     stages: tuple[SolveStage, ...]
     #: Shares of jobs that run two by two, beside those in `x`.
-    packed: ColocatedJobs = field(default_factory=no_colocated_jobs)
+    packed: ColocatedJobs = NO_COLOCATED_JOBS
 
     def worth_of(self, worth: FloatArray) -> FloatArray:
         """What the shares are worth to each job, at so much for each column run all the time: (c,) -> (n,)."""
-        problem = self.asked.problem
-        gives, _ = shares_per_column(problem, self.asked.utility.usable, self.x, self.packed)
+        problem = self.request.problem
+        gives, _ = shares_per_column(problem, self.request.utility.usable, self.x, self.packed)
         return sum_by(problem.columns.job, worth * gives, len(problem.jobs))
 
     def first(self) -> tuple[float, float]:
-        """What the first stage reached and what is proved about it; 0 where there was nothing to reach."""
+        """Objective and bound of the first stage; zeros when there was no stage."""
         return (self.stages[0].objective, self.stages[0].bound) if self.stages else (0.0, 0.0)
 
 
 def stage_over_jobs(classes: AggregatedProblem, found: ClassSolution, objective: Objective) -> SolveStage:
     """A solution over classes as a stage over jobs."""
-    market = classes.market
-    kind, floor = StageKind.LOG, np.zeros(market.classes)
-    cap = max_by(market.owner(), objective.worth, market.classes)
+    class_problem = classes.problem
+    kind, floor = StageKind.LOG, np.zeros(class_problem.classes)
+    cap = max_by(class_problem.owner(), objective.worth, class_problem.classes)
     if isinstance(objective, MaxMin):
         targets = objective.targets
         kind, floor, cap = StageKind.LEVEL, targets.at(0.0)[0], targets.at(targets.highest)[0]
@@ -120,7 +120,7 @@ def stage_over_jobs(classes: AggregatedProblem, found: ClassSolution, objective:
         kind, floor = StageKind.SUM, objective.floor
     return SolveStage(
         kind=kind,
-        active=classes.to_jobs(rising_classes(market, objective).astype(np.float64)) > 0,
+        active=classes.to_jobs(rising_classes(class_problem, objective).astype(np.float64)) > 0,
         floor=classes.to_jobs(floor),
         cap=classes.to_jobs(cap),
         prices=found.prices,
@@ -129,11 +129,11 @@ def stage_over_jobs(classes: AggregatedProblem, found: ClassSolution, objective:
     )
 
 
-def rising_classes(market: ClassProblem, objective: Objective) -> BoolArray:
+def rising_classes(class_problem: ClassProblem, objective: Objective) -> BoolArray:
     """Classes that the objective does something for (k,)."""
     if isinstance(objective, MaxMin):
         targets = objective.targets
         return np.asarray(targets.at(targets.highest)[0] > targets.at(0.0)[0])
     if isinstance(objective, NashWelfare):
         return np.asarray(objective.weight > 0)
-    return np.ones(market.classes, dtype=bool)
+    return np.ones(class_problem.classes, dtype=bool)

@@ -31,7 +31,7 @@ _WHOLE = 1e-9
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Allox:
-    """Least sum of completion times by assignment: jobs to unlike accelerators and their places in line there.
+    """Minimises the sum of completion times: assigns jobs to unlike accelerators and to positions in their queues.
 
     Who was placed stays until it ends; whoever merely uses what is free makes room. Source: Le et al., AlloX, EuroSys
     2020, section 4, as Gavel's simulator has it. Gangs are a generalisation of ours: a pool's free accelerators are cut
@@ -42,11 +42,12 @@ class Allox:
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:ALLOX"
 
     unknown_s: Annotated[
-        float, Field(gt=0, description="Seconds that a job of unknown length is taken to have left, at least.")
+        float,
+        Field(gt=0, description="Assumed remaining time, in seconds, of a job of unknown length (a lower bound)."),
     ] = 3600.0
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of 1 for whoever stays or starts; status `defined`, or `empty` where nobody can run.
+        """Shares of 1 for jobs that stay or start; status `defined`, or `empty` when no job can run.
 
         Memory: {"placed": [[job, pool, accelerators], ..], "newest": job}, whom it has placed where, and the newest job
         that it knew. Newer ones that run were let in at once and stay; without a memory that holds for all.
@@ -124,7 +125,7 @@ def _remembered(problem: Problem, usable: BoolArray, memory: Any) -> list[int]:
 
 
 def _remember(problem: Problem, x: FloatArray) -> dict[str, Any]:
-    """Who has a place now, by the first pool of its column."""
+    """The memory: jobs that have a place now, with the first pool of their column."""
     columns = problem.columns
     chosen = np.flatnonzero(x > 0)
     use = np.searchsorted(columns.use_column, chosen)

@@ -34,20 +34,24 @@ _JUDGED = 24
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class ElasticFlow:
-    """Deadlines first, each with no more than it needs; the rest where one accelerator more returns most.
+    """Meets deadlines with the fewest accelerators; gives the rest to jobs that gain most from one accelerator more.
 
     Source: Gu et al., ElasticFlow, ASPLOS 2023.
     """
 
     slack: Annotated[
         float,
-        Field(ge=0, lt=1, description="Part of the time to its deadline that a job is to be through before."),
+        Field(
+            ge=0,
+            lt=1,
+            description="Safety margin: the fraction of the time to its deadline by which a job should finish early.",
+        ),
     ] = 0.0
     #: Every event is decided anew.
-    moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
+    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. The memory is who was admitted and who was not."""
+        """The plan. The memory lists the admitted and the refused jobs."""
         facts = elastic_jobs_of(problem)
         order = _by_deadline(problem, facts)
         held = _PromisedShares(problem, facts, self.slack)

@@ -28,7 +28,7 @@ from optimizer.classes.class_problem import MaxMin, ThemisTargets
 from optimizer.classes.segments import max_by
 from optimizer.decision import Certificate, Memory, Quote, Shares
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
-from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, LeftoverRule, Newcomer, SpaceSharing
@@ -45,7 +45,7 @@ from optimizer.validate import validate_problem
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class FinishTimeFairness:
-    """The smallest largest finish-time ratio."""
+    """Minimises the largest finish-time ratio (finish-time fairness)."""
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:FINISH_TIME_FAIRNESS"
 
@@ -82,13 +82,16 @@ class FinishTimeFairness:
         pace = problem.jobs.gang * times.pace / equal  # as a fair-share utility
         cap = np.where(times.rising, utility.best, 0.0)
         classes = aggregate_problem(
-            problem, utility.usable, [utility.worth], [pace, times.past, *colocation_keys(problem, packed=self.packed)]
+            problem,
+            utility.usable,
+            [utility.worth],
+            [pace, times.past, *(colocation_keys(problem) if self.packed else ())],
         )
         worth = classes.per_column(utility.worth)
         targets = ThemisTargets(classes.per_class(pace), classes.per_class(times.past), classes.per_class(cap))
-        asked = SolveInput(problem, utility, classes, self.packed)
-        staged = solve_in_stages(asked, MaxMin(worth, targets), leftover=self.then == "sum")
-        return fair_share_answer(staged, _certificate(staged, times), weighted=False), remember_isolated_time(
+        request = SolveInput(problem, utility, classes, self.packed)
+        solved, _ = solve(request, MaxMin(worth, targets), leftover=self.then == "sum")
+        return fair_share_answer(solved, _certificate(solved, times), weighted=False), remember_isolated_time(
             problem, times
         )
 
@@ -98,14 +101,14 @@ class FinishTimeFairness:
         return worth
 
 
-def _certificate(staged: StagedSolution, times: FinishTimeFacts) -> Certificate:
+def _certificate(solved: StagedSolution, times: FinishTimeFacts) -> Certificate:
     """The largest rho; below it lies what the prices prove, and the rho of each job that runs at its best."""
-    rising, job, speed = times.rising, staged.asked.problem.columns.job, staged.asked.utility.rate
+    rising, job, speed = times.rising, solved.request.problem.columns.job, solved.request.utility.rate
     if not rising.any():
-        return staged_certificate(staged, 0.0, 0.0, maximise=False)
+        return staged_certificate(solved, 0.0, 0.0, maximise=False)
     past, pace = times.past[rising], times.pace[rising]
-    rate = staged.worth_of(speed)[rising]
+    rate = solved.worth_of(speed)[rising]
     fastest = max_by(job, speed, len(rising))[rising]
     with np.errstate(divide="ignore"):
         rho, least = float((past + pace / rate).max()), float((past + pace / fastest).max())
-    return staged_certificate(staged, rho, max(1 / staged.first()[1], least), maximise=False)
+    return staged_certificate(solved, rho, max(1 / solved.first()[1], least), maximise=False)

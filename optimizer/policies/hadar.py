@@ -23,7 +23,7 @@ NAME = "utility per round of those placed, against weak duality at the quoted pr
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Hadar:
-    """Primal-dual rounds: the utility of a job is its time alone over its time in the system; short work goes first.
+    """Primal-dual scheduling in rounds; a job's utility is its time alone over its time in the system.
 
     Every job is offered its best gang at prices that rise exponentially with what has been given away; whoever gains
     most per accelerator and round is placed next, then jobs move to faster pools that stayed free. Source: our reading
@@ -32,28 +32,34 @@ class Hadar:
     """
 
     round_s: Annotated[
-        float, Field(gt=0, allow_inf_nan=False, description="Length of a round: the unit of time of the prices.")
+        float,
+        Field(gt=0, allow_inf_nan=False, description="Length of a round in seconds: the unit of time of the prices."),
     ] = 360.0
     mixed: Annotated[
         bool,
         Field(
-            description="True: a gang may sit on several types, paced by its slowest worker, where jobs and scheduler "
-            "allow it. False: one pool for each gang."
+            description="True: a gang may span several accelerator types, paced by its slowest rank, where "
+            "jobs and scheduler allow it. False: one pool per gang."
         ),
     ] = True
-    comm: Annotated[float, Field(ge=0, lt=1, description="Part of its speed that a mixed gang loses.")] = 0.0
+    comm: Annotated[
+        float, Field(ge=0, lt=1, description="Fraction of its speed that a mixed gang loses to communication.")
+    ] = 0.0
     sync: Annotated[
         float,
-        Field(ge=0, lt=1, description="Part of the sum of its parts' speeds that a forked job loses by averaging."),
+        Field(
+            ge=0, lt=1, description="Fraction of the summed speed of its parts that a forked job loses to averaging."
+        ),
     ] = 0.05
     eta4: Annotated[
-        float, Field(gt=0, le=1, description="The price of an empty pool, as a part of the least value on it.")
+        float, Field(gt=0, le=1, description="Price of an empty pool, as a fraction of the smallest job value on it.")
     ] = 0.25
     strict: Annotated[
         bool,
         Field(
-            description="True: serve only whoever gains at the prices, and leave accelerators idle else, as the "
-            "admission algorithm does. False: serve while there is room."
+            description="True: run only jobs with positive surplus at the prices, as the published admission "
+            "algorithm does, even if accelerators stay idle. False: run jobs while capacity "
+            "lasts."
         ),
     ] = False
 
@@ -95,7 +101,7 @@ class Hadar:
 
 
 def _columns_of(problem: Problem, facts: HadarJobs, found: HadarRound) -> tuple[IntArray, Columns | None]:
-    """Column of each job, -1 for those who wait; and the mixed gangs and forks that were made."""
+    """Column of each job, -1 for a waiting job; and the mixed gangs and forks that were made."""
     placed = (found.use > 0).any(axis=1)
     column = np.full(len(facts), -1, dtype=np.int64)
     gangs = (found.use > 0) & (found.use == facts.use)

@@ -17,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from optimizer.classes.aggregation import aggregate_problem
+from optimizer.classes.class_problem import Lexicographic
 from optimizer.classes.segments import max_by
 from optimizer.decision import Memory, Quote, Shares
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, Newcomer
@@ -70,9 +72,9 @@ class ProjectTerms(UserTerms):
 Projects = Annotated[
     Mapping[_Name, ProjectTerms],
     Field(
-        description="Terms by name: {weight, guaranteed, limit (fractions of all accelerators), borrows, "
-        "inside: fairness or fifo, users: {name: the same terms}}. "
-        "Unsaid: weight 1, nothing guaranteed, no limit, borrowing, fair inside."
+        description="Quotas by project: {weight, guaranteed, limit (fractions of all accelerators), "
+        "borrows, inside: fairness or fifo, users: {name: the same fields}}. Defaults: weight "
+        "1, guaranteed 0, no limit, borrows, fairness inside."
     ),
 ]
 
@@ -140,14 +142,13 @@ class Hierarchical:
         utility = _within_limits(fair_share_utility(problem, aware=self.aware), held, problem)
         if not utility.usable.any():
             return empty_answer(problem), memory
-        from optimizer.lp.interior_point.progressive_filling import fill_in_stages  # imports scipy
-
         weight, place = problem.jobs.weight, held.place.astype(np.float64)
         inside = [weight, place, held.rank, problem.jobs.entity.astype(np.float64) if len(held.limited) else place]
         classes = held.rows(aggregate_problem(problem, utility.usable, [utility.worth], inside))
         tree = held.tree(classes, weight, float(problem.pools.capacity.sum()))
-        staged, memory = fill_in_stages(SolveInput(problem, utility, classes), EntityTierRule(tree), memory)
-        return _hierarchical_answer(staged, held), memory
+        request = SolveInput(problem, utility, classes)
+        solved, memory = solve(request, Lexicographic(EntityTierRule(tree)), memory)
+        return _hierarchical_answer(solved, held), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""
@@ -173,12 +174,12 @@ def _within_limits(utility: Utility, held: EntityHoldings, problem: Problem) -> 
     return replace(utility, usable=usable, worth=worth, best=best)
 
 
-def _hierarchical_answer(staged: StagedSolution, held: EntityHoldings) -> Shares:
+def _hierarchical_answer(solved: StagedSolution, held: EntityHoldings) -> Shares:
     """The decision: people see the prices of pools, the proof keeps those of limits, too."""
-    problem = staged.asked.problem
+    problem = solved.request.problem
     pools = len(problem.pools)
-    certificate = staged_certificate(staged, *staged.first())
-    over = (held.used(problem, staged.x) - held.allowed) / np.where(held.allowed > 0, held.allowed, 1.0)
+    certificate = staged_certificate(solved, *solved.first())
+    over = (held.used(problem, solved.x) - held.allowed) / np.where(held.allowed > 0, held.allowed, 1.0)
     certificate = replace(certificate, violation=max(certificate.violation, float(over.max(initial=0.0))))
-    seen = replace(staged, stages=tuple(replace(stage, prices=stage.prices[:pools]) for stage in staged.stages))
-    return replace(fair_share_answer(seen, certificate), stages=staged.stages)
+    seen = replace(solved, stages=tuple(replace(stage, prices=stage.prices[:pools]) for stage in solved.stages))
+    return replace(fair_share_answer(seen, certificate), stages=solved.stages)

@@ -24,7 +24,7 @@ from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import CappedTargets, MaxMin
 from optimizer.decision import Certificate, Memory, Quote, Shares
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
-from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, LeftoverRule, Newcomer, SpaceSharing
@@ -32,13 +32,13 @@ from optimizer.problem import FloatArray, Problem
 from optimizer.utility.fair_share import Utility, fair_share_utility, newcomer_worth
 from optimizer.validate import validate_problem
 
-#: Seconds at equal-split speed that a job is believed to need where nobody's length is known.
+#: Seconds at equal-split speed that a job is assumed to need when no job's length is known.
 _UNKNOWN_S = 3600.0
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Makespan:
-    """The earliest end of the last job."""
+    """Minimises the makespan: the time at which the last job ends."""
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:MAKESPAN"
 
@@ -74,13 +74,13 @@ class Makespan:
             return empty_answer(problem, maximise=False), None
         slope = problem.jobs.gang * equal_split_seconds_left(problem, utility)  # utility that ends the job in a second
         classes = aggregate_problem(
-            problem, utility.usable, [utility.worth], [slope, *colocation_keys(problem, packed=self.packed)]
+            problem, utility.usable, [utility.worth], [slope, *(colocation_keys(problem) if self.packed else ())]
         )
         worth, best = classes.per_column(utility.worth), classes.per_class(utility.best)
         targets = CappedTargets(classes.per_class(slope), best, np.zeros(len(best)))
-        asked = SolveInput(problem, utility, classes, self.packed)
-        staged = solve_in_stages(asked, MaxMin(worth, targets), leftover=self.then == "sum")
-        return fair_share_answer(staged, _certificate(staged, slope), weighted=False), None
+        request = SolveInput(problem, utility, classes, self.packed)
+        solved, _ = solve(request, MaxMin(worth, targets), leftover=self.then == "sum")
+        return fair_share_answer(solved, _certificate(solved, slope), weighted=False), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration in fair-share units (c,)."""
@@ -97,12 +97,12 @@ def equal_split_seconds_left(problem: Problem, utility: Utility) -> FloatArray:
     return np.where(able & ~known, typical, needed)
 
 
-def _certificate(staged: StagedSolution, slope: FloatArray) -> Certificate:
+def _certificate(solved: StagedSolution, slope: FloatArray) -> Certificate:
     """T of these shares; below it lies what the prices prove, and the end of each job that runs at its best."""
-    utility, left = staged.asked.utility, np.flatnonzero(slope)
+    utility, left = solved.request.utility, np.flatnonzero(slope)
     if not len(left):
-        return staged_certificate(staged, 0.0, 0.0, maximise=False)
-    reached = staged.worth_of(utility.worth)[left]
+        return staged_certificate(solved, 0.0, 0.0, maximise=False)
+    reached = solved.worth_of(utility.worth)[left]
     with np.errstate(divide="ignore"):
         last_s, least_s = float((slope[left] / reached).max()), float((slope[left] / utility.best[left]).max())
-    return staged_certificate(staged, last_s, max(1 / staged.first()[1], least_s), maximise=False)
+    return staged_certificate(solved, last_s, max(1 / solved.first()[1], least_s), maximise=False)

@@ -7,11 +7,18 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from optimizer.classes.aggregation import aggregate_problem
-from optimizer.classes.class_problem import CappedTargets, MaxMin, WeightTierRule, constraint_violation, relative_gap
+from optimizer.classes.class_problem import (
+    CappedTargets,
+    Lexicographic,
+    MaxMin,
+    WeightTierRule,
+    constraint_violation,
+    relative_gap,
+)
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Certificate, Memory, Quote, Shares, Status
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
-from optimizer.lp.lexicographic import single_stage, solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, Newcomer, SpaceSharing
@@ -22,7 +29,7 @@ from optimizer.validate import validate_problem
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class MaxMinFairness:
-    """Equal utility for equal weight, as high as the fleet allows.
+    """Maximises the smallest utility per weight (max-min fairness).
 
         maximise  min_m u[m] / w[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
 
@@ -42,15 +49,16 @@ class MaxMinFairness:
     then: Annotated[
         Literal["levels", "sum", "nothing"],
         Field(
-            description="What the level leaves. levels: again to those who can still rise, and so on (water filling); "
-            "sum: so that the sum of utilities is largest; nothing: the published program alone, in which full jobs "
-            "hold back the others, by an interior point method. With space sharing levels is as sum."
+            description="Use of the capacity left after the first max-min level. levels: raise the jobs that "
+            "can still gain, level by level (water filling); sum: maximise the sum of utilities; "
+            "nothing: solve the published program alone, in which saturated jobs hold back the "
+            "others. With space sharing, levels equals sum."
         ),
     ] = "levels"
     packed: SpaceSharing = False
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return () if self.packed else ("weight", "gang", "entity")
 
@@ -76,10 +84,10 @@ class MaxMinFairness:
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
             return empty_answer(problem), memory
-        keys = [utility.weight, *colocation_keys(problem, packed=self.packed)]
+        keys = [utility.weight, *(colocation_keys(problem) if self.packed else ())]
         classes = aggregate_problem(problem, utility.usable, [utility.worth], keys)
-        staged, memory = self._stages(SolveInput(problem, utility, classes, self.packed), memory)
-        return fair_share_answer(staged, staged_certificate(staged, *staged.first())), memory
+        solved, memory = self._stages(SolveInput(problem, utility, classes, self.packed), memory)
+        return fair_share_answer(solved, staged_certificate(solved, *solved.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: what its utility would fetch if the newcomer competed like the mean job.
@@ -90,29 +98,26 @@ class MaxMinFairness:
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
-    def _stages(self, asked: SolveInput, memory: Memory) -> tuple[StagedSolution, Memory]:
-        weight, best = asked.classes.per_class(asked.utility.weight), asked.classes.per_class(asked.utility.best)
-        worth, no_floor = asked.classes.per_column(asked.utility.worth), np.zeros(len(best))
+    def _stages(self, request: SolveInput, memory: Memory) -> tuple[StagedSolution, Memory]:
+        weight, best = (
+            request.classes.per_class(request.utility.weight),
+            request.classes.per_class(request.utility.best),
+        )
+        worth, no_floor = request.classes.per_column(request.utility.worth), np.zeros(len(best))
         if self.then == "nothing" and weight.any():
-            from optimizer.lp.exact_solver import solve_to_centre
-
             first_full = (best[weight > 0] / weight[weight > 0]).min()
             published = MaxMin(worth, CappedTargets(weight, weight * first_full, no_floor))
-            if self.packed:
-                return solve_in_stages(asked, published, leftover=False), memory
-            return single_stage(asked, published, solve_to_centre(asked.classes.market, published)), memory
+            return solve(request, published, memory, leftover=False, central=not self.packed)
         if self.then == "levels" and not self.packed:
-            from optimizer.lp.interior_point.progressive_filling import fill_in_stages  # imports scipy
-
-            staged, memory = fill_in_stages(asked, WeightTierRule(weight), memory)
-            if staged.stages:
-                return staged, memory
-        return solve_in_stages(asked, MaxMin(worth, CappedTargets(weight, best, no_floor))), memory
+            solved, memory = solve(request, Lexicographic(WeightTierRule(weight)), memory)
+            if solved.stages:
+                return solved, memory
+        return solve(request, MaxMin(worth, CappedTargets(weight, best, no_floor)), memory)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class WaterFilling:
-    """Equal utility for equal weight; a job that cannot use its part leaves it to the others, level by level.
+    """Max-min fairness by water filling: what a job cannot use goes to the others, level by level.
 
     Lexicographic max-min of fair-share utilities over weights: the smallest u/w is as large as it can be; given that,
     the next smallest; and so on. No job can have more without taking it from one that has no more. The paper finds it
@@ -127,7 +132,7 @@ class WaterFilling:
     aware: HeterogeneityAware = True
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return ("weight", "gang", "entity")
 
@@ -156,12 +161,11 @@ class WaterFilling:
         utility = fair_share_utility(problem, aware=self.aware)
         if not utility.usable.any():
             return empty_answer(problem), memory
-        from optimizer.lp.interior_point.progressive_filling import fill_in_stages  # imports scipy
-
         classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight])
-        asked = SolveInput(problem, utility, classes)
-        staged, memory = fill_in_stages(asked, WeightTierRule(classes.per_class(utility.weight)), memory)
-        return fair_share_answer(staged, staged_certificate(staged, *staged.first())), memory
+        request = SolveInput(problem, utility, classes)
+        rule = WeightTierRule(classes.per_class(utility.weight))
+        solved, memory = solve(request, Lexicographic(rule), memory)
+        return fair_share_answer(solved, staged_certificate(solved, *solved.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""
@@ -171,7 +175,7 @@ class WaterFilling:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Isolated:
-    """An equal part of every pool for every job, without regard to weights, projects or speeds.
+    """Gives every job an equal share of every pool, whatever its weight, project or speeds.
 
     Every job has its 1/M of each pool to itself, whatever it makes of it: what sharing has to beat. The shares are a
     formula, no optimum is sought and nothing has a price. The certificate sets the level that they reach against what
@@ -183,7 +187,7 @@ class Isolated:
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:ISOLATED"
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return ("weight", "gang", "entity")
 

@@ -28,16 +28,16 @@ MEASURE = drafts.PlanMeasure("seconds saved against waiting, at prices", "s")
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Optimus:
-    """Accelerators one by one to whom they save most of its remaining time.
+    """Gives accelerators one by one to the job whose remaining time they shorten most.
 
     Source: Peng et al., Optimus, EuroSys 2018.
     """
 
     hide_lengths: Annotated[
-        bool, Field(description="True: what jobs say of their length is not believed; only what they have had counts.")
+        bool, Field(description="True: ignore the lengths that jobs declare; use only the service they have received.")
     ] = False
     #: Every round is decided anew.
-    moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
+    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. Remembers nothing."""

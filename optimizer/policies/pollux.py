@@ -34,20 +34,22 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Pollux:
-    """The best power mean of the jobs' speedups over a fair part of the fleet; our own exact search for it.
+    """Maximises the power mean of the jobs' speedups over a fair share of the fleet, by an exact search of our own.
 
     Source: Qiao et al., Pollux, OSDI 2021, the fitness; the search is ours.
     """
 
-    power: Annotated[float, Field(ge=-4, lt=0, description="Exponent of the mean; lower: fairer.")] = -1.0
-    waiting: Annotated[
-        float, Field(gt=0, le=1, description="Speedup that a job without accelerators counts as having.")
-    ] = 0.004
+    power: Annotated[float, Field(ge=-4, lt=0, description="Exponent of the power mean; lower is fairer.")] = -1.0
+    waiting: Annotated[float, Field(gt=0, le=1, description="Speedup credited to a job without accelerators.")] = 0.004
     growth: Annotated[
-        float, Field(ge=1, description="A job gets at most so many times the most accelerators that it ran on.")
+        float,
+        Field(
+            ge=1,
+            description="Limit of growth: a job gets at most this multiple of the most accelerators it has run on.",
+        ),
     ] = 2.0
     #: Every round is decided anew.
-    moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
+    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is each job's largest gang, its starts, and where it was."""

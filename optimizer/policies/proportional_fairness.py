@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import NashWelfare
 from optimizer.decision import Certificate, Memory, Quote, Shares, StageKind
-from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, Newcomer
@@ -33,14 +33,14 @@ from optimizer.validate import validate_problem
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class ProportionalFairness:
-    """The largest weighted product of utilities."""
+    """Maximises the weighted product of utilities (proportional fairness)."""
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:PROPORTIONAL_FAIRNESS"
 
     aware: HeterogeneityAware = True
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return ("weight", "gang", "entity")
 
@@ -68,8 +68,8 @@ class ProportionalFairness:
             return empty_answer(problem), None
         classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight])
         objective = NashWelfare(classes.per_column(utility.worth), classes.per_class(utility.weight))
-        staged = solve_in_stages(SolveInput(problem, utility, classes), objective)
-        return fair_share_answer(staged, _certificate(staged)), None
+        solved, _ = solve(SolveInput(problem, utility, classes), objective)
+        return fair_share_answer(solved, _certificate(solved)), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """Worth of each configuration in fair-share units, times the newcomer's weight against the mean (c,)."""
@@ -77,9 +77,9 @@ class ProportionalFairness:
         return worth
 
 
-def _certificate(staged: StagedSolution) -> Certificate:
-    objective, bound = staged.first()
-    if staged.stages[0].kind is not StageKind.LOG:  # nobody is entitled: what there is goes by the sum of utilities
-        return staged_certificate(staged, objective, bound)
-    total = float(staged.asked.utility.weight @ staged.asked.problem.jobs.counts)
-    return staged_certificate(staged, exp(objective / total), exp(bound / total))
+def _certificate(solved: StagedSolution) -> Certificate:
+    objective, bound = solved.first()
+    if solved.stages[0].kind is not StageKind.LOG:  # nobody is entitled: what there is goes by the sum of utilities
+        return staged_certificate(solved, objective, bound)
+    total = float(solved.request.utility.weight @ solved.request.problem.jobs.counts)
+    return staged_certificate(solved, exp(objective / total), exp(bound / total))

@@ -40,7 +40,7 @@ class Fifo:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Priority:
-    """The higher class first, then in the order of submission; a higher class takes the places of a lower one.
+    """Higher priority class first, then in the order of submission; a higher class preempts a lower one.
 
         key: class, the highest first
 
@@ -50,9 +50,9 @@ class Priority:
     Source: what batch systems do by default, as Slurm's preemption by priority and Kubernetes' priority classes.
     """
 
-    preemptive: Annotated[
-        bool, Field(description="False: a started job runs to its end, unless the highest class wants its place.")
-    ] = True
+    preemptive: Annotated[bool, Field(description="False: a started job is preempted only by the highest class.")] = (
+        True
+    )
     aware: FastestFirst = True
     strict: StrictOrder = False
 
@@ -74,7 +74,7 @@ class Edf:
     1973, section 7.
     """
 
-    preemptive: Annotated[bool, Field(description="False: a started job runs to its end.")] = True
+    preemptive: Annotated[bool, Field(description="False: a started job is never preempted.")] = True
     aware: FastestFirst = True
     strict: StrictOrder = False
 
@@ -101,18 +101,25 @@ class Las:
 
     quantum_s: Annotated[
         float,
-        Field(gt=0, description="Accelerator-seconds in one level; jobs in the same level never displace each other."),
+        Field(
+            gt=0,
+            description="Width of a level in accelerator-seconds; jobs in the same level never preempt each other.",
+        ),
     ] = 3600.0
     growth: Annotated[
         float,
-        Field(ge=0, le=10, description="By what part each level is wider than the one before; 0: all are as wide."),
+        Field(
+            ge=0,
+            le=10,
+            description="Relative growth of the width from each level to the next; 0: all levels are equally wide.",
+        ),
     ] = 0.1
     aware: FastestFirst = True
     strict: StrictOrder = False
 
     @property
     def preemptive(self) -> bool:
-        """Whoever has had a quantum more makes room."""
+        """A job that has received a quantum more is preempted first."""
         return True
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
@@ -134,7 +141,9 @@ class Srtf:
     Research 16, 1968.
     """
 
-    preemptive: Annotated[bool, Field(description="False: a started job runs to its end (shortest job first).")] = True
+    preemptive: Annotated[bool, Field(description="False: a started job is never preempted (shortest job first).")] = (
+        True
+    )
     margin: RankMargin = 0.1
     unknown_s: LengthGuess = 3600.0
     aware: FastestFirst = True
@@ -158,7 +167,9 @@ class Srsf:
     Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, section 3.1.
     """
 
-    preemptive: Annotated[bool, Field(description="False: a started job runs to its end (least service first).")] = True
+    preemptive: Annotated[bool, Field(description="False: a started job is never preempted (least service first).")] = (
+        True
+    )
     margin: RankMargin = 0.1
     unknown_s: LengthGuess = 3600.0
     aware: FastestFirst = True
@@ -191,12 +202,14 @@ class Tiresias:
         Field(
             strict=False,
             min_length=1,
-            description="Accelerator-seconds at which a job goes down a queue, ascending.",
+            description="Accelerator-seconds at which a job is demoted to the next queue, ascending.",
         ),
     ] = (57_600.0,)
     index: Annotated[
         Literal["las", "gittins"],
-        Field(description="las: the queue with less service first. gittins: by the rank at each queue's lower edge."),
+        Field(
+            description="las: queues with less service first. gittins: queues by the Gittins index at their lower edge."
+        ),
     ] = "las"
     service_s: Annotated[
         tuple[Amount, ...],
@@ -206,8 +219,8 @@ class Tiresias:
         float | None,
         Field(
             gt=0,
-            description="A job that has waited this many times as long as it has run goes back to the first queue and "
-            "its service is counted anew (PROMOTEKNOB). None: never, as in the paper's runs.",
+            description="Promote a job to the first queue, and reset its service, once it has waited this "
+            "many times as long as it has run (PROMOTEKNOB). None: never, as in the paper's runs.",
         ),
     ] = None
     aware: FastestFirst = True
@@ -223,7 +236,7 @@ class Tiresias:
 
     @property
     def preemptive(self) -> bool:
-        """Whoever has gone down a queue makes room for those above."""
+        """A job in a lower queue is preempted for one in a higher queue."""
         return True
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:

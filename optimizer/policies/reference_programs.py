@@ -27,7 +27,7 @@ from optimizer.utility.fair_share import pool_columns
 
 
 def share_variables(problem: Problem, usable: BoolArray) -> tuple[Any, list[Any]]:
-    """Shares of time x (c,), and what always holds of them: nobody runs more than all the time, no pool is overfull.
+    """Shares of time x (c,), and their constraints: no job runs more than all the time, no pool is overfull.
 
     Args:
         problem: n jobs, c columns, p pools.

@@ -27,7 +27,7 @@ from optimizer.classes.class_problem import (
 from optimizer.classes.segments import max_by
 from optimizer.decision import Certificate, Quote, Shares, SolveStage, StageKind, Status
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
-from optimizer.lp.lexicographic import single_stage, solve_class_problem, solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import (
     SolveInput,
     StagedSolution,
@@ -57,7 +57,7 @@ def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArr
 
 
 def exchange_rate(weight: FloatArray, count: FloatArray) -> float:
-    """One over the mean weight of those who have any: what one unit of utility of a job of weight 1 is worth."""
+    """One over the mean weight of jobs with a weight: the worth of one unit of utility of a job of weight 1."""
     entitled = weight > 0
     total = float(weight[entitled] @ count[entitled])
     return float(count[entitled].sum()) / total if total > 0 else 1.0
@@ -91,29 +91,29 @@ OPTIMAL_GAP = 1e-4
 NO_JOBS: IntArray = np.zeros(0, dtype=np.int64)
 
 
-def staged_certificate(staged: StagedSolution, objective: float, bound: float, *, maximise: bool = True) -> Certificate:
+def staged_certificate(solved: StagedSolution, objective: float, bound: float, *, maximise: bool = True) -> Certificate:
     """Proof of quality in the policy's own objective. Optimal only where the gap of a first level says so, too."""
     gap = relative_gap(objective, bound)
-    level = bool(staged.stages) and staged.stages[0].kind is StageKind.LEVEL
-    widest = max(gap, relative_gap(*staged.first())) if level else gap
-    status = Status.WORK_LIMIT if staged.status is Status.OPTIMAL and widest > OPTIMAL_GAP else staged.status
-    violation = colocated_violation(staged.asked.problem, staged.asked.utility.usable, staged.x, staged.packed)
-    return Certificate(status, objective, bound, gap, violation, f"classes+{staged.path}", maximise)
+    level = bool(solved.stages) and solved.stages[0].kind is StageKind.LEVEL
+    widest = max(gap, relative_gap(*solved.first())) if level else gap
+    status = Status.WORK_LIMIT if solved.status is Status.OPTIMAL and widest > OPTIMAL_GAP else solved.status
+    violation = colocated_violation(solved.request.problem, solved.request.utility.usable, solved.x, solved.packed)
+    return Certificate(status, objective, bound, gap, violation, f"classes+{solved.path}", maximise)
 
 
-def fair_share_answer(staged: StagedSolution, certificate: Certificate, *, weighted: bool = True) -> Shares:
+def fair_share_answer(solved: StagedSolution, certificate: Certificate, *, weighted: bool = True) -> Shares:
     """The decision of a policy that quotes in fair-share units; `weighted`: newcomers count by weight over the mean."""
-    problem, utility = staged.asked.problem, staged.asked.utility
+    problem, utility = solved.request.problem, solved.request.utility
     weight = problem.jobs.weight if weighted else np.ones(len(problem.jobs))
     placeable = utility.best > 0
-    gives, holds = shares_per_column(problem, utility.usable, staged.x, staged.packed)
-    prices = fair_prices(problem, staged.stages, utility.worth * gives, holds)
+    gives, holds = shares_per_column(problem, utility.usable, solved.x, solved.packed)
+    prices = fair_prices(problem, solved.stages, utility.worth * gives, holds)
     quote = Quote(prices, FAIR_UNIT, exchange_rate(weight[placeable], problem.jobs.counts[placeable]))
-    return shares_answer(staged, certificate, quote, quote.exchange * weight[problem.columns.job] * utility.worth)
+    return shares_answer(solved, certificate, quote, quote.exchange * weight[problem.columns.job] * utility.worth)
 
 
 def shares_answer(
-    staged: StagedSolution, certificate: Certificate, quote: Quote, gain: FloatArray, relaxed: IntArray = NO_JOBS
+    solved: StagedSolution, certificate: Certificate, quote: Quote, gain: FloatArray, relaxed: IntArray = NO_JOBS
 ) -> Shares:
     """The decision.
 
@@ -124,16 +124,16 @@ def shares_answer(
         gain: worth of each column to its job in the quote's unit, 0 where it cannot run (c,).
         relaxed: rows of the jobs whose deadline was not held.
     """
-    problem = staged.asked.problem
+    problem = solved.request.problem
     return Shares(
-        x=staged.x,
+        x=solved.x,
         rent=problem.pools.held,
         quote=quote,
         surplus=job_surplus(problem, gain, quote),
         certificate=certificate,
-        stages=staged.stages,
-        unplaceable=np.flatnonzero(staged.asked.utility.best == 0),
-        packed=staged.packed,
+        stages=solved.stages,
+        unplaceable=np.flatnonzero(solved.request.utility.best == 0),
+        packed=solved.packed,
         relaxed=relaxed,
     )
 
@@ -156,7 +156,7 @@ _HELD = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SumObjective:
-    """What is added up, and what each job keeps."""
+    """A sum over columns to maximise, and the floor that each job keeps."""
 
     #: Value of running each column all the time (c,).
     value: FloatArray
@@ -174,39 +174,27 @@ def maximise_sum(problem: Problem, utility: Utility, wanted: SumObjective) -> Sh
     """Solve and answer; `relaxed` lists the jobs whose floor was too much to hold together with the others."""
     keep = utility.usable & ((wanted.value > 0) | (wanted.floor > 0)[problem.columns.job])
     classes = aggregate_problem(
-        problem, keep, [utility.worth, wanted.value], [wanted.floor, *colocation_keys(problem, packed=wanted.packed)]
+        problem,
+        keep,
+        [utility.worth, wanted.value],
+        [wanted.floor, *(colocation_keys(problem) if wanted.packed else ())],
     )
-    asked = SolveInput(problem, utility, classes, wanted.packed)
+    request = SolveInput(problem, utility, classes, wanted.packed)
     quote = Quote(np.zeros(len(problem.pools)), wanted.unit, 1.0)
     if not keep.any():
-        staged = StagedSolution(asked, Status.OPTIMAL, "nothing adds anything", np.zeros(len(problem.columns)), ())
+        solved = StagedSolution(request, Status.OPTIMAL, "nothing adds anything", np.zeros(len(problem.columns)), ())
     else:
         value, worth = classes.per_column(wanted.value), classes.per_column(utility.worth)
-        staged = _solve_with_floors(asked, MaxSum(value, worth, classes.per_class(wanted.floor)))
-        quote = Quote(staged.stages[0].prices, wanted.unit, 1.0)
-    objective, bound = staged.first()
+        solved, _ = solve(request, MaxSum(value, worth, classes.per_class(wanted.floor)), leftover=False)
+        quote = Quote(solved.stages[0].prices, wanted.unit, 1.0)
+    objective, bound = solved.first()
     if not wanted.maximise:
         objective, bound = 0.0 - objective, 0.0 - bound
-    certificate = staged_certificate(staged, objective, bound, maximise=wanted.maximise)
+    certificate = staged_certificate(solved, objective, bound, maximise=wanted.maximise)
     gain = np.where(utility.usable, wanted.value, 0.0)
-    return shares_answer(staged, certificate, quote, gain, _missed_floors(staged, wanted.floor))
+    return shares_answer(solved, certificate, quote, gain, _missed_floors(solved, wanted.floor))
 
 
-def _solve_with_floors(asked: SolveInput, objective: MaxSum) -> StagedSolution:
-    """One stage, with the floors that can all be held at once; where jobs may be packed there are none."""
-    if asked.packed:
-        return solve_in_stages(asked, objective, leftover=False)
-    market, found = asked.classes.market, solve_class_problem(asked.classes.market, objective)
-    if found.status is Status.INFEASIBLE and objective.floor.any():
-        from optimizer.lp.exact_solver import attainable_floors
-
-        objective = MaxSum(
-            objective.value, objective.worth, attainable_floors(market, objective.worth, objective.floor)
-        )
-        found = solve_class_problem(market, objective)
-    return single_stage(asked, objective, found)
-
-
-def _missed_floors(staged: StagedSolution, floor: FloatArray) -> IntArray:
-    reached = staged.worth_of(staged.asked.utility.worth)
+def _missed_floors(solved: StagedSolution, floor: FloatArray) -> IntArray:
+    reached = solved.worth_of(solved.request.utility.worth)
     return np.flatnonzero(reached < floor * (1 - _HELD))

@@ -64,13 +64,13 @@ class _Forecast:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Shockwave:
-    """The largest product of the jobs' progress over the next rounds, jobs that are predicted to be late first.
+    """Maximises the product of the jobs' progress over the next rounds, weighted by how late each is predicted to be.
 
     Source: the market of Zheng et al., Shockwave, NSDI 2023, with an open solver and without its regime predictor.
     """
 
-    round_s: Annotated[float, Field(gt=0, allow_inf_nan=False, description="Length of a round.")] = 120.0
-    rounds: Annotated[int, Field(ge=1, le=200, description="Rounds in the window.")] = 20
+    round_s: Annotated[float, Field(gt=0, allow_inf_nan=False, description="Length of a round in seconds.")] = 120.0
+    rounds: Annotated[int, Field(ge=1, le=200, description="Number of rounds in the planning window.")] = 20
     lateness: Annotated[
         float, Field(ge=0, le=10, description="Exponent of the predicted finish-time fairness in a job's weight.")
     ] = 3.0
@@ -79,14 +79,15 @@ class Shockwave:
         Field(
             ge=0.5,
             allow_inf_nan=False,
-            description="Jobs whose time left is this part of the least that all need run first; above 1: none does.",
+            description="Jobs whose remaining time is at least this fraction of the makespan's lower bound "
+            "run first; above 1: no job does.",
         ),
     ] = 0.9
     hide_lengths: Annotated[
-        bool, Field(description="True: what jobs say of their length is not believed; only what they have had counts.")
+        bool, Field(description="True: ignore the lengths that jobs declare; use only the service they have received.")
     ] = False
     #: Every round is decided anew.
-    moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
+    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. Remembers nothing: the window moves on."""
@@ -126,8 +127,8 @@ class Shockwave:
         """
         columns, jobs, known = problem.columns, problem.jobs, forecast.known
         usable, job = facts.usable, columns.job[facts.usable]
-        asked = sum_by(np.zeros(len(jobs), dtype=np.int64), jobs.gang, 1)[0]
-        contention = max(1.0, float(asked) / max(float(problem.pools.capacity.sum()), 1.0))
+        request = sum_by(np.zeros(len(jobs), dtype=np.int64), jobs.gang, 1)[0]
+        contention = max(1.0, float(request) / max(float(problem.pools.capacity.sum()), 1.0))
         late = (facts.age_s + known.left_s * contention) / (known.total_s * contention)
         weight = jobs.weight * np.clip(late, 0.01, 100.0) ** self.lateness
         time_s = self.round_s * np.arange(1, self.rounds + 1)

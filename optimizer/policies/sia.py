@@ -43,7 +43,7 @@ def _not_zero(power: float) -> float:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Sia:
-    """The configurations of largest total goodput, each job's measured by its own least one, moves made dear.
+    """Maximises total goodput, each job's normalised by its smallest configuration, with a penalty for restarts.
 
     Chosen by prices and an integer program over the contested jobs, within 1e-4 of the optimum. Source: Jayaram
     Subramanya et al., Sia, SOSP 2023.
@@ -51,20 +51,29 @@ class Sia:
 
     power: Annotated[
         float,
-        Field(ge=-4, le=1, description="Exponent of the mean that is maximised; lower: fairer, and not 0."),
+        Field(ge=-4, le=1, description="Exponent of the power mean, not 0; lower is fairer."),
         AfterValidator(_not_zero),
     ] = -0.5
     waiting: Annotated[
-        float, Field(gt=1, le=1000, description="What a job without accelerators costs; 1: as much as the least gang.")
+        float,
+        Field(gt=1, le=1000, description="Penalty for a job without accelerators, relative to its smallest gang."),
     ] = 1.1
     growth: Annotated[
-        float, Field(ge=1, description="A job gets at most so many times the most accelerators that it ran on.")
+        float,
+        Field(
+            ge=1,
+            description="Limit of growth: a job gets at most this multiple of the most accelerators it has run on.",
+        ),
     ] = 2.0
     restarts: Annotated[
-        bool, Field(description="True: changes count less the more restarts a job has had. False: changes are free.")
+        bool,
+        Field(
+            description="True: discount a change of configuration by the restarts that a job has had. False: "
+            "changes are free."
+        ),
     ] = True
     #: Every round is decided anew.
-    moves: Annotated[bool, Field(description="False: whoever runs stays as it is to its end.")] = True
+    moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is each job's largest gang, its starts, and where it was."""

@@ -18,7 +18,7 @@ from optimizer.validate import validate_problem
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Throughput:
-    """The largest weighted sum of throughputs.
+    """Maximises the weighted sum of throughputs.
 
         maximise  sum_m w[m] u[m]        u[m] = s[m] thr[m](x) / thr[m](equal split)
 
@@ -42,7 +42,7 @@ class Throughput:
         return "weighted fair-share units per accelerator" if self.normalised else "weighted steps/s per accelerator"
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return () if self.packed else ("weight", "gang")
 
@@ -80,7 +80,7 @@ class Throughput:
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class ThroughputPerDollar:
-    """The largest weighted sum of throughputs, each over what it costs.
+    """Maximises the weighted sum of throughputs per dollar.
 
         maximise  sum_m w[m] sum_c (u[c] / usd_per_h[c]) x[c]        u[c] = s[m] T[c] / thr[m](equal split)
 
@@ -105,7 +105,7 @@ class ThroughputPerDollar:
         return f"{'fair-share units' if self.normalised else 'steps/s'} per USD/h, per accelerator"
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return ("weight", "gang")
 
@@ -158,7 +158,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class CostWithSlos:
-    """The most for the money with deadlines held.
+    """Maximises throughput per dollar while deadlines are met.
 
         maximise  sum_m w[m] sum_c (u[c] / usd_per_h[c]) x[c]    goal "throughput_per_dollar", the policy of that name
         minimise  sum_c usd_per_h[c] x[c]                        goal "cost": nothing runs but what a deadline needs
@@ -181,15 +181,15 @@ class CostWithSlos:
     goal: Annotated[
         Literal["throughput_per_dollar", "cost"],
         Field(
-            description="What is sought beside the deadlines. throughput_per_dollar: the most for the money; "
-            "cost: the least money, so nothing runs but what a deadline needs."
+            description="Objective besides the deadlines. throughput_per_dollar: maximise throughput per "
+            "dollar; cost: minimise cost, so only jobs with a deadline run."
         ),
     ] = "throughput_per_dollar"
     normalised: Normalised = True
     free_usd_per_h: UnpricedAccelerator = None
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def job_key_fields(self) -> tuple[str, ...]:
         """What makes two jobs of equal columns different jobs."""
         return ("weight", "gang", "remaining_steps", "deadline_at")
 

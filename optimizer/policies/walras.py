@@ -38,31 +38,64 @@ Exponent = Annotated[float, Field(ge=0, le=10)]
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))
 class Walras:
-    """Completion time at prices: the best assignment of jobs to places, event by event, and nobody starves."""
+    """Minimises completion times at prices: assigns jobs to places anew at every event, and bounds starvation."""
 
-    gamma: Annotated[Exponent, Field(description="How much more a job is worth that needs less.")] = 0.15
-    eta: Annotated[Exponent, Field(description="How much less a place is worth on which the job is slower.")] = 0.5
+    gamma: Annotated[
+        Exponent,
+        Field(
+            description="Weight of short work: exponent of a job's remaining need in its value; higher "
+            "favours short jobs more."
+        ),
+    ] = 0.15
+    eta: Annotated[
+        Exponent,
+        Field(
+            description="Weight of affinity: exponent of the relative speed; higher avoids pools on which a "
+            "job is slow."
+        ),
+    ] = 0.5
     patience: Annotated[
-        float, Field(gt=0, description="So many times its own length a job waits until its need counts half.")
+        float,
+        Field(
+            gt=0,
+            description="Waiting time, in multiples of its own length, after which a job's remaining need counts half.",
+        ),
     ] = 1.0
-    aging: Annotated[Exponent, Field(description="How fast waiting makes a job's need count less. 0: not at all.")] = (
-        1.0
-    )
-    stay: Annotated[float, Field(ge=0, le=10, description="A job ends so much sooner, it is held, where it is.")] = 0.05
+    aging: Annotated[
+        Exponent,
+        Field(description="Strength of aging: how fast waiting reduces the weight of a job's need. 0: no aging."),
+    ] = 1.0
+    stay: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=10,
+            description="Bonus for not migrating: remaining time on the current place is divided by 1 + stay.",
+        ),
+    ] = 0.05
     slowdown: Annotated[
-        float, Field(ge=1, description="A job is overdue beyond this predicted slowdown; a large one: never.")
+        float,
+        Field(
+            ge=1,
+            description="A job is overdue if its predicted slowdown exceeds this; a large value disables the rule.",
+        ),
     ] = 2.5
-    margin: Annotated[float, Field(ge=0, description="And beyond so many times the mean predicted slowdown.")] = 1.5
-    reserve: Annotated[float, Field(ge=0, le=1, description="Part of every pool that overdue jobs may have.")] = 0.5
+    margin: Annotated[
+        float,
+        Field(
+            ge=0, description="A job is overdue only if its predicted slowdown also exceeds this multiple of the mean."
+        ),
+    ] = 1.5
+    reserve: Annotated[float, Field(ge=0, le=1, description="Fraction of every pool that overdue jobs may take.")] = 0.5
     hide_lengths: Annotated[
-        bool, Field(description="True: what jobs say of their length is not believed; only what they have had counts.")
+        bool, Field(description="True: ignore the lengths that jobs declare; use only the service they have received.")
     ] = False
     usd: Annotated[
         float,
-        Field(ge=0, description="What a dollar an hour is worth, in the unit of the values. 0: money is no object."),
+        Field(ge=0, description="Weight of cost: value units per USD/h. 0: cost is ignored."),
     ] = 0.0
     #: Whoever runs may be moved, for others or for its own sake.
-    moves: Annotated[bool, Field(description="False: whoever runs stays where it is to its end.")] = True
+    moves: Annotated[bool, Field(description="False: a running job is never moved or preempted.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is the overdue jobs in the order in which they became so."""

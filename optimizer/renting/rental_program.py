@@ -13,6 +13,7 @@ from scipy import sparse
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import max_by
+from optimizer.lp.highs import highs_model, highs_solver
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
@@ -47,12 +48,12 @@ class RentalProgram:
         self._usd_fetched = fetched_usd_per_h * self.size
         worth = _usd_earned(problem, value, largest)
         classes = aggregate_problem(problem, worth > 0, [worth], [value])
-        market = classes.market
+        class_problem = classes.problem
         self._scale = np.maximum(largest, 1.0)
-        self._classes, self._shares = market.classes, market.columns
+        self._classes, self._shares = class_problem.classes, class_problem.columns
         self._known: dict[tuple[int, ...], FractionalRental] = {}
-        gross = classes.per_column(worth) * market.size[market.owner()]
-        self._highs = _simplex(self._model(market, gross, base))
+        gross = classes.per_column(worth) * class_problem.size[class_problem.owner()]
+        self._highs = _simplex(self._model(class_problem, gross, base))
         self._machines = np.arange(self._shares, self._shares + len(pools), dtype=np.int32)
 
     def usd_of(self, counts: IntArray) -> FloatArray:
@@ -79,43 +80,28 @@ class RentalProgram:
             self._known[key] = self.between(exact, exact) or FractionalRental(exact, np.zeros(len(exact)), -np.inf)
         return self._known[key]
 
-    def _model(self, market: ClassProblem, gross: FloatArray, base: FloatArray) -> highspy.HighsLp:
+    def _model(self, class_problem: ClassProblem, gross: FloatArray, base: FloatArray) -> highspy.HighsLp:
         """Rows: time of each class; accelerators of each pool, over its scale; machines beyond those paid for."""
-        p, k, c = len(base), market.classes, market.columns
-        uses = np.diff(market.use_first)
-        column, owner, pool = np.arange(c), market.owner(), np.arange(p)
-        load = market.use_count * np.repeat(market.size[owner], uses) / self._scale[market.use_row]
+        p, k, c = len(base), class_problem.classes, class_problem.columns
+        uses = np.diff(class_problem.use_first)
+        column, owner, pool = np.arange(c), class_problem.owner(), np.arange(p)
+        load = class_problem.use_count * np.repeat(class_problem.size[owner], uses) / self._scale[class_problem.use_row]
         ones = np.ones(p)
         values = np.concatenate((np.ones(c), load, -self.size / self._scale, ones, -ones))
-        rows = np.concatenate((owner, k + market.use_row, k + pool, k + p + pool, k + p + pool))
+        rows = np.concatenate((owner, k + class_problem.use_row, k + pool, k + p + pool, k + p + pool))
         columns = np.concatenate((column, np.repeat(column, uses), c + pool, c + pool, c + p + pool))
         matrix = sparse.csc_array((values, (rows, columns)), shape=(k + 2 * p, c + 2 * p))
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = c + 2 * p, k + 2 * p
-        lp.col_cost_ = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
-        lp.col_lower_ = np.zeros(c + 2 * p)
-        lp.col_upper_ = np.full(c + 2 * p, highspy.kHighsInf)
-        lp.row_lower_ = np.full(k + 2 * p, -highspy.kHighsInf)
-        lp.row_upper_ = np.concatenate((np.ones(k), base / self._scale, self._paid))
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
-        lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
-        lp.a_matrix_.value_ = matrix.data
-        return lp
+        cost = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
+        return highs_model(cost, matrix, np.concatenate((np.ones(k), base / self._scale, self._paid)))
 
 
 def _simplex(model: highspy.HighsLp) -> highspy.Highs:
-    highs = highspy.Highs()
-    options = {
-        "output_flag": False,
-        "solver": "simplex",
-        "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
-        "primal_feasibility_tolerance": _TOLERANCE,
-        "dual_feasibility_tolerance": _TOLERANCE,
-        "threads": 1,
-    }
-    for name, chosen in options.items():
-        highs.setOptionValue(name, chosen)
+    highs = highs_solver(
+        solver="simplex",
+        simplex_iteration_limit=_SIMPLEX_ITERATIONS,
+        primal_feasibility_tolerance=_TOLERANCE,
+        dual_feasibility_tolerance=_TOLERANCE,
+    )
     highs.passModel(model)
     return highs
 

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class EntityTerms:
-    """What is said of one entity; None: as the problem says."""
+    """Configured terms of one entity. None keeps what the problem says."""
 
     weight: float | None = None
     guaranteed: float | None = None
@@ -121,37 +121,37 @@ class EntityHoldings:
 
     def rows(self, classes: AggregatedProblem) -> AggregatedProblem:
         """The market with a row for each limit, after those of the pools."""
-        market = classes.market
+        class_problem = classes.problem
         if not len(self.limited):
             return classes
-        owner = market.owner()
-        total = np.add.reduceat(market.use_count, market.use_first[:-1])
+        owner = class_problem.owner()
+        total = np.add.reduceat(class_problem.use_count, class_problem.use_first[:-1])
         column, row, count = (
-            [np.repeat(np.arange(market.columns), np.diff(market.use_first))],
-            [market.use_row],
-            [market.use_count],
+            [np.repeat(np.arange(class_problem.columns), np.diff(class_problem.use_first))],
+            [class_problem.use_row],
+            [class_problem.use_count],
         )
         for index, jobs in enumerate(self.below):
             mine = np.flatnonzero(jobs[classes.classes.representative][owner])
             column.append(mine)
-            row.append(np.full(len(mine), market.rows + index, dtype=np.int32))
+            row.append(np.full(len(mine), class_problem.rows + index, dtype=np.int32))
             count.append(total[mine])
         order = np.argsort(np.concatenate(column), kind="stable")
-        uses = np.bincount(np.concatenate(column), minlength=market.columns)
+        uses = np.bincount(np.concatenate(column), minlength=class_problem.columns)
         with_limits = ClassProblem(
-            market.size,
-            market.first,
+            class_problem.size,
+            class_problem.first,
             np.concatenate(([0], np.cumsum(uses))),
             np.concatenate(row)[order].astype(np.int32),
             np.concatenate(count)[order],
-            np.concatenate((market.capacity, self.allowed)),
+            np.concatenate((class_problem.capacity, self.allowed)),
         )
-        return replace(classes, market=with_limits)
+        return replace(classes, problem=with_limits)
 
     def tree(self, classes: AggregatedProblem, weight: FloatArray, accelerators: float) -> EntityTree:
         """The tree over the classes; `weight` of each job against its siblings (n,)."""
         entities, k = self.entities, len(self.entities)
-        size, own = classes.market.size, non_borrowing_caps(entities, accelerators)
+        size, own = classes.problem.size, non_borrowing_caps(entities, accelerators)
         return EntityTree(
             entities=k,
             parent=np.concatenate((entities.parent, self.place[classes.classes.representative])),

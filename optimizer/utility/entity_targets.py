@@ -31,7 +31,7 @@ _NO_SPEED = 1e-12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntityTree:
-    """K entities, then k classes of jobs, as items 0..K+k-1 (all arrays (K + k,) unless told otherwise)."""
+    """K entities, then k classes of jobs, as items 0..K+k-1 (all arrays (K + k,) unless another shape is given)."""
 
     entities: int
     #: Item that it belongs to, -1 at the top. Entities come after their parents.
@@ -140,11 +140,11 @@ class _Siblings:
         return amount, np.where(water > self.floor, slope, self.growth)
 
     def none(self) -> "_Siblings":
-        """Nobody: the topmost have no parent to share with."""
+        """An empty group: items at the top have no parent to share with."""
         return _Siblings(self.weight[:0], self.floor[:0], self.cap[:0], self.growth[:0])
 
     def ladder(self, parent: IntArray, items: int) -> "_Breakpoints":
-        """The points at which somebody starts or stops rising, of each parent in order."""
+        """The breakpoints at which an item starts or stops rising, of each parent in order."""
         floats = np.flatnonzero(self.weight > 0)
         of = np.concatenate((parent[floats], parent[floats]))
         points = np.concatenate((self.floor[floats], self.cap[floats])) / np.tile(self.weight[floats], 2)
@@ -189,7 +189,7 @@ class _Breakpoints:
     parent: IntArray
     first: IntArray
     end: IntArray
-    #: Where somebody starts or stops, how fast all rise from there, and how much they have gained by then.
+    #: Level of each breakpoint, the speed of all items from there, and what they have gained by then.
     point: FloatArray
     speed: FloatArray
     height: FloatArray
@@ -197,7 +197,7 @@ class _Breakpoints:
     fixed: FloatArray
     #: A speed that is none.
     still: float
-    #: After so many of a parent's points one is left.
+    #: Bisection steps after which one breakpoint of a parent is left.
     halvings: int
 
     def water(self, amount: FloatArray) -> FloatArray:
@@ -258,7 +258,7 @@ class EntityTierRule:
         return 3
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> EntityTargets:
-        """Targets of one tier, from what classes keep and can have at most of what is left (k,), (k,)."""
+        """Targets of one tier, from what classes keep, and the most that they can still have (k,), (k,)."""
         tree = self.tree
         generations = tuple(tree.generations())
         floor = tree.sums(kept) if tier == WEIGHTLESS else tree.guaranteed.copy()

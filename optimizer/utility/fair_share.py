@@ -184,7 +184,7 @@ def column_costs(columns: Columns, prices: FloatArray) -> FloatArray:
 
 
 def max_min_level(utility: FloatArray, weight: FloatArray, cap: FloatArray, full: float = FULL) -> float:
-    """The level that utilities reach: the largest z with u >= min(w z, cap) for everybody with a weight.
+    """The level that utilities reach: the largest z with u >= min(w z, cap) for every job with a weight.
 
     Who is within `full` of its cap counts as full, so that rounding cannot make it look starved. Everybody full: the
     level at which the last one was filled. Nobody entitled: 0.
@@ -229,7 +229,7 @@ class FinishTimeFacts:
 
 
 def finish_time_facts(problem: Problem, utility: Utility, memory: Memory) -> FinishTimeFacts:
-    """What the problem and the memory of the last solve say. Without memory, A = t: everybody had its part so far."""
+    """Finish-time facts of all jobs. Without memory A = t, as if every job had had its equal part so far."""
     jobs = problem.jobs
     since_s = np.maximum(problem.at - jobs.submitted_at, 0.0)
     rate = isolated_rate(problem, utility)

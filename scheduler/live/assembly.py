@@ -14,19 +14,12 @@ in the outbox and go out again under their old ids.
 """
 
 import asyncio
-import hashlib
-import hmac
 import json
 import logging
-import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 import walras
 from scheduler.core.core import SchedulerCore
@@ -56,8 +49,8 @@ from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, load_
 from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecasts
 from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.providers.aws_provider import AwsProvider, Ec2Calls, make_ec2_client
-from scheduler.live.providers.local_provider import AgentLauncher, LocalPool, LocalProvider
+from scheduler.live.providers.live_provider import LiveProvider, ProviderContext
+from scheduler.live.providers.provider_registry import build_providers, providers_by_pool
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_gateway import AgentGateway
@@ -84,7 +77,7 @@ class PriorUsage:
 
 
 def restore_core(
-    turn: Transaction,
+    transaction: Transaction,
     in_force: PolicyInForce,
     loaded: LoadedState,
     requests: dict[JobId, JobRequest],
@@ -92,45 +85,51 @@ def restore_core(
 ) -> None:
     """Begin a generation with a core that knows what its predecessor's tables say."""
     # Charged until now: what the fresh core is told of the books is all that came before it.
-    spent = billing.restate_spending(turn)
-    turn.begin_generation(SchedulerCore())
-    turn.board.judged = 0
-    emit(turn, PolicyChanged(turn.at, in_force.spec, in_force.rules))
-    emit(turn, spent)
-    for pool in list(turn.board.pools.values()):
-        emit(turn, PoolDeclared(turn.at, pool))
+    spent = billing.restate_spending(transaction)
+    transaction.begin_generation(SchedulerCore())
+    transaction.state.scores_stored = 0
+    emit(transaction, PolicyChanged(transaction.at, in_force.spec, in_force.rules))
+    emit(transaction, spent)
+    for pool in list(transaction.state.pools.values()):
+        emit(transaction, PoolDeclared(transaction.at, pool))
     for network in loaded.networks:
-        emit(turn, NetworkKnown(turn.at, network.pool_id, network.bytes_per_s))
+        emit(transaction, NetworkKnown(transaction.at, network.pool_id, network.bytes_per_s))
     for known in loaded.facts:
-        emit(turn, FactsTold(turn.at, known.kind, parse_facts(known.body), known.counted))
+        emit(transaction, FactsTold(transaction.at, known.kind, parse_facts(known.body), known.counted))
     for speed in loaded.speeds:
-        emit(turn, ThroughputMeasured(turn.at, speed.kind, speed.accelerator, speed.count, speed.steps_per_s))
+        emit(
+            transaction,
+            ThroughputMeasured(transaction.at, speed.kind, speed.accelerator, speed.count, speed.steps_per_s),
+        )
     for cost in loaded.restart_costs:
-        emit(turn, RestartMeasured(turn.at, cost.kind, cost.restart_s))
-    for node in list(turn.board.nodes.values()):
+        emit(transaction, RestartMeasured(transaction.at, cost.kind, cost.restart_s))
+    for node in list(transaction.state.nodes.values()):
         if node.is_member:
-            _restore_node(turn, node)
-    for rent in list(turn.board.rents.values()):
-        here = sum(node.row.rent_token == rent.token and node.is_member for node in turn.board.nodes.values())
+            _restore_node(transaction, node)
+    for rent in list(transaction.state.rents.values()):
+        here = sum(node.row.rent_token == rent.token and node.is_member for node in transaction.state.nodes.values())
         if rent.machines > here:
-            emit(turn, RentRestored(turn.at, rent.token, rent.pool_id, rent.machines - here))
+            emit(transaction, RentRestored(transaction.at, rent.token, rent.pool_id, rent.machines - here))
     # Those that hold places first: a waiting job may be started as soon as the core hears of it.
-    for job in sorted(turn.board.jobs.values(), key=lambda job: (job.attempt is None, job.row.job_id)):
-        emit(turn, _restored_job(turn.at, job, requests[job.row.job_id], used.get(job.row.job_id, PriorUsage())))
+    for job in sorted(transaction.state.jobs.values(), key=lambda job: (job.attempt is None, job.row.job_id)):
+        emit(
+            transaction,
+            _restored_job(transaction.at, job, requests[job.row.job_id], used.get(job.row.job_id, PriorUsage())),
+        )
 
 
-def _restore_node(turn: Transaction, node: LiveNode) -> None:
+def _restore_node(transaction: Transaction, node: LiveNode) -> None:
     """A machine as it stands."""
     row = node.row
     state, cordon, detail = row.state, row.cordon, row.detail
-    paid_since = billing.paid_since(turn.board, node) if row.rent_token else None
-    emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token, paid_since))
+    paid_since = billing.paid_since(transaction.state, node) if row.rent_token else None
+    emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since))
     if cordon == "leaving":
-        emit(turn, NodeLeaving(turn.at, row.node_id, inf, Reason.HOLD_ADMIN))
+        emit(transaction, NodeLeaving(transaction.at, row.node_id, inf, Reason.HOLD_ADMIN))
     elif cordon == "quarantined":
-        emit(turn, NodeQuarantined(turn.at, row.node_id, detail))
+        emit(transaction, NodeQuarantined(transaction.at, row.node_id, detail))
     if state == "unreachable":
-        emit(turn, NodeUnreachable(turn.at, row.node_id))
+        emit(transaction, NodeUnreachable(transaction.at, row.node_id))
     # A release that was under way is forgotten with the core that wanted it.
     row.detail = detail if cordon or state != "up" else ""
 
@@ -202,8 +201,8 @@ class AssembledServer:
     """A server and what only its owner needs."""
 
     server: Server
-    local: LocalProvider
-    aws: AwsProvider | None
+    #: By name; the server's owner attaches, watches and closes them.
+    providers: dict[str, LiveProvider]
     loaded: LoadedState
     requests: dict[JobId, JobRequest]
     used: dict[JobId, PriorUsage]
@@ -221,14 +220,14 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)))
         for job in loaded.jobs
     }
-    board = load_live_state(loaded, launches, clock.now(), settings.lease_s)
-    board.epoch_unix_s = epoch_unix_s
-    board.spent_month_usd = store.spent()
-    for (project, _), usd in board.spent_month_usd.items():
-        board.spent_usd[project] = board.spent_usd.get(project, 0.0) + usd
-    daemon = ServerLoop(SchedulerCore(), board, store, clock, settings)
+    state = load_live_state(loaded, launches, clock.now(), settings.lease_s)
+    state.epoch_unix_s = epoch_unix_s
+    state.spent_month_usd = store.spent()
+    for (project, _), usd in state.spent_month_usd.items():
+        state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
+    loop = ServerLoop(SchedulerCore(), state, store, clock, settings)
     known = store.policies(limit=1)
-    policies = PolicyService(daemon, parse_policy_row(known[0]) if known else None)
+    policies = PolicyService(loop, parse_policy_row(known[0]) if known else None)
     secret = folder.server_secret()
     secrets = Secrets(
         join_token=folder.join_token(),
@@ -236,19 +235,15 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
     )
-    gateway = AgentGateway(daemon, secrets.job_tokens)
-    local = _local_provider(config)
-    aws = _aws_provider(config.cluster, secret)
-    desk = Provisioner(
-        daemon, {**dict.fromkeys(local.pools, local), **({} if aws is None else dict.fromkeys(aws.pools, aws))}
-    )
-    local.on_gone = desk.gone
-    solver = SolverPool(daemon, settings.solve_timeout_s)
-    predictions = SpeedPredictions(daemon, loaded.scores)
-    forecasts = TargetForecasts(daemon)
-    daemon.outlets += [gateway, solver, desk, predictions, forecasts]
+    gateway = AgentGateway(loop, secrets.job_tokens)
+    providers = build_providers(ProviderContext(config.cluster, folder, secret))
+    provisioner = Provisioner(loop, providers_by_pool(providers.values()))
+    solver = SolverPool(loop, settings.solve_timeout_s)
+    predictions = SpeedPredictions(loop, loaded.scores)
+    forecasts = TargetForecasts(loop)
+    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts]
     server = Server(
-        daemon=daemon,
+        loop=loop,
         store=store,
         secrets=secrets,
         gateway=gateway,
@@ -257,9 +252,9 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         forecasts=forecasts,
         whole_gangs=WholeGangBound(solver),
         policies=policies,
-        providers=desk,
+        providers=provisioner,
         admission=admission,
-        views=ApiViews(clock, daemon),
+        views=ApiViews(clock, loop),
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         version=walras.__version__,
     )
@@ -268,45 +263,13 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         before = used.get(each.job_id, PriorUsage())
         used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
-    return AssembledServer(server, local, aws, loaded, requests, used)
+    return AssembledServer(server, providers, loaded, requests, used)
 
 
 def _spec(store: Store, job_id: JobId) -> SpecRow:
     row = store.spec(job_id)
     assert row is not None, f"job {job_id} has no spec"
     return row
-
-
-def _local_provider(config: ServerConfig) -> LocalProvider:
-    cluster, folder = config.cluster, config.folder
-    pools = {
-        entry.pool_id: LocalPool(entry.pool(), entry.boot)
-        for entry in (() if cluster is None else cluster.pools)
-        if entry.provider == "local"
-    }
-    speeds_file: Path | None = None
-    if cluster is not None and cluster.speeds:
-        speeds_file = folder.path / "speeds.yaml"
-        write_private(speeds_file, yaml.safe_dump(cluster.speeds))
-    launcher = AgentLauncher((_walras_command(),), folder.join_token_file.absolute(), speeds_file)
-    return LocalProvider(folder.machines.absolute(), pools, launcher)
-
-
-def _aws_provider(cluster: ClusterConfig | None, secret: bytes) -> AwsProvider | None:
-    """None where no pool is rented there. A cluster is known at AWS by a name that only its folder gives."""
-    pools = [entry.pool() for entry in (() if cluster is None else cluster.pools) if entry.provider == "aws"]
-    if cluster is None or cluster.aws is None or not pools:
-        return None
-    settings = cluster.aws
-    cluster_id = hmac.new(secret, b"aws cluster", hashlib.sha256).hexdigest()[:16]
-    calls = Ec2Calls(lambda: make_ec2_client(settings.region))
-    return AwsProvider(cluster_id, settings, pools, EnrolmentTokens(secret), calls)
-
-
-def _walras_command() -> str:
-    """The console script beside the running interpreter, else the one on the path."""
-    beside = Path(sys.executable).parent / "walras"
-    return str(beside) if beside.is_file() else (shutil.which("walras") or str(beside))
 
 
 # ------------------------------------------------------------------------------------------ first steps
@@ -317,24 +280,24 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
     server, policies = assembled.server, assembled.server.policies
     if policies.has_policy:
 
-        def begin(turn: Transaction) -> None:
-            restore_core(turn, policies.in_force, assembled.loaded, assembled.requests, assembled.used)
+        def begin(transaction: Transaction) -> None:
+            restore_core(transaction, policies.in_force, assembled.loaded, assembled.requests, assembled.used)
 
-        await server.daemon.perform(begin)
+        await server.loop.perform(begin)
     if config.policy is not None and not policies.is_in_force(config.policy):
         await policies.change(config.policy, "policy file")
     elif not policies.has_policy:
         await policies.change(DEFAULT_POLICY, "default")
     pools = [] if config.cluster is None else config.cluster.pool_list()
     for entry in () if config.cluster is None else config.cluster.pools:
-        server.board.expect(entry.pool_id, entry.machines)
+        server.state.expect(entry.pool_id, entry.machines)
 
-    def step(turn: Transaction) -> None:
+    def step(transaction: Transaction) -> None:
         for pool in pools:
-            if turn.board.pools.get(pool.pool_id) != pool:
-                emit(turn, PoolDeclared(turn.at, pool))
+            if transaction.state.pools.get(pool.pool_id) != pool:
+                emit(transaction, PoolDeclared(transaction.at, pool))
 
-    await server.daemon.perform(step)
+    await server.loop.perform(step)
     await _ensure_admin(server, config.folder)
 
 
@@ -345,9 +308,9 @@ async def _ensure_admin(server: Server, folder: DataFolder) -> None:
         return
     token, row = new_user_token("admin", UserRole.ADMIN, (ALL_PROJECTS,), "first start")
 
-    def step(turn: Transaction) -> None:
-        turn.batch.tokens.append(row)
+    def step(transaction: Transaction) -> None:
+        transaction.batch.tokens.append(row)
 
-    await server.daemon.perform(step)
+    await server.loop.perform(step)
     server.secrets.users[row.sha256] = row
     await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, token + "\n")

@@ -21,6 +21,7 @@ from scheduler.live.assembly import (
 )
 from scheduler.live.http.web_application import make_app
 from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc, watch_months
+from scheduler.live.providers.live_provider import PricedProvider
 from scheduler.live.providers.market_prices import MarketWatch, play_market_script
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.sqlite_store import SqliteStore
@@ -79,7 +80,7 @@ async def _serve(config: ServerConfig, store: SqliteStore, host: str, port: int)
     config.folder.server_file.unlink(missing_ok=True)
     assembled = await loop.run_in_executor(None, assemble_server, config, store)
     server = assembled.server
-    tasks = [asyncio.create_task(server.daemon.run(), name="loop")]
+    tasks = [asyncio.create_task(server.loop.run(), name="loop")]
     runner: web.AppRunner | None = None
     try:
         await _until_crash(tasks, restore_and_configure(assembled, config))
@@ -101,25 +102,27 @@ async def _start_parts(
     assembled: AssembledServer, config: ServerConfig, tasks: list[asyncio.Task[None]], url: str, port: int
 ) -> None:
     """Machines, solver, readiness."""
-    server, local = assembled.server, assembled.local
-    local.server_url = url
+    server, providers = assembled.server, assembled.providers
+    for provider in providers.values():
+        provider.attach(url, server.providers.gone)
     await server.providers.reconcile()
     tasks.append(asyncio.create_task(server.gateway.watch(), name="leases"))
-    tasks.append(asyncio.create_task(local.watch(), name="machines"))
-    if assembled.aws is not None:
-        market = MarketWatch(server.daemon, [assembled.aws])
+    tasks += [asyncio.create_task(each.watch(), name=f"machines of {name}") for name, each in providers.items()]
+    priced = [provider for provider in providers.values() if isinstance(provider, PricedProvider)]
+    if priced:
+        market = MarketWatch(server.loop, priced)
         tasks.append(asyncio.create_task(market.watch(), name="prices"))
     tasks.append(asyncio.create_task(server.providers.janitor.watch(), name="janitor"))
-    tasks.append(asyncio.create_task(watch_months(server.daemon), name="months"))
+    tasks.append(asyncio.create_task(watch_months(server.loop), name="months"))
     await server.solver.start()
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
     if config.cluster is not None and config.cluster.market:
-        script = play_market_script(server.daemon, server.providers, config.cluster.market)
+        script = play_market_script(server.loop, server.providers, config.cluster.market)
         tasks.append(asyncio.create_task(script, name="market"))
     server.is_ready = True
     config.folder.announce(url, port)
-    log.info("ready at %s with %d active jobs", url, len(server.board.jobs))
+    log.info("ready at %s with %d active jobs", url, len(server.state.jobs))
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int, *, exact: bool) -> tuple[str, int]:
@@ -173,14 +176,13 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     if runner is not None:
         await runner.cleanup()
     await server.providers.close()
-    await assembled.local.close()
-    if assembled.aws is not None:
-        assembled.aws.close()
+    for provider in assembled.providers.values():
+        await provider.close()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await server.predictions.close()
     await server.forecasts.close()
     await server.solver.close()
-    server.daemon.close()
+    server.loop.close()
     server.readers.shutdown(wait=True)

@@ -52,7 +52,7 @@ class Secrets:
 class Server:
     """Everything a handler needs."""
 
-    daemon: ServerLoop
+    loop: ServerLoop
     store: Store
     secrets: Secrets
     gateway: AgentGateway
@@ -70,12 +70,12 @@ class Server:
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_READERS, "store-reader"))
 
     @property
-    def board(self) -> LiveState:
-        return self.daemon.board
+    def state(self) -> LiveState:
+        return self.loop.state
 
     @property
     def core(self) -> SchedulerCore:
-        return self.daemon.core
+        return self.loop.core
 
     async def read(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call something that blocks (the store, log files) in a reader thread."""
@@ -92,7 +92,7 @@ class Server:
             return None if node_id is None else AgentCaller(node_id)
         if token.startswith("wlr_j_"):
             named = self.secrets.job_tokens.check(token)
-            alive = named is not None and self.board.attempt(*named) is not None
+            alive = named is not None and self.state.attempt(*named) is not None
             return JobCaller(named[0]) if named is not None and alive else None
         if token.startswith("wlr_e_"):
             rent_token = self.secrets.enrolment_tokens.check(token)
@@ -108,7 +108,7 @@ class Server:
         lag_s = time.monotonic() - began
         checks = {"event_loop": "ok" if lag_s < 1.0 else f"{lag_s:.1f} s behind"}
         try:
-            await asyncio.wait_for(self.daemon.touch_store(), 5.0)
+            await asyncio.wait_for(self.loop.touch_store(), 5.0)
             checks["database"] = "ok"
         except TimeoutError:
             checks["database"] = "no write within 5 s"

@@ -211,7 +211,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class FairnessMetrics:
-    """Over the jobs that succeeded. nan where there is nothing to say."""
+    """Fairness over the jobs that succeeded; nan for what does not exist."""
 
     #: Completion time / time in an equal share of the fleet, by the competition that the job met (Themis).
     rho_mean: float = nan

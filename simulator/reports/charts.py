@@ -59,7 +59,7 @@ def queueing_chart(waiting: StepSeries, until_at: float, key: str) -> str:
 
 
 def utilisation_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
-    """Of every pool over time: held accelerators as a part of those that are there."""
+    """Utilisation of every pool over time: held accelerators / existing accelerators."""
 
     def draw(axes: "Axes") -> None:
         for color, (name, track) in _coloured_pools(pools):
@@ -151,7 +151,7 @@ def gantt_chart(timeline: Timeline, names: Mapping[int, str], until_at: float, k
 
 
 def series_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatArray]:
-    """The level as it is where it changes little, else as exact means over equal stretches of time: (begin, value)."""
+    """Returns the series itself if it has few changes, else exact means over equal intervals: (begin, value)."""
     if len(level.at) > _BINS:
         return binned_means(level, until_at)
     at = np.array([*level.at, max(until_at, level.at[-1] if level.at else 0.0)])

@@ -108,7 +108,7 @@ def _best(means: Sequence[float], lower_is_better: bool | None) -> float | None:
     if lower_is_better is None or not known:
         return None
     best = min(known) if lower_is_better else max(known)
-    # Where all are alike there is no best.
+    # If all are alike, none is marked as best.
     return None if len(known) > 1 and max(known) - min(known) <= _TIE * max(1.0, abs(best)) else best
 
 

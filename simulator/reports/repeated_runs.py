@@ -120,7 +120,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class MeanEstimate:
-    """A mean with the interval that holds the true one with 95 % confidence, if what is drawn is about normal."""
+    """A mean with its 95 % confidence interval, for values that are about normal."""
 
     mean: float
     #: nan with fewer than two values.

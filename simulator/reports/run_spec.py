@@ -53,7 +53,7 @@ EventRecorder = Callable[[Event, list[Command]], None]
 
 @dataclass(frozen=True, slots=True)
 class GeneratorOptions:
-    """How a generated workload is made; None: as its generator does it by itself."""
+    """The options of a generated workload; None: the generator's default."""
 
     jobs: int | None = None
     rate_per_h: float | None = None

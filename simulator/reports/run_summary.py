@@ -3,9 +3,8 @@
 `docs/metrics.md` defines each metric. `RUN_METRICS` gives each a name, a unit, and which direction is better.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from math import isfinite, nan
 from typing import Any
 
@@ -34,7 +33,7 @@ class PoolSummary:
     pool_id: str
     accelerator: str
     market: str
-    #: Accelerator-hours that were there, held by attempts, and with all ranks up.
+    #: Accelerator-hours that existed, were held by attempts, and had all ranks up.
     there_h: float
     held_h: float
     running_h: float
@@ -59,7 +58,7 @@ class ProjectSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The figures of one run. Times in seconds; nan where there is nothing to take a mean of."""
+    """The metrics of one run. Times in seconds; nan for means over nothing."""
 
     outcome: str
     jobs: int
@@ -194,7 +193,7 @@ def summarise_run(result: SimulationResult, context: SummaryContext | None = Non
 
 
 def _rho(result: SimulationResult, jobs: Sequence[JobMetrics], context: SummaryContext | None) -> dict[JobId, float]:
-    """Themis' finish-time fairness of each job that ended, against the accelerators that were there on average."""
+    """Returns Themis' finish-time fairness of each job that ended, against the mean number of accelerators."""
     if context is None or not jobs:
         return {}
     there = sum(meter.there_s for meter in result.pools) / result.ended_at if result.ended_at > 0 else 0.0
@@ -271,9 +270,13 @@ def _pool_summary(meter: PoolMeter, usd: float) -> PoolSummary:
     )
 
 
+_JOB_FIELDS = tuple(field.name for field in fields(JobMetrics))
+
+
 def job_data(job: JobMetrics, baselines: JobBaselines | None = None) -> dict[str, Any]:
-    """One job as plain data; what only the workload knows is there if a roster is."""
-    body = {**asdict(job), "jct_s": job.jct_s, "queueing_s": job.queueing_s}
+    """Returns one job as plain data; with `baselines` also what only the workload knows."""
+    body = {name: getattr(job, name) for name in _JOB_FIELDS}
+    body |= {"jct_s": job.jct_s, "queueing_s": job.queueing_s}
     if baselines is None:
         return body
     alone_s, deadline_at = baselines.alone_s(job.job_id), baselines.deadline_at(job.job_id)
@@ -285,7 +288,7 @@ def job_data(job: JobMetrics, baselines: JobBaselines | None = None) -> dict[str
         "deadline_at": deadline_at if isfinite(deadline_at) else nan,
         "missed": missed_deadline(job, baselines),
     }
-    return {**body, **more}
+    return body | more
 
 
 def summary_data(summary: RunSummary) -> dict[str, Any]:
@@ -294,19 +297,22 @@ def summary_data(summary: RunSummary) -> dict[str, Any]:
     return data
 
 
-def summary_json(
+def summary_document(
     summary: RunSummary,
     jobs: Sequence[JobMetrics] = (),
     baselines: JobBaselines | None = None,
     run: Mapping[str, Any] | None = None,
-) -> str:
-    """The summary as JSON, and if given what decided the run and the jobs; figures that do not exist are null."""
+) -> dict[str, Any]:
+    """The summary with the description of the run and the jobs, if given, for `walras.json_output.stream_json`.
+
+    `per_job` is an iterator: a run of a hundred thousand jobs is written one job at a time.
+    """
     body = summary_data(summary)
     if run is not None:
-        body["run"] = nonfinite_to_none(dict(run))
+        body["run"] = dict(run)
     if jobs:
-        body["per_job"] = [nonfinite_to_none(job_data(job, baselines)) for job in jobs]
-    return json.dumps(body, indent=2)
+        body["per_job"] = (job_data(job, baselines) for job in jobs)
+    return body
 
 
 def nonfinite_to_none(value: Any) -> Any:
@@ -327,7 +333,7 @@ class MetricDefinition:
     name: str
     title: str
     unit: str
-    #: None: neither way is better by itself.
+    #: None: neither direction is better.
     lower_is_better: bool | None = True
     path: str = ""
 

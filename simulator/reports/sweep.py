@@ -50,7 +50,7 @@ class SweepGrid(FileModel):
     policies: _GridNames
     #: `0-4`, `1,3,5`, or a list.
     seeds: tuple[int, ...] = (0,)
-    #: Arrivals per hour of generated workloads; empty: as the generator does it by itself.
+    #: Arrivals per hour of generated workloads; empty: the generator's default.
     rates: Annotated[tuple[float, ...], Field(max_length=1000)] = ()
     #: Of generated workloads.
     trace_jobs: Annotated[int, Field(ge=1)] | None = None
@@ -142,7 +142,7 @@ def grid_runs(grid: SweepGrid) -> list[tuple[GridPoint, RunSpec]]:
 
 
 def _reject_idle_options(grid: SweepGrid) -> None:
-    """Raises ConfigError for what is about generated jobs where there are none, and about files likewise."""
+    """Raises ConfigError for options of generated workloads without one, and for options of files without one."""
     generated = [WorkloadSource(workload).generator is not None for workload in grid.workloads]
     for there, names, what in (
         (any(generated), ("trace_jobs", "gangs", "priorities", "slos", "stretch"), "no workload is generated"),
@@ -154,7 +154,7 @@ def _reject_idle_options(grid: SweepGrid) -> None:
 
 
 def _workload_source(grid: SweepGrid, workload: str) -> WorkloadSource:
-    """What is about files goes to files, what is about generated jobs to those: a grid may have both."""
+    """Gives options of files to files, and options of generated workloads to those: a grid may have both."""
     speeds = (grid.speeds, grid.measured, grid.learning)
     if WorkloadSource(workload).generator is not None:
         made = GeneratorOptions(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
@@ -174,7 +174,7 @@ class SweepResult:
 
     places: list[GridPoint]
     rows: list[RunMetrics]
-    #: Cells that were run now, and cells whose file was there but could not be believed.
+    #: Number of runs executed now, and files of runs that were rejected.
     ran: int = 0
     rejected: list[str] = field(default_factory=list)
 
@@ -229,7 +229,7 @@ class _ResultStore:
             ) from None
 
     def read(self, key: str, described: Mapping[str, Any], rejected: list[str]) -> RunMetrics | None:
-        """The row, if its file is there and sound."""
+        """Returns the stored metrics of a run; None if the file is missing or unsound."""
         path = self._cells / f"{key}.json"
         try:
             with path.open("rb") as file:

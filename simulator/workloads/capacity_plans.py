@@ -61,7 +61,7 @@ class CapacityPlans:
 
     plans: tuple[CapacityPlan, ...]
     bounds: tuple[PriceBound, ...]
-    #: None: who would leave is not known.
+    #: None: the defection of users is not known.
     defection: Defection | None = None
 
 

@@ -138,7 +138,7 @@ def detect_format(path: str | Path) -> TraceFormat:
             ):
                 return each
         if any(each.tabs for each in candidates):
-            return candidates[0]  # its reader says what is wrong with the row
+            return candidates[0]  # its reader reports what is wrong with the row
     raise ConfigError(
         f"{path}: in no format that is known by its ending and first line",
         field="format",

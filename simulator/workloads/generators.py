@@ -66,7 +66,7 @@ class GeneratorRequest:
     """The parameters of a generator."""
 
     jobs: int
-    #: Mean arrivals per hour; 0: all jobs are there at the beginning.
+    #: Mean arrivals per hour; 0: all jobs arrive at the beginning.
     rate_per_h: float
     seed: int = 0
     #: True: gangs of 1 to 8; False: one accelerator for each job.
@@ -104,7 +104,7 @@ def draw_weight(random: Random) -> float:
 
 
 class JobMix:
-    """Draws jobs. Each property has a stream of its own: asking for one more never changes the others."""
+    """Draws jobs. Each property has its own stream: a further property never changes the others."""
 
     def __init__(self, request: GeneratorRequest, streams: RandomStreams) -> None:
         self._request = request

@@ -47,7 +47,7 @@ class TraceJob(JobIdentity, JobLimits):
     estimate_factor: float = 1.0
     #: Steps per second of the gang, by type, ascending by name.
     speeds: tuple[tuple[str, float], ...] = ()
-    #: Elastic: gang sizes that a policy may choose among, ascending, `gang` one of them. Empty: it is as it is.
+    #: Elastic: gang sizes that a policy may choose among, ascending, `gang` one of them. Empty: the gang is fixed.
     sizes: tuple[int, ...] = ()
     #: Parts that it may be forked into, each a whole gang; and whether its gang may sit in several pools.
     fork_max: int = 1

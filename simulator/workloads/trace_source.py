@@ -130,7 +130,7 @@ class TraceRow:
             raise self.error(column, problem_text, fix) from None
 
     def error(self, column: str, problem: str, fix: str) -> ConfigError:
-        """What is wrong with a cell, as something to raise."""
+        """Returns the error about a cell, for the caller to raise."""
         return ConfigError(f"{self._where}:{self.line}: {column} {problem}", field=column, fix=fix)
 
 
@@ -201,7 +201,7 @@ class TraceSource:
             yield job
 
     def rows(self, lines: Iterator[tuple[int, str]], table: RowFormat) -> Iterator[TraceRow]:
-        """The lines of a file that holds something else than jobs."""
+        """Yields the rows of a file that does not hold jobs."""
         for number, line in lines:
             yield self._row(number, line, table)
 

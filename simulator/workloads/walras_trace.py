@@ -149,7 +149,7 @@ assert {*WALRAS_COLUMNS, "line"} == _FIELD_DEFAULTS.keys(), "a column is not rea
 
 
 def columns_needed(jobs: Iterable[TraceJob]) -> list[str]:
-    """The columns that some job has something in, in their fixed order."""
+    """Returns the columns in which some job has a value other than the default, in their fixed order."""
     rest = dict(_DEFAULTS)
     for job in jobs:
         used = [column for column, default in rest.items() if getattr(job, column) != default]

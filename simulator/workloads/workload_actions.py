@@ -30,7 +30,7 @@ from walras.units import format_length
 
 @dataclass(frozen=True, slots=True)
 class WrittenTrace:
-    """A trace that was written, and what was left out on the way."""
+    """A trace that was written, and the rows that were left out."""
 
     jobs: int
     format: str

@@ -74,7 +74,7 @@ class SteppedMechanism(ABC):
         self.reallocation.advance(cycle)
 
     def request_solve(self, cycle: Cycle, problem_of: Callable[[], Problem]) -> None:
-        """Ask about the jobs that are there; where there is none, begin the next step."""
+        """Requests a solve for the active jobs; without jobs, begins the next step."""
         if cycle.ledger.jobs:
             self._is_solving = True
             solve_requests.request_solve(cycle, problem_of())
@@ -87,7 +87,7 @@ class SteppedMechanism(ABC):
 
     @abstractmethod
     def decide(self, cycle: Cycle) -> None:
-        """Carry out what was answered, through `reallocation`; what was answered before, where a solve failed."""
+        """Carries out the last answer through `reallocation`; a failed solve leaves the answer before it in force."""
 
 
 @dataclass(frozen=True, slots=True)

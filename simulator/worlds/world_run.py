@@ -70,7 +70,7 @@ def only_pool(request: WorldRequest) -> PoolModel:
 
 
 def required_speeds(request: WorldRequest, what: str) -> str:
-    """Where the speeds are. Raises ConfigError naming what is needed."""
+    """Returns the path of the speeds. Raises ConfigError that names what is needed."""
     if request.speeds is None:
         raise ConfigError(
             f"world {request.world!r} takes its speeds from {what}", field="speeds", fix=f"give --speeds with {what}"

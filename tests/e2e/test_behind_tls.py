@@ -57,7 +57,7 @@ async def test_commands_and_agents_take_https_and_check_the_certificate(
     agent = await asyncio.create_subprocess_exec(WALRAS, "agent", *options, env=trusted)
     try:
         for _ in range(400):
-            if "n1" in w.board.nodes:
+            if "n1" in w.live_state.nodes:
                 break
             await asyncio.sleep(0.1)
         nodes = await _command("nodes", trusted)

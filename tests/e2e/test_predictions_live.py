@@ -21,8 +21,8 @@ TWO_POOLS = {
 async def test_a_cell_is_predicted_once_for_what_is_known(tmp_path: Path) -> None:
     """Some seconds after a speed was measured the others are told to the core; what is answered is not asked again."""
     async with world(tmp_path, cluster=TWO_POOLS) as w:
-        predictions = SpeedPredictions(w.daemon, pace_s=0.1)
-        w.daemon.outlets.append(predictions)
+        predictions = SpeedPredictions(w.loop, pace_s=0.1)
+        w.loop.effect_handlers.append(predictions)
         shape = {"shape": "v100x1", "accelerator": "v100", "accelerators": 1}
         agent = await FakeAgent(w, "n1", **shape).register()
         accelerators = {"v100": 1, "k80": 1}

@@ -112,10 +112,10 @@ def test_a_job_that_ends_while_the_next_ranks_start_is_over(tmp_path: Path) -> N
     script.write_text(_PLAIN.replace("range(2000)", "range(260)"))
     others = set(processes.descendants(os.getpid()))
     with job(tmp_path / "runs", script=str(script)).begin() as moves:
-        assert not moves.stretch(
+        assert not moves.train(
             TrialConfiguration(1, 32), lambda done: None, lambda progress: progress.steps > 200, 60.0
         )
-        assert moves.stretch(TrialConfiguration(2, 32), lambda done: None, lambda progress: False, 60.0)
+        assert moves.train(TrialConfiguration(2, 32), lambda done: None, lambda progress: False, 60.0)
         assert sum(part.steps for part in moves.parts) == 260
     assert set(processes.descendants(os.getpid())) <= others
 

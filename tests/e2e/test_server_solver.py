@@ -28,7 +28,7 @@ async def _question(folder: Path) -> Solve:
             def deliver(self, effects: object) -> None:
                 asked.extend(effects.solves)  # type: ignore[attr-defined]
 
-        w.daemon.outlets = [w.server.gateway, Note()]
+        w.loop.effect_handlers = [w.server.gateway, Note()]
         await FakeAgent(w, "n1").register()
         await w.submit({})
         await w.advance(5.0)
@@ -39,7 +39,7 @@ async def test_the_solver_answers_from_its_own_process_and_survives_its_death(tm
     """An answer; then kill -9 of the process: that solve fails, the next one is answered by a new process."""
     question = await _question(tmp_path)
     async with world(tmp_path / "other") as w:
-        pool = SolverPool(w.daemon, 60.0)
+        pool = SolverPool(w.loop, 60.0)
         try:
             await pool.start()
             assert isinstance(await pool._event(question), Solved)
@@ -55,8 +55,8 @@ async def test_a_solve_that_raises_or_takes_too_long_is_an_answer_too(tmp_path: 
     """SolveFailed with what went wrong; the server goes on."""
     question = await _question(tmp_path)
     async with world(tmp_path / "other") as w:
-        wrong = SolverPool(w.daemon, 60.0, operator.attrgetter("no_such_thing"))
-        late = SolverPool(w.daemon, 0.0)
+        wrong = SolverPool(w.loop, 60.0, operator.attrgetter("no_such_thing"))
+        late = SolverPool(w.loop, 0.0)
         try:
             failed = await wrong._event(question)
             assert isinstance(failed, SolveFailed)
@@ -87,7 +87,7 @@ async def test_what_whole_gangs_can_reach_is_told_when_asked(tmp_path: Path) -> 
 async def _both_entitled(face: Face) -> None:
     """Wait for a solve that knows both jobs."""
     for _ in range(300):
-        proposal = face.world.board.proposal
+        proposal = face.world.live_state.proposal
         if proposal is not None and len(proposal.job_ids) == 2:
             return
         await asyncio.sleep(0.2)
@@ -98,7 +98,7 @@ async def test_a_search_that_takes_too_long_finds_no_bound(tmp_path: Path) -> No
     """None, and its process is gone."""
     question = await _question(tmp_path)
     async with world(tmp_path / "other") as w:
-        pool = SolverPool(w.daemon, 60.0)
+        pool = SolverPool(w.loop, 60.0)
         try:
             pool.answered = question
             assert await WholeGangBound(pool, 0.0).bound() is None

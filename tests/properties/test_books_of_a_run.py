@@ -51,7 +51,7 @@ class Books:
     kinds: dict[JobId, Kind] = field(default_factory=dict)
     too_fast: list[str] = field(default_factory=list)
 
-    def hear(self, event: Event, commands: list[Command]) -> None:
+    def record(self, event: Event, commands: list[Command]) -> None:
         """An event that the core has handled, and what it commanded."""
         self.settle(event.at)
         match event:

@@ -49,7 +49,7 @@ def test_equal_jobs_are_decided_about_once(name: str, setting: Setting, deadline
     assert once.relaxed.tolist() == each.relaxed.tolist()
     assert once.certificate.violation <= 1e-9
     assert check_decision(problem, PolicySpec(name), once).complaints == ()
-    member = distinct_jobs(problem, policy.told_apart_by).member
+    member = distinct_jobs(problem, policy.job_key_fields).member
     for group in range(int(member.max(initial=-1)) + 1):
         assert np.ptp(once.surplus[member == group]) == 0
 

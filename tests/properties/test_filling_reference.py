@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from filling_reference import reference
 
-from optimizer.classes.class_problem import ClassProblem, WeightTierRule
+from optimizer.classes.class_problem import ClassProblem, TierRule, WeightTierRule
 from optimizer.decision import Status
-from optimizer.lp.interior_point.progressive_filling import TierRule, fill_levels
+from optimizer.lp.interior_point.progressive_filling import fill_levels
 from optimizer.utility.entity_targets import EntityTierRule, EntityTree
 
 pytestmark = pytest.mark.slow

@@ -26,8 +26,8 @@ def check_pairs(problem: Problem, packed: ColocatedJobs) -> None:
 
 
 def check_feasible(staged: StagedSolution) -> None:
-    problem = staged.asked.problem
-    assert colocated_violation(problem, staged.asked.utility.usable, staged.x, staged.packed) <= 1e-9
+    problem = staged.request.problem
+    assert colocated_violation(problem, staged.request.utility.usable, staged.x, staged.packed) <= 1e-9
     check_pairs(problem, staged.packed)
 
 
@@ -41,7 +41,7 @@ def test_the_level_with_sharing_is_that_of_the_program_over_all_pairs(problem: P
     if not staged.stages:
         return
     check_feasible(staged)
-    worth = staged.asked.utility.worth
+    worth = staged.request.utility.worth
     level, bound = staged.first()
     assert bound >= level * (1 - 1e-8)
     assert bound <= level * (1 + 1e-6) + 1e-9
@@ -61,7 +61,7 @@ def test_the_sum_with_sharing_is_that_of_the_program_over_all_pairs(problem: Pro
         return
     staged = throughput(problem)
     check_feasible(staged)
-    nothing, worth = np.zeros(len(problem.jobs)), staged.asked.utility.worth
+    nothing, worth = np.zeros(len(problem.jobs)), staged.request.utility.worth
     exact = most(problem, worth, nothing, nothing, value=1.0)
     assert abs(float(staged.worth_of(worth).sum()) - exact) <= 1e-6 * max(exact, 1e-6)
     assert abs(staged.first()[1] - exact) <= 1e-6 * max(exact, 1e-6)
@@ -92,7 +92,7 @@ def test_every_stage_is_proved_by_its_own_dual_values(problem: Problem):
     for stage in staged.stages:
         value = 1.0 if stage.kind.value == "sum" else 0.0
         most_paid = max(1.0, float(stage.time.max()))
-        for column in all_columns(problem, staged.asked.utility, staged.asked.utility.worth):
+        for column in all_columns(problem, staged.request.utility, staged.request.utility.worth):
             gain = sum((value + stage.multiplier[job]) * amount for job, amount in column.gains)
             cost = sum(stage.time[job] for job, _ in column.gains)
             cost += sum(stage.prices[pool] * count for pool, count in column.uses)

@@ -14,7 +14,7 @@ from problems import rates_of
 
 from optimizer.check.certificate import check_decision
 from optimizer.decision import Shares, Status
-from optimizer.lp import lexicographic
+from optimizer.lp import engine_choice
 from optimizer.policy import PolicySpec, SharePolicy
 from optimizer.problem import Columns, Problem
 from optimizer.registry import make
@@ -215,7 +215,10 @@ def test_permuting_keeps_what_a_job_is():
 def test_prices_find_what_the_exact_program_finds(spec: PolicySpec, problem: Problem):
     """The way for large markets, taken on small ones: the same objective within the gap that is called optimal."""
     exact = decide(problem, spec)
-    with patch.object(lexicographic, "_ONE_PROGRAM", 0), patch.object(lexicographic, "_SEVERAL_PROGRAMS", 0):
+    with (
+        patch.object(engine_choice, "EXACT_ONE_PROGRAM_COLUMNS", 0),
+        patch.object(engine_choice, "EXACT_SEVERAL_PROGRAMS_COLUMNS", 0),
+    ):
         priced = decide(problem, spec)
     assert priced.certificate.violation <= 1e-9
     assert priced.certificate.gap <= 1e-4

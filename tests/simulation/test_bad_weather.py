@@ -95,7 +95,7 @@ class Rehearsal:
 
     w: World
     cloud: ScriptedCloud
-    desk: Provisioner
+    provisioner: Provisioner
     agents: dict[NodeId, FakeAgent] = field(default_factory=dict)
     began_at: dict[tuple[JobId, int], float] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
@@ -104,16 +104,16 @@ class Rehearsal:
         """Machines come up, jobs run and end, prices are asked for, the janitor sweeps."""
         w = self.w
         w.clock.at += STEP_S
-        for node in w.board.nodes.values():  # silence is another watch's business
+        for node in w.live_state.nodes.values():  # silence is another watch's business
             node.heard_at = w.clock.at
         with suppress(ProviderProblem):
-            await MarketWatch(w.daemon, [self.cloud]).look(self.cloud)
+            await MarketWatch(w.loop, [self.cloud]).look(self.cloud)
         await w.advance(0.0)
         await self.calls_end()
         for machine in list(self.cloud.held.values()):
             await self._boot(machine)
         for node_id, agent in list(self.agents.items()):
-            node = w.board.nodes[node_id]
+            node = w.live_state.nodes[node_id]
             if not node.is_member:
                 del self.agents[node_id]
                 continue
@@ -122,10 +122,10 @@ class Rehearsal:
             for job_id, attempt in list(agent.here):
                 if w.clock.at - self.began_at[job_id, attempt] >= JOB_S:
                     await agent.end(job_id, attempt)
-        await self.desk.janitor.sweep()
+        await self.provisioner.janitor.sweep()
         await self.calls_end()
-        for job_id in w.board.jobs:
-            self.told |= {line.detail for line in pending_reasons(w.daemon.core, job_id)}
+        for job_id in w.live_state.jobs:
+            self.told |= {line.detail for line in pending_reasons(w.loop.core, job_id)}
 
     async def _boot(self, machine: RentedMachine) -> None:
         late = self.w.clock.at - self.cloud.since_at[machine.node_id] < POOL.boot_s
@@ -137,26 +137,26 @@ class Rehearsal:
             self.agents[machine.node_id] = await agent.register()
 
     async def calls_end(self) -> None:
-        while self.desk._tasks:
-            await asyncio.gather(*list(self.desk._tasks), return_exceptions=True)
+        while self.provisioner._tasks:
+            await asyncio.gather(*list(self.provisioner._tasks), return_exceptions=True)
         await self.w.quiet()
 
     def records(self) -> set[NodeId]:
-        return {node_id for node_id, node in self.w.board.nodes.items() if node.row.rent_token and node.is_member}
+        return {node_id for node_id, node in self.w.live_state.nodes.items() if node.row.rent_token and node.is_member}
 
     def check_books(self) -> None:
         """The provider's list is the board's, the core's, and that of the requests that are not over."""
-        board, fleet = self.w.board, self.w.daemon.core.ledger.fleet
+        state, fleet = self.w.live_state, self.w.loop.core.ledger.fleet
         assert set(self.cloud.held) == self.records()
         assert {machine.node_id for machine in fleet.machines if machine is not None} == self.records()
         assert all(not state.awaited for state in fleet.pools)
-        here = [node.row.rent_token for node in board.nodes.values() if node.is_member]
-        assert {token: rent.machines for token, rent in board.rents.items()} == {t: here.count(t) for t in here}
+        here = [node.row.rent_token for node in state.nodes.values() if node.is_member]
+        assert {token: rent.machines for token, rent in state.rents.items()} == {t: here.count(t) for t in here}
 
     def ledger_usd(self) -> float:
-        board, store = self.w.board, self.w.server.store
-        query = MoneyQuery("pool", board.next_charge_id)
-        open_now = sum_charges(billing.open_charges(board, self.w.clock.now()), query)
+        state, store = self.w.live_state, self.w.server.store
+        query = MoneyQuery("pool", state.next_charge_id)
+        open_now = sum_charges(billing.open_charges(state, self.w.clock.now()), query)
         return float(spending_report(query, [*store.money(query), *open_now]).total_usd)
 
 
@@ -176,10 +176,10 @@ async def test_after_an_hour_of_it_the_providers_list_equals_our_records(tmp_pat
     """
     async with world(tmp_path, policy=RENTING) as w:
         cloud = ScriptedCloud(w.clock.now)
-        desk = Provisioner(w.daemon, {POOL.pool_id: cloud})
-        w.daemon.outlets.append(desk)
+        provisioner = Provisioner(w.loop, {POOL.pool_id: cloud})
+        w.loop.effect_handlers.append(provisioner)
         await w.emit(lambda at: PoolDeclared(at, POOL))
-        rehearsal, jobs = Rehearsal(w, cloud, desk), list[JobId]()
+        rehearsal, jobs = Rehearsal(w, cloud, provisioner), list[JobId]()
         for minute in range(END):
             if minute in (0, 1, BAD_FROM + 2, BAD_FROM + 30):
                 jobs += [await w.submit({"resources": {"accelerators": "a:2"}}) for _ in range(1 + (minute > 1))]

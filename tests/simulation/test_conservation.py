@@ -38,7 +38,7 @@ class Books:
     held_s: dict[PoolId, float] = field(default_factory=lambda: defaultdict(float))
     usd: dict[PoolId, float] = field(default_factory=lambda: defaultdict(float))
 
-    def hear(self, event: Event, commands: list[Command]) -> None:
+    def record(self, event: Event, commands: list[Command]) -> None:
         """An event that the core has handled, and what it commanded."""
         self._settle(event.at)
         if isinstance(event, PoolDeclared):

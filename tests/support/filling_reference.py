@@ -3,9 +3,8 @@
 import numpy as np
 from scipy.optimize import linprog
 
-from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.class_problem import ClassProblem, TierRule
 from optimizer.classes.segments import max_by
-from optimizer.lp.interior_point.progressive_filling import TierRule
 
 _HALVINGS = 45
 #: What a level gives is kept but for this part, so that a solver's rounding does not deny it to the next.

@@ -42,18 +42,18 @@ class HandClock(Clock):
 class InlineSolver:
     """Answers solves at once, in the loop."""
 
-    def __init__(self, daemon: ServerLoop) -> None:
-        self._daemon = daemon
+    def __init__(self, loop: ServerLoop) -> None:
+        self._loop = loop
 
     def deliver(self, effects: TransactionEffects) -> None:
         for command in effects.solves:
             solved = as_journaled(Solved(0.0, command.request_id, run_solve(command)))
-            self._daemon.perform_soon(lambda turn, solved=solved: self._tell(turn, solved))
+            self._loop.perform_soon(lambda transaction, solved=solved: self._tell(transaction, solved))
 
     @staticmethod
-    def _tell(turn: Transaction, solved: Any) -> None:
-        solved.at = turn.at
-        emit(turn, solved)
+    def _tell(transaction: Transaction, solved: Any) -> None:
+        solved.at = transaction.at
+        emit(transaction, solved)
 
 
 class World:
@@ -65,22 +65,22 @@ class World:
         self.clock = clock
 
     @property
-    def daemon(self) -> ServerLoop:
-        return self.server.daemon
+    def loop(self) -> ServerLoop:
+        return self.server.loop
 
     @property
-    def board(self) -> Any:
-        return self.server.board
+    def live_state(self) -> Any:
+        return self.server.state
 
     async def submit(self, spec: Mapping[str, Any], user: str = "ada") -> JobId:
-        drafted = draft_job({"run": "true", **spec}, UserCaller(user, UserRole.ADMIN, (ALL_PROJECTS,)))
-        return await self.daemon.perform(
-            lambda turn: self.server.admission.admit(turn, drafted, drafted.spec.depends_on, {}, user)  # type: ignore[arg-type]
+        draft = draft_job({"run": "true", **spec}, UserCaller(user, UserRole.ADMIN, (ALL_PROJECTS,)))
+        return await self.loop.perform(
+            lambda transaction: self.server.admission.admit(transaction, draft, draft.spec.depends_on, {}, user)  # type: ignore[arg-type]
         )
 
     async def emit(self, make: Any) -> None:
         """Feed an event made of the turn's instant."""
-        await self.daemon.perform(lambda turn: emit(turn, make(turn.at)))
+        await self.loop.perform(lambda transaction: emit(transaction, make(transaction.at)))
 
     async def advance(self, seconds: float) -> None:
         """Let time pass, with a waking at its end."""
@@ -92,7 +92,7 @@ class World:
         """Until nothing is under way."""
         for _ in range(3):
             await asyncio.sleep(0)
-            await self.daemon.perform(lambda turn: None)
+            await self.loop.perform(lambda transaction: None)
 
     def state(self, job_id: JobId) -> str:
         row = self.server.store.job(job_id)
@@ -191,11 +191,11 @@ async def world(
     )
     assembled = assemble_server(config, store)
     clock = HandClock(max(at, store.last_at()))
-    daemon = assembled.server.daemon
+    loop = assembled.server.loop
     if not real_time:
         _set_clock(assembled, clock)
-        daemon.outlets = [assembled.server.gateway, InlineSolver(daemon)]
-    loop = asyncio.create_task(daemon.run())
+        loop.effect_handlers = [assembled.server.gateway, InlineSolver(loop)]
+    loop_task = asyncio.create_task(loop.run())
     try:
         await restore_and_configure(assembled, config)
         if real_time:
@@ -205,18 +205,18 @@ async def world(
         await assembled.server.predictions.close()
         await assembled.server.forecasts.close()
         await assembled.server.solver.close()
-        loop.cancel()
-        await asyncio.gather(loop, return_exceptions=True)
-        daemon.close()
+        loop_task.cancel()
+        await asyncio.gather(loop_task, return_exceptions=True)
+        loop.close()
         assembled.server.readers.shutdown()
         store.close()
 
 
 def _set_clock(assembled: AssembledServer, clock: HandClock) -> None:
     server = assembled.server
-    server.daemon.clock = clock
+    server.loop.clock = clock
     server.views._clock = clock
     server.admission._clock = clock
-    for node in server.board.nodes.values():
+    for node in server.state.nodes.values():
         node.heard_at = clock.now()
-        node.leased_until = clock.now() + server.daemon.settings.lease_s[node.facts.market]
+        node.leased_until = clock.now() + server.loop.settings.lease_s[node.facts.market]

@@ -12,7 +12,7 @@ from strategies_problems import settings_of_problems
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import CappedTargets, MaxMin, MaxSum, TargetFunction
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
-from optimizer.lp.lexicographic import solve_in_stages
+from optimizer.lp.solver import solve
 from optimizer.lp.staged_solution import SolveInput, StagedSolution
 from optimizer.problem import Pairs, Problem
 from optimizer.utility.fair_share import Utility, fair_share_utility
@@ -107,7 +107,7 @@ def most(problem: Problem, worth: np.ndarray, floor: np.ndarray, rise: np.ndarra
 def asked_of(problem: Problem, *keys: np.ndarray) -> SolveInput:
     """The classes of a problem whose jobs may be packed, by weight and other keys."""
     utility = fair_share_utility(problem, aware=True)
-    job_keys = [utility.weight, *colocation_keys(problem, packed=True), *keys]
+    job_keys = [utility.weight, *colocation_keys(problem), *keys]
     return SolveInput(
         problem, utility, aggregate_problem(problem, utility.usable, [utility.worth], job_keys), packed=True
     )
@@ -119,13 +119,11 @@ def max_min(problem: Problem, *, leftover: bool = False) -> tuple[StagedSolution
     weight, best = asked.utility.weight, asked.utility.best
     per_class, worth = asked.classes.per_class, asked.classes.per_column(asked.utility.worth)
     targets = CappedTargets(per_class(weight), per_class(best), np.zeros(len(asked.classes.classes)))
-    return solve_in_stages(asked, MaxMin(worth, targets), leftover=leftover), CappedTargets(
-        weight, best, np.zeros(len(best))
-    )
+    return solve(asked, MaxMin(worth, targets), leftover=leftover)[0], CappedTargets(weight, best, np.zeros(len(best)))
 
 
 def throughput(problem: Problem) -> StagedSolution:
     """The largest sum of utilities with space sharing."""
     asked = asked_of(problem)
     worth = asked.classes.per_column(asked.utility.worth)
-    return solve_in_stages(asked, MaxSum(worth, worth, np.zeros(len(asked.classes.classes))))
+    return solve(asked, MaxSum(worth, worth, np.zeros(len(asked.classes.classes))))[0]

@@ -15,7 +15,7 @@ from scheduler.live.providers.local_provider import AgentLauncher, LocalPool, Lo
 from scheduler.providers.provider import CloudProvider, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from scheduler.providers.simulated_cloud import RentalTerms, SimulatedCloud
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.spec.cluster_file import AwsSettings
+from walras.spec.provider_settings import AwsSettings
 
 REGION = "us-east-1"
 #: An image that the stand-in of EC2 knows.

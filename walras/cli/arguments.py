@@ -18,13 +18,28 @@ if TYPE_CHECKING:
     from walras.spec.file_model import FileModel
 
 
-OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="A table for people, or stable JSON.")]
-NoHeaderOption = Annotated[bool, typer.Option("--no-header", help="Leave the titles of the columns out.")]
-UserOption = Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")]
-ProjectOption = Annotated[str | None, typer.Option("--project", "-p", help="Only this project's jobs.")]
-JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers, ranges (12-20), or `last`.")]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="A number, or `last`.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="Show at most so many jobs.")]
+OutputOption = Annotated[
+    OutputFormat,
+    typer.Option("--output", "-o", help="Output format: a table for people, or JSON with stable names for programs."),
+]
+NoHeaderOption = Annotated[bool, typer.Option("--no-header", help="Omit the column titles.")]
+UserOption = Annotated[str | None, typer.Option("--user", "-u", help="Only jobs of this user.")]
+ProjectOption = Annotated[str | None, typer.Option("--project", "-p", help="Only jobs of this project.")]
+JobsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB...", help="Job numbers, ranges (12-20), or `last` for the job you submitted last."),
+]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job number, or `last` for the job you submitted last.")
+]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="Show at most this many jobs.")]
+CloudOption = Annotated[str | None, typer.Option("--cloud", help="Only machines of this cloud.")]
+CatalogOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--catalog", help="A catalog file or folder that extends or overrides the built-in catalog; repeatable."
+    ),
+]
 
 
 @overload

@@ -52,7 +52,9 @@ def queue_command(
     user: UserOption = None,
     project: ProjectOption = None,
     limit: LimitOption = 1000,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show again every two seconds, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Refresh the list every two seconds until Ctrl-C.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
@@ -70,20 +72,20 @@ def jobs_command(
     user: UserOption = None,
     project: ProjectOption = None,
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only jobs in this state (FAILED, ...); may be repeated.")
+        list[str] | None, typer.Option("--state", help="Only jobs in this state (RUNNING, FAILED, ...); repeatable.")
     ] = None,
     limit: LimitOption = 100,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
-    """List jobs, those that have ended included."""
+    """List jobs, including those that have ended, newest first."""
     states = tuple(part for word in state or () for part in word.split(","))
     found = with_client(lambda client: _collect(client, states, user, project, False, limit))
     _show_jobs(found, limit, output, not no_header)
 
 
 def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show all about one job, its attempts included."""
+    """Show everything about one job, including its attempts."""
     job_id = job_id_of(job)
     detail = with_client(lambda client: client.job(job_id))
     if output is OutputFormat.JSON:
@@ -97,7 +99,7 @@ def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) ->
 
 
 def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Say why a job is where it is, and what would change that."""
+    """Explain why a job waits or runs where it does, and what would change that."""
     job_id = job_id_of(job)
     answer, detail = with_client(lambda client: _explained(client, job_id))
     if output is OutputFormat.JSON:

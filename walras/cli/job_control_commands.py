@@ -28,7 +28,7 @@ _PRIORITY_CLASSES = {"low": 20, "normal": 50, "high": 80}
 
 
 def cancel_command(jobs: JobsArgument) -> None:
-    """End jobs, whatever they do at the moment."""
+    """Cancel jobs, whether they wait or run."""
 
     async def cancel_one(client: "Client", job_id: int) -> str:
         state = await client.cancel(job_id)
@@ -38,21 +38,26 @@ def cancel_command(jobs: JobsArgument) -> None:
 
 
 def hold_command(jobs: JobsArgument) -> None:
-    """Keep waiting jobs from starting."""
+    """Hold waiting jobs: they do not start until they are released."""
     _for_each_job(jobs, lambda client, job_id: _after("is held", client.hold(job_id)))
 
 
 def release_command(jobs: JobsArgument) -> None:
-    """Let held jobs start."""
+    """Release held jobs, so that they may start."""
     _for_each_job(jobs, lambda client, job_id: _after("is released", client.release(job_id)))
 
 
 def update_command(
     jobs: JobsArgument,
-    priority: Annotated[str | None, typer.Option("--priority", help="0-100, or low, normal, high.")] = None,
-    budget: Annotated[float | None, typer.Option("--budget", min=0.01, max=1e9, help="USD in all.")] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority", help="New priority: 0-100, or low (20), normal (50), high (80).")
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", min=0.01, max=1e9, help="New limit of what the job may cost in total, in USD."),
+    ] = None,
 ) -> None:
-    """Change jobs that have not ended."""
+    """Change the priority or the budget of jobs that have not ended."""
     number = None if priority is None else _priority(priority)
     if number is None and budget is None:
         raise UserError("nothing to change", field="--priority", fix="give --priority, --budget or both")
@@ -70,7 +75,10 @@ def update_command(
 
 def wait_command(
     jobs: JobsArgument,
-    timeout: Annotated[str | None, typer.Option("--timeout", help="Give up after this long: 30s, 10m, 2h.")] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", help="Give up after this long, such as 30s, 10m or 2h; without it, wait forever."),
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Wait until jobs have ended.
@@ -170,15 +178,28 @@ def _for_each_job(words: list[str], act: "Callable[[Client, int], Awaitable[str]
 def logs_command(
     job: JobArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job ends; then exit as `wait` does.")
+        bool,
+        typer.Option(
+            "--follow",
+            "-f",
+            help="Follow the output until the job ends, then exit with the code that `wait` would give.",
+        ),
     ] = False,
     rank: Annotated[
-        str | None, typer.Option("--rank", "-r", help="This rank; default 0. `all`: one after another, each marked.")
+        str | None,
+        typer.Option(
+            "--rank",
+            "-r",
+            help="Print the output of this rank (default 0), or of `all` ranks in turn, each line marked.",
+        ),
     ] = None,
-    attempt: Annotated[int | None, typer.Option("--attempt", "-a", min=1, help="This attempt, not the newest.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="The bytes as printed, escape sequences included.")] = False,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", "-a", min=1, help="Print the output of this attempt instead of the latest."),
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the bytes unchanged, including escape sequences.")] = False,
 ) -> None:
-    """Print what a job printed. Without --raw, escape sequences are removed."""
+    """Print the output of a job. Escape sequences are removed unless --raw is given."""
     job_id, ranks = job_id_of(job), _parse_rank(rank)
     if ranks is None:
         if follow or raw:

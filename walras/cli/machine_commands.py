@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.arguments import NoHeaderOption, OutputOption, ProjectOption, parse_length_option
+from walras.cli.arguments import (
+    CatalogOption,
+    CloudOption,
+    NoHeaderOption,
+    OutputOption,
+    ProjectOption,
+    parse_length_option,
+)
 from walras.cli.session import with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def nodes_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
-    """List machines, what is free on them, and which jobs they run."""
+    """List the machines, their free accelerators, and the jobs they run."""
     found = with_client(lambda client: client.nodes())
     columns = (
         Column("NODE", shrinks=True),
@@ -69,12 +76,15 @@ def _node_row(node: "NodeView") -> list[str]:
 
 def prices_command(
     whole: Annotated[
-        bool, typer.Option("--whole", help="Also what whole gangs can reach at best (up to 64 accelerators; seconds).")
+        bool,
+        typer.Option(
+            "--whole", help="Also bound what whole gangs can reach (clusters up to 64 accelerators; takes seconds)."
+        ),
     ] = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
-    """List the price of every pool at the last solve, beside what the market asks."""
+    """List the shadow price of every pool at the last solve, beside its market price."""
     found = with_client(lambda client: client.prices(whole=whole))
     columns = (
         Column("POOL", shrinks=True),
@@ -129,13 +139,13 @@ def _integral_bound_line(certificate: "CertificateView") -> str:
 
 
 def money_command(
-    by: Annotated[str, typer.Option("--by", help="Sum by project, user, job, pool or month.")] = "project",
+    by: Annotated[str, typer.Option("--by", help="Group the sums by project, user, job, pool or month.")] = "project",
     month: Annotated[str, typer.Option("--month", help="Only this month (UTC), such as 2026-11.")] = "",
     project: ProjectOption = None,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
-    """Show what was spent until now, at the price of the time of use, beside what it would have cost on demand."""
+    """Show what was spent, at the prices in force at the time of use, and what on-demand would have cost."""
     found = with_client(lambda client: client.money(by, month=month, project=project or ""))
     columns = (
         Column(by.upper(), shrinks=True),
@@ -172,16 +182,19 @@ def _money_total_line(found: "MoneyReport") -> str:
 
 
 def offers_command(
-    cloud: Annotated[str | None, typer.Option("--cloud", help="Only this cloud's machines.")] = None,
-    accelerator: Annotated[str | None, typer.Option("--accelerator", "-a", help="Only machines with this one.")] = None,
-    catalog: Annotated[
-        list[Path] | None, typer.Option("--catalog", help="A file or folder that adds to the catalog or overrides it.")
+    cloud: CloudOption = None,
+    accelerator: Annotated[
+        str | None, typer.Option("--accelerator", "-a", help="Only machines with this accelerator type.")
     ] = None,
+    catalog: CatalogOption = None,
     market: Annotated[
-        bool, typer.Option("--market", help="What the spot pools of --cluster have cost, as their cloud tells it.")
+        bool,
+        typer.Option(
+            "--market", help="Show the price history of the spot pools of --cluster instead, as their cloud reports it."
+        ),
     ] = False,
-    cluster: Annotated[Path | None, typer.Option("--cluster", help="With it: a cluster file.")] = None,
-    since: Annotated[str, typer.Option("--since", help="With it: how far back.")] = "24h",
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="With --market: a cluster file.")] = None,
+    since: Annotated[str, typer.Option("--since", help="With --market: how far back the history goes.")] = "24h",
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
@@ -229,7 +242,7 @@ def read_catalog(paths: "Iterable[Path]") -> "Catalog":
 def _show_market(cluster: Path | None, since: str, output: OutputFormat, *, header: bool) -> None:
     if cluster is None:
         raise UserError("prices of a market are those of a cluster's pools", fix="give both --market and --cluster")
-    from scheduler.live.providers.aws_provider import recorded_prices
+    from scheduler.live.providers.provider_registry import recorded_prices
 
     points = recorded_prices(cluster, parse_length_option(since, "--since"))
     columns = (Column("POOL", shrinks=True), Column("SINCE"), Column("USD/H", right=True))

@@ -206,11 +206,11 @@ def _version_and_done(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help="Schedule PyTorch jobs on unlike accelerators, by prices.")
+@app.callback(help="Schedule PyTorch jobs on heterogeneous accelerators, by market prices.")
 def _before_every_command(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version_and_done, is_eager=True, help="Print the version, and stop."),
+        typer.Option("--version", callback=_version_and_done, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """What may stand before a command."""

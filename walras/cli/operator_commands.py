@@ -37,47 +37,76 @@ _MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
 
 def server_command(
     data: Annotated[Path, typer.Option("--data", help="Folder of the database, the tokens and the logs.")],
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="0: any free one.")] = 0,
-    cluster: Annotated[Path | None, typer.Option("--cluster", help="A cluster file.")] = None,
+    host: Annotated[str, typer.Option("--host", help="Loopback address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", min=0, max=65_535, help="Port to listen on; 0: the port of the last start, else any free port."
+        ),
+    ] = 0,
+    cluster: Annotated[Path | None, typer.Option("--cluster", help="A cluster file: the pools of machines.")] = None,
     policy: Annotated[Path | None, typer.Option("--policy", help="A policy file.")] = None,
 ) -> None:
-    """Run the server, until SIGTERM or Ctrl-C."""
+    """Run the server until SIGTERM or Ctrl-C."""
     from scheduler.live.main import run_server
 
     exit_with(run_server(data=data, host=host, port=port, cluster=cluster, policy=policy))
 
 
+JoinTokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--join-token-file", help="File with the token that admits the machine; read at its first start only."
+    ),
+]
+AcceleratorOption = Annotated[
+    str | None,
+    typer.Option("--accelerator", help="Accelerator type; default: detected GPUs, or `cpu` without any."),
+]
+AcceleratorsOption = Annotated[
+    int | None,
+    typer.Option("--accelerators", min=1, max=1024, help="Number of accelerators; default: as detected."),
+]
+MarketOption = Annotated[str, typer.Option("--market", help="How the machine is paid for: owned, on_demand or spot.")]
+NominalSpeedOption = Annotated[
+    float, typer.Option("--nominal-speed", help="Speed relative to other accelerator types, until it is measured.")
+]
+EmulatedOption = Annotated[bool, typer.Option("--emulated", help="Emulate the accelerator: pace steps to --speeds.")]
+SpeedsOption = Annotated[
+    Path | None,
+    typer.Option("--speeds", help="With --emulated: YAML file, {kind: {accelerator: steps per second}}."),
+]
+RentTokenFileOption = Annotated[
+    Path | None, typer.Option("--rent-token-file", help="File with the enrolment token of a rented machine.")
+]
+SpotNoticesOption = Annotated[
+    bool, typer.Option("--spot-notices", help="Watch EC2's metadata service for spot interruption notices.")
+]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", help="Address at which other machines of a gang reach this one.")
+]
+
+
 def agent_command(
-    server: Annotated[str, typer.Option("--server", help="Address of the server.")],
-    state: Annotated[Path, typer.Option("--state", help="Folder of this agent; it survives restarts.")],
-    node: Annotated[str, typer.Option("--node", help="Name of this machine.")],
-    shape: Annotated[str, typer.Option("--shape", help="Kind of machine.")],
-    join_token_file: Annotated[
-        Path | None, typer.Option("--join-token-file", help="File of the token to join with, the first time.")
-    ] = None,
-    accelerator: Annotated[
-        str | None, typer.Option("--accelerator", help="Type; without it GPUs are looked for, else it is `cpu`.")
-    ] = None,
-    accelerators: Annotated[int | None, typer.Option("--accelerators", min=1, max=1024, help="How many.")] = None,
-    cpus: Annotated[float | None, typer.Option("--cpus", min=0.01, help="Cores for jobs; default all.")] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Memory for jobs, such as 24GB; default all.")] = None,
-    market: Annotated[str, typer.Option("--market", help="owned, on_demand or spot.")] = "owned",
-    zone: Annotated[str, typer.Option("--zone", help="Where it stands.")] = "default",
-    nominal_speed: Annotated[float, typer.Option("--nominal-speed", help="Against the other types.")] = 1.0,
-    emulated: Annotated[bool, typer.Option("--emulated", help="Pace steps to --speeds instead of owning it.")] = False,
-    speeds: Annotated[
-        Path | None, typer.Option("--speeds", help="YAML: kind: {accelerator: steps per second}.")
-    ] = None,
-    rent_token_file: Annotated[Path | None, typer.Option("--rent-token-file", help="For rented machines.")] = None,
-    spot_notices: Annotated[
-        bool, typer.Option("--spot-notices", help="On a spot machine of EC2: look for its notices.")
-    ] = False,
-    address: Annotated[
-        str | None, typer.Option("--address", help="Where the other machines of a gang reach this one.")
-    ] = None,
+    server: Annotated[str, typer.Option("--server", help="URL of the server.")],
+    state: Annotated[Path, typer.Option("--state", help="Folder of the agent's state; it must survive restarts.")],
+    node: Annotated[str, typer.Option("--node", help="Name of this machine in the cluster.")],
+    shape: Annotated[str, typer.Option("--shape", help="Shape of this machine: its instance type or hardware model.")],
+    join_token_file: JoinTokenFileOption = None,
+    accelerator: AcceleratorOption = None,
+    accelerators: AcceleratorsOption = None,
+    cpus: Annotated[float | None, typer.Option("--cpus", min=0.01, help="CPU cores for jobs; default: all.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory for jobs, such as 24GB; default: all.")] = None,
+    market: MarketOption = "owned",
+    zone: Annotated[str, typer.Option("--zone", help="Zone or data centre of the machine.")] = "default",
+    nominal_speed: NominalSpeedOption = 1.0,
+    emulated: EmulatedOption = False,
+    speeds: SpeedsOption = None,
+    rent_token_file: RentTokenFileOption = None,
+    spot_notices: SpotNoticesOption = False,
+    address: AddressOption = None,
 ) -> None:
-    """Run the agent of this machine."""
+    """Run the agent of this machine until SIGTERM or Ctrl-C; jobs that run outlive it."""
     from walras.spec.field_types import canonical_accelerator
 
     if speeds is not None and not emulated:
@@ -118,27 +147,29 @@ def agent_command(
 
 
 def demo_command(
-    data: Annotated[Path | None, typer.Option("--data", help="Folder to work in; default: one below demo-run.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the database and checkpoints behind.")] = False,
-    no_live: Annotated[bool, typer.Option("--no-live", help="Plain lines instead of a live view.")] = False,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="A new folder for the run; default: a folder below demo-run.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the database and the checkpoints.")] = False,
+    no_live: Annotated[bool, typer.Option("--no-live", help="Print plain lines instead of a live view.")] = False,
 ) -> None:
-    """Run the whole system on this machine: server, agents and real PyTorch jobs (about three minutes)."""
+    """Run a whole cluster on this machine: server, agents and real PyTorch jobs (about three minutes)."""
     from walras.demo.main import run_demo
 
     exit_with(run_demo(data=data, keep=keep, live=not no_live))
 
 
-policy_commands = typer.Typer(help="Policies: which there are, and which is in force.", no_args_is_help=True)
+policy_commands = typer.Typer(help="List, describe and change scheduling policies.", no_args_is_help=True)
 
 
 @policy_commands.command("show")
 def policy_show_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A policy to describe; without it: the one in force.")
+        str | None, typer.Argument(metavar="[NAME]", help="The policy to describe; default: the policy in force.")
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Describe a policy: formula, source, parameters. Without a name: the one in force, as a policy file."""
+    """Describe a policy: formula, source, parameters. Without a name, print the policy in force as a policy file."""
     if name is None:
         _show_policy(with_client(lambda client: client.policy()), output)
         return
@@ -153,11 +184,11 @@ def policy_show_command(
 
 @policy_commands.command("set")
 def policy_set_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check it; change nothing.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file (YAML).")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate the file; change nothing.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Put a policy file in force, without a restart (administrators)."""
+    """Put a policy file in force without a restart (administrators only)."""
     from walras.spec.file_model import load_mapping
 
     written = load_mapping(file)
@@ -169,7 +200,7 @@ def policy_set_command(
 
 @policy_commands.command("list")
 def policy_list_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
-    """List the policies that this installation knows. No server is needed."""
+    """List the installed policies. Needs no server."""
     from optimizer.registry import describe, names
 
     described = [describe(name) for name in sorted(names())]
@@ -221,22 +252,27 @@ def _default_text(value: Any) -> str:
     return dump_yaml([value])[2:].strip().replace("\n", " ") if not isinstance(value, list) else str(value)
 
 
-admin_commands = typer.Typer(help="For administrators.", no_args_is_help=True)
+admin_commands = typer.Typer(help="Administer a server: tokens, machines, journal.", no_args_is_help=True)
 
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="A machine, as `walras nodes` names it.")]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of a machine, as listed by `walras nodes`.")]
 
 
 @admin_commands.command("token")
 def admin_token_command(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose token it is.")],
-    role: Annotated[str, typer.Option("--role", help="viewer, user, operator or admin.")] = "user",
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user whom the token identifies.")],
+    role: Annotated[str, typer.Option("--role", help="Role: viewer, user, operator or admin.")] = "user",
     project: Annotated[
-        list[str] | None, typer.Option("--project", "-p", help="A project it may use; the first is the default.")
+        list[str] | None,
+        typer.Option(
+            "--project", "-p", help="A project that the user may use, the first being the default; repeatable."
+        ),
     ] = None,
-    expires: Annotated[str | None, typer.Option("--expires", help="Valid for this long: 12h, 90d.")] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="Lifetime of the token, such as 12h or 90d; default: unlimited.")
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a token. It is printed once; only its hash is kept."""
+    """Create a user token. It is printed once; the server stores only its hash."""
     expires_in_s = parse_length_option(expires, "--expires")
     made = with_client(
         lambda client: client.create_token(user, role, project or ["default"], expires_in_s=expires_in_s)
@@ -251,23 +287,23 @@ def admin_token_command(
 
 @admin_commands.command("drain")
 def admin_drain_command(node: NodeArgument) -> None:
-    """Give a machine no new jobs; those on it checkpoint and go on elsewhere."""
+    """Drain a machine: it gets no new jobs; its running jobs checkpoint and move elsewhere."""
     with_client(lambda client: client.drain_node(node))
     show_line(f"node {node} takes no new jobs")
 
 
 @admin_commands.command("resume")
 def admin_resume_command(node: NodeArgument) -> None:
-    """Use a drained or quarantined machine again."""
+    """Return a drained or quarantined machine to service."""
     with_client(lambda client: client.resume_node(node))
     show_line(f"node {node} takes jobs again")
 
 
 @admin_commands.command("replay")
 def admin_replay_command(
-    data: Annotated[Path, typer.Option("--data", help="Folder of a server, running or not.")],
+    data: Annotated[Path, typer.Option("--data", help="Data folder of a server, running or stopped.")],
 ) -> None:
-    """Feed a server's journal through a fresh scheduler and compare the commands. Exit code 1 if they differ."""
+    """Replay a server's journal through a fresh scheduler and compare the commands; exit code 1 if they differ."""
     from scheduler.live.store.event_journal import replay_folder
 
     report = replay_folder(data)

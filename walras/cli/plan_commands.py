@@ -26,14 +26,18 @@ if TYPE_CHECKING:
 
 
 def plan_collection_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Jobs with their speeds, and machines with prices.")],
-    deadline: Annotated[str | None, typer.Option("--deadline", help="The least money, all done within: 24h.")] = None,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML file of jobs with their speeds, and machines with prices.")
+    ],
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", help="Minimise cost with all jobs done within this time, such as 24h.")
+    ] = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", min=0, help="The least time, for no more than, USD.")
+        float | None, typer.Option("--budget", min=0, help="Minimise time at a cost of at most this many USD.")
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Say which machine each job of a collection should get, and what no plan can beat. Needs no server."""
+    """Assign each job of a collection to a machine, with bounds on what any plan can reach. Needs no server."""
     from optimizer.planning.job_collection import CollectionJob, MachineTypeOffer, make_collection_plan
     from walras.spec.plan_files import CollectionFile
 
@@ -101,12 +105,12 @@ def _hours_text(hours: float) -> str:
     return format_length(round(hours * SECONDS_PER_HOUR))
 
 
-plan_commands = typer.Typer(help="Plan what to rent, and how.", no_args_is_help=True)
+plan_commands = typer.Typer(help="Plan what to rent, and how. Needs no server.", no_args_is_help=True)
 
 
 @plan_commands.callback()
 def _plan() -> None:
-    """Plan what to rent, and how."""
+    """Plan what to rent, and how. Needs no server."""
 
 
 plan_commands.command("spot")(plan_spot_command)
@@ -116,37 +120,68 @@ plan_commands.command("workers")(plan_workers_command)
 plan_commands.command("moves")(plan_moves_command)
 
 
+TraceArgument = Annotated[
+    Path | None, typer.Argument(metavar="TRACE", help="A trace of jobs to plan for, in any supported format.")
+]
+ArrivalsPerHOption = Annotated[
+    float | None,
+    typer.Option("--arrivals-per-h", min=0.0, help="Without a trace: arrivals of single-accelerator jobs per hour."),
+]
+JobLengthOption = Annotated[
+    str | None, typer.Option("--job-length", help="With --arrivals-per-h: mean run time of a job, such as 6h.")
+]
+ReservedPriceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--reserved-price", help="Price of a reserved hour, used or not, as a fraction of the on-demand price."
+    ),
+]
+OnDemandOption = Annotated[
+    float | None, typer.Option("--on-demand", min=0.0, help="On-demand price in USD per accelerator-hour.")
+]
+ReservedOption = Annotated[
+    float | None, typer.Option("--reserved", min=0.0, help="Reserved price in USD per accelerator-hour.")
+]
+LongestWaitOption = Annotated[
+    str,
+    typer.Option(
+        "--longest-wait", help="Jobs that would wait longer run on demand; without a trace: the mean wait allowed."
+    ),
+]
+LotOption = Annotated[
+    int, typer.Option("--lot", min=1, max=1024, help="Accelerators per machine: reserve in multiples of this.")
+]
+AcceleratorsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--accelerators",
+        min=0,
+        max=100_000,
+        help="Evaluate this number of reserved accelerators instead of the optimum.",
+    ),
+]
+LeaveAboveOption = Annotated[
+    float,
+    typer.Option("--leave-above", min=0.0, help="Users leave when their mean wait exceeds this many mean run times."),
+]
+
+
 @plan_commands.command("capacity")
 def plan_capacity_command(
-    trace: Annotated[Path | None, typer.Argument(metavar="TRACE", help="Jobs to plan for, in any format.")] = None,
-    arrivals_per_h: Annotated[
-        float | None,
-        typer.Option("--arrivals-per-h", min=0.0, help="Without a trace: single-accelerator jobs per hour."),
-    ] = None,
-    job_length: Annotated[str | None, typer.Option("--job-length", help="With it: their mean, such as 6h.")] = None,
-    reserved_price: Annotated[
-        float | None, typer.Option("--reserved-price", help="Of an hour, used or not, in parts of one on demand.")
-    ] = None,
-    on_demand: Annotated[
-        float | None, typer.Option("--on-demand", min=0.0, help="USD per accelerator-hour on demand.")
-    ] = None,
-    reserved: Annotated[
-        float | None, typer.Option("--reserved", min=0.0, help="USD per reserved accelerator-hour.")
-    ] = None,
-    longest_wait: Annotated[
-        str, typer.Option("--longest-wait", help="Who would wait longer goes on demand; with rates: mean wait.")
-    ] = "24h",
-    short: Annotated[str, typer.Option("--short", help="Jobs shorter than this need not wait.")] = "3m",
-    lot: Annotated[int, typer.Option("--lot", min=1, max=1024, help="Accelerators of one machine.")] = 1,
-    accelerators: Annotated[
-        int | None, typer.Option("--accelerators", min=0, max=100_000, help="What this number comes to; not the best.")
-    ] = None,
-    leave_above: Annotated[
-        float, typer.Option("--leave-above", min=0.0, help="Users leave whose mean wait is so many mean run times.")
-    ] = 15.0,
+    trace: TraceArgument = None,
+    arrivals_per_h: ArrivalsPerHOption = None,
+    job_length: JobLengthOption = None,
+    reserved_price: ReservedPriceOption = None,
+    on_demand: OnDemandOption = None,
+    reserved: ReservedOption = None,
+    longest_wait: LongestWaitOption = "24h",
+    short: Annotated[str, typer.Option("--short", help="Jobs shorter than this do not wait.")] = "3m",
+    lot: LotOption = 1,
+    accelerators: AcceleratorsOption = None,
+    leave_above: LeaveAboveOption = 15.0,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Say how many accelerators to reserve for a workload, and what that costs whom. Needs no server."""
+    """Say how many accelerators to reserve for a workload, and at what cost and waiting time. Needs no server."""
     if accelerators is not None and trace is None:
         raise UserError("a given number is tried on a trace", field="--accelerators", fix="name a trace")
     from optimizer.planning.reserved_capacity import ReservationTerms

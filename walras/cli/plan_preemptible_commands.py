@@ -32,27 +32,47 @@ _PUBLISHED_BATHTUB = "0.4137,54m,45m36s,24h"
 _MOST_SEGMENTS_SHOWN = 8
 
 
+LifetimeOption = Annotated[
+    str,
+    typer.Option(
+        "--lifetime",
+        metavar="LAW",
+        help="Distribution of machine lifetimes: exponential, bathtub, or a file of recorded lifetimes.",
+    ),
+]
+WriteOption = Annotated[
+    str, typer.Option("--write", help="Time that one checkpoint takes, during which training stops, such as 20s.")
+]
+RestartOption = Annotated[
+    str, typer.Option("--restart", help="Time from a revocation to the next step on a new machine.")
+]
+MeanLifeOption = Annotated[
+    str | None, typer.Option("--mean-life", help="With exponential: mean lifetime of a machine.")
+]
+BathtubOption = Annotated[
+    str,
+    typer.Option("--bathtub", help="With bathtub: fraction of early deaths, then the times early, late and cap."),
+]
+StepOption = Annotated[
+    str | None, typer.Option("--step", help="Granularity of the plan; default: 120 to 240 steps over the work.")
+]
+
+
 def plan_checkpoint_command(
-    lifetime: Annotated[
-        str, typer.Option("--lifetime", metavar="LAW", help="exponential, bathtub, or a file of machines' lives.")
-    ],
-    work: Annotated[str, typer.Option("--work", help="Of the job: 10h.")],
-    write: Annotated[str, typer.Option("--write", help="Of one checkpoint, during which no step is done: 20s.")],
-    restart: Annotated[
-        str, typer.Option("--restart", help="From a revocation to the next step on a new machine.")
-    ] = "2m",
-    mean_life: Annotated[str | None, typer.Option("--mean-life", help="With exponential: of a machine.")] = None,
-    bathtub: Annotated[
-        str,
-        typer.Option("--bathtub", help="With bathtub: part that dies early, then lengths: early, late, cap."),
-    ] = _PUBLISHED_BATHTUB,
-    age: Annotated[str, typer.Option("--age", help="Of the machine at the start of the job.")] = "0s",
-    step: Annotated[
-        str | None, typer.Option("--step", help="Work is planned in steps of this; none: 120 to 240.")
-    ] = None,
+    lifetime: LifetimeOption,
+    work: Annotated[str, typer.Option("--work", help="Run time of the whole job, such as 10h.")],
+    write: WriteOption,
+    restart: RestartOption = "2m",
+    mean_life: MeanLifeOption = None,
+    bathtub: BathtubOption = _PUBLISHED_BATHTUB,
+    age: Annotated[str, typer.Option("--age", help="Age of the machine when the job starts.")] = "0s",
+    step: StepOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Say how often to write checkpoints, beside Young and Daly's interval and none at all. Needs no server."""
+    """Say how often a job on preemptible machines should checkpoint. Needs no server.
+
+    The optimal plan is shown beside Young and Daly's interval and no checkpoints at all.
+    """
     from optimizer.renting.spot_lifetimes import CheckpointCosts, plan_checkpoints, prefers_aged_machine, young_daly_h
     from optimizer.renting.spot_lifetimes import mean_life as mean_life_h
 
@@ -223,15 +243,23 @@ _MOST_OF_A_KIND = 999
 
 
 def plan_workers_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The run, kinds of workers, and parameter servers.")],
-    most: Annotated[int, typer.Option("--most", min=1, max=64, help="Workers.")] = 8,
-    within: Annotated[str | None, typer.Option("--within", help="Done in this time: 31m.")] = None,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="YAML file of the run, the kinds of workers, and the parameter servers."),
+    ],
+    most: Annotated[int, typer.Option("--most", min=1, max=64, help="Use at most this many workers.")] = 8,
+    within: Annotated[str | None, typer.Option("--within", help="Finish within this time, such as 31m.")] = None,
     cluster: Annotated[
-        list[str] | None, typer.Option("--cluster", metavar="KIND=N", help="Also tell what this one comes to.")
+        list[str] | None,
+        typer.Option(
+            "--cluster",
+            metavar="KIND=N",
+            help="Also evaluate this cluster; repeat the option for several kinds of workers.",
+        ),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Say which cluster of spot workers does a run for the least money, and what it takes. Needs no server."""
+    """Find the cheapest cluster of spot workers for a training run. Needs no server."""
     from optimizer.planning.worker_clusters import WorkerOffer, make_worker_plan
     from walras.spec.plan_files import WorkerFile
 

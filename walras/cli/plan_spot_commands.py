@@ -38,30 +38,39 @@ class HeldNow(StrEnum):
 
 def plan_spot_command(
     traces: Annotated[
-        list[Path], typer.Argument(metavar="TRACE...", help="When spot machines could be had; each trace is a zone.")
+        list[Path],
+        typer.Argument(metavar="TRACE...", help="Recorded availability of spot machines (CSV); each trace is a zone."),
     ],
-    work: Annotated[str, typer.Option("--work", help="Hours of work of the whole job: 48h.")],
-    deadline: Annotated[str, typer.Option("--deadline", help="Done within, from its start: 60h.")],
-    spot: Annotated[float, typer.Option("--spot", help="USD per hour of the machine on spot.")],
-    on_demand: Annotated[float, typer.Option("--on-demand", help="USD per hour of it on demand.")],
+    work: Annotated[str, typer.Option("--work", help="Run time of the whole job, such as 48h.")],
+    deadline: Annotated[str, typer.Option("--deadline", help="Time from start to deadline, such as 60h.")],
+    spot: Annotated[float, typer.Option("--spot", help="Price of the spot machine in USD per hour.")],
+    on_demand: Annotated[float, typer.Option("--on-demand", help="Price of the on-demand machine in USD per hour.")],
     restart: Annotated[
-        str, typer.Option("--restart", help="Paid time without progress at each start of a machine.")
+        str, typer.Option("--restart", help="Paid time without progress after each start of a machine.")
     ] = "12m",
-    slot: Annotated[str, typer.Option("--slot", help="How often the market is looked at.")] = "10m",
-    zone: Annotated[list[str] | None, typer.Option("--zone", help="Only this trace of the files.")] = None,
+    slot: Annotated[
+        str, typer.Option("--slot", help="Length of a time slot: how often the job may change machines.")
+    ] = "10m",
+    zone: Annotated[
+        list[str] | None, typer.Option("--zone", help="Use only this zone of the traces; repeatable.")
+    ] = None,
     history: Annotated[
         list[Path] | None,
-        typer.Option("--history", help="Earlier traces to learn from; none: the first half of each TRACE."),
+        typer.Option("--history", help="Earlier traces to learn from; default: the first half of each trace."),
     ] = None,
-    starts: Annotated[int, typer.Option("--starts", min=1, max=1000, help="Starts to judge from.")] = 40,
-    seed: Annotated[int, typer.Option("--seed", help="Of the starts.")] = 0,
-    work_left: Annotated[str | None, typer.Option("--work-left", help="Now; none: all of --work.")] = None,
-    time_left: Annotated[str | None, typer.Option("--time-left", help="Now; none: all of --deadline.")] = None,
+    starts: Annotated[int, typer.Option("--starts", min=1, max=1000, help="Number of start times to simulate.")] = 40,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the start times.")] = 0,
+    work_left: Annotated[str | None, typer.Option("--work-left", help="Work left now; default: all of --work.")] = None,
+    time_left: Annotated[
+        str | None, typer.Option("--time-left", help="Time left now; default: all of --deadline.")
+    ] = None,
     held: Annotated[HeldNow, typer.Option("--held", help="What the job holds now.")] = HeldNow.NOTHING,
-    check: Annotated[bool, typer.Option("--check", help="Solve four starts again as an integer program.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Verify the bound with an integer program for four of the starts.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Say whether to be on spot, on demand or on nothing, and what that saved on recorded markets. No server."""
+    """Say when a job with a deadline should hold a spot machine, an on-demand machine or none. Needs no server."""
     from optimizer.planning.deadline_job import HeldMachine
     from optimizer.planning.spot_plan import SpotPresent, SpotTerms, make_spot_plan
     from simulator.workloads.spot_market_files import read_spot_availability
@@ -187,13 +196,18 @@ def _check_line(checked: "CheckedBound") -> str:
 
 
 def plan_moves_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The job's steps, its speed in each place.")],
-    prices: Annotated[Path, typer.Argument(metavar="PRICES", help="CSV: place, at_s, usd_per_h.")],
-    starts: Annotated[int, typer.Option("--starts", min=1, max=1000, help="Starts to judge from.")] = 20,
-    at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help="Where the job is now.")] = None,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML file: the job's steps and its speed in each place.")
+    ],
+    prices: Annotated[
+        Path,
+        typer.Argument(metavar="PRICES", help="Recorded prices, a CSV file with the columns place, at_s, usd_per_h."),
+    ],
+    starts: Annotated[int, typer.Option("--starts", min=1, max=1000, help="Number of start times to simulate.")] = 20,
+    at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help="Where the job runs now.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Say where to run a job as prices change, and what moving it saved on recorded prices. Needs no server."""
+    """Say where to run a job as prices change, and whether to migrate it now. Needs no server."""
     from optimizer.planning.price_moves import MoveCost, make_move_plan
     from walras.spec.plan_files import PlacesFile
 

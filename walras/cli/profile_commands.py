@@ -119,25 +119,33 @@ def _score_cells(line: "AccuracyRow", weight: float | None) -> list[str]:
     return [line.name, str(line.predictions), *errors, coverage, *([] if weight is None else [f"{weight:.2f}"])]
 
 
-profile_commands = typer.Typer(help="Measure jobs, and judge predictions of their speed.", no_args_is_help=True)
+profile_commands = typer.Typer(help="Profile jobs, and compare predicted with measured speeds.", no_args_is_help=True)
 
 
 @profile_commands.command("run")
 def profile_run_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, a shell script, or - for standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A job file (YAML), a shell script, or - for standard input.")
+    ],
     steps: Annotated[int, typer.Option("--steps", min=5, max=100_000, help="Steps to time in each run.")] = 40,
-    warm_up: Annotated[int, typer.Option("--warm-up", min=1, max=100_000, help="Steps before those.")] = 5,
-    ranks: Annotated[int | None, typer.Option("--ranks", min=1, max=64, help="Ranks; else those of the gang.")] = None,
-    timeout: Annotated[str, typer.Option("--timeout", help="The longest that a run may take.")] = "5m",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
-    profile_file: Annotated[
-        Path | None, typer.Option("--profile", help="Write what `walras recommend` reads: a profile of this kind.")
+    warm_up: Annotated[int, typer.Option("--warm-up", min=1, max=100_000, help="Untimed steps before them.")] = 5,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", min=1, max=64, help="Number of ranks; default: those of the job's gang.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option("--picture", help="Stacked bars: .svg, .png or .pdf.")] = None,
-    publish: Annotated[bool, typer.Option("--publish", help="Tell the server the facts of this kind.")] = False,
+    timeout: Annotated[str, typer.Option("--timeout", help="Longest time that one run may take.")] = "5m",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all measurements to this JSON file.")] = None,
+    profile_file: Annotated[
+        Path | None,
+        typer.Option("--profile", help="Write a profile of this kind, as `walras recommend --profile` reads it."),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", help="Draw the stalls as stacked bars into this .svg, .png or .pdf file."),
+    ] = None,
+    publish: Annotated[bool, typer.Option("--publish", help="Send the facts of this kind to the server.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Run a job's script for some steps, several times over, and tell what its steps wait for."""
+    """Run a job's script for some steps in several set-ups, and attribute its step time to stalls."""
     import json
 
     from walras.profiling.profile_documents import draw_profile, profile_as_json, profile_file_fields
@@ -167,9 +175,9 @@ def profile_run_command(
 
 @profile_commands.command("publish")
 def profile_publish_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `walras profile run --profile` wrote.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file written by `walras profile run --profile`.")],
 ) -> None:
-    """Tell the server what a profile says of its kind's model: speeds that nobody measured are predicted from it."""
+    """Send a profile's facts to the server, which predicts unmeasured speeds from them."""
     from walras.profiling.profile_documents import ProfileFile
 
     _publish_facts(read_document(file, ProfileFile).model_dump(exclude_none=True), str(file), None, quiet=False)
@@ -177,10 +185,10 @@ def profile_publish_command(
 
 @profile_commands.command("facts")
 def profile_facts_command(
-    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only of this kind.")] = None,
+    kind: Annotated[str | None, typer.Argument(metavar="[KIND]", help="Only this kind.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what the server knows of kinds of jobs besides their speed, and from whom."""
+    """Show the facts of kinds of jobs that the server knows, and their sources."""
     found = with_client(lambda client: client.facts(kind))
     columns = (Column("KIND"), Column("SOURCE"), Column("FACTS", shrinks=True))
     rows = [(each.kind, each.source, _facts_line(each)) for each in found]
@@ -207,11 +215,15 @@ def _publish_facts(data: dict[str, Any], source: str, batch: int | None, *, quie
 @profile_commands.command("report")
 def profile_report_command(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="A server's data folder, or a JSON file of scored predictions.")
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A server's data folder, the output folder of a simulation, or a JSON file of scored predictions.",
+        ),
     ],
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Tell how far predicted speeds were from measured ones, and how much each source is to be believed."""
+    """Compare predicted with measured speeds, and show the weight of each predictor."""
 
     judged = read_scored_predictions(source)
     show_prediction_scores(judged, output)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import OutputOption, parse_length_option, read_document
+from walras.cli.arguments import CatalogOption, CloudOption, OutputOption, parse_length_option, read_document
 from walras.cli.machine_commands import read_catalog
 from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
@@ -128,42 +128,75 @@ _GBIT = 1e9 / 8.0
 _LEFT_OUT_MOST = 5
 
 
+DeadlineOption = Annotated[str | None, typer.Option("--deadline", help="Finish within this time, such as 6h or 90m.")]
+ProfileOption = Annotated[
+    list[Path] | None,
+    typer.Option("--profile", help="A profile of this job, or of other kinds to learn from; repeatable."),
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16 or fp16; default: as the profile says."),
+]
+BatchOption = Annotated[
+    list[int] | None, typer.Option("--batch", min=1, help="Also consider this global batch size; repeatable.")
+]
+RevocationsPerHOption = Annotated[
+    float, typer.Option("--revocations-per-h", min=0, help="With --spot: expected revocations per machine-hour.")
+]
+NetworkOption = Annotated[
+    float | None,
+    typer.Option(
+        "--network",
+        metavar="GBIT/S",
+        min=0.001,
+        help="Bandwidth between machines; without it, only single machines are considered.",
+    ),
+]
+ObtainedOption = Annotated[
+    float | None,
+    typer.Option(
+        "--obtained",
+        metavar="GBIT/S",
+        min=0.001,
+        help="Bandwidth measured after launch: says whether the plan for --network still holds.",
+    ),
+]
+StepsOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--steps-of",
+        metavar="JOB",
+        help="Take the work from this job of a server: the steps it needs to reach its target.",
+    ),
+]
+PictureOption = Annotated[
+    Path | None, typer.Option("--picture", help="Draw time against cost into this .png or .svg file.")
+]
+
+
 def recommend_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="A job file, with `steps` and `batch: {global}`.")],
-    deadline: Annotated[str | None, typer.Option("--deadline", help="Done within: 6h, 90m.")] = None,
-    budget: Annotated[float | None, typer.Option("--budget", min=0, help="For no more than, USD.")] = None,
-    profile: Annotated[
-        list[Path] | None, typer.Option("--profile", help="A profile: of the job, or of others, which teach too.")
-    ] = None,
-    catalog: Annotated[
-        list[Path] | None, typer.Option("--catalog", help="A file or folder that adds to the catalog or overrides it.")
-    ] = None,
-    cloud: Annotated[str | None, typer.Option("--cloud", help="Only this cloud's machines.")] = None,
-    precision: Annotated[
-        str | None, typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16, fp16. Else as --profile says.")
-    ] = None,
-    machines: Annotated[int, typer.Option("--machines", min=1, max=64, help="Of the gang at most.")] = 8,
-    mixed: Annotated[bool, typer.Option("--mixed", help="Also gangs of several types.")] = False,
-    batch: Annotated[list[int] | None, typer.Option("--batch", min=1, help="Also try this global batch.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Also spot machines, at typical prices.")] = False,
-    revocations_per_h: Annotated[
-        float, typer.Option("--revocations-per-h", min=0, help="With it: of one machine.")
-    ] = 0.05,
-    network: Annotated[
-        float | None, typer.Option("--network", metavar="GBIT/S", min=0.001, help="Between machines; none: one each.")
-    ] = None,
-    obtained: Annotated[
-        float | None,
-        typer.Option("--obtained", metavar="GBIT/S", min=0.001, help="Measured there after launch: is --network kept?"),
-    ] = None,
-    steps_of: Annotated[
-        str | None,
-        typer.Option("--steps-of", metavar="JOB", help="The work: what this job of a server takes to its target."),
-    ] = None,
-    picture: Annotated[Path | None, typer.Option("--picture", help="Draw it: a .png or .svg file.")] = None,
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="A job file with `steps` and `batch: {global: N}`.")],
+    deadline: DeadlineOption = None,
+    budget: Annotated[float | None, typer.Option("--budget", min=0, help="Spend at most this many USD.")] = None,
+    profile: ProfileOption = None,
+    catalog: CatalogOption = None,
+    cloud: CloudOption = None,
+    precision: PrecisionOption = None,
+    machines: Annotated[int, typer.Option("--machines", min=1, max=64, help="Use at most this many machines.")] = 8,
+    mixed: Annotated[bool, typer.Option("--mixed", help="Also consider gangs over machines of several types.")] = False,
+    batch: BatchOption = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Also consider spot machines, at typical prices.")] = False,
+    revocations_per_h: RevocationsPerHOption = 0.05,
+    network: NetworkOption = None,
+    obtained: ObtainedOption = None,
+    steps_of: StepsOfOption = None,
+    picture: PictureOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Recommend machines for a job. Exit code 1: nothing surely keeps the deadline and the budget. Needs no server."""
+    """Recommend machines for a job. Needs no server, except for --steps-of.
+
+    Exit code 1: no set of machines keeps the deadline and the budget with confidence.
+    """
     from optimizer.planning.machine_choice import RunGoal
     from optimizer.planning.machine_recommendation import RecommendationTerms, recommend_machines
     from walras.profiling.profile_documents import ProfileFile

@@ -20,23 +20,38 @@ if TYPE_CHECKING:
 
 
 def search_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, with `batch: {global}`.")],
-    folder: Annotated[Path, typer.Option("--folder", help="A new folder for checkpoints and logs; it stays.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A job file with `batch: {global: N}`.")],
+    folder: Annotated[Path, typer.Option("--folder", help="A new folder for checkpoints and logs; it is kept.")],
     workers: Annotated[str, typer.Option("--workers", metavar="N,N", help="Numbers of workers to choose from.")] = "1",
-    batches: Annotated[str | None, typer.Option("--batches", metavar="N,N", help="Global batches, likewise.")] = None,
+    batches: Annotated[
+        str | None,
+        typer.Option("--batches", metavar="N,N", help="Global batch sizes to choose from; default: the job's own."),
+    ] = None,
     earlier: Annotated[
         list[str] | None,
-        typer.Option("--earlier", metavar="BATCH=SAMPLES", help="A finished run needed so many samples; repeatable."),
+        typer.Option(
+            "--earlier",
+            metavar="BATCH=SAMPLES",
+            help="Samples that a finished run with this batch size needed; repeatable.",
+        ),
     ] = None,
-    aim: Annotated[SearchAim, typer.Option("--aim", help="What is to be little.")] = SearchAim.KNEE,
-    usd_per_h: Annotated[float, typer.Option("--usd-per-h", min=0.0, help="Of one worker.")] = 1.0,
-    trials: Annotated[int, typer.Option("--trials", min=1, max=64, help="At most.")] = 6,
-    windows: Annotated[int, typer.Option("--windows", min=1, max=60, help="Half seconds timed in a trial.")] = 4,
-    timeout: Annotated[str, typer.Option("--timeout", help="The longest that a trial may take.")] = "5m",
-    train: Annotated[bool, typer.Option("--train", help="Go on to the end of the job in what was found.")] = False,
+    aim: Annotated[
+        SearchAim, typer.Option("--aim", help="What to minimise: time, money, or the knee of time against money.")
+    ] = SearchAim.KNEE,
+    usd_per_h: Annotated[
+        float, typer.Option("--usd-per-h", min=0.0, help="Price of one worker in USD per hour.")
+    ] = 1.0,
+    trials: Annotated[int, typer.Option("--trials", min=1, max=64, help="Make at most this many trials.")] = 6,
+    windows: Annotated[
+        int, typer.Option("--windows", min=1, max=60, help="Undisturbed half-second windows to time in each trial.")
+    ] = 4,
+    timeout: Annotated[str, typer.Option("--timeout", help="Longest time that one trial may take.")] = "5m",
+    train: Annotated[
+        bool, typer.Option("--train", help="Continue to the end of the job in the configuration found.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Train a job here, moving it through checkpoints, until it is known which batch and workers suit it. No server."""
+    """Train a job on this machine while searching for its best batch size and number of workers. Needs no server."""
     from optimizer.planning.online_search import OnlineSearch, SearchSpace
     from walras.spec.job_groups import global_batch_of
     from workers.trials.configuration_trials import Extent, moving_job, search_job

@@ -12,7 +12,7 @@ from walras.cli.arguments import OutputOption, parse_length_option
 from walras.cli.terminal_output import OutputFormat, exit_with
 from walras.errors import UserError
 
-simulate_commands = typer.Typer(help="Run workloads in virtual time.", no_args_is_help=True)
+simulate_commands = typer.Typer(help="Simulate workloads in virtual time. Needs no server.", no_args_is_help=True)
 
 
 class BoundsName(StrEnum):
@@ -27,52 +27,75 @@ class BackendName(StrEnum):
 
 
 WorkloadArgument = Annotated[
-    str, typer.Argument(metavar="WORKLOAD", help="A workload file, a trace, one that comes with Walras, generate:NAME.")
+    str,
+    typer.Argument(metavar="WORKLOAD", help="A workload file, a trace, a shipped workload's name, or generate:NAME."),
 ]
-ClusterOption = Annotated[str, typer.Option("--cluster", help="A cluster that comes with Walras, or a cluster file.")]
-PolicyOption = Annotated[str, typer.Option("--policy", help="A policy's name, or a policy file.")]
+ClusterOption = Annotated[str, typer.Option("--cluster", help="A cluster file, or the name of a shipped cluster.")]
+PolicyOption = Annotated[str, typer.Option("--policy", help="A policy name or a policy file.")]
 FormatOption = Annotated[
-    str | None, typer.Option("--format", help="The workload's format, where its ending and first line do not tell.")
+    str | None, typer.Option("--format", help="Format of the workload; default: from its file ending and first line.")
 ]
-SkipBadRowsOption = Annotated[bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be read.")]
-SortOption = Annotated[bool, typer.Option("--sort", help="Put the jobs in order of arrival first.")]
+SkipBadRowsOption = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Skip rows that cannot be parsed; their number is reported.")
+]
+SortOption = Annotated[bool, typer.Option("--sort", help="Sort the jobs by arrival time first.")]
 OnlyOption = Annotated[
-    str, typer.Option("--only", help="Of a file of several traces: the one named so in column `cluster`.")
+    str,
+    typer.Option("--only", help="Of a file with several traces: use the trace with this value in column `cluster`."),
 ]
-SpeedsOption = Annotated[str | None, typer.Option("--speeds", help="Of a trace: a throughput table, or laws (YAML).")]
-MeasuredOption = Annotated[str | None, typer.Option("--measured", help="Speeds and costs measured in a live run.")]
+SpeedsOption = Annotated[
+    str | None, typer.Option("--speeds", help="Throughput table or speed laws (YAML) for the jobs of a trace.")
+]
+MeasuredOption = Annotated[
+    str | None, typer.Option("--measured", help="Speeds and costs measured in a live run (`measured.json`).")
+]
 ConditionsOption = Annotated[
-    str | None, typer.Option("--conditions", help="A file or a shipped name: costs, noise, faults, markets, ...")
+    str | None, typer.Option("--conditions", help="A conditions file or a shipped name: costs, noise, faults, markets.")
 ]
 WorldOption = Annotated[
-    str, typer.Option("--world", help="Whose rules and physics: walras, gavel, pollux, sia, shockwave (see worlds).")
+    str, typer.Option("--world", help="Scheduling rules and physics: walras, gavel, pollux, sia or shockwave.")
 ]
 LearningOption = Annotated[
-    str | None, typer.Option("--learning", help="Of world sia: how applications learn, if not below --speeds.")
+    str | None,
+    typer.Option(
+        "--learning", help="World sia: folder with the applications' statistical efficiency; default: next to --speeds."
+    ),
 ]
 WindowOption = Annotated[
-    str | None, typer.Option("--window", help="Figures over jobs 1001-2000 alone, in order of arrival; all run.")
+    str | None,
+    typer.Option("--window", help="Report metrics for this range of arrivals only, such as 1001-2000; all jobs run."),
 ]
-TraceJobsOption = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="Of generate:NAME: how many jobs.")]
+TraceJobsOption = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="With generate:NAME: number of jobs.")]
 RateOption = Annotated[
-    float | None, typer.Option("--rate", min=0, help="Of generate:NAME: arrivals per hour; 0: at once.")
+    float | None, typer.Option("--rate", min=0, help="With generate:NAME: arrivals per hour; 0: all at once.")
 ]
 GangsOption = Annotated[
-    bool | None, typer.Option("--gangs/--no-gangs", help="Of generate:NAME: jobs of several, or of one.")
+    bool | None,
+    typer.Option(
+        "--gangs/--no-gangs", help="With generate:NAME: multi-accelerator jobs, or single-accelerator jobs only."
+    ),
 ]
-PrioritiesOption = Annotated[bool, typer.Option("--priorities", help="Of generate:NAME: weight 5 for one job in five.")]
-SlosOption = Annotated[bool, typer.Option("--slos", help="Of generate:NAME: deadlines.")]
-StretchOption = Annotated[float, typer.Option("--stretch", help="Of generate:NAME: multiply durations by this.")]
+PrioritiesOption = Annotated[
+    bool, typer.Option("--priorities", help="With generate:NAME: give one job in five weight 5.")
+]
+SlosOption = Annotated[bool, typer.Option("--slos", help="With generate:NAME: give jobs deadlines.")]
+StretchOption = Annotated[
+    float, typer.Option("--stretch", help="With generate:NAME: multiply run times by this factor.")
+]
 BoundsOption = Annotated[
-    BoundsName, typer.Option("--bounds", help="Lower bounds: none, those cheap at this size, or all.")
+    BoundsName, typer.Option("--bounds", help="Lower bounds to compute: none, those cheap at this size, or all.")
 ]
 FairnessOption = Annotated[
-    bool, typer.Option("--fairness", help="Simulate the policy isolated too, to be compared with.")
+    bool, typer.Option("--fairness", help="Also simulate the `isolated` policy, for finish-time fairness.")
 ]
-SeedsOption = Annotated[str, typer.Option("--seeds", help="0-4, or 1,3,5: one run each.")]
-ParallelRunsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, max=1024, help="Runs at a time.")]
-BackendOption = Annotated[BackendName, typer.Option("--backend", help="Processes of this machine, or a Dask cluster.")]
-AddressOption = Annotated[str, typer.Option("--address", help="Of the Dask scheduler: tcp://HOST:PORT.")]
+SeedsOption = Annotated[str, typer.Option("--seeds", help="Seeds: a range (0-4) or a list (1,3,5); one run each.")]
+ParallelRunsOption = Annotated[int, typer.Option("--jobs", "-j", min=1, max=1024, help="Number of runs in parallel.")]
+BackendOption = Annotated[
+    BackendName, typer.Option("--backend", help="Run in processes of this machine (loky), or on a Dask cluster.")
+]
+AddressOption = Annotated[
+    str, typer.Option("--address", help="With --backend dask: address of the Dask scheduler, tcp://HOST:PORT.")
+]
 
 
 @simulate_commands.command("run")
@@ -80,7 +103,7 @@ def simulate_run_command(
     workload: WorkloadArgument,
     cluster: ClusterOption,
     policy: PolicyOption = "walras",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of everything that is random.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all random draws.")] = 0,
     format: FormatOption = None,
     skip_bad_rows: SkipBadRowsOption = False,
     sort: SortOption = False,
@@ -104,7 +127,7 @@ def simulate_run_command(
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Run a workload through the scheduler in virtual time, and print what came of it."""
+    """Simulate a workload under one policy in virtual time, and print its metrics."""
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
     from simulator.simulate_actions import simulate_run
@@ -119,10 +142,12 @@ def simulate_run_command(
 
 @simulate_commands.command("report")
 def simulate_report_command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What `walras simulate run --out` left.")],
-    out: Annotated[Path | None, typer.Option("--out", help="The HTML file; else report.html in the folder.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder given to `walras simulate run --out`.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The HTML file; default: report.html in the folder.")
+    ] = None,
 ) -> None:
-    """Write the HTML report of a run again, without running it."""
+    """Rebuild the HTML report of a finished run."""
     from simulator.simulate_actions import simulate_report
 
     exit_with(simulate_report(folder, out))
@@ -132,7 +157,9 @@ def simulate_report_command(
 def simulate_compare_command(
     workload: WorkloadArgument,
     cluster: ClusterOption,
-    policy: Annotated[list[str], typer.Option("--policy", help="A name or a file; give several.")],
+    policy: Annotated[
+        list[str], typer.Option("--policy", help="A policy name or a policy file; repeat it for each policy.")
+    ],
     seeds: SeedsOption = "0",
     format: FormatOption = None,
     skip_bad_rows: SkipBadRowsOption = False,
@@ -157,7 +184,7 @@ def simulate_compare_command(
     address: AddressOption = "",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Run several policies on the same jobs and the same chance, seed by seed, and tell what differs."""
+    """Simulate several policies on the same jobs and the same random draws, seed by seed, and compare them."""
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.repeated_runs import ParallelBackend, ParallelWorkers
     from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
@@ -175,25 +202,39 @@ def simulate_compare_command(
 @simulate_commands.command("sweep")
 def simulate_sweep_command(
     spec: Annotated[
-        Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options replace what it says.")
+        Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options override its fields.")
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder of the runs; those that are there are not run again.")
+        Path, typer.Option("--out", help="Folder of the results; runs that are there already are not repeated.")
     ] = Path("sweep"),
-    workload: Annotated[list[str] | None, typer.Option("--workload", help="A file, a name, generate:NAME.")] = None,
-    cluster: Annotated[list[str] | None, typer.Option("--cluster", help="A name or a file.")] = None,
-    policy: Annotated[list[str] | None, typer.Option("--policy", help="A name or a file.")] = None,
-    rate: Annotated[list[float] | None, typer.Option("--rate", min=0, help="Arrivals per hour, if generated.")] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", help="0-4, or 1,3,5.")] = None,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option("--workload", help="A workload file, a shipped name, or generate:NAME; repeatable."),
+    ] = None,
+    cluster: Annotated[
+        list[str] | None, typer.Option("--cluster", help="A cluster file or a shipped name; repeatable.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option("--policy", help="A policy name or a policy file; repeatable.")
+    ] = None,
+    rate: Annotated[
+        list[float] | None, typer.Option("--rate", min=0, help="Arrivals per hour of generated workloads; repeatable.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", help="Seeds: a range (0-4) or a list (1,3,5).")] = None,
     trace_jobs: TraceJobsOption = None,
     speeds: SpeedsOption = None,
     conditions: ConditionsOption = None,
     format: FormatOption = None,
-    bounds: Annotated[BoundsName | None, typer.Option("--bounds", help="Lower bounds: none, cheap, all.")] = None,
-    fairness: Annotated[
-        bool | None, typer.Option("--fairness/--no-fairness", help="Simulate the policy isolated too.")
+    bounds: Annotated[
+        BoundsName | None, typer.Option("--bounds", help="Lower bounds to compute: none, cheap or all.")
     ] = None,
-    world: Annotated[str | None, typer.Option("--world", help="Whose rules and physics; see worlds.")] = None,
+    fairness: Annotated[
+        bool | None,
+        typer.Option("--fairness/--no-fairness", help="Also simulate the `isolated` policy, for finish-time fairness."),
+    ] = None,
+    world: Annotated[
+        str | None, typer.Option("--world", help="Scheduling rules and physics; `walras simulate worlds` lists them.")
+    ] = None,
     learning: LearningOption = None,
     window: WindowOption = None,
     jobs: ParallelRunsOption = 1,
@@ -201,7 +242,7 @@ def simulate_sweep_command(
     address: AddressOption = "",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Run a grid: workloads x clusters x policies x rates x seeds. A sweep that was broken off goes on where it was."""
+    """Simulate a grid of workloads x clusters x policies x rates x seeds. An interrupted sweep resumes."""
     options: dict[str, Any] = {
         "workloads": workload,
         "clusters": cluster,
@@ -230,7 +271,7 @@ def simulate_sweep_command(
 
 @simulate_commands.command("worlds")
 def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
-    """List the worlds that --world names, and the policies that run there."""
+    """List the worlds for --world, and the policies of each."""
     from simulator.simulate_actions import simulate_worlds
 
     exit_with(simulate_worlds(output.value))
@@ -238,19 +279,23 @@ def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
 
 @simulate_commands.command("replay")
 def simulate_replay_command(
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A server's folder, or a file made by --export.")],
-    policy: Annotated[str | None, typer.Option("--policy", help="Another policy than the run's own.")] = None,
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A server's data folder, or a file written by --export.")
+    ],
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="Use this policy instead of the policy of the run.")
+    ] = None,
     from_: Annotated[
         str | None,
-        typer.Option("--from", help="With --policy: so long after the first submission; until then the own."),
+        typer.Option("--from", help="With --policy: switch to it this long after the first submission."),
     ] = None,
     seeds: SeedsOption = "0-4",
     export: Annotated[
-        Path | None, typer.Option("--export", help="Write what is replayed as a file, for another machine.")
+        Path | None, typer.Option("--export", help="Also write the recording to this file, to replay it elsewhere.")
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Simulate a live run again from its journal, maybe under another policy, and compare the completion times."""
+    """Simulate a live run again from its journal, possibly under another policy, and compare completion times."""
     from simulator.reports.recording import make_recording, read_recording
     from simulator.simulate_actions import simulate_replay
 

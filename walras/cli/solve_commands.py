@@ -48,7 +48,8 @@ def policy_from_option(text: str, settings: "Sequence[str]") -> "PolicySpec":
 
 EXIT_DOES_NOT_HOLD = 1
 MemoryFile = Annotated[
-    Path | None, typer.Option("--memory", metavar="FILE", help="What the policy left last time: JSON, or an answer.")
+    Path | None,
+    typer.Option("--memory", metavar="FILE", help="State that the policy left last time: its JSON, or a whole answer."),
 ]
 
 
@@ -60,23 +61,31 @@ class DocumentKind(StrEnum):
 def solve_command(
     problem: Annotated[Path | None, typer.Argument(metavar="PROBLEM", help="A problem file, JSON or YAML.")] = None,
     policy: Annotated[
-        str, typer.Option("--policy", "-P", metavar="NAME|FILE", help="A policy, or a policy file.")
+        str, typer.Option("--policy", "-P", metavar="NAME|FILE", help="A policy name or a policy file.")
     ] = "max_min_fairness",
     parameters: Annotated[
-        list[str] | None, typer.Option("--parameter", "-s", metavar="NAME=VALUE", help="Set a parameter of it.")
+        list[str] | None,
+        typer.Option("--parameter", "-s", metavar="NAME=VALUE", help="Set a parameter of the policy; repeatable."),
     ] = None,
     memory: MemoryFile = None,
     delay_usd_per_h: Annotated[
-        float, typer.Option("--delay-usd-per-h", min=0, help="Worth of a job's hour where nobody said; 0: never rent.")
+        float,
+        typer.Option(
+            "--delay-usd-per-h",
+            min=0,
+            help="Value of a job-hour for jobs that state none, in USD; 0: never rent for them.",
+        ),
     ] = 0.0,
-    check: Annotated[bool, typer.Option("--check", help="Recompute everything, and say what was found.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the answer with independent code; exit code 1 if it does not hold.")
+    ] = False,
     schema: Annotated[
         DocumentKind | None,
-        typer.Option("--schema", help="Print the JSON schema of problem or answer files, and stop."),
+        typer.Option("--schema", help="Print the JSON schema of problem or answer files, and exit."),
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Solve a problem file: shares or order, prices, and how good that is."""
+    """Solve a problem file: print shares, an order or a plan, with prices and a certificate. Needs no server."""
 
     if schema is not None:
         from optimizer.documents.answer_document import document_schema as schema_of
@@ -103,12 +112,12 @@ def solve_command(
 
 
 def check_command(
-    problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="A problem file.")],
-    answer: Annotated[Path, typer.Argument(metavar="ANSWER", help="An answer to it, from whomever.")],
+    problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="A problem file, JSON or YAML.")],
+    answer: Annotated[Path, typer.Argument(metavar="ANSWER", help="An answer to that problem, from any solver.")],
     memory: MemoryFile = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Say whether an answer holds: recompute everything from the problem; exit code 1 if it does not."""
+    """Check an answer by recomputing everything from the problem; exit code 1 if it does not hold. Needs no server."""
     from optimizer.documents.answer_document import AnswerDocument
     from optimizer.documents.answer_reading import decision_of, problem_answered
 

@@ -69,22 +69,41 @@ _SCRIPT_ENDINGS = (".sh", ".bash")
 
 
 def submit_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A job file, a shell script, or - for standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A job file (YAML), a shell script, or - for standard input.")
+    ],
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Run this instead of the file's `run`.")
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="Run this command instead of the file's `run`."),
     ] = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="FIELD=VALUE", help="Set a field: --set priority=80")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="FIELD=VALUE",
+            help="Override a field of the job file, such as --set priority=80; repeatable.",
+        ),
     ] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="Set a variable; without a value: take yours."),
+        typer.Option(
+            "--env",
+            "-e",
+            metavar="NAME[=VALUE]",
+            help="Set an environment variable; without a value, copy it from this shell; repeatable.",
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the job and say what would happen.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job's number.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Validate the job and show which configurations it could run in; submit nothing."
+        ),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job number.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Submit a job."""
+    """Submit a job to the queue."""
     spec = read_job_file(file, command or [], setting or [], env or [])
     if dry_run:
         answer = with_client(lambda client: client.dry_run(spec))

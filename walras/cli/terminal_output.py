@@ -5,7 +5,6 @@ the terminal; JSON escapes them by itself.
 """
 
 import codecs
-import json
 import re
 import sys
 import unicodedata
@@ -19,6 +18,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from walras.json_output import stream_json
 
 
 class OutputFormat(StrEnum):
@@ -195,7 +196,7 @@ def _column_widths(shown: Sequence[int], least: Sequence[int], longest: Sequence
 
 def show_json(data: Any) -> None:
     """Indented JSON on standard output, in ASCII."""
-    sys.stdout.write(json.dumps(data, indent=2) + "\n")
+    stream_json(data, sys.stdout)
 
 
 def show_line(text: str) -> None:

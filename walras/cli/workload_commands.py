@@ -6,47 +6,46 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import OutputOption
+from walras.cli.simulate_commands import OnlyOption, SkipBadRowsOption, SortOption
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 
 if TYPE_CHECKING:
     from simulator.workloads.trace import SkippedRows
 
 
-workload_commands = typer.Typer(help="Traces of jobs for the simulator.", no_args_is_help=True)
+workload_commands = typer.Typer(
+    help="Generate, convert and describe workload traces. Needs no server.", no_args_is_help=True
+)
 
 FromOption = Annotated[
-    str | None, typer.Option("--from", help="The file's format, where its ending and first line do not tell.")
-]
-CountBadRowsOption = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be read; their number is told.")
-]
-SortOption = Annotated[bool, typer.Option("--sort", help="Put the jobs in order of arrival first.")]
-OnlyOption = Annotated[
-    str, typer.Option("--only", help="Of a file of several traces: the one named so in column `cluster`.")
+    str | None, typer.Option("--from", help="Format of the input; default: from its file ending and first line.")
 ]
 TraceSpeedsOption = Annotated[
-    Path | None, typer.Option("--speeds", help="Throughput table in Gavel's format, or laws (YAML).")
+    Path | None, typer.Option("--speeds", help="Throughput table in Gavel's format, or speed laws (YAML).")
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 
 
 @workload_commands.command("generate")
 def workload_generate_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A generator; `walras workload list` names them.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .csv or .jsonl, maybe with .gz.")],
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="How many.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A generator; `walras workload list` lists them.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .csv or .jsonl, optionally with .gz.")],
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Number of jobs.")] = None,
     rate: Annotated[float | None, typer.Option("--rate", min=0, help="Arrivals per hour; 0: all at once.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all random draws.")] = 0,
     gangs: Annotated[
-        bool | None, typer.Option("--gangs/--no-gangs", help="Jobs of up to 8 accelerators, or of one.")
+        bool | None,
+        typer.Option("--gangs/--no-gangs", help="Jobs of up to 8 accelerators, or single-accelerator jobs only."),
     ] = None,
-    priorities: Annotated[bool, typer.Option("--priorities", help="Weight 5 for one job in five.")] = False,
-    slos: Annotated[bool, typer.Option("--slos", help="Deadlines of 1.2, 2 or 10 times the run time.")] = False,
-    stretch: Annotated[float, typer.Option("--stretch", help="Multiply durations by this.")] = 1.0,
+    priorities: Annotated[bool, typer.Option("--priorities", help="Give one job in five weight 5.")] = False,
+    slos: Annotated[
+        bool, typer.Option("--slos", help="Give jobs deadlines of 1.2, 2 or 10 times their run time.")
+    ] = False,
+    stretch: Annotated[float, typer.Option("--stretch", help="Multiply run times by this factor.")] = 1.0,
     speeds: TraceSpeedsOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Make jobs up from a stated distribution. The same seed gives the same file."""
+    """Generate a workload from a stated distribution; the same seed gives the same file."""
     from simulator.workloads.workload_actions import generate_trace
 
     written = generate_trace(
@@ -68,20 +67,24 @@ def workload_generate_command(
 @workload_commands.command("convert")
 def workload_convert_command(
     file: Annotated[str, typer.Argument(metavar="IN", help="A trace, a workload file, or a shipped name.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv or .jsonl, maybe with .gz.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv or .jsonl, optionally with .gz.")],
     from_format: FromOption = None,
-    skip_bad_rows: CountBadRowsOption = False,
+    skip_bad_rows: SkipBadRowsOption = False,
     sort: SortOption = False,
     only: OnlyOption = "",
     seeded_speeds: Annotated[
         str | None,
-        typer.Option("--seeded-speeds", metavar="CLUSTER", help="Draw speeds for the types of this cluster."),
+        typer.Option(
+            "--seeded-speeds", metavar="CLUSTER", help="Draw random speeds for the accelerator types of this cluster."
+        ),
     ] = None,
-    kinds: Annotated[int, typer.Option("--kinds", min=1, max=10_000, help="With it: kinds to deal jobs out to.")] = 26,
-    seed: Annotated[int, typer.Option("--seed", help="With it: of what is drawn.")] = 0,
+    kinds: Annotated[
+        int, typer.Option("--kinds", min=1, max=10_000, help="With --seeded-speeds: number of kinds to assign jobs to.")
+    ] = 26,
+    seed: Annotated[int, typer.Option("--seed", help="With --seeded-speeds: seed of the draws.")] = 0,
     force: ForceOption = False,
 ) -> None:
-    """Bring a trace into Walras' own form."""
+    """Convert a trace to the native format."""
     from simulator.workloads.trace_source import ReadOptions
     from simulator.workloads.workload_actions import SeededSpeeds, convert_trace
 
@@ -96,17 +99,17 @@ def workload_convert_command(
 def workload_describe_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A trace, a workload file, or a shipped name.")],
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="A cluster file or a shipped name: the load on it is told.")
+        str | None, typer.Option("--cluster", help="A cluster file or a shipped name: also compute the load on it.")
     ] = None,
     speeds: TraceSpeedsOption = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it: a .png or .svg file.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the trace into this .png or .svg file.")] = None,
     from_format: FromOption = None,
-    skip_bad_rows: CountBadRowsOption = False,
+    skip_bad_rows: SkipBadRowsOption = False,
     sort: SortOption = False,
     only: OnlyOption = "",
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Tell what a trace is like: jobs, arrivals, gangs, lengths, kinds, load."""
+    """Describe a trace: jobs, arrivals, gang sizes, run times, kinds, load."""
     from simulator.workloads.trace_source import ReadOptions
     from simulator.workloads.workload_actions import (
         describe_trace_file,
@@ -136,7 +139,7 @@ def workload_describe_command(
 
 @workload_commands.command("list")
 def workload_list_command(output: OutputOption = OutputFormat.TABLE) -> None:
-    """List the formats that can be read and the generators."""
+    """List the readable formats and the generators."""
     from simulator.workloads.workload_actions import format_catalogue
 
     rows = format_catalogue()

@@ -32,7 +32,7 @@ class KnownAccelerator(FileModel):
 
 
 class MeasuredStepRate(FileModel):
-    """A speed that somebody measured."""
+    """A measured speed."""
 
     accelerator: AcceleratorName
     #: Samples of one update over the whole gang.
@@ -90,7 +90,7 @@ _COLORS = {
 
 
 def profile_as_json(profile: JobProfile) -> dict[str, Any]:
-    """Seconds, bytes and counts; None where these runs do not tell."""
+    """The profile as JSON: seconds, bytes and counts; None for what these runs do not measure."""
     facts, rank = profile.facts, profile.run("alone").ranks[0]
     return {
         "format": PROFILE_FORMAT,
@@ -113,7 +113,7 @@ def profile_as_json(profile: JobProfile) -> dict[str, Any]:
             "precision": precision_of(facts.bits, facts.exponent_bits),
             "peak_memory_bytes": rank.peak_memory_bytes,
         },
-        "runs": {told.run.name: _run_as_json(told) for told in profile.runs},
+        "runs": {measured.run.name: _run_as_json(measured) for measured in profile.runs},
         "notes": list(profile.notes),
     }
 
@@ -147,22 +147,22 @@ def profile_file_fields(profile: JobProfile) -> dict[str, Any]:
     return {name: value for name, value in data.items() if value is not None}
 
 
-def _run_as_json(told: RunMeasurement) -> dict[str, Any]:
-    first = told.ranks[0]
+def _run_as_json(measured: RunMeasurement) -> dict[str, Any]:
+    first = measured.ranks[0]
     return {
-        "ranks": told.run.ranks,
+        "ranks": measured.run.ranks,
         "threads": first.threads,
-        "data": "real" if told.run.real_data else "made_up",
-        "step_s": told.step_s,
-        "loader_wait_s": told.wait_s,
+        "data": "real" if measured.run.real_data else "made_up",
+        "step_s": measured.step_s,
+        "loader_wait_s": measured.wait_s,
         "updates": len(first.update_s),
         "batches_per_update": first.batches_per_update,
-        "files": len(told.files) or len(told.run.evict),
+        "files": len(measured.files) or len(measured.run.evict),
     }
 
 
 def draw_profile(profile: JobProfile, path: Path) -> None:
-    """One bar, stacked by where the seconds of a step go; the file's ending says which format.
+    """Draw one bar, stacked by where the seconds of a step go; the file name's ending chooses the format.
 
     Raises UserError where matplotlib is missing or does not know the ending.
     """

@@ -41,7 +41,7 @@ class TooFewUpdates(ProfileError):
 
 
 class NoSpeed(ProfileError):
-    """Updates took no measurable time: a rate of zero or of infinity says nothing."""
+    """Updates took no measurable time, so there is no rate."""
 
 
 #: A step's time is the median of the means of so many blocks: one disturbed block does not move it, and a loader that
@@ -51,7 +51,7 @@ BLOCKS = 5
 
 @dataclass(frozen=True, slots=True)
 class ProfilingRun:
-    """What one run leaves in and what it leaves out."""
+    """The settings of one run: which costs it includes."""
 
     name: str
     ranks: int = 1
@@ -95,7 +95,7 @@ class UpdateFacts:
 
 @dataclass(frozen=True, slots=True)
 class RankMeasurement:
-    """What one rank wrote."""
+    """The measurements of one rank."""
 
     rank: int
     update_s: tuple[float, ...]
@@ -109,44 +109,44 @@ class RankMeasurement:
     facts: UpdateFacts | None
 
     @classmethod
-    def parse(cls, told: dict[str, Any]) -> "RankMeasurement":
-        """From the rank's JSON. Raises KeyError, TypeError or ValueError for what is none."""
-        facts = told["facts"]
-        samples = told["samples_per_batch"]
+    def parse(cls, data: dict[str, Any]) -> "RankMeasurement":
+        """Returns what a rank wrote as JSON. Raises KeyError, TypeError or ValueError if it is malformed."""
+        facts = data["facts"]
+        samples = data["samples_per_batch"]
         return cls(
-            rank=int(told["rank"]),
-            update_s=tuple(float(seconds) for seconds in told["update_s"]),
-            wait_s=tuple(float(seconds) for seconds in told["wait_s"]),
-            batches_per_update=float(told["batches_per_update"]),
+            rank=int(data["rank"]),
+            update_s=tuple(float(seconds) for seconds in data["update_s"]),
+            wait_s=tuple(float(seconds) for seconds in data["wait_s"]),
+            batches_per_update=float(data["batches_per_update"]),
             samples_per_batch=None if samples is None else int(samples),
-            finite=bool(told["finite"]),
-            device=str(told["device"]),
-            threads=int(told["threads"]),
-            peak_memory_bytes=int(told["peak_memory_bytes"]),
+            finite=bool(data["finite"]),
+            device=str(data["device"]),
+            threads=int(data["threads"]),
+            peak_memory_bytes=int(data["peak_memory_bytes"]),
             facts=None if facts is None else UpdateFacts(**{name: int(value) for name, value in facts.items()}),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RunMeasurement:
-    """What came of a run."""
+    """The measurements of a run."""
 
     run: ProfilingRun
     ranks: tuple[RankMeasurement, ...]
-    #: Files that were read, where they were asked for.
+    #: Files that were read, if the run lists them.
     files: tuple[str, ...] = ()
     #: Of the files that were to be forgotten: those looked at, and those of them that stayed in memory all the same.
-    looked_at: int = 0
-    stayed: int = 0
+    sampled_files: int = 0
+    cached_files: int = 0
 
     @property
     def step_s(self) -> float:
-        """Of one update: of the slowest rank."""
+        """Seconds of one update of the slowest rank."""
         return max(typical_step_s(rank.update_s) for rank in self.ranks)
 
     @property
     def wait_s(self) -> float:
-        """Of one update: what a rank waited for its data loader, on average over ranks."""
+        """Seconds of one update that a rank waited for its data loader, mean over ranks."""
         return fmean(fmean(rank.wait_s) for rank in self.ranks)
 
     def check(self) -> None:
@@ -176,7 +176,7 @@ class ScriptRunner(Protocol):
     """Starts the ranks of a run as processes and waits for them."""
 
     def run(self, run: ProfilingRun, extent: ProfilingExtent, folder: Path) -> RunMeasurement:
-        """Leaves no process behind. Raises ProfileError where the script does not do what was asked."""
+        """Make a run; leaves no process behind. Raises ProfileError if the script cannot be profiled so."""
         ...
 
 
@@ -199,13 +199,13 @@ class StallSeconds(Protocol):
     def network_s(self) -> float: ...
 
 
-#: From seconds of a step alone, together, warm, cold and (None: never run so) apart.
+#: Seconds of a step alone, together, warm, cold and apart (None: no such run) -> seconds of each stall.
 AttributeStalls = Callable[[float, float, float, float, float | None], StallSeconds]
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Seconds of one step. None: these runs do not tell."""
+    """Seconds of one step that go to one cause; None if these runs do not measure it."""
 
     name: str
     seconds: float | None
@@ -213,7 +213,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """What a job's script does with its time, on this machine."""
+    """Where the time of a job's script goes, on this machine."""
 
     job: str
     kind: str
@@ -226,12 +226,12 @@ class JobProfile:
 
     @property
     def step_s(self) -> float:
-        """Of the job as it is on one machine, with data that the host remembers."""
+        """Seconds of one step on one machine, with data in the host's page cache."""
         return self.run("warm").step_s
 
     def run(self, name: str) -> RunMeasurement:
         """The run of that name."""
-        return next(told for told in self.runs if told.run.name == name)
+        return next(measurements for measurements in self.runs if measurements.run.name == name)
 
     @property
     def facts(self) -> UpdateFacts:
@@ -242,7 +242,7 @@ class JobProfile:
 
     @property
     def samples_per_step(self) -> float | None:
-        """Over all ranks; None where the script uses no loader of tensors."""
+        """Samples of a step over all ranks; None if the script uses no loader of tensors."""
         rank = self.run("warm").ranks[0]
         each = rank.samples_per_batch
         return None if each is None else each * rank.batches_per_update * self.ranks
@@ -260,30 +260,30 @@ class ProfilingRequest:
 
 
 def profile_script(
-    question: ProfilingRequest, runner: ScriptRunner, attribute: AttributeStalls, folder: Path
+    request: ProfilingRequest, runner: ScriptRunner, attribute: AttributeStalls, folder: Path
 ) -> JobProfile:
     """Make all runs, one after the other, below the folder.
 
     Raises:
         ProfileError: the script cannot be profiled.
     """
-    ranks, told = question.ranks, list[RunMeasurement]()
+    ranks, measurements = request.ranks, list[RunMeasurement]()
 
-    def made(run: ProfilingRun) -> RunMeasurement:
-        found = runner.run(run, question.extent, folder / run.name)
+    def run_once(run: ProfilingRun) -> RunMeasurement:
+        found = runner.run(run, request.extent, folder / run.name)
         found.check()
-        told.append(found)
+        measurements.append(found)
         return found
 
-    alone = made(ProfilingRun("alone", facts=True))
-    together = made(ProfilingRun("together", ranks)) if ranks > 1 else alone
-    apart = made(ProfilingRun("apart", ranks, apart=True)) if ranks > 1 else None
-    files = made(ProfilingRun("reading", ranks, real_data=True, files=True)).files
-    warm = made(ProfilingRun("warm", ranks, real_data=True))
-    cold = made(ProfilingRun("cold", ranks, real_data=True, evict=files)) if files else warm
+    alone = run_once(ProfilingRun("alone", facts=True))
+    together = run_once(ProfilingRun("together", ranks)) if ranks > 1 else alone
+    apart = run_once(ProfilingRun("apart", ranks, apart=True)) if ranks > 1 else None
+    files = run_once(ProfilingRun("reading", ranks, real_data=True, files=True)).files
+    warm = run_once(ProfilingRun("warm", ranks, real_data=True))
+    cold = run_once(ProfilingRun("cold", ranks, real_data=True, evict=files)) if files else warm
     parts = attribute(alone.step_s, together.step_s, warm.step_s, cold.step_s, None if apart is None else apart.step_s)
     loads = warm.ranks[0].batches_per_update > 0
-    is_cold = bool(files) and cold.stayed <= MAX_CACHED_PART * cold.looked_at
+    is_cold = bool(files) and cold.cached_files <= MAX_CACHED_PART * cold.sampled_files
     stalls = (
         Stall("compute", parts.compute_s),
         Stall("prepare", parts.prepare_s if loads else None),
@@ -292,11 +292,11 @@ def profile_script(
         Stall("network", parts.network_s if ranks > 1 else None),
     )
     notes = tuple(_reading_notes(ranks, loads, len(files), cold))
-    return JobProfile(question.job, question.kind, ranks, question.accelerator, tuple(told), stalls, notes)
+    return JobProfile(request.job, request.kind, ranks, request.accelerator, tuple(measurements), stalls, notes)
 
 
 def _reading_notes(ranks: int, loads: bool, files: int, cold: RunMeasurement) -> list[str]:
-    """What a reader has to know to read the figures rightly."""
+    """Notes that a reader needs to interpret the figures."""
     notes = []
     if ranks == 1:
         notes.append("one rank: nothing is exchanged (--ranks N profiles a gang)")
@@ -306,6 +306,6 @@ def _reading_notes(ranks: int, loads: bool, files: int, cold: RunMeasurement) ->
         notes.append("the script uses no torch DataLoader: its data are part of compute")
     elif not files:
         notes.append("no data file was seen being opened: fetching cannot be told from preparing")
-    elif cold.stayed:
-        notes.append(f"{cold.stayed} of {cold.looked_at} files looked at stayed in the host's memory")
+    elif cold.cached_files:
+        notes.append(f"{cold.cached_files} of {cold.sampled_files} files looked at stayed in the host's memory")
     return notes

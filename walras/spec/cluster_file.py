@@ -1,4 +1,4 @@
-"""The cluster file: pools of owned and rented machines, cloud settings, and rehearsed market steps.
+"""The cluster file: pools of owned and rented machines, providers' settings, and rehearsed market steps.
 
 The same file drives the live server, the demo and the simulator.
 """
@@ -11,6 +11,7 @@ from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.spec.field_types import AcceleratorName, Length, Memory, Number, PoolWord, ShownName, WholeNumber
 from walras.spec.file_model import FieldMistake, FileModel, nearest_word
+from walras.spec.provider_settings import ProviderSections
 
 LARGEST_POOL = 100_000
 
@@ -97,28 +98,6 @@ class PoolEntry(FileModel):
         )
 
 
-#: Parts of the names that EC2 gives (`ami-…`, `subnet-…`), and names of profiles.
-_AwsWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9+=,.@_-]{0,127}$")]
-_PipRequirement = Annotated[str, Field(pattern=r"^[A-Za-z0-9./:][^\s'\"`$\\;|&<>]{0,399}$")]
-
-
-class AwsSettings(FileModel):
-    """Where and how machines of `provider: aws` are launched. boto3 finds the credentials; no file holds them."""
-
-    region: PoolWord
-    #: The machine image: Linux with systemd, Python 3.11, curl and the accelerators' drivers.
-    image: _AwsWord
-    #: Where machines reach the server: TLS, because tokens travel there.
-    server_url: Annotated[str, Field(pattern=r"^https://[A-Za-z0-9.\[\]:_/-]{1,400}$")]
-    #: By availability zone; a zone that is not named has the account's default subnet.
-    subnets: dict[PoolWord, _AwsWord] = Field(default_factory=dict)
-    security_groups: Annotated[tuple[_AwsWord, ...], Field(max_length=16)] = ()
-    #: IAM instance profile: what jobs on the machines may do at AWS; None: nothing.
-    instance_profile: _AwsWord | None = None
-    #: Installed with pip at the first boot; empty: the image has `/opt/walras/bin/walras` already.
-    install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch,nvidia]",)
-
-
 class MarketStep(FileModel):
     """One step of a market that follows a script, on a live server (rehearsals; simulations have incidents)."""
 
@@ -132,7 +111,7 @@ class MarketStep(FileModel):
     revoke: Length | None = None
 
 
-class ClusterConfig(FileModel):
+class ClusterConfig(ProviderSections):
     """A cluster file."""
 
     pools: Annotated[tuple[PoolEntry, ...], Field(min_length=1, max_length=10_000)]
@@ -141,8 +120,6 @@ class ClusterConfig(FileModel):
     lease: Annotated[Length, Field(ge=5, le=86_400)] | None = None
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
     speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
-    #: For pools of `provider: aws`.
-    aws: AwsSettings | None = None
     #: Price changes and revocations that a live server simulates, for rehearsals.
     market: Annotated[tuple[MarketStep, ...], Field(max_length=10_000)] = ()
 
@@ -167,9 +144,11 @@ class ClusterConfig(FileModel):
         return self
 
     @model_validator(mode="after")
-    def _aws_is_described(self) -> "ClusterConfig":
-        if self.aws is None and any(entry.provider == "aws" for entry in self.pools):
-            raise FieldMistake("aws", "pools of provider aws need `aws: {region: …, image: …, server_url: https://…}`")
+    def _providers_are_described(self) -> "ClusterConfig":
+        for name in dict.fromkeys(entry.provider for entry in self.pools):
+            settings = self.settings_type(name)
+            if settings is not None and self.provider_settings(name) is None:
+                raise FieldMistake(name, f"pools of provider {name} need `{name}: {settings.example}`")
         return self
 
     def pool_list(self) -> list[Pool]:

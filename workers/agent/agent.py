@@ -45,7 +45,7 @@ MIN_PAUSE_S = 0.05
 MAX_WAIT_S = 60.0
 #: A gang that was prepared and never started holds its devices for this long.
 HOLD_S = 120.0
-#: Folders of attempts that are over, kept for whoever wants to look.
+#: Folders of ended attempts that are kept for inspection.
 FOLDERS_KEPT = 20
 
 
@@ -78,11 +78,11 @@ class Agent:
         log.info("%s has joined", self._enrolment.node_id)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            self._find_attempts()
+            self._recover_attempts()
             tasks.create_task(self._watch_notice())
             if self._spot is not None:
-                tasks.create_task(self._spot.watch(self._machine.state, self._hint))
-            await self._beat()
+                tasks.create_task(self._spot.watch(self._machine.state, self._report_hint))
+            await self._heartbeat_forever()
 
     async def _watch_notice(self) -> None:
         seen = ""
@@ -92,8 +92,8 @@ class Agent:
             if self._store.is_new_notice(notice.digest):
                 self._outbox.put(NoticeReport(report_id=self._outbox.next_id(), gone_in_s=notice.gone_in_s))
 
-    def _hint(self, detail: str) -> None:
-        """Whatever comes of it, a checkpoint now makes it cost less."""
+    def _report_hint(self, detail: str) -> None:
+        """Report that the machine may be revoked, and save all attempts now, so that a revocation costs less."""
         if self._store.is_new_notice(detail):
             self._outbox.put(HintReport(report_id=self._outbox.next_id(), detail=detail))
             for follower in self._followers.values():
@@ -113,19 +113,19 @@ class Agent:
                 await asyncio.sleep(_backoff_s(failures))
 
     async def _enrol_again(self) -> None:
-        """Attempts may be running: whatever is wrong, somebody may mend it before their leases end."""
+        """Try to register again and only log a failure: attempts may run, and the cause may be mended meanwhile."""
         try:
             await self._enrolment.ensure(self._client)
         except (ServerUnreachable, Forbidden, ConfigError) as error:
             log.error("cannot register: %s", error)
 
-    async def _beat(self) -> None:
-        """Forever: report, renew, obey. Without a server, supervisors go on until their leases end."""
+    async def _heartbeat_forever(self) -> None:
+        """Report, renew leases and execute commands, forever. Without a server, supervisors run until leases end."""
         failures = 0
         while True:
             started_at = time.monotonic()
             try:
-                has_spoken = await self._beat_once()
+                made_progress = await self._heartbeat_once()
                 failures = 0
             except ServerUnreachable as error:
                 failures += 1
@@ -139,13 +139,13 @@ class Agent:
                 await asyncio.sleep(_backoff_s(failures))
                 await self._enrol_again()
                 continue
-            self._give_up_holds()
+            self._expire_holds()
             # A server that does not hold the call open must not be called in a tight loop.
-            pause_s = MIN_PAUSE_S if has_spoken else self._enrolment.heartbeat_s - (time.monotonic() - started_at)
+            pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (time.monotonic() - started_at)
             await self._wait_for_urgent(max(MIN_PAUSE_S, pause_s))
 
-    async def _beat_once(self) -> bool:
-        """One call. True if it got something done, so that the next should follow at once."""
+    async def _heartbeat_once(self) -> bool:
+        """One call. Returns True if it made progress, so that the next call should follow at once."""
         reports = self._outbox.batch()
         acks, here = list(self._acks), self._here()
         has_something = bool(reports or acks or not self._is_resynced)
@@ -164,19 +164,19 @@ class Agent:
         if answer is None:
             return True
         self._is_resynced = True
-        self._outbox.arrived(reports)
+        self._outbox.mark_sent(reports)
         self._acks = self._acks[len(acks) :]
-        self._obey_lease(answer, here, sent_at)
+        self._apply_leases(answer, here, sent_at)
         for job_id, attempt, digest in self._outbox.acknowledge(answer.reports_acked):
             if follower := self._followers.get((job_id, attempt)):
-                follower.recorded(digest)
+                follower.confirm_checkpoint(digest)
         for command in answer.commands:
-            await self._obey(command, sent_at)
+            await self._execute(command, sent_at)
         is_acknowledged = bool(reports) and answer.reports_acked >= reports[0].report_id
         return is_acknowledged or bool(acks or answer.commands)
 
     async def _call(self, message: Heartbeat) -> HeartbeatAnswer | None:
-        """None if something urgent came up while the server had nothing to say."""
+        """Send a heartbeat. Returns None if an urgent report came up while the server held the call open."""
         if message.wait_s == 0:
             return await self._client.heartbeat(message)
         call = asyncio.create_task(self._client.heartbeat(message))
@@ -199,7 +199,7 @@ class Agent:
     def _here(self) -> list[AttemptKey]:
         return sorted({*self._followers, *self._holds.prepared})
 
-    def _obey_lease(self, answer: HeartbeatAnswer, here: list[AttemptKey], sent_at: float) -> None:
+    def _apply_leases(self, answer: HeartbeatAnswer, here: list[AttemptKey], sent_at: float) -> None:
         fenced = {(attempt.job_id, attempt.attempt) for attempt in answer.fenced}
         for key in here:
             follower = self._followers.get(key)
@@ -210,7 +210,7 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------- commands
 
-    async def _obey(self, command: AnyCommand, sent_at: float) -> None:
+    async def _execute(self, command: AnyCommand, sent_at: float) -> None:
         key = (command.job_id, command.attempt)
         match command:
             case PrepareCommand():
@@ -263,7 +263,7 @@ class Agent:
         self._follow(folder, plan, journal_offset=0)
 
     def _stop(self, key: AttemptKey, command: StopCommand) -> bool:
-        """True once the supervisor has been told, or there is nothing left to be told."""
+        """Returns True once the supervisor has the stop, or no process of the attempt is left."""
         follower = self._followers.get(key)
         if follower is not None:
             return follower.stop(command.grace_s, command.reason)
@@ -280,22 +280,22 @@ class Agent:
         refused = RefusedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], detail=detail[:2000])
         self._outbox.move(*key, AttemptPhase.OVER, refused)
 
-    def _give_up_holds(self) -> None:
+    def _expire_holds(self) -> None:
         for key in self._holds.expired(time.monotonic()):
             self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
 
     # ------------------------------------------------------------------------------------------- attempts
 
-    def _find_attempts(self) -> None:
-        """After a restart: take up again what runs, and report what ended meanwhile."""
+    def _recover_attempts(self) -> None:
+        """After a restart of the agent: follow the attempts that run, and report those that have ended."""
         for known in self._store.open_attempts():
             folder = self._machine.attempt_folder(known.job_id, known.attempt)
             if (folder / SUPERVISOR_FILE).exists():
-                self._take_up(known, folder)
+                self._resume_attempt(known, folder)
             else:
-                self._abandon(known, folder)
+                self._refuse_unstarted(known, folder)
 
-    def _take_up(self, known: KnownAttempt, folder: Path) -> None:
+    def _resume_attempt(self, known: KnownAttempt, folder: Path) -> None:
         plan = read_plan(folder)
         key = (known.job_id, known.attempt)
         self._holds.start(key, plan.devices)
@@ -304,7 +304,7 @@ class Agent:
             self._outbox.move(*key, AttemptPhase.RUNNING, started)
         self._follow(folder, plan, known.journal_offset)
 
-    def _abandon(self, known: KnownAttempt, folder: Path) -> None:
+    def _refuse_unstarted(self, known: KnownAttempt, folder: Path) -> None:
         """The agent died between its decision to start and the start. Its launcher may still be at work."""
         aside = folder.with_name(f"{folder.name}.abandoned")
         if folder.exists():
@@ -312,7 +312,7 @@ class Agent:
             folder.rename(aside)
             if (aside / SUPERVISOR_FILE).exists():
                 aside.rename(folder)
-                self._take_up(known, folder)
+                self._resume_attempt(known, folder)
                 return
         self._refuse((known.job_id, known.attempt), "the agent was restarted before it had started the attempt")
 
@@ -331,7 +331,7 @@ class Agent:
 
 
 def _backoff_s(failures: int) -> float:
-    """Grows to a cap, and never in step with other agents."""
+    """Exponential backoff with a cap, and jitter so that agents do not call in step."""
     longest = min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10))
     return longest * random.uniform(0.5, 1.0)
 

@@ -45,21 +45,21 @@ class Follower:
     # ------------------------------------------------------------------------------------------- to the supervisor
 
     def renew(self, until: float, lease_s: float) -> None:
-        self._tell({"type": "renew", "until": until, "lease_s": lease_s})
+        self._send({"type": "renew", "until": until, "lease_s": lease_s})
 
     def stop(self, grace_s: float, reason: str) -> bool:
-        """Ask for the end; said again when the connection has to be made anew. True if the supervisor was told."""
+        """Request the end, again after each reconnection. Returns True if the message was sent to the supervisor."""
         self._stop = {"type": "stop", "grace_s": grace_s, "reason": reason}
-        return self._tell(self._stop)
+        return self._send(self._stop)
 
     def save(self) -> None:
         """Ask for a checkpoint soon; the attempt goes on."""
-        self._tell({"type": "save"})
+        self._send({"type": "save"})
 
-    def recorded(self, digest: str) -> None:
-        self._tell({"type": "recorded", "digest": digest})
+    def confirm_checkpoint(self, digest: str) -> None:
+        self._send({"type": "recorded", "digest": digest})
 
-    def _tell(self, message: dict[str, Any]) -> bool:
+    def _send(self, message: dict[str, Any]) -> bool:
         if self._writer is None or self._writer.is_closing():
             return False
         self._writer.write(json.dumps(message).encode() + b"\n")
@@ -68,12 +68,12 @@ class Follower:
     # ------------------------------------------------------------------------------------------- its life
 
     async def follow(self) -> None:
-        """Until the attempt is over and its last report is queued."""
+        """Follow the attempt until it is over and its last report is queued."""
         shipping = asyncio.create_task(self._shipper.run())
         try:
             supervisor = _supervisor_of(self._folder)
             while supervisor is not None and supervisor.is_alive:
-                await self._listen()
+                await self._read_connection()
                 self._read_journal()
                 await asyncio.sleep(RECONNECT_S)
         finally:
@@ -87,27 +87,27 @@ class Follower:
         await self._shipper.ship_rest()
         self._report_end(ended or {"cause": "supervisor_lost"})
 
-    async def _listen(self) -> None:
+    async def _read_connection(self) -> None:
         """One connection to the supervisor, as long as it lasts."""
         try:
             reader, writer = await asyncio.open_unix_connection(self.plan.control_socket, limit=MAX_LINE_BYTES)
         except OSError:
             return
         self._writer = writer
-        self._tell({"type": "status"})
+        self._send({"type": "status"})
         if self._stop is not None:
-            self._tell(self._stop)
+            self._send(self._stop)
         self._read_journal()
         try:
             while line := await reader.readline():
-                self._hear(json.loads(line))
+                self._handle_message(json.loads(line))
         except (OSError, ValueError) as error:
             log.warning("job %d attempt %d: supervisor's connection: %s", *self.key, error)
         finally:
             self._writer = None
             writer.close()
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def _handle_message(self, message: dict[str, Any]) -> None:
         if message["type"] == "event":
             self._read_journal()
         elif message["type"] == "progress":
@@ -122,7 +122,7 @@ class Follower:
             return
         reports: list[AnyReport] = []
         for event in events:
-            if event["type"] == "committed" and self._speaks_for_gang:
+            if event["type"] == "committed" and self._reports_for_gang:
                 reports.append(self._committed_report(event))
             elif event["type"] == "note":
                 log.info("job %d attempt %d: %s", *self.key, event["text"])
@@ -130,7 +130,7 @@ class Follower:
         self._outbox.advance_journal(*self.key, offset, reports)
 
     def _find_end(self) -> JournalEvent | None:
-        """Looked for in the whole journal: another agent may have read that far, and died before it reported it."""
+        """Searches the whole journal: an earlier agent may have read that far, and died before it reported the end."""
         events, _ = read_attempt_journal(self._folder / JOURNAL_FILE)
         ended = next((event for event in events if event["type"] == "ended"), None)
         if ended is not None:
@@ -140,7 +140,7 @@ class Follower:
     # ------------------------------------------------------------------------------------------- reports
 
     @property
-    def _speaks_for_gang(self) -> bool:
+    def _reports_for_gang(self) -> bool:
         return self.plan.node_rank == 0
 
     def _committed_report(self, event: JournalEvent) -> CommittedReport:
@@ -154,8 +154,8 @@ class Follower:
         )
 
     def _progress_report(self) -> ProgressReport | None:
-        """None where another machine speaks for the gang, or the script sent what cannot be."""
-        if self._progress is None or not self._speaks_for_gang:
+        """Returns None if another machine reports for the gang, or the script sent impossible figures."""
+        if self._progress is None or not self._reports_for_gang:
             return None
         job_id, attempt = self.key
         fields = {name: value for name, value in self._progress.items() if name not in ("type", "report_id")}
@@ -188,7 +188,7 @@ class Follower:
 
 
 def _supervisor_of(folder: Path) -> ProcessName | None:
-    """The supervisor that runs the attempt in this folder; None if none was started since this machine booted."""
+    """Returns the supervisor of the attempt in this folder; None if none was started since this machine booted."""
     try:
         facts = json.loads((folder / SUPERVISOR_FILE).read_bytes())
     except FileNotFoundError:

@@ -98,7 +98,7 @@ def load_emulated_speeds(path: Path) -> Speeds:
 
 
 def pace_of(speeds: Speeds, kind: str, accelerator: str) -> float | None:
-    """Steps/s of a gang of this kind; None lets it run as fast as it can."""
+    """Returns the steps per second of a gang of this kind; None: as fast as it can."""
     return speeds.get(kind, {}).get(accelerator)
 
 
@@ -112,7 +112,7 @@ LAST_WORDS = 500
 
 @dataclass(frozen=True)
 class AgentMachine:
-    """What attempts find here."""
+    """The machine as attempts find it."""
 
     state: Path
     accelerators: Accelerators
@@ -127,7 +127,7 @@ class AgentMachine:
 
 
 def start_refusal(machine: AgentMachine, command: StartCommand, lease_until: float) -> str:
-    """Why the attempt cannot start here; empty if it can."""
+    """Returns why the attempt cannot start here; empty if it can."""
     late_s = processes.boottime() - lease_until
     if late_s >= 0:
         return f"the start arrived {late_s:.1f} s after its lease of {command.lease_s:g} s had run out"

@@ -26,12 +26,12 @@ NOTICE_POLL_S = 0.25
 @dataclass(frozen=True)
 class Notice:
     gone_in_s: float
-    #: Tells one notice from the next.
+    #: Differs between notices.
     digest: str
 
 
 def read_notice(state: Path) -> Notice | None:
-    """What the file says, less the time since it was written. None without a file, or while it is being written."""
+    """Returns the notice, less the time since it was written; None without a file, or while it is being written."""
     path = state / NOTICE_FILE
     try:
         text = path.read_text(errors="replace").strip()
@@ -58,7 +58,7 @@ async def next_notice(state: Path, seen: str) -> Notice:
 
 
 def write_notice(state: Path, gone_in_s: float) -> None:
-    """Say that this machine goes; whoever reads it sees the whole file or none."""
+    """Write a notice that this machine will be gone. A reader sees the whole file or none."""
     draft = state / f".{NOTICE_FILE}.draft"
     draft.write_text(f"{gone_in_s:.1f}\n")
     draft.replace(state / NOTICE_FILE)
@@ -85,7 +85,7 @@ class SpotNoticeWatcher:
         self._token = ""
 
     async def watch(self, state: Path, on_hint: Callable[[str], None]) -> None:
-        """For ever: write notices into the agent's folder, hand on hints (the same one again and again)."""
+        """Forever: write notices into the agent's folder and pass hints on (the same hint repeatedly)."""
         pause_s = self._look_every_s
         while True:
             try:
@@ -97,18 +97,18 @@ class SpotNoticeWatcher:
             await asyncio.sleep(pause_s)
 
     async def look(self, state: Path, on_hint: Callable[[str], None]) -> None:
-        """Once. Raises ClientError, TimeoutError or OSError where the service does not answer."""
-        if (action := await self._ask("spot/instance-action")) is not None:
+        """Look once. Raises ClientError, TimeoutError or OSError if the service does not answer."""
+        if (action := await self._get_metadata("spot/instance-action")) is not None:
             gone_in_s = _gone_in_s(action)
             known = read_notice(state)
             if gone_in_s is not None and (known is None or abs(known.gone_in_s - gone_in_s) > _SAME_WITHIN_S):
                 log.warning("EC2 takes this machine away in %.0f s", gone_in_s)
                 write_notice(state, gone_in_s)
-        if (hint := await self._ask("events/recommendations/rebalance")) is not None:
+        if (hint := await self._get_metadata("events/recommendations/rebalance")) is not None:
             on_hint(f"EC2 may take it away (rebalance recommendation of {_hinted_at(hint)})")
 
-    async def _ask(self, path: str) -> bytes | None:
-        """What the service says of this machine; None where it has nothing to say."""
+    async def _get_metadata(self, path: str) -> bytes | None:
+        """Returns the metadata at a path; None if the service has none."""
         for _ in range(2):
             headers = {"X-aws-ec2-metadata-token": self._token or await self._new_token()}
             status, body = await self._call("GET", f"meta-data/{path}", headers)
@@ -135,19 +135,19 @@ class SpotNoticeWatcher:
 
 
 def _gone_in_s(action: bytes) -> float | None:
-    """Seconds until the end that an instance action states; None for what is none."""
+    """Returns the seconds until the end that an instance action states; None if it states none."""
     try:
-        told = json.loads(action)
-        if told["action"] not in _OURS:
+        fields = json.loads(action)
+        if fields["action"] not in _OURS:
             return None
-        return max(0.0, datetime.fromisoformat(told["time"]).timestamp() - time.time())
+        return max(0.0, datetime.fromisoformat(fields["time"]).timestamp() - time.time())
     except (ValueError, KeyError, TypeError):
         log.warning("not understood: %.200r", action)
         return None
 
 
 def _hinted_at(hint: bytes) -> str:
-    """Tells one hint from the next."""
+    """Returns the time of a hint, which differs between hints."""
     try:
         return datetime.fromisoformat(json.loads(hint)["noticeTime"]).isoformat(timespec="seconds")
     except (ValueError, KeyError, TypeError):

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from walras.wire import AnyReport, ProgressReport
 
-#: Ids are reserved in blocks: those of progress reports need no write each, and none is ever used twice.
+#: Ids are reserved in blocks, so that progress reports need no write each, and no id is used twice.
 ID_BLOCK = 1000
 
 _REPORT: TypeAdapter[AnyReport] = TypeAdapter(AnyReport)
@@ -37,7 +37,7 @@ class AttemptPhase(StrEnum):
 
     STARTING = "starting"
     RUNNING = "running"
-    #: Its last report is queued; whatever else arrives for it is stale.
+    #: Its last report is queued; anything else that arrives for it is stale.
     OVER = "over"
 
 
@@ -46,7 +46,7 @@ class KnownAttempt:
     job_id: int
     attempt: int
     phase: AttemptPhase
-    #: What of the supervisor's journal has become reports.
+    #: Offset in the supervisor's journal up to which events have become reports.
     journal_offset: int
 
 
@@ -167,7 +167,7 @@ class ReportOutbox:
         self.urgent.set()
 
     def move(self, job_id: int, attempt: int, phase: AttemptPhase, *reports: AnyReport) -> None:
-        """Record an attempt's new phase together with the reports that tell of it."""
+        """Record an attempt's new phase together with its reports, atomically."""
         if phase is AttemptPhase.OVER:
             self._progress.pop((job_id, attempt), None)
         self._store.move_attempt(job_id, attempt, phase, list(reports))
@@ -182,21 +182,21 @@ class ReportOutbox:
             self.urgent.set()
 
     def put_progress(self, report: ProgressReport) -> None:
-        """Replaces what was there of this attempt. Goes with the next heartbeat, whenever that is."""
+        """Replace the attempt's progress; it is sent with the next heartbeat."""
         self._progress[report.job_id, report.attempt] = report
 
     def batch(self) -> list[AnyReport]:
-        """What to send now, oldest first."""
+        """Returns the reports to send now, oldest first."""
         self.urgent.clear()
         durable = self._store.reports(MAX_PER_CALL)
         if len(durable) == MAX_PER_CALL:
             return durable  # progress has higher ids: sending it first would acknowledge what was never sent
         return sorted([*durable, *self._progress.values()], key=lambda report: report.report_id)
 
-    def arrived(self, batch: list[AnyReport]) -> None:
-        """The server has answered to these: progress is said once, the rest until it is acknowledged."""
-        said = {report.report_id for report in batch}
-        self._progress = {key: report for key, report in self._progress.items() if report.report_id not in said}
+    def mark_sent(self, batch: list[AnyReport]) -> None:
+        """The server has received these. Progress is not sent again; durable reports are, until acknowledged."""
+        sent = {report.report_id for report in batch}
+        self._progress = {key: report for key, report in self._progress.items() if report.report_id not in sent}
 
     def acknowledge(self, report_id: int) -> list[tuple[int, int, str]]:
         """The server has everything up to this id. Returns (job, attempt, digest) of the checkpoints among it."""

@@ -78,7 +78,7 @@ class ServerClient:
 
 
 def _forbidden_error(url: str, status: int, body: bytes) -> Forbidden:
-    """What the server said, for a person to read; its first words where it is no server of ours."""
+    """Returns the server's refusal as an error; the first bytes of the body if the server is not Walras."""
     try:
         problem = ProblemDetail.model_validate_json(body)
     except ValidationError:
@@ -164,7 +164,7 @@ LAST_CHANCE_S = 10.0
 class _LogFile:
     rank: int
     path: Path
-    #: None until the server has said what it has.
+    #: None until the server has answered which offset it has.
     offset: int | None = None
 
 
@@ -178,7 +178,7 @@ class LogShipper:
         self._files = [_LogFile(rank, path) for rank, path in logs.items()]
 
     async def run(self) -> None:
-        """Ship what comes until cancelled."""
+        """Ship output until cancelled."""
         while True:
             is_taken = await self._ship_once()
             await asyncio.sleep(SHIP_EVERY_S if is_taken else RETRY_S)

@@ -36,7 +36,7 @@ class AgentOptions:
     #: None: detect GPUs; without any the machine is a `cpu` machine.
     accelerator: str | None = None
     accelerators: int | None = None
-    #: None: what this host has.
+    #: None: all that this host has.
     cpus: float | None = None
     memory_bytes: int | None = None
     market: Literal["owned", "on_demand", "spot"] = "owned"
@@ -49,7 +49,7 @@ class AgentOptions:
     #: Ask the metadata service of EC2 whether this machine is to be taken away.
     spot_notices: bool = False
     metadata_url: str = "http://169.254.169.254"
-    #: Address at which the other machines of a gang reach this one. None: the one that reaches the server.
+    #: Address at which other machines of a gang reach this one. None: the local address that reaches the server.
     address: str | None = None
 
 
@@ -108,7 +108,7 @@ def _machine(options: AgentOptions, environ: Mapping[str, str]) -> AgentMachine:
 
 
 def _accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accelerators:
-    """What the options say, checked against what is there unless it is emulated."""
+    """Returns the accelerators of the options, checked against those of the machine unless emulated."""
     if options.emulated:
         if options.accelerator is None:
             raise ConfigError("--emulated needs --accelerator", field="--accelerator", fix="name the type to emulate")

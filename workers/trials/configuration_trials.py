@@ -33,7 +33,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class TrialMove:
-    """One part of the job: where it ran, and what it told."""
+    """One part of the job: its configuration and its measurements."""
 
     configuration: TrialConfiguration
     steps: int
@@ -47,7 +47,7 @@ class TrialMove:
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """How the search went. `found` None: the job ended before anything was decided."""
+    """Outcome of a search. `found` is None if the job ended before a configuration was chosen."""
 
     found: SearchStep | None
     moves: tuple[TrialMove, ...]
@@ -66,7 +66,7 @@ class MovableJob(Protocol):
     checkpoint: Manifest | None
     worker_s: float
 
-    def stretch(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
+    def train(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
         """Train on in this configuration until it was `enough`, and go on training; true: the job has ended."""
         ...
 
@@ -75,20 +75,20 @@ class MovableJob(Protocol):
         ...
 
 
-#: Steps to do in all, given those done, in this configuration with this part of the job left; None: the script's.
+#: (steps done, next step of the search) -> steps to do in all; None: the script decides.
 Limit = Callable[[int, SearchStep], int | None]
 
 
 def search_job(
-    job: MovingJob, decide: ChooseNext, limit: Limit, extent: Extent, tell: Callable[[SearchStep, TrialMove], None]
+    job: MovingJob, decide: ChooseNext, limit: Limit, extent: Extent, report: Callable[[SearchStep, TrialMove], None]
 ) -> SearchOutcome:
     """Try until `decide` has settled. Raises SearchError."""
     with job.begin() as moves:
-        return search_moving_job(moves, decide, limit, extent, tell)
+        return search_moving_job(moves, decide, limit, extent, report)
 
 
 def search_moving_job(
-    moves: MovableJob, decide: ChooseNext, limit: Limit, extent: Extent, tell: Callable[[SearchStep, TrialMove], None]
+    moves: MovableJob, decide: ChooseNext, limit: Limit, extent: Extent, report: Callable[[SearchStep, TrialMove], None]
 ) -> SearchOutcome:
     """The same, of a job that can be moved by whatever means."""
     tried = 0
@@ -107,8 +107,8 @@ def search_moving_job(
             return limit(done, replace(ahead, left=left))
 
         timeout_s = extent.finish_timeout_s if ahead.settled else extent.timeout_s
-        has_ended = moves.stretch(ahead.configuration, steps, enough, timeout_s)
-        tell(ahead, _moved(moves.parts[-1]))
+        has_ended = moves.train(ahead.configuration, steps, enough, timeout_s)
+        report(ahead, _moved(moves.parts[-1]))
         if has_ended:
             return _searched(ahead if ahead.settled else None, moves, tried, True)
         tried = len(moves.parts)
@@ -151,7 +151,7 @@ def _trial_of(part: TrialPart) -> Trial:
 
 
 def moving_job(spec: JobSpec, folder: Path, workers_most: int) -> MovingJob:
-    """The job of a file, to run on this machine. Raises JobSpecError for what it has not."""
+    """Returns the job of a file, to run on this machine. Raises JobSpecError if the machine lacks what it needs."""
     accelerators = detect_accelerators(os.environ)
     if accelerators.cuda_names and workers_most > accelerators.count:
         raise JobSpecError(

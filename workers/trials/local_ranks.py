@@ -31,15 +31,15 @@ class ScriptStart:
 
     ranks: int
     checkpoints: Path
-    #: Machines that the ranks are told they are on; 1, or one for each.
+    #: Number of machines in the ranks' environment: 1, or one for each rank.
     machines: int = 1
     attempt: int = 1
     resume: Manifest | None = None
-    #: Of all attempts; None: the script's own.
+    #: Steps of all attempts together; None: the script decides.
     steps: int | None = None
 
     def command(self, script: ScriptLaunch) -> StartCommand:
-        """What an agent would have been sent: of no job of any server, and under no lease."""
+        """Returns the start command that an agent would receive, with job number 0 and without a lease."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         return StartCommand(
             command_id=0,
@@ -72,7 +72,7 @@ class LocalRanks:
     all: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, script: ScriptLaunch, env: Mapping[str, str], log: Path) -> None:
-        """One more rank; what it says goes to its log."""
+        """Start one more rank; its output goes to the log."""
         with log.open("wb") as output:
             try:
                 started = subprocess.Popen(
@@ -98,7 +98,7 @@ class LocalRanks:
         return any(rank.poll() is None for rank in self.all)
 
     def end(self) -> None:
-        """Kill what is left of them, and of what they started."""
+        """Kill the ranks that are left, and every process that they started."""
         for rank in self.all:
             if rank.poll() is None:
                 rank.kill()
@@ -107,12 +107,12 @@ class LocalRanks:
 
 
 def describe_exit(code: int) -> str:
-    """As people say it, from what `subprocess` says."""
+    """Returns a return code of `subprocess` in words: an exit code or a signal."""
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def log_tail(log: Path) -> str:
-    """The end of what a rank said."""
+    """Returns the last part of a rank's output."""
     with log.open("rb") as file:
         file.seek(max(0, os.path.getsize(log) - _LOG_TAIL_BYTES))
         return file.read().decode(errors="replace").strip() or "(it said nothing)"
@@ -120,7 +120,7 @@ def log_tail(log: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrialProgress:
-    """What rank 0 told last."""
+    """The latest progress that rank 0 reported."""
 
     steps: int = 0
     steps_per_s: float | None = None
@@ -143,9 +143,9 @@ class TrialAttempt:
     checkpoint: Manifest | None = None
     #: The script takes another batch while it trains.
     is_adaptive: bool = False
-    #: How often it has said with what batch it goes on.
-    batches_told: int = 0
-    #: Ranks that wait to be told to go on.
+    #: Number of batch messages: each confirms the batch with which the job goes on.
+    batches_confirmed: int = 0
+    #: Number of ranks that wait for a `go` message.
     standing_by: int = 0
     #: Rank 0 has saved and is about to end, as it was asked to.
     has_stopped: bool = False
@@ -170,30 +170,30 @@ class TrialAttempt:
         for rank, env in enumerate(environments):
             self.ranks.start(script, env, self._log(rank))
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def broadcast(self, message: dict[str, Any]) -> None:
         """To every rank."""
-        self._channels.tell(PeerRole.RANK, message)
+        self._channels.broadcast(PeerRole.RANK, message)
 
-    def go(self, number: int, resume: Manifest | None, steps: int | None, batch: int) -> None:
+    def take_over(self, number: int, resume: Manifest | None, steps: int | None, batch: int) -> None:
         """Ranks that wait train on from here."""
         self.standing_by, self.checkpoint = 0, resume
         self.progress = TrialProgress(0 if resume is None else int(resume.step))
-        told = None if resume is None else resume.model_dump()
+        resume_fields = None if resume is None else resume.model_dump()
         samples = None if batch == self.batch else batch
-        self.tell({"type": "go", "attempt": number, "resume": told, "steps": steps, "samples": samples})
+        self.broadcast({"type": "go", "attempt": number, "resume": resume_fields, "steps": steps, "samples": samples})
 
-    def listen(self, timeout_s: float) -> bool:
-        """Take in what is said; whether any rank still runs. Raises SearchError where one failed."""
+    def poll(self, timeout_s: float) -> bool:
+        """Handle messages. Returns whether any rank still runs. Raises SearchError if one failed."""
         for key, _ in self._selector.select(timeout_s):
             self._channels.handle(key.data)
         is_running = self.ranks.are_running
         if not is_running:
-            self._channels.poll_all()
+            self._channels.receive_all()
         for connection in self._channels.connections:
             for message in connection.inbox:
-                self._take(message)
+                self._handle(message)
             connection.inbox.clear()
-        self._channels.tidy()
+        self._channels.drop_closed()
         self._raise_failed()
         return is_running
 
@@ -209,13 +209,13 @@ class TrialAttempt:
         self._selector.close()
         self._sockets.cleanup()
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         handler: Callable[[dict[str, Any]], None] | None = {
-            "progress": self._take_progress,
-            "commit": self._take_commit,
-            "batch": self._take_batch,
-            "standby": self._take_standby,
-            "stopped": self._take_stopped,
+            "progress": self._handle_progress,
+            "commit": self._handle_commit,
+            "batch": self._handle_batch,
+            "standby": self._handle_standby,
+            "stopped": self._handle_stopped,
         }.get(str(message.get("type")))
         try:
             if handler is not None:
@@ -223,26 +223,26 @@ class TrialAttempt:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SearchError(f"a rank tells what cannot be read ({error})") from None
 
-    def _take_progress(self, message: dict[str, Any]) -> None:
+    def _handle_progress(self, message: dict[str, Any]) -> None:
         rate = message["steps_per_s"]
         values = {str(name): float(value) for name, value in message["values"].items()}
         rate = None if rate is None else float(rate)
         self.progress = TrialProgress(int(message["steps"]), rate, int(message["samples"]), values)
 
-    def _take_commit(self, message: dict[str, Any]) -> None:
+    def _handle_commit(self, message: dict[str, Any]) -> None:
         fields = {"path": message["path"], "digest": message["digest"], "step": message["step"]}
         self.checkpoint = Manifest.model_validate(fields)
-        self.tell({"type": "recorded", "digest": self.checkpoint.digest})
+        self.broadcast({"type": "recorded", "digest": self.checkpoint.digest})
 
-    def _take_batch(self, message: dict[str, Any]) -> None:
+    def _handle_batch(self, message: dict[str, Any]) -> None:
         self.is_adaptive, self.batch = True, int(message["samples"])
-        self.batches_told += 1
+        self.batches_confirmed += 1
         self.progress = TrialProgress(int(message["step"]), values=self.progress.values)
 
-    def _take_standby(self, _message: dict[str, Any]) -> None:
+    def _handle_standby(self, _message: dict[str, Any]) -> None:
         self.standing_by += 1
 
-    def _take_stopped(self, _message: dict[str, Any]) -> None:
+    def _handle_stopped(self, _message: dict[str, Any]) -> None:
         self.has_stopped = True
 
     def _raise_failed(self) -> None:

@@ -22,7 +22,7 @@ from workers.rank_environment import RankSettings, build_client_folder, rank_env
 from workers.trials.local_ranks import LocalRanks, ScriptStart, TrialAttempt, TrialProgress
 
 _POLL_S = 0.02
-#: Steps the job is to do in all, given those done; None: the script's.
+#: Steps done -> steps to do in all; None: the script decides.
 StepsLimit = Callable[[int], int | None]
 IsEnough = Callable[[TrialProgress], bool]
 
@@ -32,9 +32,9 @@ class MovingJob(ScriptLaunch):
     """The script, this machine as it is to see it, and a folder for logs and checkpoints, which stay."""
 
     folder: Path
-    #: What we were started with; ranks see a whitelist of it.
+    #: The environment of this process; ranks see a whitelist of it.
     environ: Mapping[str, str]
-    #: What CUDA_VISIBLE_DEVICES calls the accelerators; empty on a machine without.
+    #: Names of the accelerators in CUDA_VISIBLE_DEVICES; empty on a machine without.
     devices: tuple[str, ...] = ()
     grace_s: float = 60.0
 
@@ -70,7 +70,7 @@ class MovingJob(ScriptLaunch):
 
 @dataclass
 class TrialPart:
-    """What the job did in one configuration."""
+    """The part of the job that ran in one configuration."""
 
     configuration: TrialConfiguration
     from_step: int
@@ -81,7 +81,7 @@ class TrialPart:
     move_s: float = 0.0
     #: Before that: seconds that its ranks took to start, while the part before it trained on.
     standby_s: float = 0.0
-    #: As of the same instant; None: it was never measured for long enough.
+    #: Seconds per step, as of the same instant; None: not measured for long enough.
     iteration_s: float | None = None
     loss: float | None = None
     values: Mapping[str, float] | None = None
@@ -124,7 +124,7 @@ class MovingRun:
             if attempt is not None:
                 attempt.end()
 
-    def stretch(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
+    def train(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
         """Train on in this configuration until it was `enough`, and go on training; true: the job has ended.
 
         Raises SearchError: a rank failed, nothing was saved, or time ran out.
@@ -135,7 +135,7 @@ class MovingRun:
             return True
         attempt = self._training
         assert attempt is not None, "moved there"
-        while self._listen():
+        while self._poll():
             if enough(attempt.progress):
                 self.parts[-1].measured(attempt.progress)
                 return False
@@ -150,14 +150,14 @@ class MovingRun:
         if attempt is None:
             return
         self._until = time.monotonic() + self._job.grace_s
-        if self._give_way(attempt, "stop"):
+        if self._save_and_release(attempt, "stop"):
             assert self.checkpoint is not None, "what gives way has saved"
             self.parts[-1].to_step = int(self.checkpoint.step)
 
     # ------------------------------------------------------------------------------------------- moving
 
     def _move(self, configuration: TrialConfiguration, limit: StepsLimit) -> bool:
-        """False: the job ended before it could be moved."""
+        """Returns False if the job ended before it could be moved."""
         attempt = self._training
         if attempt is None:
             self._part_at = time.monotonic()
@@ -165,31 +165,31 @@ class MovingRun:
             self._begin(configuration, 0, 0.0)
             return True
         if configuration.workers == attempt.workers and attempt.is_adaptive:
-            if not self._rebatch(attempt, configuration.batch, limit):
+            if not self._change_batch(attempt, configuration.batch, limit):
                 return False
             if attempt.configuration == configuration:
                 return True
         return configuration == attempt.configuration or self._hand_over(attempt, configuration, limit)
 
-    def _rebatch(self, attempt: TrialAttempt, batch: int, limit: StepsLimit) -> bool:
-        is_new, told = batch != attempt.batch, attempt.batches_told
-        asked_at = time.monotonic()
-        attempt.tell({"type": "batch", "samples": batch, "steps": limit(attempt.progress.steps)})
-        while attempt.batches_told == told:
-            if not self._listen():
+    def _change_batch(self, attempt: TrialAttempt, batch: int, limit: StepsLimit) -> bool:
+        is_new, confirmed = batch != attempt.batch, attempt.batches_confirmed
+        requested_at = time.monotonic()
+        attempt.broadcast({"type": "batch", "samples": batch, "steps": limit(attempt.progress.steps)})
+        while attempt.batches_confirmed == confirmed:
+            if not self._poll():
                 return False
         if is_new and attempt.batch == batch:
-            self._close_part(attempt.progress.steps, asked_at)
+            self._close_part(attempt.progress.steps, requested_at)
             self._begin(attempt.configuration, attempt.progress.steps, 0.0)
         return True
 
     def _hand_over(self, old: TrialAttempt, configuration: TrialConfiguration, limit: StepsLimit) -> bool:
         began = time.monotonic()
-        if not self._job.devices and not self._get_ready(configuration):
+        if not self._job.devices and not self._prepare_next_ranks(configuration):
             return False
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         parks = self._waiting is not None and old.is_adaptive and old.workers < configuration.workers
-        if not self._give_way(old, "park" if parks else "stop"):
+        if not self._save_and_release(old, "park" if parks else "stop"):
             return False
         saved = self.checkpoint
         assert saved is not None, "what gives way has saved"
@@ -198,33 +198,33 @@ class MovingRun:
         else:
             self._leaving.append(old)
         step = int(saved.step)
-        self._close_part(step, asked_at)
+        self._close_part(step, requested_at)
         if self._waiting is None:
             self._training = self._start(configuration, saved, limit(step))
         else:
             self._training, self._waiting = self._waiting, None
             self._number += 1
-            self._training.go(self._number, saved, limit(step), configuration.batch)
-        self._begin(configuration, step, asked_at - began)
+            self._training.take_over(self._number, saved, limit(step), configuration.batch)
+        self._begin(configuration, step, requested_at - began)
         return True
 
-    def _get_ready(self, configuration: TrialConfiguration) -> bool:
-        """Ranks that wait: those that were parked, or new ones. False: the job ended meanwhile."""
+    def _prepare_next_ranks(self, configuration: TrialConfiguration) -> bool:
+        """Start the next ranks, or take parked ones. Returns False if the job ended meanwhile."""
         parked = self._parked.pop(configuration.workers, None)
         self._waiting = parked or self._start(configuration, None, None, stands_by=True)
         while not self._waiting.stands_by:
-            if not self._waiting.listen(0.0):
+            if not self._waiting.poll(0.0):
                 raise SearchError("the next ranks ended before they trained", fix="see the logs of its ranks")
-            if not self._listen():
+            if not self._poll():
                 return False
         return True
 
-    def _give_way(self, old: TrialAttempt, how: str) -> bool:
-        """False: it was done before it was asked. Raises SearchError: it ends with nothing saved."""
+    def _save_and_release(self, old: TrialAttempt, how: str) -> bool:
+        """Returns False if the job was done before the request. Raises SearchError if it ended without a checkpoint."""
         before, until = old.checkpoint, self._until
         self._until = min(until, time.monotonic() + self._job.grace_s)
-        old.tell({"type": how})
-        while not (old.stands_by or old.has_stopped) and self._listen():
+        old.broadcast({"type": how})
+        while not (old.stands_by or old.has_stopped) and self._poll():
             pass
         self._until = until
         if old.has_finished:
@@ -257,11 +257,11 @@ class MovingRun:
 
     # ------------------------------------------------------------------------------------------- keeping count
 
-    def _listen(self) -> bool:
-        """Take in what the training attempt says; false once its ranks have ended."""
+    def _poll(self) -> bool:
+        """Handle messages of the training attempt. Returns False once its ranks have ended."""
         attempt = self._training
         assert attempt is not None, "something trains"
-        is_running = attempt.listen(_POLL_S)
+        is_running = attempt.poll(_POLL_S)
         for each in list(self._leaving):
             if not each.ranks.are_running:
                 each.end()
@@ -285,6 +285,6 @@ class MovingRun:
     def _begin(self, configuration: TrialConfiguration, step: int, standby_s: float) -> None:
         self.parts.append(TrialPart(configuration, step, step, standby_s=standby_s))
 
-    def _close_part(self, step: int, asked_at: float) -> None:
-        self.parts[-1].to_step, self.parts[-1].wall_s = step, asked_at - self._part_at
-        self._part_at = asked_at
+    def _close_part(self, step: int, requested_at: float) -> None:
+        self.parts[-1].to_step, self.parts[-1].wall_s = step, requested_at - self._part_at
+        self._part_at = requested_at

@@ -40,7 +40,7 @@ from workers.trials.local_ranks import LocalRanks, describe_exit, log_tail
 
 #: How many files, evenly taken, are looked at to see whether it worked.
 SAMPLED_FILES = 20
-#: Looking starts reading; what was read that way is forgotten again after so long.
+#: A look starts reading the file; after this long the host forgets it again.
 _SETTLE_S = 0.05
 
 
@@ -48,16 +48,16 @@ def evict_from_page_cache(files: Sequence[str]) -> tuple[int, int]:
     """Drop the files from the page cache. Returns how many were looked at, and how many of those stayed in it."""
     for name in files:
         _with_open_file(name, _drop_pages)
-    looked_at = (
+    sampled_files = (
         [files[at * len(files) // SAMPLED_FILES] for at in range(SAMPLED_FILES)]
         if len(files) > SAMPLED_FILES
         else files
     )
-    stayed = sum(_with_open_file(name, _is_cached) for name in looked_at)
+    cached_files = sum(_with_open_file(name, _is_cached) for name in sampled_files)
     time.sleep(_SETTLE_S)
-    for name in looked_at:
+    for name in sampled_files:
         _with_open_file(name, _drop_pages)
-    return len(looked_at), stayed
+    return len(sampled_files), cached_files
 
 
 def _with_open_file(name: str, what: Callable[[int], bool]) -> bool:
@@ -85,7 +85,7 @@ def _is_cached(handle: int) -> bool:
         return False
 
 
-#: Ranks that have told what was asked get so long to end by themselves.
+#: Ranks that have written their result get this long to end by themselves.
 GRACE_S = 3.0
 _POLL_S = 0.02
 _SITE = '''"""Begins the probe, and then whatever stood here before."""
@@ -107,19 +107,19 @@ class ProfiledJob(ScriptLaunch):
     #: Samples of one update of the whole gang of `ranks`; None: as the script does it.
     batch: int | None
     ranks: int
-    #: What the profiler itself was started with; ranks see a whitelist of it.
+    #: The environment of the profiler; ranks see a whitelist of it.
     environ: Mapping[str, str]
-    #: What CUDA_VISIBLE_DEVICES calls the accelerators; empty on a machine without.
+    #: Names of the accelerators in CUDA_VISIBLE_DEVICES; empty on a machine without.
     devices: tuple[str, ...] = ()
     cpus: int = 1
 
     def run(self, run: ProfilingRun, extent: ProfilingExtent, folder: Path) -> RunMeasurement:
-        """Start the ranks, wait until all have told, end them.
+        """Start the ranks, wait until all have written their results, end them.
 
         Raises: NeverStepped, ScriptFailed, TooFewUpdates.
         """
         folder.mkdir(parents=True)
-        looked_at, stayed = evict_from_page_cache(run.evict)
+        sampled_files, cached_files = evict_from_page_cache(run.evict)
         ranks = LocalRanks(ScriptFailed)
         env = self._environment(run, extent, folder, ranks.cookie)
         port = processes.free_port()
@@ -130,10 +130,10 @@ class ProfiledJob(ScriptLaunch):
             _let_end(ranks)
         finally:
             ranks.end()
-        told = [_rank_measurement(folder, rank) for rank in range(run.ranks)]
+        measurements = [_rank_measurement(folder, rank) for rank in range(run.ranks)]
         listing = folder / "files.txt"
         files = sorted(set(listing.read_text(errors="surrogateescape").splitlines())) if listing.exists() else []
-        return RunMeasurement(run, tuple(told), tuple(files), looked_at, stayed)
+        return RunMeasurement(run, tuple(measurements), tuple(files), sampled_files, cached_files)
 
     def _environment(self, run: ProfilingRun, extent: ProfilingExtent, folder: Path, cookie: str) -> dict[str, str]:
         client = build_client_folder(folder.parent)
@@ -167,7 +167,7 @@ def _of_rank(run: ProfilingRun, rank: int, port: int) -> dict[str, str]:
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, extent: ProfilingExtent) -> None:
-    """Until every rank has told. Raises for the first one that ends without, and when time runs out."""
+    """Wait until every rank has written its result. Raises for the first that ends without, and when time runs out."""
     until = time.monotonic() + extent.timeout_s
     while True:
         missing = [rank for rank in range(len(ranks)) if not (folder / f"rank-{rank}.json").exists()]
@@ -183,7 +183,7 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, extent: Profil
 
 
 def _raise_for_rank(folder: Path, rank: int, code: int | None, extent: ProfilingExtent) -> None:
-    """Name what went wrong. `code` None: time ran out."""
+    """Raise the error for a rank without a result. `code` is None if time ran out."""
     done = _updates(folder, rank)
     log = log_tail(folder / f"rank-{rank}.log")
     if code:

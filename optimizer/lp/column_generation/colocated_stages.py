@@ -1,6 +1,6 @@
 """Co-located solves in stages, and pairs of concrete jobs from time spent beside a kind of job.
 
-`solve_colocated_in_stages` is the counterpart of `solve_in_stages` where jobs may be co-located. A policy makes its
+`solve_colocated_in_stages` is what `optimizer.lp.solver.solve` does where jobs may be co-located. A policy makes its
 classes with the jobs' kinds among the keys (`colocation_keys`) and states the same objective as without co-location.
 Every stage carries the prices of utility and of time beside those of the pools: with pairs, those alone prove nothing.
 
@@ -122,7 +122,7 @@ _KEPT = 1e-7
 
 
 def solve_colocated_in_stages(
-    asked: SolveInput, objective: MaxMin | MaxSum, *, leftover: bool = True
+    request: SolveInput, objective: MaxMin | MaxSum, *, leftover: bool = True
 ) -> StagedSolution | None:
     """The objective's optimum, then (if `leftover`) the largest sum of utilities that takes nothing of it from anybody.
 
@@ -133,49 +133,51 @@ def solve_colocated_in_stages(
         objective: of the first stage; its worth is the fair-share utility if something is to follow.
         leftover: False: the first stage's shares as they are.
     """
-    market = asked.classes.market
-    blocks = colocation_blocks(asked.problem, asked.classes, asked.classes.classes.class_column >= 0)
-    if not blocks or (isinstance(objective, MaxMin) and not rising_classes(market, objective).any()):
+    class_problem = request.classes.problem
+    blocks = colocation_blocks(request.problem, request.classes, request.classes.classes.class_column >= 0)
+    if not blocks or (isinstance(objective, MaxMin) and not rising_classes(class_problem, objective).any()):
         return None
-    packer = ColumnGenerator(market, blocks)
+    packer = ColumnGenerator(class_problem, blocks)
     found = packer.solve(objective)
     if found.status not in (Status.OPTIMAL, Status.WORK_LIMIT) or not np.isfinite(found.objective):
         return None
-    stages = [_colocated_stage(asked, objective, found)]
+    stages = [_colocated_stage(request, objective, found)]
     shown = found
     if leftover and isinstance(objective, MaxMin):
-        kept = np.minimum(objective.targets.at(found.objective)[0], _utility(market, blocks, objective.worth, found))
-        if _can_add(market, objective, kept, found.duals.prices):
+        kept = np.minimum(
+            objective.targets.at(found.objective)[0], _utility(class_problem, blocks, objective.worth, found)
+        )
+        if _can_add(class_problem, objective, kept, found.duals.prices):
             total = MaxSum(objective.worth, objective.worth, kept * (1 - _SLACK))
             more = packer.solve(total)
-            if np.all(_utility(market, blocks, objective.worth, more) >= kept * (1 - _KEPT)):
+            if np.all(_utility(class_problem, blocks, objective.worth, more) >= kept * (1 - _KEPT)):
                 shown = more
-                stages.append(_colocated_stage(asked, total, more))
-    packed = pairs_of_jobs(asked.classes.classes, blocks, shown.sides, shown.beside)
-    x = asked.classes.to_columns(shown.x)
-    return StagedSolution(asked, found.status, found.path, x, tuple(stages), packed)
+                stages.append(_colocated_stage(request, total, more))
+    packed = pairs_of_jobs(request.classes.classes, blocks, shown.sides, shown.beside)
+    x = request.classes.to_columns(shown.x)
+    return StagedSolution(request, found.status, found.path, x, tuple(stages), packed)
 
 
-def _colocated_stage(asked: SolveInput, objective: MaxMin | MaxSum, found: ColocatedSolution) -> SolveStage:
+def _colocated_stage(request: SolveInput, objective: MaxMin | MaxSum, found: ColocatedSolution) -> SolveStage:
     """A solution over classes as a stage over jobs."""
     duals = found.duals
     alone = ClassSolution(found.status, found.x, duals.prices, found.objective, found.bound, found.path, found.work)
-    stage = stage_over_jobs(asked.classes, alone, objective)
-    to_jobs = asked.classes.to_jobs
+    stage = stage_over_jobs(request.classes, alone, objective)
+    to_jobs = request.classes.to_jobs
     return replace(stage, multiplier=to_jobs(duals.multiplier), time=to_jobs(duals.time))
 
 
 def _utility(
-    market: ClassProblem, blocks: tuple[ColocationBlock, ...], worth: FloatArray, found: ColocatedSolution
+    class_problem: ClassProblem, blocks: tuple[ColocationBlock, ...], worth: FloatArray, found: ColocatedSolution
 ) -> FloatArray:
     """What the shares give one member of each class (k,)."""
     sides = side_details(found.sides, blocks)
-    beside = sum_by(sides.member, sides.keeps * worth[sides.column] * found.beside, market.classes)
-    return sum_by(market.owner(), worth * found.x, market.classes) + beside
+    beside = sum_by(sides.member, sides.keeps * worth[sides.column] * found.beside, class_problem.classes)
+    return sum_by(class_problem.owner(), worth * found.x, class_problem.classes) + beside
 
 
-def _can_add(market: ClassProblem, objective: MaxMin, kept: FloatArray, prices: FloatArray) -> bool:
+def _can_add(class_problem: ClassProblem, objective: MaxMin, kept: FloatArray, prices: FloatArray) -> bool:
     """A class that is not full has a column that uses nothing scarce."""
-    taken = scarce_pools(prices, market.capacity).astype(np.float64)
-    hungry = kept < max_by(market.owner(), objective.worth, market.classes) * (1 - FULL)
-    return bool(np.any(hungry[market.owner()] & (market.cost(taken) == 0) & (objective.worth > 0)))
+    taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
+    hungry = kept < max_by(class_problem.owner(), objective.worth, class_problem.classes) * (1 - FULL)
+    return bool(np.any(hungry[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))

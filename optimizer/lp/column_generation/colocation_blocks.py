@@ -47,10 +47,10 @@ class ColocationBlock:
         return len(self.member)
 
 
-def colocation_keys(problem: Problem, *, packed: bool) -> list[FloatArray]:
-    """What tells jobs apart where they may share, besides columns and targets: their kind, -1 if not listed (n,)."""
+def colocation_keys(problem: Problem) -> list[FloatArray]:
+    """What tells jobs apart that may share a gang, besides columns and targets: their kind, -1 if not listed (n,)."""
     pairs = problem.pairs
-    if pairs is None or not packed:
+    if pairs is None:
         return []
     listed = np.isin(pairs.kind, np.concatenate((pairs.first, pairs.second)))
     return [np.where(listed, pairs.kind, -1).astype(np.float64)]
@@ -99,7 +99,7 @@ def colocation_blocks(problem: Problem, classes: AggregatedProblem, keep: BoolAr
 
 
 def _segment_tables(pairs: Pairs, pool: int, kinds: IntArray) -> tuple[FloatArray, IntArray, BoolArray]:
-    """What is listed of these kinds (ascending) in a pool, as tables of segments."""
+    """The listed pairs of these kinds (ascending) in a pool, as tables of segments."""
     listed = np.flatnonzero((pairs.pool == pool) & (pairs.first_factor + pairs.second_factor > 1))
     a, b = np.searchsorted(kinds, pairs.first[listed]), np.searchsorted(kinds, pairs.second[listed])
     here = (a < len(kinds)) & (b < len(kinds))
@@ -116,7 +116,7 @@ def _segment_tables(pairs: Pairs, pool: int, kinds: IntArray) -> tuple[FloatArra
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairSides:
-    """Columns of the packed program: a member of a place, beside somebody of a segment. Parallel arrays (q,)."""
+    """Columns of the co-located program: a member of a place, beside a job of a segment. Parallel arrays (q,)."""
 
     block: IntArray
     place: IntArray
@@ -204,9 +204,9 @@ def side_details(sides: PairSides, blocks: tuple[ColocationBlock, ...]) -> SideD
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoarseProblem:
-    """g groups of k classes as a market of their own. Columns that use several rows are left out."""
+    """g groups of k classes as a problem of their own. Columns that use several rows are left out."""
 
-    market: ClassProblem
+    problem: ClassProblem
     blocks: tuple[ColocationBlock, ...]
     #: Group of each class, and its members as a part of the group's (k,), (k,).
     group: IntArray
@@ -217,7 +217,7 @@ class CoarseProblem:
     column: IntArray
 
     def __len__(self) -> int:
-        return self.market.classes
+        return self.problem.classes
 
     def objective(self, objective: MaxMin | MaxSum) -> MaxMin | MaxSum:
         """The same for the groups."""
@@ -227,9 +227,9 @@ class CoarseProblem:
         targets = _MeanTargets(objective.targets, self.group, self.part, len(self))
         worth = self._mean(objective.worth)
         best = max_by(self.owner, objective.worth[self.kept], len(self.part))
-        of_group, mean = max_by(self.market.owner(), worth, len(self)), sum_by(self.group, self.part * best, len(self))
+        of_group, mean = max_by(self.problem.owner(), worth, len(self)), sum_by(self.group, self.part * best, len(self))
         raised = np.divide(mean, of_group, out=np.ones(len(self)), where=of_group > 0)  # who is full alone stays so
-        return MaxMin(worth * raised[self.market.owner()], targets)
+        return MaxMin(worth * raised[self.problem.owner()], targets)
 
     def sides_of_members(self, blocks: tuple[ColocationBlock, ...], sides: PairSides) -> PairSides:
         """Sides of groups as sides of all their classes, which stand in `blocks` as their groups do in this one's."""
@@ -245,7 +245,7 @@ class CoarseProblem:
         return join_sides(parts)
 
     def _mean(self, values: FloatArray) -> FloatArray:
-        return sum_by(self.column, self.part[self.owner] * values[self.kept], self.market.columns)
+        return sum_by(self.column, self.part[self.owner] * values[self.kept], self.problem.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,19 +268,19 @@ class _MeanTargets:
         return sum_by(self.group, self.part * target, self.groups), sum_by(self.group, self.part * slope, self.groups)
 
 
-def coarsen(market: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> CoarseProblem:
-    """The groups of a market's classes."""
-    owner, uses = market.owner(), np.diff(market.use_first)
+def coarsen(class_problem: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> CoarseProblem:
+    """The groups of a problem's classes."""
+    owner, uses = class_problem.owner(), np.diff(class_problem.use_first)
     kept = np.flatnonzero(uses == 1)
-    use = market.use_first[kept]
-    where = np.stack((market.use_row[use].astype(np.int64), as_bits(market.use_count[use])), axis=1)
+    use = class_problem.use_first[kept]
+    where = np.stack((class_problem.use_row[use].astype(np.int64), as_bits(class_problem.use_count[use])), axis=1)
     place = group_rows(where)
-    alike = np.zeros((market.classes, len(blocks) + len(place.representative)), dtype=np.int64)
+    alike = np.zeros((class_problem.classes, len(blocks) + len(place.representative)), dtype=np.int64)
     for number, block in enumerate(blocks):
         alike[block.member, number] = block.segment + 1
     np.add.at(alike, (owner[kept], len(blocks) + place.member), 1)
     group = group_rows(alike).member
-    size = sum_by(group, market.size, int(group.max()) + 1)
+    size = sum_by(group, class_problem.size, int(group.max()) + 1)
     column, first = _group_columns(group[owner[kept]], place.member, len(size))
     shown = np.zeros(len(first[0]), dtype=np.int64)
     shown[column] = use
@@ -288,17 +288,17 @@ def coarsen(market: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> Coarse
         size=size,
         first=first[1],
         use_first=np.arange(len(shown) + 1),
-        use_row=market.use_row[shown],
-        use_count=market.use_count[shown],
-        capacity=market.capacity,
+        use_row=class_problem.use_row[shown],
+        use_count=class_problem.use_count[shown],
+        capacity=class_problem.capacity,
     )
-    of_column = np.full(market.columns, -1)
+    of_column = np.full(class_problem.columns, -1)
     of_column[kept] = column
     return CoarseProblem(
-        market=coarse,
+        problem=coarse,
         blocks=tuple(_coarse_block(block, group, of_column, size) for block in blocks),
         group=group,
-        part=market.size / size[group],
+        part=class_problem.size / size[group],
         kept=kept,
         owner=owner[kept],
         column=column,

@@ -29,7 +29,8 @@ from optimizer.classes.segments import max_by
 from optimizer.decision import Status
 from optimizer.lp.column_generation.colocation_blocks import SideDetails
 from optimizer.lp.column_generation.pair_pricing import PairDuals
-from optimizer.lp.highs import STATUS_OF_HIGHS
+from optimizer.lp.engine_choice import MASTER_SIMPLEX_COLUMNS
+from optimizer.lp.highs import STATUS_OF_HIGHS, highs_model, highs_solver, set_options
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 _CLARABEL_ITERATIONS = 200
@@ -83,8 +84,6 @@ def _clarabel_settings(tolerance: float) -> Any:
     return settings
 
 
-#: Columns up to which the dual simplex is the faster one; above, interior point methods.
-_SIMPLEX_COLUMNS = 6_000
 _SIMPLEX_TOLERANCE = 1e-10
 _IPM_TOLERANCE = 1e-7
 _SIMPLEX_ITERATIONS = 200_000
@@ -137,15 +136,19 @@ class _Found:
 
 
 class MasterProgram:
-    """The programs of one market and one objective; the sides and what is asked vary from call to call."""
+    """The programs of one problem and one objective; sides and targets vary from call to call."""
 
-    def __init__(self, market: ClassProblem, objective: MaxMin | MaxSum) -> None:
-        self._market, self._worth = market, objective.worth
-        self._value = objective.value if isinstance(objective, MaxSum) else np.zeros(market.columns)
-        best = max_by(market.owner(), objective.worth, market.classes)
+    def __init__(self, problem: ClassProblem, objective: MaxMin | MaxSum) -> None:
+        self._problem, self._worth = problem, objective.worth
+        self._value = objective.value if isinstance(objective, MaxSum) else np.zeros(problem.columns)
+        best = max_by(problem.owner(), objective.worth, problem.classes)
         self._best = np.where(best > 0, best, 1.0)
-        self._capacity = np.where(market.capacity > 0, market.capacity, 1.0)
-        self._highs = highspy.Highs()
+        self._capacity = np.where(problem.capacity > 0, problem.capacity, 1.0)
+        self._highs = highs_solver(
+            simplex_iteration_limit=_SIMPLEX_ITERATIONS,
+            ipm_iteration_limit=_IPM_ITERATIONS,
+            ipm_optimality_tolerance=_IPM_TOLERANCE,
+        )
 
     def solve(
         self, sides: SideDetails, greedy: IntArray, ask: MasterInput, *, vertex: bool, shut: BoolArray | None = None
@@ -159,8 +162,8 @@ class MasterProgram:
             vertex: False: near the middle of the optima will do, which is quicker where there are many columns.
             shut: columns alone that a vertex is looked for without (C,); none if None.
         """
-        market, columns = self._market, self._market.columns
-        tied, open_rows = _ties(sides, market.size)
+        problem, columns = self._problem, self._problem.columns
+        tied, open_rows = _ties(sides, problem.size)
         halves, totals = self._halves(sides, greedy)
         rows = np.concatenate((np.arange(self._rows), self._rows + open_rows))
         rows = np.concatenate((rows, self._rows + sides.meetings + np.arange(halves.shape[0])))
@@ -169,7 +172,7 @@ class MasterProgram:
         alone = sparse.vstack((self._alone(), sparse.csr_array((more, columns))))
         of_all = sparse.vstack((sparse.csr_array((len(rows) - totals.shape[0], totals.shape[1])), totals))
         matrix = sparse.hstack((alone, beside, of_all, self._theta(ask, more)), format="csc")
-        members = market.size[sides.member]
+        members = problem.size[sides.member]
         gains = (members * sides.keeps * self._value[sides.column]) @ tied
         cost = np.concatenate((self._values(), gains, np.zeros(totals.shape[1]), [ask.gain]))
         scale = float(np.abs(cost).max(initial=0.0)) or 1.0
@@ -177,18 +180,18 @@ class MasterProgram:
         equal[self._rows : self._rows + len(open_rows) + totals.shape[1]] = True
         program = _Program(matrix, -cost / scale, self._right(ask, more), equal)
         found = None
-        if not vertex and matrix.shape[1] > _SIMPLEX_COLUMNS:
+        if not vertex and matrix.shape[1] > MASTER_SIMPLEX_COLUMNS:
             found = self._in_the_middle(program, ask)
         found = found or self._by_highs(program, None if shut is None else np.flatnonzero(shut), ask, vertex=vertex)
         if found.status is not Status.OPTIMAL:
             none = np.zeros(0)
             return MasterSolution(found.status, found.solver, found.work, none, none, PairDuals(none, none, none))
         dual = np.maximum(found.saves[: self._rows] * scale, 0.0)
-        k, r = market.classes, market.rows
+        k, r = problem.classes, problem.rows
         duals = PairDuals(
             prices=dual[k : k + r] / self._capacity,
-            multiplier=dual[k + r :] / (self._best * market.size),
-            time=dual[:k] / market.size,
+            multiplier=dual[k + r :] / (self._best * problem.size),
+            time=dual[:k] / problem.size,
         )
         x, of_sides = found.x[:columns], tied @ found.x[columns : columns + tied.shape[1]]
         return MasterSolution(found.status, found.solver, found.work, x, of_sides, duals)
@@ -197,7 +200,7 @@ class MasterProgram:
         """A level's price is shared among the classes: counted in such parts, dual values are about 1, and the interior
         point method takes half the steps."""
 
-        unit = float(self._market.classes) if ask.gain else 1.0
+        unit = float(self._problem.classes) if ask.gain else 1.0
         middle = solve_by_interior_point(
             program.matrix, program.cost * unit, program.right, program.equal, ask.tolerance
         )
@@ -211,7 +214,7 @@ class MasterProgram:
         self._highs.run()
         if solver == "ipm" and self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             solver = "simplex"
-            self._highs.setOptionValue("solver", solver)
+            set_options(self._highs, solver=solver)
             self._highs.run()
         status = STATUS_OF_HIGHS.get(self._highs.getModelStatus(), Status.FAILED)
         solution, info = self._highs.getSolution(), self._highs.getInfo()
@@ -221,35 +224,35 @@ class MasterProgram:
         return _Found(status, solver, work, np.array(solution.col_value), -np.array(solution.row_dual))
 
     def _right(self, ask: MasterInput, more: int) -> FloatArray:
-        market = self._market
-        return np.concatenate((np.ones(market.classes + market.rows), -ask.floor / self._best, np.zeros(more)))
+        problem = self._problem
+        return np.concatenate((np.ones(problem.classes + problem.rows), -ask.floor / self._best, np.zeros(more)))
 
     def _values(self) -> FloatArray:
         """Value of each column for all members of its class (C,)."""
-        values: FloatArray = self._market.size[self._market.owner()] * self._value
+        values: FloatArray = self._problem.size[self._problem.owner()] * self._value
         return values
 
     def _alone(self) -> sparse.csc_array:
-        market, k = self._market, self._market.classes
-        owner, uses, column = market.owner(), np.diff(market.use_first), np.arange(market.columns)
-        load = market.use_count * np.repeat(market.size[owner], uses) / self._capacity[market.use_row]
-        values = np.concatenate((np.ones(market.columns), load, -self._worth / self._best[owner]))
-        rows = np.concatenate((owner, k + market.use_row, k + market.rows + owner))
+        problem, k = self._problem, self._problem.classes
+        owner, uses, column = problem.owner(), np.diff(problem.use_first), np.arange(problem.columns)
+        load = problem.use_count * np.repeat(problem.size[owner], uses) / self._capacity[problem.use_row]
+        values = np.concatenate((np.ones(problem.columns), load, -self._worth / self._best[owner]))
+        rows = np.concatenate((owner, k + problem.use_row, k + problem.rows + owner))
         columns = np.concatenate((column, np.repeat(column, uses), column))
-        return sparse.csc_array((values, (rows, columns)), shape=(self._rows, market.columns))
+        return sparse.csc_array((values, (rows, columns)), shape=(self._rows, problem.columns))
 
     def _beside(self, sides: SideDetails) -> sparse.csc_array:
-        market, k, q = self._market, self._market.classes, len(sides.member)
-        load = market.size[sides.member] * sides.count / 2 / self._capacity[sides.pool]
+        problem, k, q = self._problem, self._problem.classes, len(sides.member)
+        load = problem.size[sides.member] * sides.count / 2 / self._capacity[sides.pool]
         utility = -sides.keeps * self._worth[sides.column] / self._best[sides.member]
         values = np.concatenate((np.ones(q), load, utility))
-        rows = np.concatenate((sides.member, k + sides.pool, k + market.rows + sides.member))
+        rows = np.concatenate((sides.member, k + sides.pool, k + problem.rows + sides.member))
         return sparse.csc_array((values, (rows, np.tile(np.arange(q), 3))), shape=(self._rows, q))
 
     def _meetings(self, sides: SideDetails) -> sparse.csc_array:
         """One row for each meeting of two segments, an empty one for a segment with itself."""
         column = np.flatnonzero(sides.sign)
-        values = (sides.sign * self._market.size[sides.member])[column]
+        values = (sides.sign * self._problem.size[sides.member])[column]
         return sparse.csc_array((values, (sides.meeting[column], column)), shape=(sides.meetings, len(sides.member)))
 
     def _halves(self, sides: SideDetails, greedy: IntArray) -> tuple[sparse.csr_array, sparse.csr_array]:
@@ -263,7 +266,7 @@ class MasterProgram:
         if len(meeting):
             there = meeting[np.minimum(place, len(meeting) - 1)] == sides.meeting
         column, named = np.flatnonzero(there), len(meeting) + np.arange(len(greedy))
-        values = np.concatenate((self._market.size[sides.member[column]], np.full(len(greedy), 2.0)))
+        values = np.concatenate((self._problem.size[sides.member[column]], np.full(len(greedy), 2.0)))
         position = (np.concatenate((place[column], named)), np.concatenate((column, greedy)))
         shape = (len(meeting) + len(greedy), len(sides.member))
         of_sides = sparse.csr_array((values, position), shape=shape)
@@ -272,52 +275,37 @@ class MasterProgram:
 
     def _theta(self, ask: MasterInput, more: int) -> sparse.csc_array:
         rising = np.flatnonzero(ask.rise)
-        rows = self._market.classes + self._market.rows + rising
+        rows = self._problem.classes + self._problem.rows + rising
         values = (ask.rise / self._best)[rising]
         place = (rows, np.zeros(len(rising), dtype=np.int64))
         return sparse.csc_array((values, place), shape=(self._rows + more, 1))
 
     @property
     def _rows(self) -> int:
-        return 2 * self._market.classes + self._market.rows
+        return 2 * self._problem.classes + self._problem.rows
 
     def _options(self, columns: int, vertex: bool) -> str:
-        small = vertex and columns <= _SIMPLEX_COLUMNS
-        options = {
-            "output_flag": False,
-            "solver": "simplex" if small else "ipm",
-            "run_crossover": "on" if vertex else "off",
-            "simplex_iteration_limit": _SIMPLEX_ITERATIONS,
-            "ipm_iteration_limit": _IPM_ITERATIONS,
-            "ipm_optimality_tolerance": _IPM_TOLERANCE,
-            "primal_feasibility_tolerance": _SIMPLEX_TOLERANCE if small else _IPM_TOLERANCE,
-            "dual_feasibility_tolerance": _SIMPLEX_TOLERANCE if small else _IPM_TOLERANCE,
-            "threads": 1,
-        }
-        for name, value in options.items():
-            self._highs.setOptionValue(name, value)
+        small = vertex and columns <= MASTER_SIMPLEX_COLUMNS
+        tolerance = _SIMPLEX_TOLERANCE if small else _IPM_TOLERANCE
+        set_options(
+            self._highs,
+            solver="simplex" if small else "ipm",
+            run_crossover="on" if vertex else "off",
+            primal_feasibility_tolerance=tolerance,
+            dual_feasibility_tolerance=tolerance,
+        )
         return "simplex" if small else "ipm"
 
 
 def _highs_model(program: _Program, shut: IntArray | None, ask: MasterInput) -> highspy.HighsLp:
     """As HiGHS takes it, without the columns that are shut."""
-    lp, matrix = highspy.HighsLp(), program.matrix
-    lp.num_row_, lp.num_col_ = matrix.shape
-    lp.col_cost_ = program.cost
-    lp.col_lower_ = np.zeros(lp.num_col_)
-    upper = np.full(lp.num_col_, highspy.kHighsInf)
+    upper = np.full(len(program.cost), highspy.kHighsInf)
     if shut is not None:
         upper[shut] = 0.0
     if not ask.gain:
         upper[-1] = 0.0
-    lp.col_upper_ = upper
-    lp.row_lower_ = np.where(program.equal, 0.0, -highspy.kHighsInf)
-    lp.row_upper_ = program.right
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = matrix.indptr.astype(np.int32)
-    lp.a_matrix_.index_ = matrix.indices.astype(np.int32)
-    lp.a_matrix_.value_ = matrix.data
-    return lp
+    row_lower = np.where(program.equal, 0.0, -highspy.kHighsInf)
+    return highs_model(program.cost, program.matrix, program.right, row_lower=row_lower, upper=upper)
 
 
 def _ties(sides: SideDetails, size: FloatArray) -> tuple[sparse.csr_array, IntArray]:

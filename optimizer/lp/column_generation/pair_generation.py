@@ -16,6 +16,7 @@ import numpy as np
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, level_reached
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Status
+from optimizer.lp import engine_choice
 from optimizer.lp.column_generation.colocation_blocks import (
     ColocationBlock,
     PairSides,
@@ -39,11 +40,9 @@ from optimizer.lp.column_generation.pair_pricing import (
 from optimizer.lp.dual_newton.dual_bound import dual_bound
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: Sides up to which a market starts with all of them.
-_ALL_SIDES = 3_000
 #: Segments that a class asks for in each block and round.
 _PARTNERS = 3
-#: Sides that stay in the program, for each class; and that are named to a finer market.
+#: Sides that stay in the program, for each class; and that are named to a finer problem.
 _KEPT = 4
 _PROMISING = 4
 #: So many sides stay in any case.
@@ -80,7 +79,7 @@ _HALF = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColocatedSolution:
-    """Shares of a packed market with proof. C class columns, q sides, r rows, k classes."""
+    """Shares of a packed problem with proof. C class columns, q sides, r rows, k classes."""
 
     status: Status
     #: Share of time of one member in each class column, alone (C,), and in each side (q,).
@@ -97,18 +96,18 @@ class ColocatedSolution:
 
 
 class ColumnGenerator:
-    """One market and what may be packed in it. Sides found for one objective are there for the next."""
+    """One problem and what may be packed in it. Sides found for one objective are there for the next."""
 
-    def __init__(self, market: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> None:
-        self._market, self._blocks = market, blocks
-        self._whole = count_sides(blocks) <= _ALL_SIDES
+    def __init__(self, problem: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> None:
+        self._problem, self._blocks = problem, blocks
+        self._whole = count_sides(blocks) <= engine_choice.ALL_PAIR_SIDES
         self._sides = all_sides(blocks) if self._whole else no_sides()
         self._promising = self._sides
         self._coarse: ColumnGenerator | None = None
         if not self._whole:
-            groups = coarsen(market, blocks)
-            if len(groups) <= _COARSER * market.classes:
-                self._groups, self._coarse = groups, ColumnGenerator(groups.market, groups.blocks)
+            groups = coarsen(problem, blocks)
+            if len(groups) <= _COARSER * problem.classes:
+                self._groups, self._coarse = groups, ColumnGenerator(groups.problem, groups.blocks)
 
     @property
     def promising(self) -> PairSides:
@@ -116,11 +115,11 @@ class ColumnGenerator:
         return self._promising
 
     def solve(self, objective: MaxMin | MaxSum) -> ColocatedSolution:
-        """The largest value of the objective. Solvers that give up are told by the status, with what was found so far.
+        """The largest value of the objective. If a solver gives up, the status says so; the best so far returns.
 
         Every class has a column of positive worth (Level), and floors leave room (Total, else INFEASIBLE).
         """
-        search = _Search(self._market, self._blocks, objective)
+        search = _Search(self._problem, self._blocks, objective)
         if self._whole:
             return self._with_all(search)
         if self._coarse is not None:
@@ -134,8 +133,8 @@ class ColumnGenerator:
             if judged is None:
                 return search.answer(search.without(found.status))
             self._promising = self._worth_keeping(judged.merit, found.beside, _PROMISING)
-            near = search.room <= _CLOSE / 2 and search.aimed_well
-            if near and (was_near or search.room <= _NARROW):
+            near = search.expected_gap <= _CLOSE / 2 and search.aimed_well
+            if near and (was_near or search.expected_gap <= _NARROW):
                 self._finish(search, found, with_all=last_try)
                 if search.gap <= _CLOSE:
                     return search.answer(Status.OPTIMAL)
@@ -144,7 +143,7 @@ class ColumnGenerator:
             greedy = join_sides([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
             all_stay = search.stalled or len(self._sides) <= _FEW
             kept = self._sides if all_stay else self._worth_keeping(judged.merit, found.beside)
-            self._sides = join_sides([kept, judged.asked, greedy])
+            self._sides = join_sides([kept, judged.requested, greedy])
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
     def _finish(self, search: "_Search", found: MasterSolution, *, with_all: bool) -> None:
@@ -169,14 +168,14 @@ class ColumnGenerator:
 
     def _busy(self, found: MasterSolution) -> tuple[FloatArray, FloatArray]:
         """Shares alone (C,) and beside others (q,), as parts of the time that the class runs at all."""
-        owner, member = self._market.owner(), side_details(self._sides, self._blocks).member
-        classes = self._market.classes
+        owner, member = self._problem.owner(), side_details(self._sides, self._blocks).member
+        classes = self._problem.classes
         time = sum_by(owner, found.x, classes) + sum_by(member, found.beside, classes)
         time = np.maximum(time, _EXACT)
         return found.x / time[owner], found.beside / time[member]
 
     def _worth_keeping(self, merit: FloatArray, beside: FloatArray, kept: int = _KEPT) -> PairSides:
-        most = kept * self._market.classes
+        most = kept * self._problem.classes
         if len(self._sides) <= most:
             return self._sides
         best = np.partition(merit, len(merit) - most)[len(merit) - most]
@@ -184,20 +183,20 @@ class ColumnGenerator:
 
 
 class _Search:
-    """What is known of one objective so far."""
+    """State of the search for one objective: the best shares, the best bound, and the rounds done."""
 
-    def __init__(self, market: ClassProblem, blocks: tuple[ColocationBlock, ...], objective: MaxMin | MaxSum) -> None:
-        self._market, self._blocks, self._objective = market, blocks, objective
-        k = market.classes
-        self._master = MasterProgram(market, objective)
+    def __init__(self, problem: ClassProblem, blocks: tuple[ColocationBlock, ...], objective: MaxMin | MaxSum) -> None:
+        self._problem, self._blocks, self._objective = problem, blocks, objective
+        k = problem.classes
+        self._master = MasterProgram(problem, objective)
         self.rounds = self.stalled = self.work = 0
         self._path = "pairs"
         self._value, self._bound = -np.inf, np.inf
-        self._duals = PairDuals(np.zeros(market.rows), np.zeros(k), np.zeros(k))
-        self._x, self._sides, self._beside = np.zeros(market.columns), no_sides(), np.zeros(0)
+        self._duals = PairDuals(np.zeros(problem.rows), np.zeros(k), np.zeros(k))
+        self._x, self._sides, self._beside = np.zeros(problem.columns), no_sides(), np.zeros(0)
         self._likely = self._aim = np.nan
         if isinstance(objective, MaxMin):
-            self._likely = dual_bound(market, objective, np.ones(market.rows))
+            self._likely = dual_bound(problem, objective, np.ones(problem.rows))
             self._bound = objective.targets.highest
 
     @property
@@ -211,14 +210,14 @@ class _Search:
         return self._short_of_bound(self._value)
 
     @property
-    def room(self) -> float:
+    def expected_gap(self) -> float:
         """The same distance of what the last program would reach, were it solved to the last bit."""
         return self._short_of_bound(self._likely)
 
     @property
     def _tolerance(self) -> float:
         """How well the next program is to be solved: there is no use in digits of dual values that will change."""
-        return _ROUGHLY if self.room > _ROUGH_ROOM else _WELL
+        return _ROUGHLY if self.expected_gap > _ROUGH_ROOM else _WELL
 
     @property
     def aimed_well(self) -> bool:
@@ -231,7 +230,7 @@ class _Search:
         return (self._bound - value) / max(abs(self._bound), 1e-12)
 
     def expect(self, guess: ColocatedSolution) -> None:
-        """Aim first at what a similar market reaches."""
+        """Aim first at what a similar problem reaches."""
         self.work += guess.work
         if isinstance(self._objective, MaxMin) and np.isfinite(guess.objective):
             self._likely = min(guess.objective, self._bound)
@@ -240,7 +239,7 @@ class _Search:
         """What the next program is to maximise. A level is aimed at this part of it beside where it should lie."""
         objective = self._objective
         if isinstance(objective, MaxSum):
-            return MasterInput(0.0, np.zeros(self._market.classes), objective.floor, self._tolerance)
+            return MasterInput(0.0, np.zeros(self._problem.classes), objective.floor, self._tolerance)
         floor = objective.targets.at(0.0)[0]
         aim = self._likely * (1 + beside)
         if beside > 0 and self.rounds > 0:
@@ -268,23 +267,23 @@ class _Search:
         self._path = f"pairs/{found.solver}"
         before = (self._value, self._bound)
         self._keep(sides, spelled, found, _CLOSE / 10 if vertex else 0.0)
-        gain = column_gain(self._market, self._objective, found.duals)
-        judged = price_pairs(self._market, self._blocks, gain, found.duals, sides, _PARTNERS)
+        gain = column_gain(self._problem, self._objective, found.duals)
+        judged = price_pairs(self._problem, self._blocks, gain, found.duals, sides, _PARTNERS)
         closed = PairDuals(found.duals.prices, found.duals.multiplier, judged.time)
-        duals = tighten_duals(self._market, self._blocks, gain, closed, _LOWERINGS)
-        bound = pair_bound(self._market, self._objective, duals)
+        duals = tighten_duals(self._problem, self._blocks, gain, closed, _LOWERINGS)
+        bound = pair_bound(self._problem, self._objective, duals)
         if bound < self._bound or self.rounds == 1:
             self._bound, self._duals = min(bound, self._bound), duals
         if beside >= 0:
-            self._likely = min(pair_bound(self._market, self._objective, found.duals), self._bound)
+            self._likely = min(pair_bound(self._problem, self._objective, found.duals), self._bound)
         better = self._value > before[0] + _EXACT * abs(before[0]) or self._bound < before[1] * (1 - _EXACT)
         self.stalled = 0 if better else self.stalled + 1
         return found, judged
 
     def _keep(self, sides: PairSides, spelled: SideDetails, found: MasterSolution, worse: float) -> None:
         """Remember shares that are better than those so far, or at most so much worse, as a part of them."""
-        x, beside = _feasible(self._market, spelled, found.x, found.beside)
-        value = _value(self._market, self._objective, spelled, x, beside)
+        x, beside = _feasible(self._problem, spelled, found.x, found.beside)
+        value = _value(self._problem, self._objective, spelled, x, beside)
         if value > self._value - worse * abs(self._value) or not np.isfinite(self._value):
             shown = beside > 0
             self._value, self._x, self._sides, self._beside = value, x, sides.take(shown), beside[shown]
@@ -292,14 +291,14 @@ class _Search:
     def greedy(self, sides: PairSides, beside: FloatArray) -> BoolArray:
         """Sides of one job each, in segments where one runs for much of all the time that the segment meets itself."""
         spelled, alone = side_details(sides, self._blocks), self.meets_itself(sides)
-        total = sum_by(spelled.meeting, self._market.size[spelled.member] * beside, spelled.meetings)
+        total = sum_by(spelled.meeting, self._problem.size[spelled.member] * beside, spelled.meetings)
         broken = spelled.meeting[alone & (beside > _MUCH * total[spelled.meeting] + _HALF)]
         return alone & np.isin(spelled.meeting, broken)
 
     def meets_itself(self, sides: PairSides) -> BoolArray:
         """Sides of one job each, beside its own segment."""
         spelled = side_details(sides, self._blocks)
-        alone: BoolArray = (spelled.sign == 0) & (self._market.size[spelled.member] == 1)
+        alone: BoolArray = (spelled.sign == 0) & (self._problem.size[spelled.member] == 1)
         return alone
 
     def without(self, status: Status) -> Status:
@@ -307,11 +306,11 @@ class _Search:
         return Status.WORK_LIMIT if np.isfinite(self._value) else status
 
     def answer(self, status: Status) -> ColocatedSolution:
-        """The best that was found. A level's dual values are told in units of the level."""
+        """The best solution found. Dual values of a level are scaled to units of the level."""
         duals = self._duals
         if isinstance(self._objective, MaxMin):
             rise = self._objective.targets.at(self._bound)[1]
-            unit = float(self._market.size @ (duals.multiplier * rise)) or 1.0
+            unit = float(self._problem.size @ (duals.multiplier * rise)) or 1.0
             duals = PairDuals(duals.prices / unit, duals.multiplier / unit, duals.time / unit)
         return ColocatedSolution(
             status, self._x, self._sides, self._beside, duals, self._value, self._bound, self._path, self.work
@@ -328,12 +327,12 @@ def _positions(some: PairSides, sides: PairSides) -> IntArray:
 
 
 def _feasible(
-    market: ClassProblem, sides: SideDetails, x: FloatArray, beside: FloatArray
+    problem: ClassProblem, sides: SideDetails, x: FloatArray, beside: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Clip what a solver left outside, and scale down what touches an overfull row or has nobody to meet."""
-    owner, members = market.owner(), market.size[sides.member]
+    """Clip what a solver left outside, and scale down shares on overfull rows and of sides without partners."""
+    owner, members = problem.owner(), problem.size[sides.member]
     x, beside = np.maximum(x, 0.0), np.maximum(beside, 0.0)
-    time = sum_by(owner, x, market.classes) + sum_by(sides.member, beside, market.classes)
+    time = sum_by(owner, x, problem.classes) + sum_by(sides.member, beside, problem.classes)
     over = np.maximum(time, 1.0)
     x, beside = x / over[owner], beside / over[sides.member]
     ahead = sum_by(sides.meeting, np.where(sides.sign > 0, members * beside, 0.0), sides.meetings)
@@ -344,20 +343,20 @@ def _feasible(
     total = sum_by(sides.meeting, members * beside, sides.meetings)
     alone = (sides.sign == 0) & (members == 1)
     beside = np.where(alone, np.minimum(beside, total[sides.meeting] - beside), beside)
-    used = market.used(x) + sum_by(sides.pool, sides.count / 2 * members * beside, market.rows)
-    full = np.maximum(used / np.where(market.capacity > 0, market.capacity, 1.0), 1.0)
-    worst = np.ones(market.columns)
-    np.maximum.at(worst, np.repeat(np.arange(market.columns), np.diff(market.use_first)), full[market.use_row])
+    used = problem.used(x) + sum_by(sides.pool, sides.count / 2 * members * beside, problem.rows)
+    full = np.maximum(used / np.where(problem.capacity > 0, problem.capacity, 1.0), 1.0)
+    worst = np.ones(problem.columns)
+    np.maximum.at(worst, np.repeat(np.arange(problem.columns), np.diff(problem.use_first)), full[problem.use_row])
     return x / worst, beside / full[sides.pool]
 
 
 def _value(
-    market: ClassProblem, objective: MaxMin | MaxSum, sides: SideDetails, x: FloatArray, beside: FloatArray
+    problem: ClassProblem, objective: MaxMin | MaxSum, sides: SideDetails, x: FloatArray, beside: FloatArray
 ) -> float:
     """What the shares reach."""
     if isinstance(objective, MaxSum):
-        alone = float((market.size[market.owner()] * objective.value) @ x)
-        return alone + float((market.size[sides.member] * sides.keeps * objective.value[sides.column]) @ beside)
-    utility = sum_by(market.owner(), objective.worth * x, market.classes)
-    gained = sum_by(sides.member, sides.keeps * objective.worth[sides.column] * beside, market.classes)
+        alone = float((problem.size[problem.owner()] * objective.value) @ x)
+        return alone + float((problem.size[sides.member] * sides.keeps * objective.value[sides.column]) @ beside)
+    utility = sum_by(problem.owner(), objective.worth * x, problem.classes)
+    gained = sum_by(sides.member, sides.keeps * objective.worth[sides.column] * beside, problem.classes)
     return level_reached(objective.targets, utility + gained)

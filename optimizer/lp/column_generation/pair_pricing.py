@@ -48,9 +48,9 @@ class PairDuals:
     time: FloatArray
 
 
-def column_gain(market: ClassProblem, objective: MaxMin | MaxSum, duals: PairDuals) -> FloatArray:
+def column_gain(problem: ClassProblem, objective: MaxMin | MaxSum, duals: PairDuals) -> FloatArray:
     """What running each column all the time is worth to one member (C,)."""
-    gain = duals.multiplier[market.owner()] * objective.worth
+    gain = duals.multiplier[problem.owner()] * objective.worth
     return gain + objective.value if isinstance(objective, MaxSum) else gain
 
 
@@ -61,13 +61,13 @@ class PricedPairs:
     #: Prices of time that close them (k,).
     time: FloatArray
     #: Sides of the pairs that are worth most above their prices.
-    asked: PairSides
+    requested: PairSides
     #: What the best pair with each of the program's sides is worth above its prices; negative: it lacks that much (q,).
     merit: FloatArray
 
 
 def price_pairs(
-    market: ClassProblem,
+    problem: ClassProblem,
     blocks: tuple[ColocationBlock, ...],
     gain: FloatArray,
     duals: PairDuals,
@@ -77,17 +77,17 @@ def price_pairs(
     """Price all pairs.
 
     Args:
-        market: k classes, C columns.
+        problem: k classes, C columns.
         blocks: what may be packed.
         gain: what each column is worth to one member (C,).
         duals: any, >= 0.
         sides: q that are to be judged.
         most: segments that each place asks for in each block, at most.
     """
-    alone = gain - market.cost(duals.prices)
+    alone = gain - problem.cost(duals.prices)
     time = duals.time.copy()
-    np.maximum.at(time, market.owner(), alone)
-    lacking, asked, merit = np.zeros(market.classes), [no_sides()], np.zeros(len(sides))
+    np.maximum.at(time, problem.owner(), alone)
+    lacking, requested, merit = np.zeros(problem.classes), [no_sides()], np.zeros(len(sides))
     least = _WORTH_ADDING * float(np.abs(gain).max(initial=0.0))
     for number, block in enumerate(blocks):
         net = _net(block, gain, time, float(duals.prices[block.pool]))
@@ -97,12 +97,12 @@ def price_pairs(
         merit[here] = above[sides.place[here], sides.beside[here]]
         above = np.where(above > 0, above, 0.0)
         np.maximum.at(lacking, block.member, above.max(axis=1))
-        asked.append(_requested_sides(number, block, above, partners, least, most))
-    return PricedPairs(time + lacking / 2, join_sides(asked), merit)
+        requested.append(_requested_sides(number, block, above, partners, least, most))
+    return PricedPairs(time + lacking / 2, join_sides(requested), merit)
 
 
 def tighten_duals(
-    market: ClassProblem, blocks: tuple[ColocationBlock, ...], gain: FloatArray, duals: PairDuals, most: int
+    problem: ClassProblem, blocks: tuple[ColocationBlock, ...], gain: FloatArray, duals: PairDuals, most: int
 ) -> PairDuals:
     """Closed dual values with lower prices of time, closed all the same.
 
@@ -110,9 +110,9 @@ def tighten_duals(
     time, 0). Where m is closed m >= T, and (m + T) / 2 is closed, too: a pair's worth is at most m[i] + T[j] and at
     most T[i] + m[j], thus at most the mean of both.
     """
-    alone = gain - market.cost(duals.prices)
-    least = np.zeros(market.classes)
-    np.maximum.at(least, market.owner(), alone)
+    alone = gain - problem.cost(duals.prices)
+    least = np.zeros(problem.classes)
+    np.maximum.at(least, problem.owner(), alone)
     time = duals.time
     for _ in range(most):
         needed = least.copy()
@@ -121,16 +121,16 @@ def tighten_duals(
             above = _reduced_worth(block, net, _partners(block, net)).max(axis=1)
             np.maximum.at(needed, block.member, time[block.member] + np.minimum(above, 0.0))
         lower = time - np.maximum(time - needed, 0.0) / 2
-        saved, time = float(market.size @ (time - lower)), lower
-        if saved <= _WORTH_LOWERING * float(market.size @ time):
+        saved, time = float(problem.size @ (time - lower)), lower
+        if saved <= _WORTH_LOWERING * float(problem.size @ time):
             break
     return PairDuals(duals.prices, duals.multiplier, time)
 
 
-def pair_bound(market: ClassProblem, objective: MaxMin | MaxSum, duals: PairDuals) -> float:
+def pair_bound(problem: ClassProblem, objective: MaxMin | MaxSum, duals: PairDuals) -> float:
     """What no shares can exceed, by closed dual values."""
-    income = float(market.size @ duals.time + market.capacity @ duals.prices)
-    paid = market.size * duals.multiplier
+    income = float(problem.size @ duals.time + problem.capacity @ duals.prices)
+    paid = problem.size * duals.multiplier
     if isinstance(objective, MaxSum):
         return income - float(paid @ objective.floor)
     return affordable_level(objective.targets, paid, income)

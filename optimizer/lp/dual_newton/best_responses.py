@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.class_problem import ClassProblem, MaxMin
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: Classes worked on at a time: the tables of a block stay in the processor's cache.
@@ -56,16 +56,16 @@ class ClassTable:
     cost: FloatArray
 
 
-def class_tables(market: ClassProblem, worth: FloatArray, cost: FloatArray, size: int = BLOCK) -> Iterator[ClassTable]:
+def class_tables(problem: ClassProblem, worth: FloatArray, cost: FloatArray, size: int = BLOCK) -> Iterator[ClassTable]:
     """The classes in order, as padded tables of up to `size` classes.
 
     Args:
         worth: of each column (C,).
         cost: of each column, less what it earns (C,).
     """
-    for start in range(0, market.classes, size):
-        stop = min(start + size, market.classes)
-        first = market.first[start : stop + 1]
+    for start in range(0, problem.classes, size):
+        stop = min(start + size, problem.classes)
+        first = problem.first[start : stop + 1]
         width = np.diff(first)
         widest = max(int(width.max()), 1)
         place = np.arange(widest)
@@ -78,21 +78,21 @@ def class_tables(market: ClassProblem, worth: FloatArray, cost: FloatArray, size
         yield ClassTable(start, stop, column, table_worth, table_cost)
 
 
-def largest_worth(market: ClassProblem, worth: FloatArray) -> FloatArray:
+def largest_worth(problem: ClassProblem, worth: FloatArray) -> FloatArray:
     """The largest worth of each class, 0 for a class without columns (k,)."""
-    best = np.zeros(market.classes)
-    filled = np.flatnonzero(np.diff(market.first) > 0)
+    best = np.zeros(problem.classes)
+    filled = np.flatnonzero(np.diff(problem.first) > 0)
     if len(filled):
-        best[filled] = np.maximum.reduceat(worth, market.first[filled])
+        best[filled] = np.maximum.reduceat(worth, problem.first[filled])
     return np.maximum(best, 0.0)
 
 
-def unreachable_classes(market: ClassProblem, worth: FloatArray, target: FloatArray) -> IntArray:
+def unreachable_classes(problem: ClassProblem, worth: FloatArray, target: FloatArray) -> IntArray:
     """Classes whose target is above what any column of theirs is worth, ascending."""
-    return np.flatnonzero(target > largest_worth(market, worth) * (1 + REACH))
+    return np.flatnonzero(target > largest_worth(problem, worth) * (1 + REACH))
 
 
-def cheapest_choice(market: ClassProblem, worth: FloatArray, cost: FloatArray, target: FloatArray) -> ClassChoice:
+def cheapest_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArray, target: FloatArray) -> ClassChoice:
     """The cheapest way of each class to its target; whatever earns (cost < 0) is done in any case.
 
     Args:
@@ -100,14 +100,12 @@ def cheapest_choice(market: ClassProblem, worth: FloatArray, cost: FloatArray, t
         cost: of each column at the prices, less what it earns (C,).
         target: worth that one member of each class must have (k,).
     """
-    choice = _blank(market.classes)
-    for block in class_tables(market, worth, cost):
-        part = slice(block.start, block.stop)
-        _fill(choice, part, cheapest_in_table(block, target[part]))
-    return choice
+    return _joined(
+        [cheapest_in_table(table, target[table.start : table.stop]) for table in class_tables(problem, worth, cost)]
+    )
 
 
-def logarithmic_choice(market: ClassProblem, worth: FloatArray, cost: FloatArray, weight: FloatArray) -> ClassChoice:
+def logarithmic_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArray, weight: FloatArray) -> ClassChoice:
     """The best of each class where it values the logarithm of its worth; nothing for a class without weight.
 
     Args:
@@ -115,47 +113,54 @@ def logarithmic_choice(market: ClassProblem, worth: FloatArray, cost: FloatArray
         cost: of each column at the prices, >= 0 (C,).
         weight: of one member of each class (k,).
     """
-    choice = _blank(market.classes)
-    for block in class_tables(market, worth, cost):
-        part = slice(block.start, block.stop)
-        _fill(choice, part, logarithmic_in_table(block, weight[part]))
-    return choice
-
-
-def choice_demand(market: ClassProblem, choice: ClassChoice) -> FloatArray:
-    """How much of each row the choices of all members take (r,)."""
-    return market.used(choice_shares(market, choice))
-
-
-def choice_shares(market: ClassProblem, choice: ClassChoice) -> FloatArray:
-    """Shares of one member of each class in each column (C,)."""
-    chosen = choice.column >= 0
-    return np.bincount(choice.column[chosen], weights=choice.share[chosen], minlength=market.columns).astype(np.float64)
-
-
-def class_worth(market: ClassProblem, worth: FloatArray, x: FloatArray) -> FloatArray:
-    """Worth that shares give to one member of each class (k,)."""
-    gained = np.zeros(market.classes)
-    filled = np.flatnonzero(np.diff(market.first) > 0)
-    if len(filled):
-        gained[filled] = np.add.reduceat(worth * x, market.first[filled])
-    return gained
-
-
-def _blank(classes: int) -> ClassChoice:
-    return ClassChoice(
-        column=np.full((classes, 2), -1, dtype=np.int64),
-        share=np.zeros((classes, 2)),
-        cost=np.zeros(classes),
-        slope=np.zeros(classes),
-        reached=np.ones(classes, dtype=bool),
+    return _joined(
+        [logarithmic_in_table(table, weight[table.start : table.stop]) for table in class_tables(problem, worth, cost)]
     )
 
 
-def _fill(choice: ClassChoice, part: slice, of_block: ClassChoice) -> None:
-    choice.column[part], choice.share[part] = of_block.column, of_block.share
-    choice.cost[part], choice.slope[part] = of_block.cost, of_block.slope
-    choice.reached[part] = of_block.reached
+def prices_per_level(problem: ClassProblem, level: MaxMin, prices: FloatArray, z: float) -> FloatArray:
+    """Prices in units of the level: such that a little less of it, just below z, saves as much as it is less (r,)."""
+    target, rise = level.targets.at(z)
+    cost = float(problem.size @ (cheapest_choice(problem, level.worth, problem.cost(prices), target).slope * rise))
+    return prices / cost if cost > 0 else prices
+
+
+def choice_demand(problem: ClassProblem, choice: ClassChoice) -> FloatArray:
+    """How much of each row the choices of all members take (r,)."""
+    return problem.used(choice_shares(problem, choice))
+
+
+def choice_shares(problem: ClassProblem, choice: ClassChoice) -> FloatArray:
+    """Shares of one member of each class in each column (C,)."""
+    chosen = choice.column >= 0
+    return np.bincount(choice.column[chosen], weights=choice.share[chosen], minlength=problem.columns).astype(
+        np.float64
+    )
+
+
+def class_worth(problem: ClassProblem, worth: FloatArray, x: FloatArray) -> FloatArray:
+    """Worth that shares give to one member of each class (k,)."""
+    gained = np.zeros(problem.classes)
+    filled = np.flatnonzero(np.diff(problem.first) > 0)
+    if len(filled):
+        gained[filled] = np.add.reduceat(worth * x, problem.first[filled])
+    return gained
+
+
+def _joined(choices: list[ClassChoice]) -> ClassChoice:
+    """The choices of all tables, one after the other."""
+    if len(choices) == 1:
+        return choices[0]
+    if not choices:
+        none = np.zeros(0)
+        return ClassChoice(np.zeros((0, 2), dtype=np.int64), np.zeros((0, 2)), none, none, none.astype(bool))
+    return ClassChoice(
+        column=np.concatenate([each.column for each in choices]),
+        share=np.concatenate([each.share for each in choices]),
+        cost=np.concatenate([each.cost for each in choices]),
+        slope=np.concatenate([each.slope for each in choices]),
+        reached=np.concatenate([each.reached for each in choices]),
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,7 @@ from enum import Enum, auto
 
 import numpy as np
 
+from optimizer.lp.dual_newton.dual_bound import PassEngine
 from optimizer.lp.dual_newton.dual_task import LOG, DualTask, largest_earnings
 from optimizer.lp.dual_newton.newton import (
     DemandLimit,
@@ -25,7 +26,6 @@ from optimizer.lp.dual_newton.newton import (
     newton_direction,
     step_length,
 )
-from optimizer.lp.dual_newton.softened_pass import PassEngine
 
 #: Steps without progress after which the last reduction counts as too bold.
 _STALLS = 3
@@ -43,7 +43,7 @@ NEAR = 0.03
 _CLOSE = 1e-4
 _FACTOR = 0.2
 _TIMIDEST = 0.8
-#: Nobody needs to begin softer than so.
+#: The largest softness that a path starts from.
 _SOFTEST = 100.0
 #: Above this softness the reference prices still follow the prices.
 _LOOSE = 0.05
@@ -81,11 +81,11 @@ class ContinuationPath:
 
     engine: PassEngine
     task: DualTask
-    room: DemandLimit
+    limit: DemandLimit
     work: WorkBudget
     #: What a pass costs, in passes over all classes.
     part: float
-    #: Told of every look; True: it is good enough, stop.
+    #: Called with every evaluation; returns True when it is good enough to stop.
     judge: Callable[[DualEvaluation], bool]
     #: Softness that needs no further reduction, and loss (part of the objective) that is small enough.
     least: float
@@ -101,101 +101,105 @@ class ContinuationPath:
         return evaluate_dual(self.engine, self.task, point)
 
 
-def softness_loss(task: DualTask, seen: DualEvaluation) -> float:
+def softness_loss(task: DualTask, evaluated: DualEvaluation) -> float:
     """What the softness gives away, as a part of the objective."""
-    given = float(seen.at.prices @ seen.sums.demand) - seen.sums.value - seen.sums.exact_cost
-    return given / max(objective_scale(task, seen), 1e-300)
+    given = float(evaluated.at.prices @ evaluated.sums.demand) - evaluated.sums.value - evaluated.sums.exact_cost
+    return given / max(objective_scale(task, evaluated), 1e-300)
 
 
-def objective_scale(task: DualTask, seen: DualEvaluation) -> float:
+def objective_scale(task: DualTask, evaluated: DualEvaluation) -> float:
     """What a gap is a part of, in the unit of the prices."""
     if task.is_level:
-        return max(seen.sums.exact_slope * seen.at.z, _LEAST_PART)
+        return max(evaluated.sums.exact_slope * evaluated.at.z, _LEAST_PART)
     if task.kind == LOG:
         return largest_earnings(task)
-    return abs(float(seen.at.prices @ task.market.capacity) - seen.sums.exact_cost)
+    return abs(float(evaluated.at.prices @ task.problem.capacity) - evaluated.sums.exact_cost)
 
 
 def follow_path(path: ContinuationPath, start: DualPoint) -> DualEvaluation:
     """Lead the prices from a point to where the path's judge, or its limits, say enough."""
-    seen = path.look(start)
+    evaluated = path.look(start)
     fitting: DualEvaluation | None = None
     factor = _FACTOR
     while True:
-        seen, end = _fit(path, seen)
+        evaluated, end = _fit(path, evaluated)
         if end is _FitEnd.ENOUGH or path.work.left <= 0:
-            return seen
+            return evaluated
         if end is _FitEnd.FITS:
-            if seen.at.softness <= path.least or (
-                path.fits >= path.near and softness_loss(path.task, seen) <= path.loss
+            if evaluated.at.softness <= path.least or (
+                path.fits >= path.near and softness_loss(path.task, evaluated) <= path.loss
             ):
-                return seen
+                return evaluated
             factor = factor if fitting is None else max(_FACTOR, factor**1.5)
-            fitting = seen
+            fitting = evaluated
         elif fitting is None:
-            if seen.at.softness > _SOFTEST:
-                return seen
-            seen = path.look(replace(seen.at, softness=5.0 * seen.at.softness))
+            if evaluated.at.softness > _SOFTEST:
+                return evaluated
+            evaluated = path.look(replace(evaluated.at, softness=5.0 * evaluated.at.softness))
             continue
         else:
             factor = float(np.sqrt(factor))
             if factor > _TIMIDEST:
                 return fitting
             fitting, _ = _fit(path, fitting, _CLOSE)
-        seen = path.look(_at_smaller_softness(path, fitting, factor))
+        evaluated = path.look(_at_smaller_softness(path, fitting, factor))
 
 
-def _fit(path: ContinuationPath, seen: DualEvaluation, near: float | None = None) -> tuple[DualEvaluation, _FitEnd]:
+def _fit(
+    path: ContinuationPath, evaluated: DualEvaluation, near: float | None = None
+) -> tuple[DualEvaluation, _FitEnd]:
     """Newton's steps at one softness, shortened where they lead uphill."""
     wanted = path.near if near is None else near
     best, trust, stalled = np.inf, 1.0, 0
     while True:
-        path.trail.append(seen)
-        if path.judge(seen):
-            return seen, _FitEnd.ENOUGH
-        off = demand_misfit(path.task, path.room, seen)
-        if off <= (wanted if softness_loss(path.task, seen) > path.loss else path.fits):
-            return seen, _FitEnd.FITS
+        path.trail.append(evaluated)
+        if path.judge(evaluated):
+            return evaluated, _FitEnd.ENOUGH
+        off = demand_misfit(path.task, path.limit, evaluated)
+        if off <= (wanted if softness_loss(path.task, evaluated) > path.loss else path.fits):
+            return evaluated, _FitEnd.FITS
         stalled = 0 if off < _PROGRESS * best else stalled + 1
         best = min(best, off)
         if stalled > _STALLS or path.work.left <= 0:
-            return seen, _FitEnd.STUCK
-        seen, trust = _stepped(path, seen, trust)
+            return evaluated, _FitEnd.STUCK
+        evaluated, trust = _stepped(path, evaluated, trust)
 
 
-def _stepped(path: ContinuationPath, seen: DualEvaluation, trust: float) -> tuple[DualEvaluation, float]:
+def _stepped(path: ContinuationPath, evaluated: DualEvaluation, trust: float) -> tuple[DualEvaluation, float]:
     """The next look, downhill if it can be found, and how far to trust the step after it."""
-    before = merit_function(path.task, path.room, seen)
+    before = merit_function(path.task, path.limit, evaluated)
     best: DualEvaluation | None = None
     for attempt in range(_SHORTER):
-        step = newton_direction(path.task, path.room, seen, 0.0, trust)
-        point = apply_step(path.task, path.room, seen, step, seen.at.softness)
+        step = newton_direction(path.task, path.limit, evaluated, 0.0, trust)
+        point = apply_step(path.task, path.limit, evaluated, step, evaluated.at.softness)
         tried = path.look(point)
-        now = merit_function(path.task, path.room, tried)
-        wanted = before + 1e-4 * expected_decrease(path.task, path.room, seen, point)
-        reach = step_length(seen, step)
+        now = merit_function(path.task, path.limit, tried)
+        wanted = before + 1e-4 * expected_decrease(path.task, path.limit, evaluated, point)
+        reach = step_length(evaluated, step)
         if now <= wanted + (_LENIENT if path.task.is_level else _ROUNDING) * abs(before):
             return tried, (min(max(trust, _LENGTHEN * reach), 1.0) if attempt == 0 else trust)
-        if best is None or now < merit_function(path.task, path.room, best):
+        if best is None or now < merit_function(path.task, path.limit, best):
             best = tried
-        trust = reach * _step_reduction(path, seen, tried)
+        trust = reach * _step_reduction(path, evaluated, tried)
     assert best is not None
     return best, trust
 
 
-def _step_reduction(path: ContinuationPath, seen: DualEvaluation, tried: DualEvaluation) -> float:
+def _step_reduction(path: ContinuationPath, evaluated: DualEvaluation, tried: DualEvaluation) -> float:
     """Where between the two the dual function should be lowest: its slopes at both ends are known."""
     if path.task.is_level:
         return _SHORTEN
-    way = tried.at.prices - seen.at.prices
-    before, after = (float((path.room.capacity - end.sums.demand) @ way) for end in (seen, tried))
+    way = tried.at.prices - evaluated.at.prices
+    before, after = (float((path.limit.capacity - end.sums.demand) @ way) for end in (evaluated, tried))
     return min(max(before / (before - after), _SHORTEST), _SHORTEN_LITTLE) if after > 0 > before else _SHORTEN
 
 
-def _at_smaller_softness(path: ContinuationPath, seen: DualEvaluation, factor: float) -> DualPoint:
+def _at_smaller_softness(path: ContinuationPath, evaluated: DualEvaluation, factor: float) -> DualPoint:
     """Where the answer is expected at a smaller softness."""
-    softness = seen.at.softness * factor
-    point = apply_step(path.task, path.room, seen, newton_direction(path.task, path.room, seen, factor - 1.0), softness)
+    softness = evaluated.at.softness * factor
+    point = apply_step(
+        path.task, path.limit, evaluated, newton_direction(path.task, path.limit, evaluated, factor - 1.0), softness
+    )
     return with_new_reference(path.task, point) if softness > _LOOSE else point
 
 
@@ -205,7 +209,7 @@ def with_new_reference(task: DualTask, point: DualPoint) -> DualPoint:
     Where prices fall away, the reference follows slowly.
     """
     reference = np.maximum(point.prices, _FOLLOWS * point.reference)
-    capacity = task.market.capacity
+    capacity = task.problem.capacity
     before, after = float(point.reference @ capacity), float(reference @ capacity)
     return replace(
         point, reference=reference, softness=point.softness * before / after if after > 0 else point.softness

@@ -10,14 +10,15 @@ The last does not change when all prices are multiplied. Where nothing at all is
 reaches, or that cost more than there is) the bound is -inf.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective, TargetFunction
 from optimizer.lp.dual_newton.best_responses import REACH, cheapest_choice, largest_worth, logarithmic_choice
-from optimizer.lp.dual_newton.dual_task import TARGET, PassGoals
-from optimizer.lp.dual_newton.softened_pass import best_engine
+from optimizer.lp.dual_newton.dual_task import TARGET, PassGoals, PassSums, pass_arrays, unpack_sums
+from optimizer.lp.engine_choice import bound_is_compiled
 from optimizer.problem import FloatArray
 
 #: Steps of the search for a level. Each halves what is left at least every other time; the upper end is always valid.
@@ -26,12 +27,40 @@ _STEPS = 60
 _CLOSE = 1e-12
 #: Costs are sums with rounding: only what is dearer by more than this part is called too dear.
 _ROUNDING = 1e-12
-#: Columns from which on compiled passes are worth loading.
-_COMPILED_FROM = 200_000
 _NONE = np.zeros(0)
 
 
-def dual_bound(market: ClassProblem, objective: Objective, prices: FloatArray) -> float:
+Run = Callable[[ClassProblem, PassGoals, FloatArray, FloatArray, FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class PassEngine:
+    """What runs a pass over all classes. The product has one; tests compare it with a pass in numpy."""
+
+    #: "numba".
+    name: str
+    _run: Run
+
+    def sums(
+        self, problem: ClassProblem, goals: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
+    ) -> PassSums:
+        """One pass; `x`, if not empty, receives the softened shares of one member of each class (C,)."""
+        return unpack_sums(self._run(problem, goals, prices, softness, x), problem.rows)
+
+
+def compiled_engine() -> PassEngine:
+    """The compiled pass. Loading it imports numba."""
+    from optimizer.lp.dual_newton import pass_kernels
+
+    def run(
+        problem: ClassProblem, goals: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
+    ) -> FloatArray:
+        return pass_kernels.run_pass(pass_arrays(problem), goals, prices, softness, x)
+
+    return PassEngine("numba", run)
+
+
+def dual_bound(problem: ClassProblem, objective: Objective, prices: FloatArray) -> float:
     """What no shares can exceed, as these prices prove it; -inf where nothing is feasible.
 
     Args:
@@ -40,36 +69,30 @@ def dual_bound(market: ClassProblem, objective: Objective, prices: FloatArray) -
     prices = np.maximum(prices, 0.0)
     if isinstance(objective, MaxMin) and prices.any():
         prices = prices / prices.max()  # the unit means nothing, and digits would be lost in tiny ones
-    income = float(market.capacity @ prices)
+    income = float(problem.capacity @ prices)
     match objective:
         case MaxSum():
-            return _total_bound(market, objective, prices, income)
+            return _total_bound(problem, objective, prices, income)
         case NashWelfare():
-            choice = logarithmic_choice(market, objective.worth, market.cost(prices), objective.weight)
-            return income + float(market.size @ _net_logarithm(objective, choice.cost, choice.slope))
+            choice = logarithmic_choice(problem, objective.worth, problem.cost(prices), objective.weight)
+            return income + float(problem.size @ _net_logarithm(objective, choice.cost, choice.slope))
         case MaxMin():
-            return _level_bound(market, objective, prices, income)
+            return _level_bound(problem, objective, prices, income)
 
 
-def worth_multipliers(market: ClassProblem, objective: Objective, prices: FloatArray, z: float) -> FloatArray:
+def worth_multipliers(problem: ClassProblem, objective: Objective, prices: FloatArray, z: float) -> FloatArray:
     """What a little more worth costs one member of each class at these prices (k,).
 
     For a Level at level z; for a Total at its floors; for a Nash what the worth is worth to the class: weight / worth.
     """
-    cost = market.cost(prices)
+    cost = problem.cost(prices)
     match objective:
         case MaxSum():
-            return cheapest_choice(market, objective.worth, cost - objective.value, objective.floor).slope
+            return cheapest_choice(problem, objective.worth, cost - objective.value, objective.floor).slope
         case NashWelfare():
-            return logarithmic_choice(market, objective.worth, cost, objective.weight).slope
+            return logarithmic_choice(problem, objective.worth, cost, objective.weight).slope
         case MaxMin():
-            return cheapest_choice(market, objective.worth, cost, objective.targets.at(z)[0]).slope
-
-
-def prices_per_level(market: ClassProblem, level: MaxMin, prices: FloatArray, z: float) -> FloatArray:
-    """Prices in units of the level: such that a little less of it, just below z, saves as much as it is less (r,)."""
-    cost = float(market.size @ (worth_multipliers(market, level, prices, z) * level.targets.at(z)[1]))
-    return prices / cost if cost > 0 else prices
+            return cheapest_choice(problem, objective.worth, cost, objective.targets.at(z)[0]).slope
 
 
 def reachable_level(worth_most: FloatArray, targets: TargetFunction) -> float:
@@ -103,13 +126,13 @@ def _net_logarithm(objective: NashWelfare, cost: FloatArray, slope: FloatArray) 
     return np.where(weight > 0, gained, 0.0) - cost
 
 
-def _total_bound(market: ClassProblem, objective: MaxSum, prices: FloatArray, income: float) -> float:
+def _total_bound(problem: ClassProblem, objective: MaxSum, prices: FloatArray, income: float) -> float:
     if objective.floor.any():
-        floors = _costs(market, PassGoals(TARGET, objective.worth, _NONE, objective.floor, objective.floor), prices)
+        floors = _costs(problem, PassGoals(TARGET, objective.worth, _NONE, objective.floor, objective.floor), prices)
         if floors.unreached or floors.cost > income * (1 + _ROUNDING):
             return -np.inf
-    wants = PassGoals(TARGET, objective.worth, objective.value, objective.floor, objective.floor)
-    return income - _costs(market, wants, prices).cost
+    goals = PassGoals(TARGET, objective.worth, objective.value, objective.floor, objective.floor)
+    return income - _costs(problem, goals, prices).cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,31 +144,31 @@ class _Costs:
     unreached: float
 
 
-def _costs(market: ClassProblem, wants: PassGoals, prices: FloatArray) -> _Costs:
+def _costs(problem: ClassProblem, goals: PassGoals, prices: FloatArray) -> _Costs:
     """What the classes want at its cheapest; by compiled code where there is much to do."""
-    if market.columns >= _COMPILED_FROM:
-        sums = best_engine().sums(market, wants, prices, prices, _NONE)
+    if bound_is_compiled(problem.columns):
+        sums = compiled_engine().sums(problem, goals, prices, prices, _NONE)
         return _Costs(sums.exact_cost, sums.exact_slope, sums.unreached)
-    cost = market.cost(prices) - (wants.value if len(wants.value) else 0.0)
-    choice = cheapest_choice(market, wants.worth, cost, wants.goal)
-    rise = float(market.size @ (choice.slope * wants.rise))
-    return _Costs(float(market.size @ choice.cost), rise, float(np.count_nonzero(~choice.reached)))
+    cost = problem.cost(prices) - (goals.value if len(goals.value) else 0.0)
+    choice = cheapest_choice(problem, goals.worth, cost, goals.goal)
+    rise = float(problem.size @ (choice.slope * goals.rise))
+    return _Costs(float(problem.size @ choice.cost), rise, float(np.count_nonzero(~choice.reached)))
 
 
-def _level_bound(market: ClassProblem, objective: MaxMin, prices: FloatArray, income: float) -> float:
+def _level_bound(problem: ClassProblem, objective: MaxMin, prices: FloatArray, income: float) -> float:
     """The level where the targets cost all there is: Newton steps from above, kept inside a bracket.
 
     Costs never fall as the level rises, so the upper end of the bracket is a bound however far the search gets.
     """
     targets = objective.targets
-    top = reachable_level(largest_worth(market, objective.worth), targets)
+    top = reachable_level(largest_worth(problem, objective.worth), targets)
     if top == -np.inf:
         return top
     enough = income * (1 + _ROUNDING)
 
     def excess(z: float) -> tuple[float, float]:
         """How much more the targets cost than there is, and how fast that rises."""
-        found = _costs(market, PassGoals(TARGET, objective.worth, _NONE, *targets.at(z)), prices)
+        found = _costs(problem, PassGoals(TARGET, objective.worth, _NONE, *targets.at(z)), prices)
         return found.cost - enough, found.rise
 
     over, rate = excess(top)

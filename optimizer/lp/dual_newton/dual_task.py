@@ -51,7 +51,7 @@ class PassGoals(NamedTuple):
 
 
 class PassArrays(NamedTuple):
-    """The market's arrays, as compiled code takes them."""
+    """The problem's arrays, as compiled code takes them."""
 
     size: FloatArray
     first: IntArray
@@ -61,9 +61,11 @@ class PassArrays(NamedTuple):
     single: bool
 
 
-def pass_arrays(market: ClassProblem) -> PassArrays:
-    """The arrays of a market."""
-    return PassArrays(market.size, market.first, market.use_first, market.use_row, market.use_count, market.single_use)
+def pass_arrays(problem: ClassProblem) -> PassArrays:
+    """The arrays of a problem."""
+    return PassArrays(
+        problem.size, problem.first, problem.use_first, problem.use_row, problem.use_count, problem.single_use
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +121,7 @@ _NONE = np.zeros(0)
 
 @runtime_checkable
 class SubsetTargets(Protocol):
-    """Targets that can be told for some classes alone, which is faster than telling all and taking some."""
+    """Targets that can be computed for some classes alone, which is faster than computing all and taking some."""
 
     def part(self, classes: IntArray) -> TargetFunction:
         """The targets of these classes, in this order."""
@@ -144,9 +146,9 @@ class _TargetsOfSome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DualTask:
-    """A market and what its classes want."""
+    """A problem and what its classes want."""
 
-    market: ClassProblem
+    problem: ClassProblem
     kind: int
     worth: FloatArray
     #: Empty: nothing is earned.
@@ -167,7 +169,7 @@ class DualTask:
         """True: shares cannot simply be scaled down, because classes have something that they must get."""
         return self.kind == TARGET
 
-    def wants(self, z: float) -> PassGoals:
+    def goals(self, z: float) -> PassGoals:
         """What the classes want at a level; the level means nothing where there is none."""
         if self.targets is None:
             return PassGoals(self.kind, self.worth, self.value, self.goal, np.zeros(len(self.goal)))
@@ -175,39 +177,45 @@ class DualTask:
         return PassGoals(self.kind, self.worth, self.value, target, np.asarray(rise, dtype=np.float64))
 
 
-def make_task(market: ClassProblem, objective: Objective) -> DualTask:
+def make_task(problem: ClassProblem, objective: Objective) -> DualTask:
     """The task that an objective sets."""
     match objective:
         case MaxMin():
-            return DualTask(market, TARGET, objective.worth, _NONE, _NONE, objective.targets)
+            return DualTask(problem, TARGET, objective.worth, _NONE, _NONE, objective.targets)
         case NashWelfare():
             return DualTask(
-                market, LOG, objective.worth, _NONE, objective.weight, None, _sum_over_members(market, objective.weight)
+                problem,
+                LOG,
+                objective.worth,
+                _NONE,
+                objective.weight,
+                None,
+                _sum_over_members(problem, objective.weight),
             )
         case MaxSum():
             kind = TARGET if objective.floor.any() else PLAIN
-            return DualTask(market, kind, objective.worth, objective.value, objective.floor, None)
+            return DualTask(problem, kind, objective.worth, objective.value, objective.floor, None)
 
 
 def sample_classes(task: DualTask, count: int) -> DualTask:
     """About `count` classes whose members are multiplied so that they want about what all classes want."""
-    market = task.market
-    filled, size, column = np.flatnonzero(np.diff(market.first) > 0), market.size, market.first[:-1]
-    if len(filled) < market.classes:
+    problem = task.problem
+    filled, size, column = np.flatnonzero(np.diff(problem.first) > 0), problem.size, problem.first[:-1]
+    if len(filled) < problem.classes:
         size, column = size[filled], column[filled]
-    wanted = size * market.use_count[column if market.single_use else market.use_first[column]]
+    wanted = size * problem.use_count[column if problem.single_use else problem.use_first[column]]
     until = np.cumsum(wanted)
     step = until[-1] / count
     place = (np.arange(count) + (np.arange(count) * _GOLDEN) % 1.0) * step
     chosen, times = np.unique(np.minimum(np.searchsorted(until, place), len(filled) - 1), return_counts=True)
     classes = filled[chosen]
-    members = times * step / wanted[chosen] * market.size[classes]
+    members = times * step / wanted[chosen] * problem.size[classes]
 
-    first, columns = _entries_of(market.first, classes)
+    first, columns = _entries_of(problem.first, classes)
     use_first, uses = (
-        (np.arange(len(columns) + 1), columns) if market.single_use else _entries_of(market.use_first, columns)
+        (np.arange(len(columns) + 1), columns) if problem.single_use else _entries_of(problem.use_first, columns)
     )
-    part = ClassProblem(members, first, use_first, market.use_row[uses], market.use_count[uses], market.capacity)
+    part = ClassProblem(members, first, use_first, problem.use_row[uses], problem.use_count[uses], problem.capacity)
     targets = task.targets
     if targets is not None:
         targets = targets.part(classes) if isinstance(targets, SubsetTargets) else _TargetsOfSome(targets, classes)
@@ -225,12 +233,12 @@ def largest_earnings(task: DualTask, value: FloatArray | None = None) -> float:
     """
     if task.kind == LOG:
         return task.weight
-    return float(task.market.size @ largest_worth(task.market, task.value if value is None else value))
+    return float(task.problem.size @ largest_worth(task.problem, task.value if value is None else value))
 
 
-def _sum_over_members(market: ClassProblem, values: FloatArray) -> float:
+def _sum_over_members(problem: ClassProblem, values: FloatArray) -> float:
     """Of all members. No product of the linear algebra library: it would wake threads for so little."""
-    return float(np.einsum("i,i->", market.size, values))
+    return float(np.einsum("i,i->", problem.size, values))
 
 
 def _entries_of(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:

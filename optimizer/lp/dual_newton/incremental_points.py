@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from optimizer.decision import Status
 from optimizer.lp.dual_newton.dual_task import SCALARS
 from optimizer.lp.dual_newton.newton import AggregateResponse
 from optimizer.problem import BoolArray, FloatArray, IntArray
@@ -38,7 +39,7 @@ class StoredPoints:
     softness: FloatArray
     #: Demand of each row, then the scalars of a pass (K, r + SCALARS). Changed in place by `add`.
     sums: FloatArray
-    #: True: somebody who came does not get there what it asks for (K,). Changed in place.
+    #: True: a job that arrived does not reach its goal there (K,). Changed in place.
     spoiled: BoolArray
 
     def __len__(self) -> int:
@@ -86,13 +87,13 @@ def stored_points(responses: Sequence[AggregateResponse], rows: int, *, level: b
     if not responses:
         return points
     sums = np.zeros((len(responses), rows + SCALARS))
-    for k, seen in enumerate(responses):
-        sums[k, :rows] = seen.demand
-        sums[k, rows:] = seen.exact_cost, seen.exact_slope, seen.value, 0.0, seen.unreached
+    for k, evaluated in enumerate(responses):
+        sums[k, :rows] = evaluated.demand
+        sums[k, rows:] = evaluated.exact_cost, evaluated.exact_slope, evaluated.value, 0.0, evaluated.unreached
     return StoredPoints(
-        np.array([seen.prices for seen in responses]),
-        np.array([seen.z if level else 1.0 for seen in responses]),
-        np.array([seen.softness for seen in responses]),
+        np.array([evaluated.prices for evaluated in responses]),
+        np.array([evaluated.z if level else 1.0 for evaluated in responses]),
+        np.array([evaluated.softness for evaluated in responses]),
         sums,
         np.zeros(len(responses), dtype=bool),
     )
@@ -119,7 +120,7 @@ class PointCriteria:
     highest: float
     #: All the members' weights; None: it is not about logarithms.
     weight: float | None
-    #: True: somebody has a floor.
+    #: True: some class has a floor.
     floors: bool
 
 
@@ -131,58 +132,51 @@ class PointMixture:
     reached: float
 
 
-def points_bound(points: StoredPoints, asked: PointCriteria) -> float:
-    """What the points prove that nobody can exceed."""
-    left = points.prices @ asked.capacity - points.scalar(_COST)
-    if not asked.level:
+def points_bound(points: StoredPoints, criteria: PointCriteria) -> float:
+    """The upper bound that the points prove."""
+    left = points.prices @ criteria.capacity - points.scalar(_COST)
+    if not criteria.level:
         return float(left.min(initial=np.inf))
     slope = points.scalar(_SLOPE)
     # Costs are convex in the level, so a tangent reaches the income no earlier than they do.
     rising = slope > 0
     bounds = points.z[rising] + left[rising] / slope[rising]
-    return float(max(bounds.min(initial=asked.highest), 0.0))
+    return float(max(bounds.min(initial=criteria.highest), 0.0))
 
 
 class MixtureProgram:
     """The linear program over the points, and the solver that it is kept in."""
 
     def __init__(self) -> None:
-        import highspy
+        from optimizer.lp import highs  # imports highspy and scipy: only where one problem is kept
 
-        self._highspy: Any = highspy
-        self._solver: Any = self._highspy.Highs()
-        for option, value in (
-            ("output_flag", False),
-            ("presolve", "off"),
-            ("solver", "simplex"),
-            ("threads", 1),
-            ("primal_feasibility_tolerance", 1e-10),
-            ("dual_feasibility_tolerance", 1e-9),
-        ):
-            self._solver.setOptionValue(option, value)
+        self._highs: Any = highs
+        self._solver: Any = highs.highs_solver(
+            presolve="off", solver="simplex", primal_feasibility_tolerance=1e-10, dual_feasibility_tolerance=1e-9
+        )
 
-    def mix(self, points: StoredPoints, asked: PointCriteria) -> PointMixture:
+    def mix(self, points: StoredPoints, criteria: PointCriteria) -> PointMixture:
         """The mixture that reaches most of what fits."""
         # Who cannot reach a level has all that it can have there: `highest` sees to it.
-        usable = np.flatnonzero(~points.spoiled & (asked.level | (points.scalar(_UNREACHED) < 0.5)))
+        usable = np.flatnonzero(~points.spoiled & (criteria.level | (points.scalar(_UNREACHED) < 0.5)))
         none = PointMixture(np.zeros(len(points)), -np.inf)
         if not len(usable):
             return none
         with np.errstate(divide="ignore", invalid="ignore"):
-            part = points.demand[usable] / asked.capacity
+            part = points.demand[usable] / criteria.capacity
         part = np.where(points.demand[usable] > 0, part, 0.0)
-        gain = np.minimum(points.z, asked.highest)[usable] if asked.level else points.scalar(_VALUE)[usable]
-        whole = asked.floors or asked.weight is not None
-        found = self._solved(gain, part, whole, asked.weight)
+        gain = np.minimum(points.z, criteria.highest)[usable] if criteria.level else points.scalar(_VALUE)[usable]
+        whole = criteria.floors or criteria.weight is not None
+        found = self._solved(gain, part, whole, criteria.weight)
         if found is None:
             return none
         total = float(found.sum())
         found = found / total if whole else found / max(total, 1.0)
         over = max(float((found @ part).max(initial=0.0)), 1.0)
-        if over > 1.0 and asked.floors:
+        if over > 1.0 and criteria.floors:
             return none
         reached = float(gain @ found)
-        reached = reached / over if asked.weight is None else reached - asked.weight * float(np.log(over))
+        reached = reached / over if criteria.weight is None else reached - criteria.weight * float(np.log(over))
         weight = np.zeros(len(points))
         weight[usable] = found / over
         return PointMixture(weight, reached)
@@ -195,20 +189,19 @@ class MixtureProgram:
         if divide is not None:
             gain = np.append(gain, -divide)
             table = np.vstack([table, np.append(np.full(rows, -1.0), 0.0)])
-        program = self._highspy.HighsLp()
-        program.sense_ = self._highspy.ObjSense.kMaximize
-        program.num_col_, program.num_row_ = len(gain), rows + 1
-        program.col_cost_ = gain / max(float(np.abs(gain).max()), 1e-300)
-        program.col_lower_, program.col_upper_ = np.zeros(len(gain)), np.full(len(gain), np.inf)
-        program.row_lower_ = np.append(np.full(rows, -np.inf), 1.0 if whole else -np.inf)
-        program.row_upper_ = np.append(np.full(rows, 1.0 - _SLACK), 1.0)
-        program.a_matrix_.format_ = self._highspy.MatrixFormat.kColwise
-        program.a_matrix_.start_ = np.arange(len(gain) + 1) * (rows + 1)
-        program.a_matrix_.index_ = np.tile(np.arange(rows + 1), len(gain))
-        program.a_matrix_.value_ = table.ravel()
+        count_of_columns = len(gain)
+        matrix = self._highs.ColumnMatrix(
+            np.arange(count_of_columns + 1) * (rows + 1), np.tile(np.arange(rows + 1), count_of_columns), table.ravel()
+        )
+        program = self._highs.highs_model(
+            -gain / max(float(np.abs(gain).max()), 1e-300),
+            matrix,
+            np.append(np.full(rows, 1.0 - _SLACK), 1.0),
+            row_lower=np.append(np.full(rows, -np.inf), 1.0 if whole else -np.inf),
+        )
         self._solver.passModel(program)
         self._solver.run()
-        if self._solver.getModelStatus() != self._highspy.HighsModelStatus.kOptimal:
+        if self._highs.STATUS_OF_HIGHS.get(self._solver.getModelStatus()) is not Status.OPTIMAL:
             return None
         found = np.maximum(np.array(self._solver.getSolution().col_value[:count]), 0.0)
         return found if found.sum() > 0 or not whole else None

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.lp.dual_newton.dual_bound import PassEngine
 from optimizer.lp.dual_newton.dual_task import DualTask, PassSums
-from optimizer.lp.dual_newton.softened_pass import PassEngine
 from optimizer.problem import BoolArray, FloatArray
 
 #: What counts as one unit of change: of the prices, and of the level, in parts of themselves.
@@ -66,128 +66,134 @@ class NewtonStep:
 def evaluate_dual(engine: PassEngine, task: DualTask, point: DualPoint) -> DualEvaluation:
     """One pass."""
     softness = point.softness * point.reference
-    return DualEvaluation(point, engine.sums(task.market, task.wants(point.z), point.prices, softness, np.zeros(0)))
+    return DualEvaluation(point, engine.sums(task.problem, task.goals(point.z), point.prices, softness, np.zeros(0)))
 
 
-def demand_misfit(task: DualTask, room: DemandLimit, seen: DualEvaluation) -> float:
+def demand_misfit(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation) -> float:
     """How far demand is from fitting: the largest part by which a row is over, or under in spite of its price."""
-    over = _excess_demand(room, seen) / np.where(room.capacity > 0, room.capacity, 1.0)
-    paid = seen.at.prices / seen.at.reference
+    over = _excess_demand(limit, evaluated) / np.where(limit.capacity > 0, limit.capacity, 1.0)
+    paid = evaluated.at.prices / evaluated.at.reference
     worst = float(np.where(over > 0, over, np.minimum(-over, paid)).max(initial=0.0))
-    return max(worst, abs(_unit_miss(task, room, seen)))
+    return max(worst, abs(_unit_miss(task, limit, evaluated)))
 
 
-def merit_function(task: DualTask, room: DemandLimit, seen: DualEvaluation) -> float:
+def merit_function(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation) -> float:
     """What falls along a good step: the softened dual function, or for a Level the weighted misfit."""
     if not task.is_level:
-        return float(seen.at.prices @ room.capacity) - seen.sums.soft_cost
-    over = _excess_demand(room, seen)
-    money = np.where((seen.at.prices > 0) | (over > 0), over, 0.0) * seen.at.reference
-    unit = _unit_miss(task, room, seen)
+        return float(evaluated.at.prices @ limit.capacity) - evaluated.sums.soft_cost
+    over = _excess_demand(limit, evaluated)
+    money = np.where((evaluated.at.prices > 0) | (over > 0), over, 0.0) * evaluated.at.reference
+    unit = _unit_miss(task, limit, evaluated)
     return float(np.sqrt(money @ money + unit * unit))
 
 
 def newton_direction(
-    task: DualTask, room: DemandLimit, seen: DualEvaluation, soften: float, trust: float = 1.0
+    task: DualTask, limit: DemandLimit, evaluated: DualEvaluation, soften: float, trust: float = 1.0
 ) -> NewtonStep:
     """The Newton step, to the answer for a softness changed by the part `soften` (0: the same).
 
     Where it would go further than it is trusted (see `step_length`), a ridge turns it downhill. At the highest level
     prices may be less than one unit: then the level stays, and they alone move.
     """
-    over = _excess_demand(room, seen)
-    rest, free = over + soften * seen.sums.by_softness, (seen.at.prices > 0) | (over > 0)
-    leveled = task.is_level and (seen.at.z < room.highest or _unit_miss(task, room, seen) < 0)
+    over = _excess_demand(limit, evaluated)
+    rest, free = over + soften * evaluated.sums.by_softness, (evaluated.at.prices > 0) | (over > 0)
+    leveled = task.is_level and (evaluated.at.z < limit.highest or _unit_miss(task, limit, evaluated) < 0)
     step = NewtonStep(np.zeros(len(rest)), 0.0)
     for ridge in _RIDGES:
         if leveled:
-            step = _lowered(room, seen, _with_level(room, seen, rest, free, ridge, _unit_miss(task, room, seen)))
+            step = _lowered(
+                limit, evaluated, _with_level(limit, evaluated, rest, free, ridge, _unit_miss(task, limit, evaluated))
+            )
         else:
-            step = _prices_alone(room, seen, rest, free, ridge)
-        if _LONG * step_length(seen, step) <= trust:
+            step = _prices_alone(limit, evaluated, rest, free, ridge)
+        if _LONG * step_length(evaluated, step) <= trust:
             break
-    reach = step_length(seen, step)
+    reach = step_length(evaluated, step)
     return step if reach <= trust else NewtonStep(step.prices * trust / reach, step.z * trust / reach)
 
 
-def apply_step(task: DualTask, room: DemandLimit, seen: DualEvaluation, step: NewtonStep, softness: float) -> DualPoint:
+def apply_step(
+    task: DualTask, limit: DemandLimit, evaluated: DualEvaluation, step: NewtonStep, softness: float
+) -> DualPoint:
     """The point at the end of the step."""
-    prices = np.maximum(seen.at.prices + step.prices, 0.0)
-    z = seen.at.z
+    prices = np.maximum(evaluated.at.prices + step.prices, 0.0)
+    z = evaluated.at.z
     if task.is_level:
-        z = min(max(z + step.z, 0.1 * z), room.highest)
-    return DualPoint(prices, z, softness, seen.at.reference)
+        z = min(max(z + step.z, 0.1 * z), limit.highest)
+    return DualPoint(prices, z, softness, evaluated.at.reference)
 
 
-def step_length(seen: DualEvaluation, step: NewtonStep) -> float:
+def step_length(evaluated: DualEvaluation, step: NewtonStep) -> float:
     """How far a step goes: 1 where a price doubles, or the level changes by half."""
-    reach = float((np.abs(step.prices) / _scale(seen)).max(initial=0.0)) / _PRICE_STEP
-    return max(reach, abs(step.z) / seen.at.z / _LEVEL_STEP) if seen.at.z > 0 else reach
+    reach = float((np.abs(step.prices) / _scale(evaluated)).max(initial=0.0)) / _PRICE_STEP
+    return max(reach, abs(step.z) / evaluated.at.z / _LEVEL_STEP) if evaluated.at.z > 0 else reach
 
 
-def expected_decrease(task: DualTask, room: DemandLimit, seen: DualEvaluation, to: DualPoint) -> float:
+def expected_decrease(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation, to: DualPoint) -> float:
     """How much the merit should fall on the way, to first order."""
     if task.is_level:
         return 0.0
-    return float((room.capacity - seen.sums.demand) @ (to.prices - seen.at.prices))
+    return float((limit.capacity - evaluated.sums.demand) @ (to.prices - evaluated.at.prices))
 
 
-def _excess_demand(room: DemandLimit, seen: DualEvaluation) -> FloatArray:
-    return seen.sums.demand - room.capacity
+def _excess_demand(limit: DemandLimit, evaluated: DualEvaluation) -> FloatArray:
+    return evaluated.sums.demand - limit.capacity
 
 
-def _unit_miss(task: DualTask, room: DemandLimit, seen: DualEvaluation) -> float:
+def _unit_miss(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation) -> float:
     """How far the prices of a Level are from their unit; at the highest level they may stay below it."""
     if not task.is_level:
         return 0.0
-    miss = 1.0 - float(room.capacity @ seen.at.prices)
-    return miss if seen.at.z < room.highest else min(miss, 0.0)
+    miss = 1.0 - float(limit.capacity @ evaluated.at.prices)
+    return miss if evaluated.at.z < limit.highest else min(miss, 0.0)
 
 
-def _scale(seen: DualEvaluation) -> FloatArray:
-    return np.maximum(seen.at.prices, _LEAST_PRICE * seen.at.reference)
+def _scale(evaluated: DualEvaluation) -> FloatArray:
+    return np.maximum(evaluated.at.prices, _LEAST_PRICE * evaluated.at.reference)
 
 
-def _system(room: DemandLimit, seen: DualEvaluation, free: BoolArray, ridge: float) -> tuple[FloatArray, FloatArray]:
+def _system(
+    limit: DemandLimit, evaluated: DualEvaluation, free: BoolArray, ridge: float
+) -> tuple[FloatArray, FloatArray]:
     """The scaled derivative of the demand on the free rows, made safely invertible; and the scale."""
-    scale = _scale(seen)[free]
-    matrix = seen.sums.stiffness[np.ix_(free, free)] * scale[:, None] * scale
+    scale = _scale(evaluated)[free]
+    matrix = evaluated.sums.stiffness[np.ix_(free, free)] * scale[:, None] * scale
     rows = max(len(scale), 1)
-    usual = max(float(np.trace(matrix)) / rows, float(scale @ room.capacity[free]) / rows)
+    usual = max(float(np.trace(matrix)) / rows, float(scale @ limit.capacity[free]) / rows)
     return matrix + ridge * usual * np.eye(len(scale)), scale
 
 
 def _prices_alone(
-    room: DemandLimit, seen: DualEvaluation, rest: FloatArray, free: BoolArray, ridge: float
+    limit: DemandLimit, evaluated: DualEvaluation, rest: FloatArray, free: BoolArray, ridge: float
 ) -> NewtonStep:
-    matrix, scale = _system(room, seen, free, ridge)
+    matrix, scale = _system(limit, evaluated, free, ridge)
     change = np.zeros(len(rest))
     change[free] = scale * _solved(matrix, scale * rest[free])
     return NewtonStep(change, 0.0)
 
 
 def _with_level(
-    room: DemandLimit, seen: DualEvaluation, rest: FloatArray, free: BoolArray, ridge: float, miss: float
+    limit: DemandLimit, evaluated: DualEvaluation, rest: FloatArray, free: BoolArray, ridge: float, miss: float
 ) -> NewtonStep:
-    matrix, scale = _system(room, seen, free, ridge)
-    rows, z = len(scale), max(seen.at.z, 1e-300)
+    matrix, scale = _system(limit, evaluated, free, ridge)
+    rows, z = len(scale), max(evaluated.at.z, 1e-300)
     bordered = np.zeros((rows + 1, rows + 1))
     bordered[:rows, :rows] = matrix
-    bordered[:rows, rows] = -scale * seen.sums.by_level[free] * z
-    bordered[rows, :rows] = scale * room.capacity[free]
+    bordered[:rows, rows] = -scale * evaluated.sums.by_level[free] * z
+    bordered[rows, :rows] = scale * limit.capacity[free]
     found = _solved(bordered, np.append(scale * rest[free], miss))
     change = np.zeros(len(rest))
     change[free] = scale * found[:rows]
     return NewtonStep(change, z * float(found[rows]))
 
 
-def _lowered(room: DemandLimit, seen: DualEvaluation, step: NewtonStep) -> NewtonStep:
+def _lowered(limit: DemandLimit, evaluated: DualEvaluation, step: NewtonStep) -> NewtonStep:
     """Down at least to where a line says that the level can be paid for, if it cannot: demand need not say so."""
-    short = seen.sums.exact_cost - float(seen.at.prices @ room.capacity)
+    short = evaluated.sums.exact_cost - float(evaluated.at.prices @ limit.capacity)
     if short <= 0:
         return step
-    slope = seen.sums.exact_slope
-    return NewtonStep(step.prices, min(step.z, -short / slope if slope > 0 else -0.5 * seen.at.z))
+    slope = evaluated.sums.exact_slope
+    return NewtonStep(step.prices, min(step.z, -short / slope if slope > 0 else -0.5 * evaluated.at.z))
 
 
 def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:

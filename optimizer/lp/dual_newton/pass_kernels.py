@@ -38,23 +38,23 @@ _NEAR = 1e-9
 
 
 def run_pass(
-    supply: PassArrays, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
+    supply: PassArrays, goals: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
 ) -> FloatArray:
     """Sums over all classes (see `softened.sums_of`); `x`, if not empty, receives the shares (C,)."""
     out = np.zeros((_BLOCKS, pass_width(len(prices))))
     walk = _parallel if len(supply.size) >= _PARALLEL_FROM else _serial
-    walk(supply, wants, prices, softness, out, x)
+    walk(supply, goals, prices, softness, out, x)
     total: FloatArray = out.sum(axis=0)
     return total
 
 
 @numba.njit(parallel=True, cache=True)
-def _parallel(supply, wants, prices, softness, out, x):  # type: ignore[no-untyped-def]
+def _parallel(supply, goals, prices, softness, out, x):  # type: ignore[no-untyped-def]
     classes = len(supply.size)
     for block in numba.prange(_BLOCKS):
         _block(
             supply,
-            wants,
+            goals,
             prices,
             softness,
             (block * classes // _BLOCKS, (block + 1) * classes // _BLOCKS),
@@ -64,12 +64,12 @@ def _parallel(supply, wants, prices, softness, out, x):  # type: ignore[no-untyp
 
 
 @numba.njit(error_model="numpy", cache=True)
-def _serial(supply, wants, prices, softness, out, x):  # type: ignore[no-untyped-def]
+def _serial(supply, goals, prices, softness, out, x):  # type: ignore[no-untyped-def]
     classes = len(supply.size)
     for block in range(_BLOCKS):
         _block(
             supply,
-            wants,
+            goals,
             prices,
             softness,
             (block * classes // _BLOCKS, (block + 1) * classes // _BLOCKS),
@@ -79,40 +79,40 @@ def _serial(supply, wants, prices, softness, out, x):  # type: ignore[no-untyped
 
 
 @numba.njit(error_model="numpy", cache=True)
-def _block(supply, wants, prices, softness, span, out, x):  # type: ignore[no-untyped-def]
+def _block(supply, goals, prices, softness, span, out, x):  # type: ignore[no-untyped-def]
     """Make room for the widest class of a span, and add all of them to `out`."""
     widest = 0
     for i in range(span[0], span[1]):
         widest = max(widest, supply.first[i + 1] - supply.first[i])
     table, used = np.zeros((5, widest)), np.zeros(widest, dtype=np.int64)
-    _classes(supply, wants, prices, softness, span, table, used, out, x)
+    _classes(supply, goals, prices, softness, span, table, used, out, x)
 
 
 @numba.njit(**FOR_EACH)
-def _classes(supply, wants, prices, softness, span, table, used, out, x):  # type: ignore[no-untyped-def]
+def _classes(supply, goals, prices, softness, span, table, used, out, x):  # type: ignore[no-untyped-def]
     """Add the classes of a span to `out`."""
     rows = len(prices)
     scalars = 3 * rows + rows * rows
     for i in range(span[0], span[1]):
         first = supply.first[i]
         width = supply.first[i + 1] - first
-        goal, size, rise = wants.goal[i], supply.size[i], wants.rise[i]
+        goal, size, rise = goals.goal[i], supply.size[i], goals.rise[i]
         if width == 0:
             out[scalars + 4] += goal > 0.0
             continue
-        if goal <= 0.0 and (wants.kind == LOG or (wants.kind == TARGET and len(wants.value) == 0)):
+        if goal <= 0.0 and (goals.kind == LOG or (goals.kind == TARGET and len(goals.value) == 0)):
             continue
-        m = max(_net_costs(supply, wants, prices, softness, first, width, table), 1e-300)
-        k, lam, full, cost, slope = _respond(wants.kind, table, used, width, goal, m, out)
+        m = max(_net_costs(supply, goals, prices, softness, first, width, table), 1e-300)
+        k, lam, full, cost, slope = _respond(goals.kind, table, used, width, goal, m, out)
         if k < 0:
             continue
         out[scalars] += size * cost
         out[scalars + 1] += size * slope * rise
-        _add_class(supply, wants, (first, size, goal, rise), (k, lam, full, m), table, used, out, rows, x)
+        _add_class(supply, goals, (first, size, goal, rise), (k, lam, full, m), table, used, out, rows, x)
 
 
 @numba.njit(**FOR_EACH, inline="always")
-def _net_costs(supply, wants, prices, softness, first, width, table):  # type: ignore[no-untyped-def]
+def _net_costs(supply, goals, prices, softness, first, width, table):  # type: ignore[no-untyped-def]
     """Worths and net costs of a class; returns its softness."""
     m = 0.0
     if supply.single:
@@ -130,12 +130,12 @@ def _net_costs(supply, wants, prices, softness, first, width, table):  # type: i
                 cost += count * prices[row]
                 m += count * softness[row]
             table[N, c] = cost
-    if wants.kind != PLAIN:
+    if goals.kind != PLAIN:
         for c in range(width):
-            table[A, c] = wants.worth[first + c]
-    if len(wants.value) > 0:
+            table[A, c] = goals.worth[first + c]
+    if len(goals.value) > 0:
         for c in range(width):
-            table[N, c] -= wants.value[first + c]
+            table[N, c] -= goals.value[first + c]
     return m / width
 
 
@@ -193,7 +193,7 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
 
 @numba.njit(**FOR_EACH, inline="always")
 def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
-    """Add what one column takes of the rows, so many times, to out[at:]."""
+    """Add `amount` times what one column takes of the rows to out[at:]."""
     if supply.single:
         out[at + supply.use_row[column]] += amount * supply.use_count[column]
     else:
@@ -202,31 +202,31 @@ def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**FOR_EACH, inline="always")
-def _add_class(supply, wants, job, answer, table, used, out, rows, x):  # type: ignore[no-untyped-def]
-    """Demand, what is earned, and the derivatives; the shares themselves if asked for."""
+def _add_class(supply, goals, job, answer, table, used, out, rows, x):  # type: ignore[no-untyped-def]
+    """Add demand, earnings and derivatives of one class; write its shares if `x` is not empty."""
     (first, size, goal, rise), (k, lam, full, m) = job, answer
     scalars = 3 * rows + rows * rows
     for j in range(k):
         c, part = used[j], table[SHARE, j]
         out[scalars + 3] += size * part * (table[N, c] + 0.5 * m * part)
-        if len(wants.value) > 0:
-            out[scalars + 2] += size * wants.value[first + c] * part
+        if len(goals.value) > 0:
+            out[scalars + 2] += size * goals.value[first + c] * part
         _add_uses(supply, first + c, size * part, out, 0)
         if len(x) > 0:
             x[first + c] = part
     spread = worth_spread(table, used, k, full)
     kappa = 0.0
-    if wants.kind == TARGET and lam > 0.0 and spread > 0.0:
+    if goals.kind == TARGET and lam > 0.0 and spread > 0.0:
         kappa = 1.0 / spread
         for j in range(k if rise > 0.0 else 0):
             _add_uses(supply, first + used[j], size * rise * table[W, j] / spread, out, rows)
-    elif wants.kind == LOG:
+    elif goals.kind == LOG:
         u = worth_of_shares(table, used, k)
         kappa = lam / (m * u + lam * spread)
         earned = size * goal * np.log(u)
         out[scalars + 2] += earned
         out[scalars + 3] -= earned
-    if k - (1 if full else 0) - (1 if wants.kind == TARGET and kappa > 0.0 else 0) > 0:
+    if k - (1 if full else 0) - (1 if goals.kind == TARGET and kappa > 0.0 else 0) > 0:
         _add_slopes(supply, first, size / m, lam, table, used, k, full, kappa, out, rows)
 
 
@@ -258,13 +258,13 @@ class PassPoints(NamedTuple):
     times: FloatArray
 
 
-def run_points(supply: PassArrays, wants: PassGoals, points: PassPoints, out: FloatArray, x: FloatArray) -> None:
+def run_points(supply: PassArrays, goals: PassGoals, points: PassPoints, out: FloatArray, x: FloatArray) -> None:
     """Add the sums of all classes at each point to `out` (K, width), and put their shares into `x` (K, C)."""
-    _at_points(supply, wants, points, out, x)
+    _at_points(supply, goals, points, out, x)
 
 
 @numba.njit(cache=True)
-def _at_points(supply, wants, points, out, x):  # type: ignore[no-untyped-def]
+def _at_points(supply, goals, points, out, x):  # type: ignore[no-untyped-def]
     for k in range(len(points.times)):
-        asked = PassGoals(wants.kind, wants.worth, wants.value, wants.goal * points.times[k], wants.rise)
+        asked = PassGoals(goals.kind, goals.worth, goals.value, goals.goal * points.times[k], goals.rise)
         _block(supply, asked, points.prices[k], points.softness[k], (0, len(supply.size)), out[k], x[k])

@@ -19,16 +19,15 @@ from optimizer.lp.dual_newton.continuation import (
     with_least_reference,
     with_new_reference,
 )
-from optimizer.lp.dual_newton.dual_bound import reachable_level
+from optimizer.lp.dual_newton.dual_bound import PassEngine, compiled_engine, reachable_level
 from optimizer.lp.dual_newton.dual_task import DualTask, largest_earnings, make_task, sample_classes
 from optimizer.lp.dual_newton.newton import AggregateResponse, DemandLimit, DualEvaluation, DualPoint, WarmStart
 from optimizer.lp.dual_newton.primal_recovery import Incumbent, best_mixture, largest_overload, suggest_point
-from optimizer.lp.dual_newton.softened_pass import PassEngine, best_engine
 from optimizer.problem import FloatArray
 
 #: Classes in each sample, and the softness and the fit with which its answer is good enough for the next.
 _SAMPLES = ((1024, 0.05, 0.03), (8192, 0.02, 0.01), (65536, 0.005, 0.003))
-#: A sample is worth its pass only if there are so many times more classes.
+#: A sample is used only if there are at least this many times more classes.
 _WORTHWHILE = 2
 _SOFTEST = 1.0
 _HARDEST = 1e-7
@@ -57,55 +56,55 @@ class WarmSolution:
     """A solution and where it stands, for the next solve to start from."""
 
     solution: ClassSolution
-    standing: WarmStart | None
+    warm_start: WarmStart | None
 
 
 def solve_by_prices(
-    market: ClassProblem, objective: Objective, limits: SolveLimits | None = None, start: WarmStart | None = None
+    problem: ClassProblem, objective: Objective, limits: SolveLimits | None = None, start: WarmStart | None = None
 ) -> ClassSolution:
     """Shares and prices, with the gap between what they reach and what the prices prove.
 
     Args:
-        start: where an earlier solve of a similar market ended.
+        start: where an earlier solve of a similar problem ended.
 
     Returns:
         OPTIMAL within the gap; WORK_LIMIT with the gap that was reached; INFEASIBLE where floors cannot be met, alone
         (`responses.unreachable` names the classes) or together (then the prices prove it: see `dual_bound`).
     """
-    return solve_with_warm_start(market, objective, limits, start).solution
+    return solve_with_warm_start(problem, objective, limits, start).solution
 
 
 def solve_with_warm_start(
-    market: ClassProblem,
+    problem: ClassProblem,
     objective: Objective,
     limits: SolveLimits | None = None,
     start: WarmStart | None = None,
     engine: PassEngine | None = None,
 ) -> WarmSolution:
     """The same, and where it stands."""
-    limits, engine = limits or SolveLimits(), engine or best_engine()
-    task = make_task(market, objective)
-    hopeless = _has_unreachable_floor(market, objective)
-    if hopeless or not market.columns:
+    limits, engine = limits or SolveLimits(), engine or compiled_engine()
+    task = make_task(problem, objective)
+    hopeless = _has_unreachable_floor(problem, objective)
+    if hopeless or not problem.columns:
         status = Status.INFEASIBLE if hopeless else Status.EMPTY
-        return WarmSolution(_no_solution(market, status, f"price/{engine.name}"), None)
+        return WarmSolution(_no_solution(problem, status, f"price/{engine.name}"), None)
     highest = 0.0
     if isinstance(objective, MaxMin):
-        highest = reachable_level(largest_worth(market, objective.worth), objective.targets)
+        highest = reachable_level(largest_worth(problem, objective.worth), objective.targets)
     work = WorkBudget(float(limits.passes))
     record = Incumbent(engine, task, work, limits.gap, highest)
     point = (
         _start_from_samples(engine, task, limits, highest, work) if start is None else with_least_reference(start.at)
     )
-    room = _demand_limit(task, highest, _SLACK * limits.gap if task.is_strict else 0.0)
+    limit = _demand_limit(task, highest, _SLACK * limits.gap if task.is_strict else 0.0)
     path = ContinuationPath(
-        engine, task, room, work, 1.0, record.judge, _HARDEST, 0.7 * limits.gap, fits=0.01 * limits.gap
+        engine, task, limit, work, 1.0, record.judge, _HARDEST, 0.7 * limits.gap, fits=0.01 * limits.gap
     )
     follow_path(path, point)
     return _conclude(engine, task, objective, record, path)
 
 
-def _has_unreachable_floor(market: ClassProblem, objective: Objective) -> bool:
+def _has_unreachable_floor(problem: ClassProblem, objective: Objective) -> bool:
     """True: some class cannot have what it must have, whatever the others do."""
     match objective:
         case MaxSum():
@@ -114,44 +113,44 @@ def _has_unreachable_floor(market: ClassProblem, objective: Objective) -> bool:
             floor = objective.targets.at(0.0)[0]
         case NashWelfare():
             return False  # found while walking over the classes
-    return bool(floor.any()) and len(unreachable_classes(market, objective.worth, floor)) > 0
+    return bool(floor.any()) and len(unreachable_classes(problem, objective.worth, floor)) > 0
 
 
-def _no_solution(market: ClassProblem, status: Status, path: str) -> ClassSolution:
-    return ClassSolution(status, np.zeros(market.columns), np.zeros(market.rows), 0.0, 0.0, path)
+def _no_solution(problem: ClassProblem, status: Status, path: str) -> ClassSolution:
+    return ClassSolution(status, np.zeros(problem.columns), np.zeros(problem.rows), 0.0, 0.0, path)
 
 
 def _demand_limit(task: DualTask, highest: float, slack: float) -> DemandLimit:
-    return DemandLimit(task.market.capacity * (1.0 - slack), highest * (1.0 - _SHORT))
+    return DemandLimit(task.problem.capacity * (1.0 - slack), highest * (1.0 - _SHORT))
 
 
 def _start_from_samples(
     engine: PassEngine, task: DualTask, limits: SolveLimits, highest: float, work: WorkBudget
 ) -> DualPoint:
     """Prices that fit a large sample, found from smaller ones."""
-    classes = task.market.classes
+    classes = task.problem.classes
     samples = []
     whole = task
     for count, softness, fit in reversed(_SAMPLES):
-        if count * _WORTHWHILE <= whole.market.classes:
+        if count * _WORTHWHILE <= whole.problem.classes:
             whole = sample_classes(whole, count)
             samples.append((whole, softness, fit))
     point: DualPoint | None = None
     for part, softness, fit in reversed(samples):
-        cost = part.market.classes / classes
+        cost = part.problem.classes / classes
         point = _first_prices(engine, part, highest) if point is None else with_new_reference(part, point)
-        room = _demand_limit(part, highest, 0.0)
-        path = ContinuationPath(engine, part, room, work, cost, lambda _: False, softness, 0.3 * limits.gap, fit, fit)
+        limit = _demand_limit(part, highest, 0.0)
+        path = ContinuationPath(engine, part, limit, work, cost, lambda _: False, softness, 0.3 * limits.gap, fit, fit)
         point = follow_path(path, point).at
     return _first_prices(engine, task, highest) if point is None else with_new_reference(task, point)
 
 
 def _first_prices(engine: PassEngine, task: DualTask, highest: float) -> DualPoint:
     """Prices that take an equal income from every row, and a level that they can pay."""
-    market = task.market
-    used = market.capacity > 0
+    problem = task.problem
+    used = problem.capacity > 0
     income = 1.0 if task.is_level else max(0.3 * largest_earnings(task), 1e-9)
-    prices = np.where(used, income / (market.rows * np.where(used, market.capacity, 1.0)), 0.0)
+    prices = np.where(used, income / (problem.rows * np.where(used, problem.capacity, 1.0)), 0.0)
     z = _payable_level(engine, task, prices, income, highest * (1.0 - _SHORT)) if task.is_level else 0.0
     typical = float(prices[used].mean()) if used.any() else 1.0
     # A row that there is none of has no price, but the others' scale.
@@ -163,7 +162,7 @@ def _payable_level(engine: PassEngine, task: DualTask, prices: FloatArray, incom
     low, high = 0.0, highest
     z = high
     for _ in range(_FIRST_STEPS):
-        sums = engine.sums(task.market, task.wants(z), prices, prices, np.zeros(0))
+        sums = engine.sums(task.problem, task.goals(z), prices, prices, np.zeros(0))
         over = sums.exact_cost - income
         low, high = (z, high) if over <= 0 else (low, z)
         if high - low <= _ROUGHLY * high or low >= highest:
@@ -177,7 +176,7 @@ def _conclude(
     engine: PassEngine, task: DualTask, objective: Objective, record: Incumbent, path: ContinuationPath
 ) -> WarmSolution:
     """Shares at the best point, or mixed where that is better, and the bound at the best prices."""
-    market, name = task.market, f"price/{engine.name}"
+    problem, name = task.problem, f"price/{engine.name}"
     mixture = None
     if not record.is_done and not record.impossible:
         _try_mixture_prices(task, record, path)
@@ -187,7 +186,7 @@ def _conclude(
     elif record.best is not None:
         x = _shares(engine, task, record.best.at)
     else:
-        return WarmSolution(_without_shares(market, objective, record, name, round(path.work.done)), None)
+        return WarmSolution(_without_shares(problem, objective, record, name, round(path.work.done)), None)
     path.work.spend(1.0)
     if task.is_level and not record.is_done:
         record.prove_something()
@@ -196,9 +195,9 @@ def _conclude(
         prices = prices / record.rise
     status = Status.OPTIMAL if record.is_done else Status.WORK_LIMIT
     at = record.best.at if record.best is not None else path.trail[-1].at
-    standing = WarmStart(at, tuple(aggregate_response(seen) for seen in path.trail[-2 * market.rows :]))
+    warm_start = WarmStart(at, tuple(aggregate_response(evaluated) for evaluated in path.trail[-2 * problem.rows :]))
     return WarmSolution(
-        ClassSolution(status, x, prices, record.reached, record.bound, name, round(path.work.done)), standing
+        ClassSolution(status, x, prices, record.reached, record.bound, name, round(path.work.done)), warm_start
     )
 
 
@@ -208,16 +207,16 @@ def _try_mixture_prices(task: DualTask, record: Incumbent, path: ContinuationPat
         point = suggest_point(task, path.trail, record.expected)
         if point is None or path.work.left <= 0:
             return
-        seen = path.look(point)
-        path.trail.append(seen)
-        if record.judge(seen):
+        evaluated = path.look(point)
+        path.trail.append(evaluated)
+        if record.judge(evaluated):
             return
 
 
 def _shares(engine: PassEngine, task: DualTask, at: DualPoint) -> FloatArray:
-    x = np.zeros(task.market.columns)
-    sums = engine.sums(task.market, task.wants(at.z), at.prices, at.softness * at.reference, x)
-    over = largest_overload(task.market, sums.demand)
+    x = np.zeros(task.problem.columns)
+    sums = engine.sums(task.problem, task.goals(at.z), at.prices, at.softness * at.reference, x)
+    over = largest_overload(task.problem, sums.demand)
     if over > 1.0:
         x /= over
     return x
@@ -235,24 +234,24 @@ class _FloorTargets:
 
 
 def _without_shares(
-    market: ClassProblem, objective: Objective, record: Incumbent, path: str, work: int
+    problem: ClassProblem, objective: Objective, record: Incumbent, path: str, work: int
 ) -> ClassSolution:
-    """No look yielded shares that give everybody what it must have: is there none at all?"""
+    """No pass yielded shares that hold all floors: decide whether none exist (INFEASIBLE) or work ran out."""
     if isinstance(objective, NashWelfare):
         status = Status.INFEASIBLE if record.impossible else Status.WORK_LIMIT
-        return ClassSolution(status, np.zeros(market.columns), record.prices, -np.inf, record.bound, path, work)
+        return ClassSolution(status, np.zeros(problem.columns), record.prices, -np.inf, record.bound, path, work)
     floor = objective.floor if isinstance(objective, MaxSum) else objective.targets.at(0.0)[0]
-    floors = solve_with_warm_start(market, MaxMin(objective.worth, _FloorTargets(floor))).solution
+    floors = solve_with_warm_start(problem, MaxMin(objective.worth, _FloorTargets(floor))).solution
     infeasible = floors.bound < 1.0
     prices, bound = (floors.prices, -np.inf) if infeasible else (record.prices, record.bound)
     status = Status.INFEASIBLE if infeasible else Status.WORK_LIMIT
-    return ClassSolution(status, np.zeros(market.columns), prices, -np.inf, bound, path, work)
+    return ClassSolution(status, np.zeros(problem.columns), prices, -np.inf, bound, path, work)
 
 
-def aggregate_response(seen: DualEvaluation) -> AggregateResponse:
+def aggregate_response(evaluated: DualEvaluation) -> AggregateResponse:
     """What a look is worth keeping for."""
-    softness = seen.at.softness * seen.at.reference
-    at, sums = seen.at, seen.sums
+    softness = evaluated.at.softness * evaluated.at.reference
+    at, sums = evaluated.at, evaluated.sums
     return AggregateResponse(
         at.prices, at.z, softness, sums.demand, sums.value, sums.exact_cost, sums.exact_slope, sums.unreached
     )

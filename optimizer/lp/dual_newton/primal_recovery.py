@@ -18,9 +18,9 @@ import numpy as np
 from optimizer.classes.class_problem import ClassProblem, NashWelfare, Objective
 from optimizer.lp.dual_newton.best_responses import class_worth
 from optimizer.lp.dual_newton.continuation import WorkBudget
+from optimizer.lp.dual_newton.dual_bound import PassEngine
 from optimizer.lp.dual_newton.dual_task import LOG, PLAIN, DualTask, largest_earnings
 from optimizer.lp.dual_newton.newton import DualEvaluation, DualPoint
-from optimizer.lp.dual_newton.softened_pass import PassEngine
 from optimizer.problem import FloatArray
 
 #: Demand that is over by no more fits: shares are then scaled down, and goals missed, by so much.
@@ -45,11 +45,11 @@ class Incumbent:
         self._least = -np.inf
         if task.is_strict and not task.is_level:
             self._least = -largest_earnings(task, -task.value) - 1e-9
-        #: What is proved, and the prices that prove it, with how the costs rise with the level there.
+        #: The best bound, the prices that prove it, and how the costs rise with the level there.
         self.bound = highest if task.is_level else np.inf
-        self.prices: FloatArray = np.zeros(task.market.rows)
+        self.prices: FloatArray = np.zeros(task.problem.rows)
         self.rise = 0.0
-        #: What is reached, and where.
+        #: The best objective, and the evaluation that yields it.
         self.reached = -np.inf
         self.best: DualEvaluation | None = None
         #: True: some class with a weight has no column of any worth.
@@ -66,28 +66,28 @@ class Incumbent:
         """The bound as it seems, proved or not."""
         return min(self.bound, self._guess)
 
-    def judge(self, seen: DualEvaluation) -> bool:
+    def judge(self, evaluated: DualEvaluation) -> bool:
         """Take what the look proves and yields; True: it is enough, or nothing is feasible."""
-        if self._task.kind == LOG and seen.sums.unreached:
+        if self._task.kind == LOG and evaluated.sums.unreached:
             self.impossible = True
             return True
         if self._task.is_level:
-            self._take_level(seen)
-        elif not seen.sums.unreached:
-            bound = float(seen.at.prices @ self._task.market.capacity) - seen.sums.exact_cost
+            self._take_level(evaluated)
+        elif not evaluated.sums.unreached:
+            bound = float(evaluated.at.prices @ self._task.problem.capacity) - evaluated.sums.exact_cost
             if bound < self.bound:
-                self.bound, self.prices = bound, seen.at.prices
+                self.bound, self.prices = bound, evaluated.at.prices
             if bound < self._least:
                 return True
-        reached = self._reached(seen)
+        reached = self._reached(evaluated)
         if reached > self.reached:
-            self.reached, self.best = reached, seen
+            self.reached, self.best = reached, evaluated
         if self._gap_to(self.bound) <= _USED * self._gap:
             return True
         return self._task.is_level and self._gap_to(self._guess) <= _USED * self._gap and self._proved()
 
     def prove_something(self) -> None:
-        """A bound that the prices of the guess prove, as near to what is reached as four times its distance."""
+        """Prove a bound with the prices of the guess, trying levels four times as far each time."""
         part = 0.9 * self._gap
         for _ in range(_TRIES if self.reached > 0 else 0):
             z = self.reached * (1.0 + part)
@@ -95,9 +95,9 @@ class Incumbent:
                 return
             part *= 4.0
 
-    def _take_level(self, seen: DualEvaluation) -> None:
-        at, sums = seen.at, seen.sums
-        income = float(at.prices @ self._task.market.capacity)
+    def _take_level(self, evaluated: DualEvaluation) -> None:
+        at, sums = evaluated.at, evaluated.sums
+        income = float(at.prices @ self._task.problem.capacity)
         if at.z < self.bound and (sums.unreached or sums.exact_cost > income * (1 + _ROUNDING)):
             self.bound, self.prices, self.rise = at.z, at.prices, sums.exact_slope
         if sums.exact_slope > 0 and not sums.unreached:
@@ -119,8 +119,8 @@ class Incumbent:
             return False
         prices = self._guessed_at
         self._work.spend(1.0)
-        sums = self._engine.sums(self._task.market, self._task.wants(z), prices, prices, np.zeros(0))
-        if sums.unreached or sums.exact_cost > float(prices @ self._task.market.capacity) * (1 + _ROUNDING):
+        sums = self._engine.sums(self._task.problem, self._task.goals(z), prices, prices, np.zeros(0))
+        if sums.unreached or sums.exact_cost > float(prices @ self._task.problem.capacity) * (1 + _ROUNDING):
             self.bound, self.prices, self.rise = z, prices, sums.exact_slope
             return True
         return False
@@ -130,27 +130,27 @@ class Incumbent:
             return (bound - self.reached) / max(self._scale, 1e-300) if np.isfinite(self.reached) else np.inf
         return _relative_gap(self.reached, max(bound, self.reached) if self._task.is_level else bound)
 
-    def _reached(self, seen: DualEvaluation) -> float:
-        task, sums = self._task, seen.sums
-        over = largest_overload(task.market, sums.demand)
+    def _reached(self, evaluated: DualEvaluation) -> float:
+        task, sums = self._task, evaluated.sums
+        over = largest_overload(task.problem, sums.demand)
         if task.is_strict:
             fits = over <= 1.0 + _FITS and not sums.unreached
-            return (seen.at.z if task.is_level else sums.value) if fits else -np.inf
+            return (evaluated.at.z if task.is_level else sums.value) if fits else -np.inf
         over = max(over, 1.0)
         return sums.value - self._scale * float(np.log(over)) if task.kind == LOG else sums.value / over
 
 
-def optimality_gap(market: ClassProblem, objective: Objective, reached: float, bound: float) -> float:
-    """By which part the bound is above what is reached; for a Nash: by how much the mean weighted logarithm is."""
+def optimality_gap(problem: ClassProblem, objective: Objective, reached: float, bound: float) -> float:
+    """Relative gap of bound and objective; for NashWelfare the gap of the mean weighted logarithm."""
     if isinstance(objective, NashWelfare):
-        return max(bound - reached, 0.0) / max(float(market.size @ objective.weight), 1e-300)
+        return max(bound - reached, 0.0) / max(float(problem.size @ objective.weight), 1e-300)
     return _relative_gap(reached, bound)
 
 
-def largest_overload(market: ClassProblem, demand: FloatArray) -> float:
+def largest_overload(problem: ClassProblem, demand: FloatArray) -> float:
     """The largest demand for a row, as a part of its capacity."""
     full = demand > 0
-    return float((demand[full] / market.capacity[full]).max(initial=0.0))
+    return float((demand[full] / problem.capacity[full]).max(initial=0.0))
 
 
 def _relative_gap(reached: float, bound: float) -> float:
@@ -184,13 +184,13 @@ def best_mixture(engine: PassEngine, task: DualTask, looks: list[DualEvaluation]
     master = _solve_master(task, looks)
     if master is None:
         return None
-    market, chosen = task.market, np.flatnonzero(master.part[: len(looks)] > _LEAST)
-    x = np.zeros(market.columns)
+    problem, chosen = task.problem, np.flatnonzero(master.part[: len(looks)] > _LEAST)
+    x = np.zeros(problem.columns)
     for index in chosen:
-        at, one = looks[index].at, np.zeros(market.columns)
-        engine.sums(market, task.wants(at.z), at.prices, at.softness * at.reference, one)
+        at, one = looks[index].at, np.zeros(problem.columns)
+        engine.sums(problem, task.goals(at.z), at.prices, at.softness * at.reference, one)
         x += master.part[index] * one
-    over = largest_overload(market, market.used(x))
+    over = largest_overload(problem, problem.used(x))
     if task.is_strict and over > 1.0 + _MIXTURE_ROUNDING:
         return None
     x /= max(over, 1.0)
@@ -205,7 +205,7 @@ def suggest_point(task: DualTask, looks: list[DualEvaluation], bound: float) -> 
         return None
     last, prices = looks[-1].at, master.prices
     if task.is_level:
-        prices = prices / float(prices @ task.market.capacity)
+        prices = prices / float(prices @ task.problem.capacity)
     return DualPoint(prices, 0.5 * (master.value + bound), _SHARP, np.maximum(prices, _LEAST * last.reference))
 
 
@@ -219,7 +219,7 @@ class _Master:
 
 
 def _usable(looks: list[DualEvaluation]) -> list[DualEvaluation]:
-    return [seen for seen in looks[-_LOOKS:] if not seen.sums.unreached]
+    return [evaluated for evaluated in looks[-_LOOKS:] if not evaluated.sums.unreached]
 
 
 def _solve_master(task: DualTask, looks: list[DualEvaluation]) -> _Master | None:
@@ -228,10 +228,10 @@ def _solve_master(task: DualTask, looks: list[DualEvaluation]) -> _Master | None
 
     if not looks:
         return None
-    used = task.market.capacity > 0
-    gain = np.array([seen.at.z if task.is_level else seen.sums.value for seen in looks])
-    load = np.array([seen.sums.demand[used] / task.market.capacity[used] for seen in looks]).T
-    if task.kind == PLAIN or (task.is_level and not task.wants(0.0).goal.any()):
+    used = task.problem.capacity > 0
+    gain = np.array([evaluated.at.z if task.is_level else evaluated.sums.value for evaluated in looks])
+    load = np.array([evaluated.sums.demand[used] / task.problem.capacity[used] for evaluated in looks]).T
+    if task.kind == PLAIN or (task.is_level and not task.goals(0.0).goal.any()):
         gain, load = np.append(gain, 0.0), np.hstack([load, np.zeros((len(load), 1))])
     unit = max(float(np.abs(gain).max()), 1e-300)
     found = linprog(
@@ -245,23 +245,23 @@ def _solve_master(task: DualTask, looks: list[DualEvaluation]) -> _Master | None
     )
     if found.status != 0:
         return None
-    prices = np.zeros(task.market.rows)
-    prices[used] = np.maximum(-found.ineqlin.marginals, 0.0) * unit / task.market.capacity[used]
+    prices = np.zeros(task.problem.rows)
+    prices[used] = np.maximum(-found.ineqlin.marginals, 0.0) * unit / task.problem.capacity[used]
     return _Master(np.maximum(found.x, 0.0), prices, -float(found.fun) * unit)
 
 
 def _mixture_value(task: DualTask, x: FloatArray) -> float:
-    market = task.market
+    problem = task.problem
     if not task.is_level and task.kind != LOG:
-        return float((task.value * np.repeat(market.size, np.diff(market.first))) @ x)
-    worth = class_worth(market, task.worth, x)
+        return float((task.value * np.repeat(problem.size, np.diff(problem.first))) @ x)
+    worth = class_worth(problem, task.worth, x)
     if task.kind == LOG:
         heavy = task.goal > 0
-        return float((market.size * task.goal)[heavy] @ np.log(worth[heavy]))
+        return float((problem.size * task.goal)[heavy] @ np.log(worth[heavy]))
     low, high = 0.0, task.targets.highest if task.targets is not None else 0.0
     for _ in range(_STEPS):
         middle = 0.5 * (low + high)
-        if (task.wants(middle).goal <= worth * (1 + _MIXTURE_ROUNDING)).all():
+        if (task.goals(middle).goal <= worth * (1 + _MIXTURE_ROUNDING)).all():
             low = middle
         else:
             high = middle

@@ -42,7 +42,7 @@ def hull_vertices(first, worth, cost, collinear):  # type: ignore[no-untyped-def
 
 @numba.njit(**_FAST)
 def cost_of_targets(size, worth, cost, target):  # type: ignore[no-untyped-def]
-    """What all members spend who reach their targets at the least cost, or the last vertex where none does."""
+    """Cost of all members when each reaches its target in the cheapest way; the last vertex where none does."""
     total = 0.0
     for k in range(len(size)):
         total += size[k] * _cost_of_target(worth[k], cost[k], target[k])
@@ -128,9 +128,9 @@ def iterate_compiled(
 
 
 def _program_arrays(program: LevelProgram) -> tuple[Any, Any, int]:
-    market = program.market
-    shape = (market.first, market.use_first, market.use_row, program.load_of_use, program.worth)
-    return shape, (program.floor, program.rise), market.rows
+    problem = program.problem
+    shape = (problem.first, problem.use_first, problem.use_row, program.load_of_use, program.worth)
+    return shape, (program.floor, program.rise), problem.rows
 
 
 @numba.njit(**_FAST)

@@ -28,40 +28,32 @@ class CostHulls:
 
     def spent(self, target: FloatArray) -> FloatArray:
         """Least cost at which one member of each class reaches its target; the last vertex where none does (k,)."""
-        row, edge = np.arange(len(target)), self._edge(target)
-        low, high = self.worth[row, edge], self.worth[row, edge + 1]
+        low, low_cost, high, high_cost = self.edge_of(target)
         part = np.divide(target - low, high - low, out=np.zeros(len(target)), where=high > low)
-        spent = self.cost[row, edge] + np.clip(part, 0.0, 1.0) * (self.cost[row, edge + 1] - self.cost[row, edge])
-        return np.asarray(spent)
+        return np.asarray(low_cost + np.clip(part, 0.0, 1.0) * (high_cost - low_cost))
 
     def edge_of(self, target: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Worth and cost of the two vertices between which each target lies (k,) four times."""
-        row, edge = np.arange(len(target)), self._edge(target)
+        row = np.arange(len(target))
+        edge = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
         return self.worth[row, edge], self.cost[row, edge], self.worth[row, edge + 1], self.cost[row, edge + 1]
 
     def marginal(self, target: FloatArray) -> FloatArray:
         """Cost of one more unit of utility just below the target (k,)."""
-        row, edge = np.arange(len(target)), self._edge(target)
-        rise = self.worth[row, edge + 1] - self.worth[row, edge]
-        more = self.cost[row, edge + 1] - self.cost[row, edge]
-        slope: FloatArray = np.divide(more, rise, out=np.zeros(len(target)), where=rise > 0)
+        low, low_cost, high, high_cost = self.edge_of(target)
+        slope: FloatArray = np.divide(high_cost - low_cost, high - low, out=np.zeros(len(target)), where=high > low)
         return slope
 
-    def _edge(self, target: FloatArray) -> IntArray:
-        """Index of the vertex at the left end of the edge on which each target lies."""
-        edge: IntArray = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
-        return edge
 
-
-def cost_hulls(market: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> CostHulls:
+def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> CostHulls:
     """The hulls of all classes at these prices."""
-    cost = market.cost(prices)
+    cost = problem.cost(prices)
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
 
-        return CostHulls(*interior_kernels.hull_vertices(market.first, worth, cost, _COLLINEAR))
-    owner = market.owner()
-    corner_worth, corner_cost = np.zeros(market.classes), np.zeros(market.classes)
+        return CostHulls(*interior_kernels.hull_vertices(problem.first, worth, cost, _COLLINEAR))
+    owner = problem.owner()
+    corner_worth, corner_cost = np.zeros(problem.classes), np.zeros(problem.classes)
     vertices = [(corner_worth, corner_cost)]
     ahead = np.flatnonzero(worth > 0)
     while len(ahead):
@@ -116,17 +108,13 @@ def as_capped(targets: TargetFunction) -> CappedTargets | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubProblem:
-    """A market of some classes, columns and rows of another: their numbers there."""
+    """A problem of some classes, columns and rows of another: their numbers there."""
 
-    market: ClassProblem
+    problem: ClassProblem
     worth: FloatArray
     classes: IntArray
     columns: IntArray
     rows: IntArray
-
-    def best(self) -> FloatArray:
-        """Utility of the best column of each class of the part."""
-        return np.maximum.reduceat(self.worth, self.market.first[:-1]) if len(self.classes) else np.zeros(0)
 
     def all_rows(self, prices: FloatArray, rows: int) -> FloatArray:
         """Prices of the part's rows among all, 0 for the others."""
@@ -135,25 +123,19 @@ class SubProblem:
         return everywhere
 
 
-def sub_problem(market: ClassProblem, worth: FloatArray, classes: IntArray, capacity: FloatArray) -> SubProblem:
-    """The market of some classes (ascending) with other capacities (r,)."""
-    wanted = np.zeros(market.classes, dtype=bool)
-    wanted[classes] = True
-    return _sub_problem_of(market, worth, wanted[market.owner()], capacity)
-
-
-def _sub_problem_of(market: ClassProblem, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> SubProblem:
+def sub_problem(problem: ClassProblem, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> SubProblem:
+    """The problem of the chosen columns (C,), with other capacities (r,)."""
     columns = np.flatnonzero(chosen)
-    classes, width = np.unique(market.owner()[columns], return_counts=True)
-    uses = np.diff(market.use_first)
+    classes, width = np.unique(problem.owner()[columns], return_counts=True)
+    uses = np.diff(problem.use_first)
     used = np.flatnonzero(np.repeat(chosen, uses))
-    rows, use_row = np.unique(market.use_row[used], return_inverse=True)
+    rows, use_row = np.unique(problem.use_row[used], return_inverse=True)
     part = ClassProblem(
-        size=market.size[classes],
+        size=problem.size[classes],
         first=np.concatenate(([0], np.cumsum(width))),
         use_first=np.concatenate(([0], np.cumsum(uses[columns]))),
         use_row=use_row.astype(np.int32),
-        use_count=market.use_count[used],
+        use_count=problem.use_count[used],
         capacity=capacity[rows],
     )
     return SubProblem(part, worth[columns], classes, columns, rows.astype(np.int64))
@@ -162,33 +144,31 @@ def _sub_problem_of(market: ClassProblem, worth: FloatArray, chosen: BoolArray, 
 class ResidualProblem:
     """Shares so far, and what may still change."""
 
-    def __init__(self, market: ClassProblem, worth: FloatArray, *, compiled: bool = False) -> None:
-        self._market, self._worth, self._owner, self._compiled = market, worth, market.owner(), compiled
-        self._use_column = np.repeat(np.arange(market.columns), np.diff(market.use_first))
-        self._open = np.ones(market.columns, dtype=bool)
-        self._fixed = np.zeros(market.classes, dtype=bool)
-        self.x = np.zeros(market.columns)
+    def __init__(self, problem: ClassProblem, worth: FloatArray, *, compiled: bool = False) -> None:
+        self._problem, self._worth, self._owner, self._compiled = problem, worth, problem.owner(), compiled
+        self._use_column = np.repeat(np.arange(problem.columns), np.diff(problem.use_first))
+        self._open = np.ones(problem.columns, dtype=bool)
+        self._fixed = np.zeros(problem.classes, dtype=bool)
+        self.x = np.zeros(problem.columns)
+        self._find_left()
 
     def free_of(self, rows: BoolArray) -> BoolArray:
         """Columns that use none of these rows (C,)."""
-        taken = np.bincount(self._use_column, weights=rows[self._market.use_row], minlength=self._market.columns)
+        taken = np.bincount(self._use_column, weights=rows[self._problem.use_row], minlength=self._problem.columns)
         free: BoolArray = taken == 0
         return free
 
     def part(self, wanted: BoolArray) -> SubProblem:
-        """The market of the wanted classes that have a choice, on what the fixed ones leave."""
-        left, market = self._left(), self._market
-        chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(self.empty())
-        return _sub_problem_of(market, self._worth, chosen, left)
+        """The problem of the wanted classes that have a choice, on what the fixed ones leave."""
+        chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(self.empty)
+        return sub_problem(self._problem, self._worth, chosen, self._left)
 
-    def empty(self) -> BoolArray:
-        """Rows that the fixed classes use up, priced or not (r,)."""
-        empty: BoolArray = self._left() <= _EMPTY * self._market.capacity
-        return empty
-
-    def _left(self) -> FloatArray:
-        market = self._market
-        return market.capacity * (1 + _ROOM) - market.used(np.where(self._fixed[self._owner], self.x, 0.0))
+    def _find_left(self) -> None:
+        """What the fixed classes leave of each row, and which rows they use up, priced or not."""
+        problem = self._problem
+        used = problem.used(np.where(self._fixed[self._owner], self.x, 0.0))
+        self._left: FloatArray = problem.capacity * (1 + _ROOM) - used
+        self.empty: BoolArray = self._left <= _EMPTY * problem.capacity
 
     def take(self, part: SubProblem, x: FloatArray) -> None:
         """These are the shares of the part's classes now."""
@@ -199,22 +179,23 @@ class ResidualProblem:
         self, settling: BoolArray, kept: FloatArray, prices: FloatArray, free: BoolArray, settled: BoolArray
     ) -> None:
         """Keep of each settling class the columns of its cheapest ways at these prices, of the rising ones the free."""
-        market, owner = self._market, self._owner
-        cost = market.cost(prices)
-        hulls = cost_hulls(market, np.where(self._open, self._worth, 0.0), prices, compiled=self._compiled)
+        problem, owner = self._problem, self._owner
+        cost = problem.cost(prices)
+        hulls = cost_hulls(problem, np.where(self._open, self._worth, 0.0), prices, compiled=self._compiled)
         low_worth, low_cost, high_worth, high_cost = hulls.edge_of(kept)
         rise = np.divide(
             high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth
         )
-        dearest = np.maximum.reduceat(cost, market.first[:-1])
+        dearest = np.maximum.reduceat(cost, problem.first[:-1])
         line = (low_cost + _AS_CHEAP * dearest)[owner] + rise[owner] * (self._worth - low_worth[owner])
         at_corner = kept >= high_worth * (1 - _CORNER)
         same = ~at_corner[owner] | (self._worth >= (high_worth * (1 - _CORNER))[owner])
         cheapest = (cost <= line) & same
         self._open = np.where(settling[owner], self._open & cheapest, self._open & (free | settled[owner]))
-        ways = np.add.reduceat((self._open & cheapest).astype(np.int64), market.first[:-1])
+        ways = np.add.reduceat((self._open & cheapest).astype(np.int64), problem.first[:-1])
         mixed = ~at_corner & (low_worth > 0)
         self._fixed |= settling & ((kept <= 0) | (ways <= 1) | (mixed & (ways == 2)))
+        self._find_left()
 
 
 #: The price of everything and what is spent agree to this part. It is more than the room that levels are given
@@ -229,25 +210,25 @@ _MOST_STEPS = 80
 class LevelProof:
     """The classes' answer to prices."""
 
-    market: ClassProblem
+    problem: ClassProblem
     hulls: CostHulls
     income: float
     compiled: bool
 
     @staticmethod
-    def of(market: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> "LevelProof":
+    def of(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> "LevelProof":
         """What these prices have to say."""
-        hulls = cost_hulls(market, worth, prices, compiled=compiled)
-        return LevelProof(market, hulls, float(market.capacity @ prices), compiled)
+        hulls = cost_hulls(problem, worth, prices, compiled=compiled)
+        return LevelProof(problem, hulls, float(problem.capacity @ prices), compiled)
 
     def excess(self, target: FloatArray) -> float:
         """What the targets cost above all that the rows are worth: positive means out of reach."""
         if self.compiled:
             from optimizer.lp.interior_point import interior_kernels
 
-            spent = interior_kernels.cost_of_targets(self.market.size, self.hulls.worth, self.hulls.cost, target)
+            spent = interior_kernels.cost_of_targets(self.problem.size, self.hulls.worth, self.hulls.cost, target)
         else:
-            spent = self.market.size @ self.hulls.spent(target)
+            spent = self.problem.size @ self.hulls.spent(target)
         return float(spent) - self.income * (1 + ROUNDING)
 
     def bound(self, targets: TargetFunction, reached: float, close: float = _CLOSE) -> float:
@@ -260,7 +241,7 @@ class LevelProof:
         if lines is not None:
             from optimizer.lp.interior_point import interior_kernels
 
-            hull, income = (self.market.size, self.hulls.worth, self.hulls.cost), self.income * (1 + ROUNDING)
+            hull, income = (self.problem.size, self.hulls.worth, self.hulls.cost), self.income * (1 + ROUNDING)
             told = (lines.slope, lines.cap, lines.floor)
             return float(interior_kernels.cheapest_level(hull, income, told, (low, high), (close, _MOST_STEPS)))
         above, below = self.excess(targets.at(high)[0]), self.excess(targets.at(low)[0])

@@ -70,7 +70,7 @@ def solve_interior(
     """Iterate until gap and residuals have vanished, the work is used up, or rounding has won.
 
     Args:
-        program: of the market.
+        program: of the problem.
         floor, rise: what one member of each class is to have, of which theta decides (k,), (k,).
         most: iterations at most.
         watch: may change floors and rises between iterations, or stop.
@@ -140,7 +140,7 @@ class LevelFound:
 
 
 def find_max_level(
-    market: ClassProblem,
+    problem: ClassProblem,
     worth: FloatArray,
     targets: TargetFunction,
     near: FloatArray | None = None,
@@ -156,33 +156,33 @@ def find_max_level(
     work = 0
     for prices in [None] if near is None else [near, None]:
         if prices is None:
-            prices, iterations = _rough_prices(market, worth, targets, compiled=compiled)
+            prices, iterations = _rough_prices(problem, worth, targets, compiled=compiled)
             work += iterations
-        z = LevelProof.of(market, worth, prices, compiled=compiled).bound(targets, 0.0, _COARSE)
-        best, iterations = _exact_level(market, worth, targets, z, compiled=compiled)
+        z = LevelProof.of(problem, worth, prices, compiled=compiled).bound(targets, 0.0, _COARSE)
+        best, iterations = _exact_level(problem, worth, targets, z, compiled=compiled)
         work += iterations
         if best is not None:
             return LevelFound(Status.OPTIMAL, *best, "interior", work)
-    return _by_solver(market, worth, targets, work)
+    return _by_solver(problem, worth, targets, work)
 
 
 def _exact_level(
-    market: ClassProblem, worth: FloatArray, targets: TargetFunction, z: float, *, compiled: bool
+    problem: ClassProblem, worth: FloatArray, targets: TargetFunction, z: float, *, compiled: bool
 ) -> tuple[tuple[float, FloatArray, FloatArray] | None, int]:
     """From a level proved out of reach down to the answer: level, shares and prices, if they are found; iterations."""
     work, best = 0, None
     for _ in range(_PROGRAMS):
-        found = _level_on_tangents(market, worth, targets, z, compiled=compiled)
+        found = _level_on_tangents(problem, worth, targets, z, compiled=compiled)
         if found is None:
             break
         level, x, prices, iterations, error = found
         work += iterations
-        if not shares_meet_targets(market, worth, x, targets.at(min(level, targets.highest))[0]):
+        if not shares_meet_targets(problem, worth, x, targets.at(min(level, targets.highest))[0]):
             error = np.inf  # a kink lies between: the straight lines from z do not meet the targets at the level
         if error <= _FEASIBLE and level >= targets.highest * (1 - REACHED):  # nothing that anybody wants is scarce
-            best = (targets.highest, x, np.zeros(market.rows))
+            best = (targets.highest, x, np.zeros(problem.rows))
             break
-        bound = LevelProof.of(market, worth, prices, compiled=compiled).bound(targets, level)
+        bound = LevelProof.of(problem, worth, prices, compiled=compiled).bound(targets, level)
         if error <= _FEASIBLE and (bound <= level * (1 + REACHED) or max(bound, level) <= _NOTHING * targets.highest):
             best = (max(level, 0.0), x, prices)
             break
@@ -194,59 +194,60 @@ def _exact_level(
     return best, work
 
 
-def shares_meet_targets(market: ClassProblem, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:
-    """Whether shares are what a solver says they are: within the rows, and everybody has its target."""
-    utility = sum_by(market.owner(), worth * x, market.classes)
-    fits = np.all(market.used(x) <= market.capacity * (1 + _HONEST) + _HONEST)
+def shares_meet_targets(problem: ClassProblem, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:
+    """Whether shares are within the rows and give every class its target, as a solver claims."""
+    utility = sum_by(problem.owner(), worth * x, problem.classes)
+    fits = np.all(problem.used(x) <= problem.capacity * (1 + _HONEST) + _HONEST)
     return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))
 
 
 def _rough_prices(
-    market: ClassProblem, worth: FloatArray, targets: TargetFunction, *, compiled: bool
+    problem: ClassProblem, worth: FloatArray, targets: TargetFunction, *, compiled: bool
 ) -> tuple[FloatArray, int]:
     """Prices at which a sample of the classes meets; equal ones for rows that it does not use."""
-    step = -(-market.classes // _SAMPLE)
-    part = sub_problem(market, worth, np.arange(0, market.classes, step), market.capacity / step)
+    step = -(-problem.classes // _SAMPLE)
+    sampled_classes = np.arange(problem.classes) % step == 0
+    part = sub_problem(problem, worth, sampled_classes[problem.owner()], problem.capacity / step)
     sampled = RestrictedTargets(targets, part.classes, targets.highest)
-    program = LevelProgram(part.market, part.worth)
-    equal = np.ones(part.market.rows)
-    z = LevelProof.of(part.market, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
-    nothing = np.zeros(part.market.classes)
+    program = LevelProgram(part.problem, part.worth)
+    equal = np.ones(part.problem.rows)
+    z = LevelProof.of(part.problem, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
+    nothing = np.zeros(part.problem.classes)
 
     def watch(prices: FloatArray, theta: float) -> tuple[FloatArray, FloatArray] | None:
         nonlocal z
-        proof = LevelProof.of(part.market, part.worth, prices, compiled=compiled)
+        proof = LevelProof.of(part.problem, part.worth, prices, compiled=compiled)
         if proof.excess(sampled.at(z)[0]) > 0:
             z = min(z, proof.bound(sampled, 0.0, _COARSE))
         return (nothing, sampled.at(z)[0]) if theta < _ROUGH else None
 
     found = solve_interior(program, nothing, sampled.at(z)[0], most=_ROUGH_ITERATIONS, watch=watch, compiled=compiled)
-    return part.all_rows(found.prices, market.rows), found.iterations
+    return part.all_rows(found.prices, problem.rows), found.iterations
 
 
 def _level_on_tangents(
-    market: ClassProblem, worth: FloatArray, targets: TargetFunction, z: float, *, compiled: bool
+    problem: ClassProblem, worth: FloatArray, targets: TargetFunction, z: float, *, compiled: bool
 ) -> tuple[float, FloatArray, FloatArray, int, float] | None:
     """How far one gets if every target goes on as it does just below z: level, shares, prices, iterations, error."""
     target, slope = targets.at(z)
-    owner = market.owner()
-    best = np.maximum.reduceat(worth, market.first[:-1])
+    owner = problem.owner()
+    best = np.maximum.reduceat(worth, problem.first[:-1])
     full = target >= best * (1 - _FULL)
     top = worth >= (best * (1 - _FULL))[owner]
-    alone = full & (np.add.reduceat(top.astype(np.int64), market.first[:-1]) == 1)
+    alone = full & (np.add.reduceat(top.astype(np.int64), problem.first[:-1]) == 1)
     x = np.where(top & alone[owner], 1.0, 0.0)
-    left = market.capacity - market.used(x)
+    left = problem.capacity - problem.used(x)
     least = -_FEASIBLE if alone.all() else 1e-9
-    if np.any(left < least * market.capacity):
+    if np.any(left < least * problem.capacity):
         return None
-    prices, level, iterations, error = np.zeros(market.rows), z, 0, 0.0
+    prices, level, iterations, error = np.zeros(problem.rows), z, 0, 0.0
     if not alone.all():
-        part = sub_problem(market, worth, np.flatnonzero(~alone), left)
+        part = sub_problem(problem, worth, ~alone[owner], left)
         own, rise = target[part.classes], slope[part.classes] * z
         rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
-        found = solve_interior(LevelProgram(part.market, part.worth), own - rise, rise, compiled=compiled)
+        found = solve_interior(LevelProgram(part.problem, part.worth), own - rise, rise, compiled=compiled)
         prices, level, iterations = (
-            part.all_rows(found.prices, market.rows) / max(z, 1e-9),
+            part.all_rows(found.prices, problem.rows) / max(z, 1e-9),
             z * found.theta,
             found.iterations,
         )
@@ -254,8 +255,8 @@ def _level_on_tangents(
     return level, x, prices, iterations, error
 
 
-def _by_solver(market: ClassProblem, worth: FloatArray, targets: TargetFunction, work: int) -> LevelFound:
+def _by_solver(problem: ClassProblem, worth: FloatArray, targets: TargetFunction, work: int) -> LevelFound:
     from optimizer.lp.exact_solver import solve_exactly  # imports cvxpy: hardly ever needed
 
-    found = solve_exactly(market, MaxMin(worth, targets))
+    found = solve_exactly(problem, MaxMin(worth, targets))
     return LevelFound(found.status, found.objective, found.x, found.prices, found.path, work + found.work)

@@ -7,6 +7,7 @@ eliminating each class's two equations by hand leaves a dense system of (rows + 
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -24,39 +25,42 @@ class InteriorPoint:
     dual: FloatArray
 
 
-class LevelProgram:
-    """The program of one market, scaled. Every class has a column of positive worth; no row has capacity 0."""
+class ProgramLoads(NamedTuple):
+    """What each column takes of each row, as part of the row, all members of its class together."""
 
-    def __init__(self, market: ClassProblem, worth: FloatArray) -> None:
-        self.market = market
-        self._start_of, self.owner = market.first[:-1], market.owner()
+    #: By column (C, r), and by row (r, C).
+    by_column: sparse.csr_array
+    by_row: sparse.csr_array
+    #: Place of each use in a table of classes and rows (U,).
+    cell: IntArray
+
+
+class LevelProgram:
+    """The program of one problem, scaled. Every class has a column of positive worth; no row has capacity 0."""
+
+    def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
+        self.problem = problem
+        self._start_of, self.owner = problem.first[:-1], problem.owner()
         self._best = np.maximum.reduceat(worth, self._start_of)
         self.worth = worth / self._best[self.owner]
-        uses = np.diff(market.use_first)
+        uses = np.diff(problem.use_first)
         #: Part of its row that each use takes, all members together (U,); and the column it is of.
-        self.load_of_use = np.repeat(market.size[self.owner], uses) * market.use_count / market.capacity[market.use_row]
-        self.use_column = np.repeat(np.arange(market.columns), uses)
-        self.floor, self.rise = np.zeros(market.classes), np.zeros(market.classes)
-        ends = np.cumsum([market.columns, market.classes, market.classes, market.rows])
+        self.load_of_use = (
+            np.repeat(problem.size[self.owner], uses) * problem.use_count / problem.capacity[problem.use_row]
+        )
+        self.use_column = np.repeat(np.arange(problem.columns), uses)
+        self.floor, self.rise = np.zeros(problem.classes), np.zeros(problem.classes)
+        ends = np.cumsum([problem.columns, problem.classes, problem.classes, problem.rows])
         self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
     @cached_property
-    def load(self) -> sparse.csr_array:
-        """What each column takes of each row (C, r)."""
-        market = self.market
-        shape = (market.columns, market.rows)
-        return sparse.csr_array((self.load_of_use, market.use_row, market.use_first), shape=shape)
-
-    @cached_property
-    def load_by_row(self) -> sparse.csr_array:
-        """The same, row by row (r, C)."""
-        return self.load.T.tocsr()
-
-    @cached_property
-    def use_cell(self) -> IntArray:
-        """Place of each use in a table of classes and rows (U,)."""
-        cell: IntArray = self.owner[self.use_column] * self.market.rows + self.market.use_row
-        return cell
+    def loads(self) -> "ProgramLoads":
+        """What each column takes of each row, as matrices: the compiled steps do without them."""
+        problem = self.problem
+        shape = (problem.columns, problem.rows)
+        by_column = sparse.csr_array((self.load_of_use, problem.use_row, problem.use_first), shape=shape)
+        cell = self.owner[self.use_column] * problem.rows + problem.use_row
+        return ProgramLoads(by_column, by_column.T.tocsr(), cell)
 
     def aim(self, floor: FloatArray, rise: FloatArray) -> None:
         """What one member of each class is to have, of which theta decides (k,), (k,)."""
@@ -64,7 +68,7 @@ class LevelProgram:
 
     def prices(self, point: InteriorPoint) -> FloatArray:
         """Price of each row, unscaled (r,)."""
-        return np.asarray(self.split(point.dual)[3] / self.market.capacity)
+        return np.asarray(self.split(point.dual)[3] / self.problem.capacity)
 
     def split(self, vector: FloatArray) -> list[FloatArray]:
         """The parts of a vector of variables or multipliers, as views."""
@@ -74,34 +78,24 @@ class LevelProgram:
         """Sums over the columns of each class, of one array or of several in rows."""
         return np.add.reduceat(values, self._start_of, axis=-1)
 
-    def crossed(self, weight: FloatArray) -> FloatArray:
-        """Sum over the columns of weight times load by load (r, r): a diagonal where each uses one row."""
-        if self.market.single_use:
-            own = np.bincount(self.market.use_row, weights=weight * self.load_of_use**2, minlength=self.market.rows)
-            return np.diag(own)
-        scaled = self.load_by_row.copy()
-        scaled.data = scaled.data * weight[scaled.indices]
-        return np.asarray((scaled @ self.load).toarray())
-
-    def _taken(self, x: FloatArray) -> FloatArray:
-        """What shares take of each row (r,)."""
-        load = self.load_of_use * x[self.use_column]
-        return np.bincount(self.market.use_row, weights=load, minlength=self.market.rows).astype(np.float64)
-
     def start(self) -> InteriorPoint:
         """An equal part of each column, brought down to half of every row: feasible, far from every boundary."""
-        market = self.market
-        width = np.diff(market.first)
+        problem = self.problem
+        width = np.diff(problem.first)
         x = 0.5 / width[self.owner]
-        crowded = np.maximum(1.0, 2 * self._taken(x))
-        x /= np.maximum.reduceat(crowded[market.use_row], market.use_first[:-1])
+        load = self.load_of_use * x[self.use_column]
+        taken = np.bincount(problem.use_row, weights=load, minlength=problem.rows).astype(np.float64)
+        crowded = np.maximum(1.0, 2 * taken)
+        x /= np.maximum.reduceat(crowded[problem.use_row], problem.use_first[:-1])
+        load = self.load_of_use * x[self.use_column]
+        taken = np.bincount(problem.use_row, weights=load, minlength=problem.rows).astype(np.float64)
         utility = self.per_class(self.worth * x)
         theta = 0.5
         spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
-        primal = [x, 1 - self.per_class(x), spare, 1 - self._taken(x)]
-        y = np.full(market.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
-        p = np.full(market.rows, 1.0 / market.rows)
-        reduced = np.add.reduceat(self.load_of_use * p[market.use_row], market.use_first[:-1]) + y[self.owner] * (
+        primal = [x, 1 - self.per_class(x), spare, 1 - taken]
+        y = np.full(problem.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
+        p = np.full(problem.rows, 1.0 / problem.rows)
+        reduced = np.add.reduceat(self.load_of_use * p[problem.use_row], problem.use_first[:-1]) + y[self.owner] * (
             1 - self.worth
         )
         return InteriorPoint(theta, np.concatenate(primal), np.concatenate([reduced, y, y, p]))
@@ -122,43 +116,39 @@ class MehrotraStep:
         self._short = (
             1.0 - program.per_class(x) - idle,
             program.floor + point.theta * program.rise - program.per_class(worth * x) + spare,
-            1.0 - program.load_by_row @ x - left,
+            1.0 - program.loads.by_row @ x - left,
         )
-        self._loss = reduced - (mu[owner] - y[owner] * worth + program.load @ p)
+        self._loss = reduced - (mu[owner] - y[owner] * worth + program.loads.by_column @ p)
         self._loss_theta = 1.0 - float(self._slope @ y)
-        self.gap = _dot(point.primal, point.dual)
+        self.gap = float((point.primal * point.dual).sum())  # no BLAS: its threads take longer to start
         primal_error = max(float(np.abs(part).max()) for part in self._short)
         dual_error = max(abs(self._loss_theta), float(np.abs(self._loss).max()))
         self.error = max(self.gap, primal_error, dual_error)
 
     def taken(self) -> InteriorPoint | None:
         """A predictor tells how much to aim at the centre, a corrector goes there. None: rounding has won."""
+        point = self._point
         with np.errstate(all="ignore"):
             try:
-                point = self._towards_centre()
+                self._eliminate()
+                product = point.primal * point.dual
+                _, d_primal, d_dual = self._direction(-product)
+                ahead_p, ahead_d = _reach(point.primal, d_primal), _reach(point.dual, d_dual)
+                gap = float(((point.primal + ahead_p * d_primal) * (point.dual + ahead_d * d_dual)).sum())
+                centre = (gap / self.gap) ** 3 * self.gap / len(product)
+                d_theta, d_primal, d_dual = self._direction(centre - product - d_primal * d_dual)
             except np.linalg.LinAlgError:
                 return None
-        finite = np.isfinite(point.theta) and np.isfinite(point.primal).all() and np.isfinite(point.dual).all()
-        return point if finite else None
-
-    def _towards_centre(self) -> InteriorPoint:
-        point = self._point
-        self._eliminate()
-        product = point.primal * point.dual
-        _, d_primal, d_dual = self._direction(-product)
-        ahead_p, ahead_d = _reach(point.primal, d_primal), _reach(point.dual, d_dual)
-        gap = _dot(point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual)
-        centre = (gap / self.gap) ** 3 * self.gap / len(product)
-        d_theta, d_primal, d_dual = self._direction(centre - product - d_primal * d_dual)
-        ahead_p = min(1.0, BOUNDARY * _reach(point.primal, d_primal))
-        ahead_d = min(1.0, BOUNDARY * _reach(point.dual, d_dual))
-        return InteriorPoint(
-            point.theta + ahead_p * d_theta, point.primal + ahead_p * d_primal, point.dual + ahead_d * d_dual
-        )
+            ahead_p = min(1.0, BOUNDARY * _reach(point.primal, d_primal))
+            ahead_d = min(1.0, BOUNDARY * _reach(point.dual, d_dual))
+            theta, primal = point.theta + ahead_p * d_theta, point.primal + ahead_p * d_primal
+            dual = point.dual + ahead_d * d_dual
+        finite = np.isfinite(theta) and np.isfinite(primal).all() and np.isfinite(dual).all()
+        return InteriorPoint(theta, primal, dual) if finite else None
 
     def _eliminate(self) -> None:
         """Each class's two equations solved for time and utility values, centred so that nothing cancels."""
-        program, market = self._program, self._program.market
+        program, problem = self._program, self._program.problem
         x, idle, spare, left = program.split(self._point.primal)
         reduced, mu, y, p = program.split(self._point.dual)
         self._stiff = stiff = x / reduced
@@ -171,17 +161,30 @@ class MehrotraStep:
         self._b22 = spread + self._rho * self._mean**2
         self._det = self._b11 * spread + self._mass * self._rho * self._mean**2
         weighted = stiff[program.use_column] * program.load_of_use
-        shape = (market.classes, market.rows)
-        self._e1 = _table(program.use_cell, weighted, shape)
         moved = -weighted * off[program.use_column]
-        self._e2 = _table(program.use_cell, moved, shape)
+        self._e1, self._e2 = (
+            np.bincount(program.loads.cell, weights=values, minlength=problem.classes * problem.rows)
+            .reshape(problem.classes, problem.rows)
+            .astype(np.float64)
+            for values in (weighted, moved)
+        )
         f1, f2 = self._solve_classes(self._e1, self._e2)
-        rows = program.crossed(stiff) - self._e1.T @ f1 - self._e2.T @ f2
-        rows[np.diag_indices(market.rows)] += left / p
-        g1, g2 = self._solve_classes(np.zeros((market.classes, 1)), self._slope[:, None])
+        rows = self._crossed(stiff) - self._e1.T @ f1 - self._e2.T @ f2
+        rows[np.diag_indices(problem.rows)] += left / p
+        g1, g2 = self._solve_classes(np.zeros((problem.classes, 1)), self._slope[:, None])
         cross = (self._e1.T @ g1 + self._e2.T @ g2)[:, 0]
         own = float(self._slope @ g2[:, 0])
         self._system = np.block([[rows, cross[:, None]], [-cross[None, :], np.array([[own]])]])
+
+    def _crossed(self, weight: FloatArray) -> FloatArray:
+        """Sum over the columns of weight times load by load (r, r): a diagonal where each uses one row."""
+        program, problem = self._program, self._program.problem
+        if problem.single_use:
+            own = np.bincount(problem.use_row, weights=weight * program.load_of_use**2, minlength=problem.rows)
+            return np.diag(own)
+        scaled = program.loads.by_row.copy()
+        scaled.data = scaled.data * weight[scaled.indices]
+        return np.asarray((scaled @ program.loads.by_column).toarray())
 
     def _solve_classes(self, first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:
         b11, b12, b22, det = (part[:, None] for part in (self._b11, self._b12, self._b22, self._det))
@@ -197,7 +200,7 @@ class MehrotraStep:
         time = c_idle / mu - self._short[0]
         h1 = program.per_class(pull) + time
         h2 = self._short[1] - program.per_class(self._off * pull) + c_spare / y + self._mean * time
-        h3 = program.load_by_row @ pull + c_left / p - self._short[2]
+        h3 = program.loads.by_row @ pull + c_left / p - self._short[2]
         k1, k2 = self._solve_classes(h1[:, None], h2[:, None])
         k1, k2 = k1[:, 0], k2[:, 0]
         right = np.append(h3 - self._e1.T @ k1 - self._e2.T @ k2, self._loss_theta - slope @ k2)
@@ -206,7 +209,7 @@ class MehrotraStep:
         k1, k2 = self._solve_classes((h1 - self._e1 @ dp)[:, None], (h2 - self._e2 @ dp + slope * d_theta)[:, None])
         nu, dy = k1[:, 0], k2[:, 0]
         dmu = nu + self._mean * dy
-        cheaper = nu[program.owner] - self._off * dy[program.owner] + program.load @ dp
+        cheaper = nu[program.owner] - self._off * dy[program.owner] + program.loads.by_column @ dp
         d_dual = [cheaper - self._loss, dmu, dy, dp]
         d_primal = [
             pull - self._stiff * cheaper,
@@ -220,13 +223,3 @@ class MehrotraStep:
 def _reach(values: FloatArray, direction: FloatArray) -> float:
     """How far one can go before a value turns negative, at most 1e3."""
     return float(1.0 / max(float((-direction / values).max()), 1e-3))
-
-
-def _dot(one: FloatArray, other: FloatArray) -> float:
-    """Without BLAS, whose threads take longer to start than these products."""
-    return float((one * other).sum())
-
-
-def _table(cell: IntArray, values: FloatArray, shape: tuple[int, int]) -> FloatArray:
-    """Sums of the values in each cell of a table."""
-    return np.bincount(cell, weights=values, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)

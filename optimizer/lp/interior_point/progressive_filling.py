@@ -17,8 +17,6 @@ whether that pays. Neither changes an answer by more than rounding.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from typing import Protocol
 
 import numpy as np
 
@@ -28,19 +26,18 @@ from optimizer.classes.class_problem import (
     ClassSolution,
     MaxMin,
     TargetFunction,
+    TierRule,
     level_reached,
     make_feasible,
 )
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory, Status
-from optimizer.lp.dual_newton.dual_bound import prices_per_level
+from optimizer.lp.dual_newton.best_responses import prices_per_level
+from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS, filling_is_compiled
 from optimizer.lp.interior_point.level_proofs import LevelProof, ResidualProblem, RestrictedTargets, SubProblem
 from optimizer.lp.interior_point.max_level import find_max_level, shares_meet_targets
 from optimizer.lp.staged_solution import SolveInput, StagedSolution, stage_over_jobs
 from optimizer.problem import BoolArray, FloatArray, Pools
-
-#: Columns, of this market and of those solved before it, above which loading compiled code pays.
-COMPILE_FROM = 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +50,8 @@ class FillingStart:
     prices: FloatArray | None = None
 
     def compiled(self, columns: int) -> bool:
-        """Whether numba is installed and so many columns more are enough to do."""
-        return self.columns + columns >= COMPILE_FROM and find_spec("numba") is not None
+        """Whether compiled code pays, this problem's columns included."""
+        return filling_is_compiled(self.columns + columns)
 
 
 def filling_start(memory: Memory, pools: Pools) -> FillingStart:
@@ -67,8 +64,8 @@ def filling_start(memory: Memory, pools: Pools) -> FillingStart:
 
 
 def filling_memory(memory: Memory, columns: int, prices: FloatArray, pools: Pools) -> Memory:
-    """What to remember after a solve of so many columns that had these prices at its first level."""
-    so_far = min(filling_start(memory, pools).columns + columns, COMPILE_FROM)
+    """The memory that a solve leaves: columns solved so far, and the prices of its first level (warm start)."""
+    so_far = min(filling_start(memory, pools).columns + columns, COMPILED_FILLING_COLUMNS)
     priced = {pool_id: price for pool_id, price in zip(pools.pool_id, prices.tolist(), strict=False) if price > 0}
     return {"columns": so_far, "prices": priced}
 
@@ -82,19 +79,6 @@ _FENCE = 10.0
 _PAID = 1e-9
 #: A target above the last by no more than this part of it, and of all that is to be had, is no rise.
 _RISE = 1e-12
-
-
-class TierRule(Protocol):
-    """What classes are to have, tier by tier."""
-
-    @property
-    def tiers(self) -> int:
-        """How many families of targets follow each other."""
-        ...
-
-    def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> TargetFunction:
-        """Targets of a tier: at z = 0 at most `kept`, for whoever has settled always `kept`, never above `cap`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,19 +118,19 @@ class FillingResult:
 
 
 def fill_levels(
-    market: ClassProblem, worth: FloatArray, rule: TierRule, start: FillingStart | None = None
+    class_problem: ClassProblem, worth: FloatArray, rule: TierRule, start: FillingStart | None = None
 ) -> FillingResult:
     """Raise the rule's targets, tier by tier, level by level.
 
     Args:
-        market: every class has at least one column.
+        problem: every class has at least one column.
         worth: utility of each class column, run all the time by one member; > 0 (C,).
         rule: what is to be had.
         start: where the last filling ended, if this is one of a series.
     """
-    run = _FillingRun(market, worth, start if start is not None else FillingStart())
+    run = _FillingRun(class_problem, worth, start if start is not None else FillingStart())
     for tier in range(rule.tiers):
-        for _ in range(market.rows + 1):
+        for _ in range(class_problem.rows + 1):
             if not run.raised(tier, rule):
                 break
     return run.ended()
@@ -155,44 +139,47 @@ def fill_levels(
 class _FillingRun:
     """The state of one filling."""
 
-    def __init__(self, market: ClassProblem, worth: FloatArray, start: FillingStart) -> None:
-        self._market, self._worth, self._owner = market, worth, market.owner()
-        self._start, self._compiled = start, start.compiled(market.columns)
-        self._residual = ResidualProblem(market, worth, compiled=self._compiled)
-        self._kept = np.zeros(market.classes)
-        self._cap = np.maximum.reduceat(worth, market.first[:-1]) if market.classes else np.zeros(0)
-        self._settled = np.zeros(market.classes, dtype=bool)
-        self._gone = np.zeros(market.rows, dtype=bool)
-        self._prices = np.zeros(market.rows)
+    def __init__(self, class_problem: ClassProblem, worth: FloatArray, start: FillingStart) -> None:
+        self._problem, self._worth, self._owner = class_problem, worth, class_problem.owner()
+        self._start, self._compiled = start, start.compiled(class_problem.columns)
+        self._residual = ResidualProblem(class_problem, worth, compiled=self._compiled)
+        self._kept = np.zeros(class_problem.classes)
+        self._cap = np.maximum.reduceat(worth, class_problem.first[:-1]) if class_problem.classes else np.zeros(0)
+        self._settled = np.zeros(class_problem.classes, dtype=bool)
+        self._gone = np.zeros(class_problem.rows, dtype=bool)
+        self._prices = np.zeros(class_problem.rows)
         self._levels: list[FilledLevel] = []
         self._status, self._work = Status.OPTIMAL, 0
         self._paths: dict[str, bool] = {}
 
     def raised(self, tier: int, rule: TierRule) -> bool:
-        """Find one level. False: nobody rises in this tier any more, or no method can tell how far."""
+        """Find one level. Returns False when no class rises in this tier any more, or no method finds how far."""
         targets = rule.targets(tier, self._kept, self._cap, self._settled)
         top = targets.at(targets.highest)[0]
         active = ~self._settled & (top > self._kept * (1 + _RISE) + _RISE * self._cap)
         if not active.any() or self._status is not Status.OPTIMAL:
             return False
         part = self._residual.part(top > 0)
-        turn = self._turn(part, targets)
-        z, prices = self._solve(part, RestrictedTargets(targets, part.classes, turn))
+        saturation = self._saturation_level(part, targets)
+        z, prices = self._solve(part, RestrictedTargets(targets, part.classes, saturation))
         if self._status is not Status.OPTIMAL:
             return False
-        if z >= turn and turn < targets.highest:  # it is the turn of somebody who finds everything used up
-            prices = np.zeros(self._market.rows)
-        fresh = self._cleaned(prices)
+        if z >= saturation and saturation < targets.highest:  # it is the turn of somebody who finds everything used up
+            prices = np.zeros(self._problem.rows)
+        paid = prices * self._problem.capacity  # what is next to nothing of what was not scarce before is rounding
+        scarce = self._gone | (paid > _SCARCE * float(paid[~self._gone].sum()))
+        fresh = np.where(scarce, prices, 0.0)
         prices, bound = self._proved(fresh, targets, z)
         level = FilledLevel(tier, active, self._kept, self._cap, self._settled, targets, prices, z, bound)
         self._levels.append(level)
         self._settle(level, fresh)
         return z < targets.highest
 
-    def _turn(self, part: SubProblem, targets: TargetFunction) -> float:
+    def _saturation_level(self, part: SubProblem, targets: TargetFunction) -> float:
         """The level above which some class would have to rise by what others have used up."""
         limit = self._kept.copy()
-        limit[part.classes] = np.maximum(part.best(), limit[part.classes])
+        best = np.maximum.reduceat(part.worth, part.problem.first[:-1]) if len(part.classes) else np.zeros(0)
+        limit[part.classes] = np.maximum(best, limit[part.classes])
         limit *= 1 + _RISE
         low, high = 0.0, targets.highest
         if np.all(targets.at(high)[0] <= limit):
@@ -203,40 +190,34 @@ class _FillingRun:
         return low
 
     def ended(self) -> FillingResult:
-        """What came out of it, feasible to the last bit and nobody above its target."""
-        x = make_feasible(self._market, self._residual.x)
-        utility = sum_by(self._owner, self._worth * x, self._market.classes)
+        """The result: shares feasible to the last bit, no class above its target."""
+        x = make_feasible(self._problem, self._residual.x)
+        utility = sum_by(self._owner, self._worth * x, self._problem.classes)
         above = np.divide(self._kept, utility, out=np.ones(len(utility)), where=utility > self._kept)
         x = x * above[self._owner]
         path = ", ".join(self._paths)
         return FillingResult(x, utility * above, tuple(self._levels), self._status, path, self._work)
 
     def _solve(self, part: SubProblem, targets: RestrictedTargets) -> tuple[float, FloatArray]:
-        """The level of what is left, with prices of all rows; the shares stay with the residual."""
+        """The level of the residual problem, and prices of all rows; the shares are kept by the residual."""
         if not len(part.classes):
-            return targets.highest, np.zeros(self._market.rows)
+            return targets.highest, np.zeros(self._problem.rows)
         known, near = self._start.prices, None
-        if not self._levels and known is not None and len(known) == self._market.rows:
+        if not self._levels and known is not None and len(known) == self._problem.rows:
             near = known[part.rows]
-        found = find_max_level(part.market, part.worth, targets, near, compiled=self._compiled)
+        found = find_max_level(part.problem, part.worth, targets, near, compiled=self._compiled)
         self._work += found.work
         self._paths[found.path] = True
         if found.status is Status.OPTIMAL and shares_meet_targets(
-            part.market, part.worth, found.x, targets.at(found.z)[0]
+            part.problem, part.worth, found.x, targets.at(found.z)[0]
         ):
             self._residual.take(part, found.x)
         else:
             self._status = Status.WORK_LIMIT if self._levels else Status.FAILED
-        return found.z, part.all_rows(found.prices, self._market.rows)
-
-    def _cleaned(self, prices: FloatArray) -> FloatArray:
-        """Without what is rounding, by the measure of what was not scarce before."""
-        paid = prices * self._market.capacity
-        fresh = float(paid[~self._gone].sum())
-        return np.where(self._gone | (paid > _SCARCE * fresh), prices, 0.0)
+        return found.z, part.all_rows(found.prices, self._problem.rows)
 
     def _proved(self, prices: FloatArray, targets: TargetFunction, z: float) -> tuple[FloatArray, float]:
-        """Prices for the whole market, and what they prove.
+        """Prices for the whole problem, and what they prove.
 
         Those who settled keep off the rows that are left only if what was scarce before stays dear enough: earlier
         prices are added until they do.
@@ -244,21 +225,18 @@ class _FillingRun:
         if not prices.any() and z >= targets.highest:
             return prices, targets.highest
         kept = targets.at(z)[0]
-        worth = float(prices @ self._market.capacity) or 1.0
-        best, proof = prices, self._proof(prices)
+        worth = float(prices @ self._problem.capacity) or 1.0
+        best, proof = prices, LevelProof.of(self._problem, self._worth, prices, compiled=self._compiled)
         excess = proof.excess(kept)
         for base, earlier in self._bases(prices, worth):
             for power in range(_POWERS if earlier.any() else 0):
                 if best.any() and excess >= -_PAID * worth:
                     return best, proof.bound(targets, z)
                 more = base + earlier * (worth * 10.0**power)
-                other = self._proof(more)
+                other = LevelProof.of(self._problem, self._worth, more, compiled=self._compiled)
                 if other.excess(kept) > excess or not best.any():
                     best, proof, excess = more, other, other.excess(kept)
         return best, proof.bound(targets, z)
-
-    def _proof(self, prices: FloatArray) -> LevelProof:
-        return LevelProof.of(self._market, self._worth, prices, compiled=self._compiled)
 
     def _bases(self, prices: FloatArray, worth: float) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Prices to start from, and earlier ones to add to them (both r).
@@ -267,8 +245,8 @@ class _FillingRun:
         at any price. What those keep off with costs them nothing more: they have no other way. Nor need a level charge
         for rows that are gone where nobody who settled has to make room on them: there its price is any number.
         """
-        capacity = self._market.capacity
-        empty = self._residual.empty() & (capacity > 0)
+        capacity = self._problem.capacity
+        empty = self._residual.empty & (capacity > 0)
         fence = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=empty) / max(int(empty.sum()), 1)
         hidden = np.where(empty & ~self._gone, fence, 0.0)
         for base in (prices, np.where(self._gone, 0.0, prices)):
@@ -277,38 +255,38 @@ class _FillingRun:
                 yield base + fence * (_FENCE * worth), np.where(hidden > 0, 0.0, self._prices)
 
     def _settle(self, level: FilledLevel, fresh: FloatArray) -> None:
-        """Who has what it can get, and what is gone for the others."""
+        """Mark the classes that cannot rise further as settled, and the scarce rows as closed to the others."""
         target = level.targets.at(level.z)[0]
         self._kept = np.where(self._settled, self._kept, np.maximum(target, self._kept))
         if level.prices.any():
-            latest = level.prices / float(level.prices @ self._market.capacity)
+            latest = level.prices / float(level.prices @ self._problem.capacity)
             forgotten = self._gone & (level.prices == 0)
             self._prices = latest + (10 * self._prices if forgotten.any() else 0.0)
         self._gone = self._gone | (level.prices > 0)
         free = self._residual.free_of(self._gone)
-        live = np.maximum.reduceat(np.where(free, self._worth, 0.0), self._market.first[:-1])
+        live = np.maximum.reduceat(np.where(free, self._worth, 0.0), self._problem.first[:-1])
         settling = level.active & (self._kept >= np.minimum(live, self._cap) * (1 - FULL))
         cap = np.where(settling | self._settled, self._kept, np.maximum(np.minimum(self._cap, live), self._kept))
         self._settled, self._cap = self._settled | settling, cap
         self._residual.settle(settling, self._kept, fresh, free, self._settled)
 
 
-def fill_in_stages(asked: SolveInput, rule: TierRule, memory: Memory) -> tuple[StagedSolution, Memory]:
-    """Raise the rule's targets until everybody has what it can get. Without any level: no method found the first.
+def fill_in_stages(request: SolveInput, rule: TierRule, memory: Memory) -> tuple[StagedSolution, Memory]:
+    """Raise the rule's targets until no class can rise. Returns no stage when no method finds the first level.
 
     `memory`: what the policy's last solve left, and what this one leaves (`filling_memory`).
     """
-    classes = asked.classes
-    worth = classes.per_column(asked.utility.worth)
-    filling = fill_levels(classes.market, worth, rule, filling_start(memory, asked.problem.pools))
+    classes = request.classes
+    worth = classes.per_column(request.utility.worth)
+    filling = fill_levels(classes.problem, worth, rule, filling_start(memory, request.problem.pools))
     stages = []
     for level in filling.levels:
         reached, objective = min(filling.reached(level), level.bound), MaxMin(worth, level.targets)
-        prices = prices_per_level(classes.market, objective, level.prices, level.bound)
+        prices = prices_per_level(classes.problem, objective, level.prices, level.bound)
         stage = stage_over_jobs(
             classes, ClassSolution(filling.status, filling.x, prices, reached, level.bound, filling.path), objective
         )
         stages.append(replace(stage, active=classes.to_jobs(level.active.astype(float)) > 0))
-    problem, prices = asked.problem, filling.levels[0].prices if filling.levels else np.zeros(0)
+    problem, prices = request.problem, filling.levels[0].prices if filling.levels else np.zeros(0)
     memory = filling_memory(memory, len(problem.columns), prices, problem.pools)
-    return StagedSolution(asked, filling.status, filling.path, classes.to_columns(filling.x), tuple(stages)), memory
+    return StagedSolution(request, filling.status, filling.path, classes.to_columns(filling.x), tuple(stages)), memory

@@ -11,7 +11,6 @@ from itertools import chain
 from math import inf
 
 from scheduler.core.placement.attempt_lifecycle import start_attempt
-from scheduler.core.placement.preemption import MACHINES_MAX, emptiest_machines, unreserved_machines
 from scheduler.core.placement.reservations import (
     NO_CAPACITY,
     UNBOUNDED_CAPACITY,
@@ -23,11 +22,12 @@ from scheduler.core.placement.reservations import (
     settle_reservation,
     shape_of,
 )
+from scheduler.core.placement.search import find_earliest_place
 from scheduler.core.rules import Backfill
-from scheduler.core.state.fleet import FleetMachine, Place, split_gang
+from scheduler.core.state.fleet import Place
 from scheduler.core.state.job_queues import QueueKey
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import expected_ends_on
+from scheduler.core.state.remaining_work import end_if_started_at, ready_at
 from scheduler.core.state.working_set import Cycle, Reservation
 
 #: Jobs of a shape tried for one that may borrow from a reservation.
@@ -194,33 +194,13 @@ def _can_lend(reservation: Reservation, count: int) -> bool:
 
 
 def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
-    """Keep the place that will be free earliest for a gang that fits nowhere."""
-    shape = shape_of(cycle, job)
-    if shape.counts[pool] < 2 or job.job_id in cycle.reservations or not cycle.ordering.is_entitled(job, pool):
+    """Reserve the place that is free earliest for a gang that fits nowhere."""
+    count = cycle.ledger.count_on(job, pool)
+    if count < 2 or job.job_id in cycle.reservations or not cycle.ordering.is_entitled(job, pool):
         return
-    state = cycle.ledger.fleet.pools[pool]
-    parts = split_gang(shape.counts[pool], shape.nodes, state.pool.shape.accelerators)
-    largest = parts[0]
-    machines = unreserved_machines(cycle, pool, job, 0)
-    if len(machines) > MACHINES_MAX:
-        machines = emptiest_machines(cycle, pool, job, 0)
-    ready = [(_ready_at(cycle, each, largest), each.row) for each in machines if each.size >= largest]
-    ready.sort()
-    if len(ready) >= len(parts):
-        place = tuple((row, count) for (_, row), count in zip(ready, parts, strict=False))
+    place = find_earliest_place(cycle, job, pool)
+    if place is not None:
         open_reservation(cycle, job, pool, place, preempting=False)
-
-
-def _ready_at(cycle: Cycle, machine: FleetMachine, wanted: int) -> float:
-    """When `wanted` accelerators of the machine will be free if no job is preempted."""
-    missing = wanted - len(machine.free)
-    if missing <= 0:
-        return cycle.now
-    ends = expected_ends_on(cycle.ledger, machine, cycle.policy.rules)
-    if missing > len(ends):
-        return inf
-    end_at = ends[missing - 1]
-    return end_at if end_at > cycle.now else cycle.now
 
 
 def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRecord]) -> bool:
@@ -232,17 +212,15 @@ def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRec
 
 
 def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
-    """A borrower ends, or can be stopped, before the reservation needs the place."""
+    """Return whether the job ends, or can be stopped, before the reservation needs the place."""
     if reservation.job_id == job.job_id:
         return False
     if cycle.ordering.can_be_stopped(job):
         return True
-    rate = float(cycle.ledger.class_of(job).rates[reservation.pool])
-    if job.request.steps is None or rate <= 0:
+    ledger, rules = cycle.ledger, cycle.policy.rules
+    end_at = end_if_started_at(ledger, job, reservation.pool, rules)
+    if end_at == inf:
         return False
-    end_at = cycle.now + cycle.ledger.restart_s(job, cycle.policy.rules) + (job.request.steps - job.steps) / rate
-    machines = [cycle.ledger.fleet.machines[row] for row in reservation.wanted]
-    needed_at = max(
-        _ready_at(cycle, machine, reservation.needs[machine.row]) for machine in machines if machine is not None
-    )
+    machines = [ledger.fleet.machines[row] for row in reservation.wanted]
+    needed_at = max(ready_at(ledger, each, reservation.needs[each.row], rules) for each in machines if each is not None)
     return end_at <= needed_at

@@ -18,6 +18,7 @@ from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.remaining_work import steps_made
 from walras.cluster import Market
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
@@ -78,7 +79,7 @@ def build_problem(ledger: Ledger) -> Problem:
         in_one_pool = np.where(np.isin(rows, list(columns.parts)), -1, in_one_pool)
     gang = np.full(len(rows), np.inf)
     np.minimum.at(gang, job, count)
-    done = _steps_done(ledger, rows)
+    done = steps_made(ledger, rows)
     return Problem(
         at=ledger.now,
         jobs=Jobs(
@@ -154,16 +155,6 @@ def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> Float
     records = [ledger.jobs[JobId(job_id)] for job_id in ledger.columns.job_id[rows].tolist()]
     restart_s = np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64)
     return lasting_fractions(ledger.fleet.pools, ledger.now, SpotRuns(way.pool, way.count, restart_s[way.job]))
-
-
-def _steps_done(ledger: Ledger, rows: IntArray) -> FloatArray:
-    """By the last report and the speed since: reports are a while ago, and a solve looks at now."""
-    columns = ledger.columns
-    if not columns.pools:
-        return columns.steps[rows]
-    here = ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]  # of a waiting job: never used
-    done: FloatArray = columns.steps[rows] + here * np.maximum(ledger.now - columns.steps_at[rows], 0.0)
-    return np.minimum(done, columns.steps_total[rows])
 
 
 # ------------------------------------------------------------------------------------------------ asking

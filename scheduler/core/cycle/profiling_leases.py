@@ -10,15 +10,13 @@ from math import inf
 
 import numpy as np
 
-from scheduler.core.placement.attempt_lifecycle import revoke_attempt
-from scheduler.core.placement.preemption import INCUMBENTS_MAX, find_victims
-from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation, shape_of
-from scheduler.core.state.fleet import Place
+from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_preemptible, take_place
+from scheduler.core.placement.reservations import shape_of
+from scheduler.core.placement.search import FoundPlace, find_victims
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import UNKNOWN_LENGTH_S, unreported_on_best_s
+from scheduler.core.state.remaining_work import unreported_on_best_of_all_s, unreported_on_best_s
 from scheduler.core.state.working_set import Cycle, JobOrdering
 from walras.job_request import JobId
-from walras.states import JobState, Reason
 
 #: Cells tried in one round, and jobs tried for each: the first that fit are as good as any.
 CELLS_MAX = 8
@@ -56,15 +54,12 @@ def _budget(cycle: Cycle) -> float:
 
 
 def _unmeasured_cells(cycle: Cycle) -> list[tuple[int, int]]:
-    """(class, pool) of every unmeasured cell worth a lease, most remaining work first."""
+    """Return (class, pool) of every unmeasured cell worth a lease, most remaining work first."""
     ledger, rules = cycle.ledger, cycle.policy.rules
     columns, classes = ledger.columns, ledger.classes.classes
     rows = np.flatnonzero(columns.active & columns.eligible)
     class_rows = columns.class_row[rows]
-    best = np.array([job_class.best_rate for job_class in classes])[class_rows]
-    left = np.maximum(columns.steps_total[rows] - columns.steps[rows], 0.0)
-    seconds = np.divide(left, best, out=np.zeros(len(rows)), where=best > 0)
-    work_s = np.bincount(class_rows, np.where(np.isfinite(seconds), seconds, UNKNOWN_LENGTH_S), len(classes))
+    work_s = np.bincount(class_rows, unreported_on_best_of_all_s(ledger, rows), len(classes))
     runs = set(zip(class_rows.tolist(), columns.pool[rows].tolist(), strict=True))
     learning = {(classes[class_row].kind, pool) for class_row, pool in runs if pool >= 0}
     reserved = {reservation.pool for reservation in cycle.reservations.values()}
@@ -99,7 +94,7 @@ def _candidates(cycle: Cycle, ordering: JobOrdering, class_row: int, pool: int) 
 
 
 def _may_go(cycle: Cycle, job: JobRecord) -> bool:
-    """Waiting, or running long enough elsewhere, with work left to make the trip worth while."""
+    """Return whether a job waits, or runs long enough elsewhere, and has enough work left to repay the lease."""
     rules = cycle.policy.rules
     if job.job_id in cycle.queues.nominated or job.ready_at > cycle.now:
         return False
@@ -107,31 +102,23 @@ def _may_go(cycle: Cycle, job: JobRecord) -> bool:
         return False
     if job.waits:
         return True
-    can_leave = job.request.preemptible and not job.loses_work and not job.is_secured
-    settled = job.state is JobState.RUNNING and job.revoked is None and can_leave
-    return settled and cycle.now - job.running_at >= rules.min_runtime_s and cycle.now >= job.profiling_until
+    can_leave = is_preemptible(job) and not job.loses_work
+    return can_leave and cycle.now - job.running_at >= rules.min_runtime_s and cycle.now >= job.profiling_until
 
 
 def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    """Reserve a place for the lease: a free one, else that of a job that has had its minimum runtime."""
-    place: Place | None = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
-    victims: list[JobRecord] = []
-    if place is None:
+    """Take a place for the lease: a free one, else that of incumbents who had their minimum run. False if none."""
+    place = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
+    if place is not None:
+        found: FoundPlace | None = FoundPlace(pool, place)
+    else:
         incumbents = cycle.ordering.incumbents(pool, INCUMBENTS_MAX).jobs
         found = find_victims(cycle, job, pool, filter(partial(_may_disturb, cycle, job), incumbents))
-        if found is None:
-            return False
-        place, victims = found
-    drop_reservation(cycle, job.job_id)
-    reservation = open_reservation(cycle, job, pool, place, preempting=True)
+    if found is None:
+        return False
     pool_id = cycle.ledger.fleet.pools[pool].pool.pool_id
-    for victim in victims:
-        revoke_attempt(
-            cycle, victim, Reason.POLICY_PREEMPTED, detail=f"the speed of {job.request.kind} on {pool_id} is unknown"
-        )
-    if job.holds:
-        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"to learn its speed on {pool_id}")
-    settle_reservation(cycle, reservation)
+    detail = f"the speed of {job.request.kind} on {pool_id} is unknown"
+    take_place(cycle, job, found, detail, move_detail=f"to learn its speed on {pool_id}")
     return True
 
 

@@ -34,6 +34,7 @@ from scheduler.core.placement.preemption import compare_with_running, preempt_no
 from scheduler.core.placement.reservations import drop_reservation, offer_freed_machine, settle_reservation
 from scheduler.core.rules import OWED, RoundRules
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.remaining_work import unreported_steps
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
 from walras.contract import HIGH_PRIORITY_CLASS
 
@@ -254,7 +255,7 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
         weight=job.request.weight,
         capacity=capacity,
         usd_per_h=usd_per_h,
-        remaining_steps=max(0.0, float(columns.steps_total[slot]) - job.steps),
+        remaining_steps=unreported_steps(job),
         done_steps=job.steps,
         length_s=float(columns.duration_s[slot]),
         waited_s=ledger.now - float(columns.submitted_at[slot]),

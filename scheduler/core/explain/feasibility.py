@@ -12,10 +12,18 @@ from math import inf
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.placement.preemption import is_preemptible
-from scheduler.core.state.fleet import Fleet, FleetMachine, MachineCondition, PoolState, fits_machine, split_gang
+from scheduler.core.state.fleet import (
+    Fleet,
+    FleetMachine,
+    MachineCondition,
+    PoolState,
+    is_enough,
+    most_that_fit,
+    split_gang,
+)
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.remaining_work import expected_ends_on
+from scheduler.core.state.remaining_work import freed_at
 from scheduler.core.state.working_set import Reservation
 from walras.cluster import Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
@@ -102,8 +110,8 @@ def _fits_machines(request: JobRequest, pool: Pool) -> bool:
     if not count:
         return False
     part = max(split_gang(count, request.nodes, shape.accelerators))
-    cpus, memory_bytes = part * request.cpus_per_accelerator, part * request.memory_bytes_per_accelerator
-    return cpus <= shape.cpus + 1e-9 and memory_bytes <= shape.memory_bytes
+    form = ResourceShape((count,), request.nodes, request.cpus_per_accelerator, request.memory_bytes_per_accelerator)
+    return is_enough(shape.cpus, shape.memory_bytes, part, form)
 
 
 def _is_large_enough(request: JobRequest, limit: PoolLimit) -> bool:
@@ -142,8 +150,7 @@ def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
         machine = ledger.fleet.machines[row]
         if not missing or machine is None:
             continue
-        ends = expected_ends_on(ledger, machine, core.cycle.policy.rules)
-        free_at = ends[missing - 1] if missing <= len(ends) else inf
+        free_at = freed_at(ledger, machine, missing, core.cycle.policy.rules)
         if free_at == inf:
             return f"when jobs on {machine.node_id} end is not known: they state no `steps`"
         longest_s = max(longest_s, free_at - ledger.now)
@@ -204,9 +211,10 @@ def _most_free(state: PoolState, job: JobRecord, shape: ResourceShape) -> int:
 
 
 def _free_for(machine: FleetMachine, job: JobRecord, shape: ResourceShape) -> int:
-    """What is free on a machine and not kept for others, with processors and memory; its own reservation counts."""
+    """Return the accelerators of a machine that the job could have now, its own reservation there included.
+
+    Only as many as there are processors and memory for. What is free on a closed machine is kept for others.
+    """
     own = len(machine.holders.get(job.job_id, ()))
-    more = 0 if machine.closed and not own else len(machine.free)
-    while more and not fits_machine(machine, more, shape):
-        more -= 1
-    return own + more
+    most = 0 if machine.closed and not own else len(machine.free)
+    return own + most_that_fit(machine, most, shape)

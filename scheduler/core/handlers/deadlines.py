@@ -19,7 +19,7 @@ from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_att
 from scheduler.core.placement.reservations import drop_reservation, open_reservation
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.remaining_work import remaining_here_s
+from scheduler.core.state.remaining_work import from_checkpoint_s, remaining_here_s
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market, PoolId
 from walras.contract import SECONDS_PER_HOUR
@@ -116,7 +116,6 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOut
     left_s = job.request.deadline_at - ledger.now
     machines = ceil(count / state.pool.shape.accelerators)
     usd_per_s = machines * state.pool.usd_per_h / SECONDS_PER_HOUR if state.rented else 0.0
-    assert job.request.steps is not None, "asked above"
     restart_s = ledger.restart_s(job, ledger.policy.rules)
     if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
         # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
@@ -126,9 +125,8 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOut
     is_free = ledger.fleet.find(state.row, shape) is not None
     if not is_free and not state.rented:
         return None  # others hold the owned ones
-    work_s = max(0.0, job.request.steps - job.safe_steps) / rate
     stop_s = job.request.grace_s if job.holds else 0.0
-    needs_s = work_s + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
+    needs_s = from_checkpoint_s(job, rate) + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
     margin_s = restart_s + _margin_s(needs_s)
     return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, False)
 

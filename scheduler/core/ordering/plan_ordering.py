@@ -113,7 +113,7 @@ class PlanOrdering:
         return self._moves and can_save and self._ledger.now >= self.lease_ends_at(job)
 
     def lease_ends_at(self, job: JobRecord) -> float:
-        """When the job's profiling lease ends: its length counts from the first rank. -inf without a lease."""
+        """When the lease of the job ends: its length counts from the first rank. -inf if it has none."""
         if job.profiling_until == -inf:
             return -inf
         return max(job.profiling_until, job.running_at + self._ledger.policy.rules.profiling_s)
@@ -124,7 +124,7 @@ class PlanOrdering:
         return self._moves and bool(job_class.rates[pool] >= max(enough, 1e-300))
 
     def grant_lease(self, job: JobRecord, pool: int) -> None:
-        """Entitle the job to the pool until it has run there for a lease's length, whatever is planned meanwhile."""
+        """Entitle the job to the pool until it has run there for the length of a lease, whatever plans come."""
         columns = self._ledger.columns
         columns.settle(job.slot, self._ledger.now)
         columns.entitled[job.slot] = 0.0

@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
-from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, fits_machine
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough, most_that_fit
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.job_queues import ShapeQueue
 from scheduler.core.state.ledger import JobRecord
@@ -126,7 +126,7 @@ def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRec
             continue
         cycle.ledger.fleet.give_back(reservation.job_id, machine, shape_of(cycle, claimant), cycle.now)
         reservation.needs[row] = wanted
-        if not fits_machine(machine, count, shape):
+        if not is_enough(machine.free_cpus, machine.free_memory_bytes, count, shape):
             _hold(cycle, reservation, row)
             continue
         reservation.lent[borrower.job_id] = row
@@ -150,9 +150,7 @@ def _hold(cycle: Cycle, reservation: Reservation, row: int) -> None:
     # One holding per machine and job: give back what is held and take the larger part.
     held = reservation.wanted[row] - need
     fleet.give_back(reservation.job_id, machine, shape, cycle.now)
-    most = min(reservation.wanted[row], len(machine.free))
-    while most > held and not fits_machine(machine, most, shape):
-        most -= 1
+    most = max(held, most_that_fit(machine, min(reservation.wanted[row], len(machine.free)), shape))
     if most:
         fleet.hold(reservation.job_id, machine, most, shape)
     reservation.needs[row] = reservation.wanted[row] - most

@@ -1,7 +1,8 @@
-"""The machines: what is free where, which job holds it, and where a gang fits.
+"""The machines: what is free where, which job holds it, and where a gang fits without stopping anybody.
 
-Machines of a pool are kept in buckets by their number of free accelerators (heaps with lazy deletion), so finding a
-place costs the size of a machine, not the size of the fleet. Ties go to the machine that joined first.
+`Fleet.find` is the search for a free place; it runs at every event. The machines of a pool are kept in buckets by
+their number of free accelerators (heaps with lazy deletion), so a search costs the size of a machine, not the size of
+the fleet. Ties go to the machine that joined first. The searches that wait or stop jobs are in `placement/search.py`.
 """
 
 from collections import deque
@@ -52,8 +53,8 @@ class FleetMachine:
     #: Condition to return to when contact is back.
     before: MachineCondition = MachineCondition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
-    #: When each accelerator that is held will be free by itself, and what was known when that was worked out
-    #: (`remaining.foreseen_ends_on`).
+    #: When each held accelerator is free if nobody is stopped, and the version of the knowledge behind these instants
+    #: (`remaining_work.expected_ends_on`).
     ends: list[float] = field(default_factory=list)
     ends_version: int = -1
     #: Devices of `holders` that two jobs share.
@@ -224,7 +225,10 @@ class Fleet:
     # ------------------------------------------------------------------------------------------ finding a place
 
     def find(self, pool: int, shape: ResourceShape) -> Place | None:
-        """Where a gang of this shape fits now, on as few machines as possible; None if nowhere."""
+        """Return free accelerators for a gang of this shape, on as few machines as possible; None if there are none.
+
+        Each part goes to the machine with the fewest free accelerators that has enough.
+        """
         count = shape.counts[pool]
         state = self.pools[pool]
         if not count or state.free < count:
@@ -236,6 +240,10 @@ class Fleet:
                 return None
             parts.append((machine.row, wanted))
         return tuple(parts)
+
+    def gang_parts(self, pool: int, shape: ResourceShape) -> list[int]:
+        """Return the accelerators that a gang of this shape takes of each machine of the pool, most first."""
+        return split_gang(shape.counts[pool], shape.nodes, self.pools[pool].pool.shape.accelerators)
 
     def most_free(self, pool: int) -> int:
         """No machine of the pool has more free accelerators to give than this."""
@@ -250,7 +258,10 @@ class Fleet:
         return 0
 
     def _best_fit(self, state: PoolState, wanted: int, shape: ResourceShape, taken: set[int]) -> FleetMachine | None:
-        """The machine with the fewest free accelerators that still has `wanted`."""
+        """Return the machine with the fewest free accelerators that still has `wanted`; None if there is none.
+
+        In each bucket, at most `_TRIES` machines that lack processors or memory are looked at.
+        """
         for size in range(wanted, len(state.buckets)):
             bucket = state.buckets[size]
             passed_over: list[int] = []
@@ -264,7 +275,7 @@ class Fleet:
                     heappop(bucket)  # the machine changed since it was pushed, or was pushed twice
                 elif row in taken or machine.closed:
                     passed_over.append(heappop(bucket))
-                elif not fits_machine(machine, wanted, shape):
+                elif not is_enough(machine.free_cpus, machine.free_memory_bytes, wanted, shape):
                     passed_over.append(heappop(bucket))
                     tries += 1
                 else:
@@ -362,13 +373,20 @@ class Fleet:
 
 
 def split_gang(count: int, nodes: int, machine_size: int) -> list[int]:
-    """Accelerators per machine, largest first: even over `nodes` if more than one is asked, else as few as possible."""
+    """Return accelerators per machine, most first: even over several `nodes`, else on as few machines as possible."""
     if nodes > 1:
         return [count // nodes] * nodes
     full, rest = divmod(count, machine_size)
     return [machine_size] * full + ([rest] if rest else [])
 
 
-def fits_machine(machine: FleetMachine, wanted: int, shape: ResourceShape) -> bool:
-    """Whether processors and memory allow `wanted` more accelerators of this shape (accelerators not checked)."""
-    return machine.free_cpus + 1e-9 >= wanted * shape.cpus and machine.free_memory_bytes >= wanted * shape.memory_bytes
+def is_enough(cpus: float, memory_bytes: int, accelerators: int, shape: ResourceShape) -> bool:
+    """Return whether these processors and this memory suffice for so many accelerators of a gang of this shape."""
+    return cpus + 1e-9 >= accelerators * shape.cpus and memory_bytes >= accelerators * shape.memory_bytes
+
+
+def most_that_fit(machine: FleetMachine, most: int, shape: ResourceShape) -> int:
+    """Return the largest number up to `most` for which the machine's free processors and memory suffice."""
+    while most > 0 and not is_enough(machine.free_cpus, machine.free_memory_bytes, most, shape):
+        most -= 1
+    return most

@@ -1,12 +1,22 @@
-"""How much a job has left. Each estimate says what it is based on, and so what it serves. Nothing is settled here.
+"""How much work a job has left: one function for each estimate that the core needs, and what it assumes.
 
-    remaining_here_s           on its present pool, from its last report on   is it too near its end to be moved?
-    expected_end_at            on its present pool, as foreseen at its start  reservations: reports must not move them
-    unreported_on_best_s       on the fastest pool, by its reported steps     is enough work left for a profiling lease?
-    remaining_on_best_s        on the fastest pool, from its last report on   orders of jobs by length
+    function                     steps counted as done          speed                unknown  serves
+    remaining_here_s             reported, and made since then  of its attempt       inf      is it too near its end to
+    remaining_here_of_all_s      (the same of many jobs)                                      be moved or displaced?
+    expected_end_at              at the start of its attempt    of its attempt       inf      reservations: reports must
+    expected_ends_on, ready_at   (the same, by machine)                                       not move them
+    end_if_started_at            reported                       on the given pool    inf      may it borrow a place?
+    from_checkpoint_s            at its newest checkpoint       as given             -        deadlines: what is safe
+    unreported_on_best_s         reported                       on the fastest pool  1 hour   is enough work left for a
+    unreported_on_best_of_all_s  (the same of many jobs)                                      profiling lease?
+    remaining_on_best_s          reported, and made since then  on the fastest pool  guess    orders of jobs by length
+    steps_made                   reported, and made since then  -                    -        policies: of active jobs
+    unreported_steps             reported                       -                    inf      policies: of an arrival
 
-Speeds are those of the job's kind, measured or believed. What a deadline needs on a pool where the job does not run
-yet is in `handlers/deadlines.py`; what a policy reads, in steps, in `cycle/problem_snapshot.py`.
+Speeds are those of the job's kind, measured or believed; 0 steps per second counts as unknown. "Unknown" is the answer
+for a job that states no steps; a guess is its submitter's. `expected_end_at`, `end_if_started_at` and `ready_at` are
+instants, include what a restart costs, and assume that nobody is stopped; everything else in seconds is time of work
+alone. Nothing here changes the ledger, except that ends worked out once are kept on jobs and machines.
 """
 
 from math import inf
@@ -18,10 +28,10 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.ledger import JobRecord, Ledger
 
-#: A job that has done so many times the steps it was said to have is believed to be of unknown length: it must not
-#: keep its place for ever by being always about to end.
+#: A job that has made this many times the steps it stated is believed to be of unknown length. Otherwise it would keep
+#: its place for ever by being always about to end.
 OVERDUE = 1.1
-#: Work of a job whose length nobody knows, where some has to be assumed.
+#: Seconds of work assumed for a job of unknown length, where a number is needed.
 UNKNOWN_LENGTH_S = 3600.0
 
 
@@ -29,31 +39,48 @@ UNKNOWN_LENGTH_S = 3600.0
 
 
 def remaining_here_s(ledger: Ledger, job: JobRecord) -> float:
-    """Seconds that a running job has left where it runs, by its own report and its kind's speed; inf if unknown."""
+    """Return the seconds that a running job has left where it runs; inf if unknown or overdue."""
     total, rate = job.request.steps, ledger.rate_of(job)
     if total is None or rate <= 0:
         return inf
     done = job.steps + rate * max(0.0, ledger.now - float(ledger.columns.steps_at[job.slot]))
     if done > OVERDUE * total:
-        return inf  # what was said of its length is not true
+        return inf  # the job did not state its true length
     return max(0.0, total - done) / rate
 
 
 def remaining_here_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
-    """`remaining_here_s` of the running jobs in these slots."""
-    columns = ledger.columns
-    rate, total = ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]], columns.steps_total[rows]
-    done = columns.steps[rows] + rate * np.maximum(0.0, ledger.now - columns.steps_at[rows])
+    """Return `remaining_here_s` of the running jobs in these slots (n,)."""
+    rate, total = _rates_here(ledger, rows), ledger.columns.steps_total[rows]
+    done = _steps_at_rate(ledger, rows, rate)
     is_known = (rate > 0) & (done <= OVERDUE * total)
     steps = np.maximum(0.0, total - done)
     left: FloatArray = np.divide(steps, rate, out=np.full(len(rows), inf), where=is_known)
     return left
 
 
-def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
-    """When a running job will have ended if left alone, by its known length and speed; inf if unknown.
+def _rates_here(ledger: Ledger, rows: IntArray | slice) -> FloatArray:
+    """Return steps per second of the attempts of the jobs in these slots (n,); of a waiting job any number."""
+    columns = ledger.columns
+    rates: FloatArray = ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]
+    return rates
 
-    It stays what it is while the attempt lasts and no speed or cost becomes another: worked out once.
+
+def _steps_at_rate(ledger: Ledger, rows: IntArray | slice, rate: FloatArray) -> FloatArray:
+    """Return the steps reported by the jobs in these slots, and those made at this speed since then (n,)."""
+    columns = ledger.columns
+    # `steps_at` of a waiting job is inf: it has made none since.
+    done: FloatArray = columns.steps[rows] + rate * np.maximum(ledger.now - columns.steps_at[rows], 0.0)
+    return done
+
+
+# ------------------------------------------------------------------------------------------------ when places are free
+
+
+def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
+    """Return the instant at which a running job ends if nobody stops it; inf if unknown.
+
+    The instant stays the same while the attempt lasts and no speed or restart cost changes, so it is computed once.
     """
     known = ledger.classes.version + ledger.costs.version  # neither ever goes back
     if job.ends_version != known:
@@ -68,7 +95,7 @@ def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
 
 
 def expected_ends_on(ledger: Ledger, machine: FleetMachine, rules: RoundRules) -> list[float]:
-    """When each accelerator that is held on the machine will be free, were its holder left alone; ascending."""
+    """Return the instant at which each held accelerator of the machine is free if nobody is stopped; ascending."""
     known = ledger.classes.version + ledger.costs.version
     if machine.ends_version != known:
         machine.ends = []
@@ -79,30 +106,94 @@ def expected_ends_on(ledger: Ledger, machine: FleetMachine, rules: RoundRules) -
     return machine.ends
 
 
+def freed_at(ledger: Ledger, machine: FleetMachine, count: int, rules: RoundRules) -> float:
+    """Return the instant at which `count` (> 0) of the held accelerators are free if nobody is stopped.
+
+    inf if unknown, or if fewer are held. The instant may be past: jobs take longer than expected.
+    """
+    ends = expected_ends_on(ledger, machine, rules)
+    return ends[count - 1] if count <= len(ends) else inf
+
+
+def ready_at(ledger: Ledger, machine: FleetMachine, wanted: int, rules: RoundRules) -> float:
+    """Return the instant from which `wanted` accelerators of the machine are free if nobody is stopped; inf if unknown.
+
+    Never before now. Processors and memory are not looked at.
+    """
+    missing = wanted - len(machine.free)
+    if missing <= 0:
+        return ledger.now
+    end_at = freed_at(ledger, machine, missing, rules)
+    return end_at if end_at > ledger.now else ledger.now
+
+
+# ------------------------------------------------------------------------------------------------ on a given pool
+
+
+def end_if_started_at(ledger: Ledger, job: JobRecord, pool: int, rules: RoundRules) -> float:
+    """Return the instant at which a waiting job would end if it started on the pool now; inf if unknown.
+
+    The instant is in the past for a job that has reported more steps than it stated.
+    """
+    rate = float(ledger.class_of(job).rates[pool])
+    if job.request.steps is None or rate <= 0:
+        return inf
+    return ledger.now + ledger.restart_s(job, rules) + (job.request.steps - job.steps) / rate
+
+
+def from_checkpoint_s(job: JobRecord, rate: float) -> float:
+    """Return the seconds from the newest checkpoint of a job that states its steps to its end, at this speed (> 0)."""
+    assert job.request.steps is not None, "only for jobs that state their steps"
+    return max(0.0, job.request.steps - job.safe_steps) / rate
+
+
 # ------------------------------------------------------------------------------------------------ on the fastest pool
 
 
 def unreported_on_best_s(ledger: Ledger, job: JobRecord) -> float:
-    """Seconds that the steps nobody has reported yet take on the fastest pool; an hour if unknown, 0 if none can."""
+    """Return the seconds that the steps not yet reported take on the fastest pool; an hour if unknown, 0 if no pool."""
     best = ledger.class_of(job).best_rate
     if best <= 0:
         return 0.0
-    return UNKNOWN_LENGTH_S if job.request.steps is None else max(0.0, job.request.steps - job.steps) / best
+    return UNKNOWN_LENGTH_S if job.request.steps is None else unreported_steps(job) / best
+
+
+def unreported_on_best_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
+    """Return `unreported_on_best_s` of the jobs in these slots (n,)."""
+    columns = ledger.columns
+    best = np.array([job_class.best_rate for job_class in ledger.classes.classes])[columns.class_row[rows]]
+    left = np.maximum(columns.steps_total[rows] - columns.steps[rows], 0.0)
+    seconds = np.divide(left, best, out=np.zeros(len(rows)), where=best > 0)
+    return np.where(np.isfinite(seconds), seconds, UNKNOWN_LENGTH_S)
 
 
 def remaining_on_best_s(ledger: Ledger, rows: IntArray | slice, attained_s: FloatArray) -> FloatArray:
-    """Seconds left of the jobs in these slots, were they on the fastest pool, what they do at present counted as done.
+    """Return the seconds that the jobs in these slots would have left on the fastest pool (n,).
 
-    Of unknown steps, what their submitters guessed less `attained_s` over the gang; inf without either.
+    A job that states no steps has its submitter's guess less `attained_s` over its gang; inf without a guess.
     """
     columns = ledger.columns
     if not columns.pools:
         return np.full(len(columns.gang[rows]), inf)
-    rates = ledger.classes.rates[columns.class_row[rows]]
-    best = rates.max(axis=1, initial=0.0)
-    here = ledger.classes.rates[columns.runs_as[rows], columns.pool[rows]]  # of a waiting job: never used
-    done = columns.steps[rows] + here * np.maximum(ledger.now - columns.steps_at[rows], 0.0)
+    best = ledger.classes.rates[columns.class_row[rows]].max(axis=1, initial=0.0)
+    done = _steps_at_rate(ledger, rows, _rates_here(ledger, rows))
     by_steps = np.full(len(best), inf)
     np.divide(np.maximum(columns.steps_total[rows] - done, 0.0), best, out=by_steps, where=best > 0)
     by_guess = np.maximum(columns.duration_s[rows] - attained_s / columns.gang[rows], 0.0)
     return np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)
+
+
+# ------------------------------------------------------------------------------------------------ in steps
+
+
+def steps_made(ledger: Ledger, rows: IntArray) -> FloatArray:
+    """Return the steps of the jobs in these slots until now, at most what they state (n,)."""
+    columns = ledger.columns
+    if not columns.pools:
+        return columns.steps[rows]
+    return np.minimum(_steps_at_rate(ledger, rows, _rates_here(ledger, rows)), columns.steps_total[rows])
+
+
+def unreported_steps(job: JobRecord) -> float:
+    """Return the steps that the job has not reported yet; inf if it states none."""
+    return inf if job.request.steps is None else max(0.0, job.request.steps - job.steps)

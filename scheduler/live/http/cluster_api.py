@@ -76,16 +76,16 @@ async def show_prices(call: RequestContext) -> PriceList:
 
 
 async def drain_node(call: RequestContext) -> NodeView:
-    def step(turn: Transaction, node: LiveNode) -> None:
-        emit(turn, NodeLeaving(turn.at, node.row.node_id, inf, Reason.HOLD_ADMIN))
+    def step(transaction: Transaction, node: LiveNode) -> None:
+        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, inf, Reason.HOLD_ADMIN))
         node.row.detail = f"drained by {call.user.name}"
 
     return await _change_node(call, step)
 
 
 async def resume_node(call: RequestContext) -> NodeView:
-    def step(turn: Transaction, node: LiveNode) -> None:
-        emit(turn, NodeUncordoned(turn.at, node.row.node_id))
+    def step(transaction: Transaction, node: LiveNode) -> None:
+        emit(transaction, NodeUncordoned(transaction.at, node.row.node_id))
 
     return await _change_node(call, step)
 
@@ -93,13 +93,13 @@ async def resume_node(call: RequestContext) -> NodeView:
 async def _change_node(call: RequestContext, step: Any) -> NodeView:
     node_id = NodeId(call.request.match_info["node_id"])
 
-    def checked(turn: Transaction) -> None:
-        node = turn.board.nodes.get(node_id)
+    def checked(transaction: Transaction) -> None:
+        node = transaction.state.nodes.get(node_id)
         if node is None or not node.is_member:
             raise NotFound(f"no machine {node_id}", fix="check `walras nodes`")
-        step(turn, node)
+        step(transaction, node)
 
-    await call.server.daemon.perform(checked)
+    await call.server.loop.perform(checked)
     return next(view for view in call.server.views.nodes() if view.node_id == node_id)
 
 
@@ -119,7 +119,7 @@ async def put_policy(call: RequestContext) -> PolicyView:
     data = parse_json_body(await call.body())
     if call.flag("dry_run"):
         spec, rules = call.server.policies.check(data)
-        now, before = call.server.daemon.clock.now(), call.server.policies.in_force.row.version
+        now, before = call.server.loop.clock.now(), call.server.policies.in_force.row.version
         return _policy_view(call, PolicyInForce(PolicyRow(before + 1, "", now, call.user.name), spec, rules))
     return _policy_view(call, await call.server.policies.change(data, call.user.name))
 
@@ -162,10 +162,10 @@ async def show_spending(call: RequestContext) -> MoneyReport:
     if month and not _MONTH.match(month):
         raise UserError(f"{month[:40]!r} is no month", field="month", fix="write it as 2026-11")
     server = call.server
-    board = server.board
-    query = MoneyQuery(by, board.next_charge_id, month, asked.get("project", ""), call.user.visible_projects)
-    open_now = sum_charges(billing.open_charges(board, server.daemon.clock.now()), query)
-    await server.daemon.settled()
+    state = server.state
+    query = MoneyQuery(by, state.next_charge_id, month, asked.get("project", ""), call.user.visible_projects)
+    open_now = sum_charges(billing.open_charges(state, server.loop.clock.now()), query)
+    await server.loop.settled()
     written = await server.read(server.store.money, query)
     return spending_report(query, [*written, *open_now])
 
@@ -205,10 +205,10 @@ async def create_token(call: RequestContext) -> TokenCreated:
     check_grant(call.user, role, projects)
     token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s)
 
-    def step(turn: Transaction) -> None:
-        turn.batch.tokens.append(row)
+    def step(transaction: Transaction) -> None:
+        transaction.batch.tokens.append(row)
 
-    await call.server.daemon.perform(step)
+    await call.server.loop.perform(step)
     call.server.secrets.users[row.sha256] = row
     return TokenCreated(token=token, prefix=row.prefix, user=row.user, role=row.role)
 
@@ -224,12 +224,12 @@ async def revoke_token(call: RequestContext) -> TokenView:
     if not found:
         raise NotFound("no token with this prefix", field="prefix", fix="check `walras admin tokens`")
 
-    def step(turn: Transaction) -> None:
+    def step(transaction: Transaction) -> None:
         for row in found:
-            row.revoked_at = row.revoked_at or call.server.daemon.clock.unix(turn.at)
-            turn.batch.tokens.append(row)
+            row.revoked_at = row.revoked_at or call.server.loop.clock.unix(transaction.at)
+            transaction.batch.tokens.append(row)
 
-    await call.server.daemon.perform(step)
+    await call.server.loop.perform(step)
     return _token_view(found[0])
 
 

@@ -69,9 +69,7 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
     )
     rows = await call.server.read(call.server.store.jobs, asked)
     shown = rows[:limit]
-    usage = await call.server.read(
-        call.server.store.usage, [row.job_id for row in shown], call.server.daemon.clock.now()
-    )
+    usage = await call.server.read(call.server.store.usage, [row.job_id for row in shown], call.server.loop.clock.now())
     more = str(shown[-1].job_id) if len(rows) > limit else None
     found = JobPage(items=await call.server.views.jobs(shown, usage), next=more)
     # A thousand jobs as text take milliseconds: not in the loop's thread.
@@ -89,7 +87,7 @@ async def visible_job_row(call: RequestContext) -> JobRow:
 
 async def show_job(call: RequestContext) -> JobDetail:
     row = await visible_job_row(call)
-    store, now = call.server.store, call.server.daemon.clock.now()
+    store, now = call.server.store, call.server.loop.clock.now()
     usage = await call.server.read(store.usage, [row.job_id], now)
     spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
@@ -104,7 +102,7 @@ async def list_attempts(call: RequestContext) -> web.StreamResponse:
 
 async def explain_job(call: RequestContext) -> Explanation:
     row = await visible_job_row(call)
-    lines = pending_reasons(call.server.core, row.job_id, call.server.board.expected_machines)
+    lines = pending_reasons(call.server.core, row.job_id, call.server.state.expected_machines)
     reasons = [ReasonView(reason=line.reason, detail=line.detail, fix=line.fix) for line in lines]
     if row.state.is_final:
         reasons = call.server.views.ending(row)
@@ -134,22 +132,24 @@ async def cancel_job(call: RequestContext) -> JobDetail:
     row = await visible_job_row(call)
     if row.state.is_final and call.user.may_change(row.user, row.project):
         return await show_job(call)  # what was asked for is so: repeating a cancel is harmless
-    return await _change_job(call, lambda turn, job: emit(turn, JobCancelled(turn.at, job.row.job_id, call.user.name)))
+    return await _change_job(
+        call, lambda transaction, job: emit(transaction, JobCancelled(transaction.at, job.row.job_id, call.user.name))
+    )
 
 
 async def hold_job(call: RequestContext) -> JobDetail:
-    def step(turn: Transaction, job: LiveJob) -> None:
+    def step(transaction: Transaction, job: LiveJob) -> None:
         reason = Reason.HOLD_USER if call.user.name == job.row.user else Reason.HOLD_ADMIN
-        emit(turn, JobHeld(turn.at, job.row.job_id, reason))
+        emit(transaction, JobHeld(transaction.at, job.row.job_id, reason))
 
     return await _change_job(call, step)
 
 
 async def release_job(call: RequestContext) -> JobDetail:
-    def step(turn: Transaction, job: LiveJob) -> None:
+    def step(transaction: Transaction, job: LiveJob) -> None:
         if job.row.reason is Reason.HOLD_ADMIN and call.user.role < UserRole.OPERATOR:
             raise Forbidden("an operator holds this job", fix="ask an operator to release it")
-        emit(turn, JobReleased(turn.at, job.row.job_id))
+        emit(transaction, JobReleased(transaction.at, job.row.job_id))
 
     return await _change_job(call, step)
 
@@ -159,14 +159,14 @@ async def change_job(call: RequestContext) -> JobDetail:
     patch = await call.model(Patch)
     before = await show_job(call)
 
-    def step(turn: Transaction, job: LiveJob) -> None:
+    def step(transaction: Transaction, job: LiveJob) -> None:
         if patch.priority is not None:
             job.row.priority = patch.priority
-            emit(turn, JobReprioritised(turn.at, job.row.job_id, patch.priority))
+            emit(transaction, JobReprioritised(transaction.at, job.row.job_id, patch.priority))
         if patch.budget_usd is not None:
             job.row.budget_usd = patch.budget_usd
-            emit(turn, JobBudgetChanged(turn.at, job.row.job_id, patch.budget_usd, before.usd))
-        turn.job_changed(job)
+            emit(transaction, JobBudgetChanged(transaction.at, job.row.job_id, patch.budget_usd, before.usd))
+        transaction.job_changed(job)
 
     return await _change_job(call, step)
 
@@ -177,14 +177,14 @@ async def _change_job(call: RequestContext, step: Any) -> JobDetail:
     if not call.user.may_change(row.user, row.project):
         raise Forbidden(f"job {row.job_id} belongs to {row.user}")
 
-    def checked(turn: Transaction) -> None:
-        job = turn.board.jobs.get(call.job_id)
+    def checked(transaction: Transaction) -> None:
+        job = transaction.state.jobs.get(call.job_id)
         if job is None:
-            state = turn.board.ended.get(call.job_id, row.state)
+            state = transaction.state.ended.get(call.job_id, row.state)
             raise Conflict(f"job {call.job_id} has ended: {state}", fix="submit it again as a new job")
-        step(turn, job)
+        step(transaction, job)
 
-    await call.server.daemon.perform(checked)
+    await call.server.loop.perform(checked)
     return await show_job(call)
 
 
@@ -202,7 +202,7 @@ async def receive_log(call: RequestContext) -> LogAccepted:
     job_id = JobId(call.number("job_id", 0, 1, _LARGEST_NUMBER))
     attempt, rank = call.number("attempt", 0, 1, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
     offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
-    live = call.server.board.attempt(job_id, attempt)
+    live = call.server.state.attempt(job_id, attempt)
     here = call.caller.node_id
     known = live is not None and here in live.parts
     if not known and not await call.server.read(call.server.store.attempt_was_on, job_id, attempt, here):
@@ -247,7 +247,7 @@ async def _follow_log(call: RequestContext, attempt: int, rank: int, offset: int
 
 async def _is_over(call: RequestContext, attempt: int) -> bool:
     """No more is to be expected: the attempt has ended, or the job has without one."""
-    live = call.server.board.jobs.get(call.job_id)
+    live = call.server.state.jobs.get(call.job_id)
     if live is None:
         return True
     return 0 < attempt < live.row.attempts or (attempt == live.row.attempts > 0 and live.attempt is None)
@@ -279,10 +279,10 @@ async def state_kind_facts(call: RequestContext) -> FactsView:
     stated = check_model(KindStated, parse_json_body(await call.body()), source="facts")
     kind, facts = Kind(stated.kind), stated.facts.facts(stated.batch)
 
-    def step(turn: Transaction) -> None:
-        record_stated_facts(turn, kind, facts, call.user.name)
+    def step(transaction: Transaction) -> None:
+        record_stated_facts(transaction, kind, facts, call.user.name)
 
-    await call.server.daemon.perform(step)
+    await call.server.loop.perform(step)
     return _facts_view(call, kind)
 
 

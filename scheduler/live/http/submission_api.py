@@ -53,19 +53,19 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
     key, digest = _idempotency_key(call), body_digest(b"jobs\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
-    drafted = draft_job(_spec_mapping(parse_json_body(body)), call.user)
-    needs, ended = await _dependencies(call, drafted)
+    draft = draft_job(_spec_mapping(parse_json_body(body)), call.user)
+    needs, ended = await _dependencies(call, draft)
 
-    def step(turn: Transaction) -> tuple[int, str]:
-        if key and (again := recall_answer(_recent_answer(turn, call, key), digest, turn.at)) is not None:
+    def step(transaction: Transaction) -> tuple[int, str]:
+        if key and (again := recall_answer(_recent_answer(transaction, call, key), digest, transaction.at)) is not None:
             return 200, again
-        job_id = call.server.admission.admit(turn, drafted, needs, ended, call.user.name)
-        answer = submit_result(job_id, drafted.spec).model_dump_json()
+        job_id = call.server.admission.admit(transaction, draft, needs, ended, call.user.name)
+        answer = submit_result(job_id, draft.spec).model_dump_json()
         if key:
-            remember_answer(turn, call.user.name, key, digest, answer)
+            remember_answer(transaction, call.user.name, key, digest, answer)
         return 201, answer
 
-    status, answer = await call.server.daemon.perform(step)
+    status, answer = await call.server.loop.perform(step)
     return web.Response(status=status, body=answer.encode(), content_type="application/json")
 
 
@@ -82,15 +82,15 @@ async def submit_batch(call: RequestContext) -> web.StreamResponse:
     await batch.read(given)
     await batch.resolve()
 
-    def first(turn: Transaction) -> None:
+    def first(transaction: Transaction) -> None:
         """Nothing is admitted twice for one key, even if two requests race."""
-        batch.again = recall_answer(_recent_answer(turn, call, key), digest, turn.at) if key else None
+        batch.again = recall_answer(_recent_answer(transaction, call, key), digest, transaction.at) if key else None
 
-    def last(turn: Transaction) -> None:
+    def last(transaction: Transaction) -> None:
         if key and batch.again is None:
-            remember_answer(turn, call.user.name, key, digest, batch.answer())
+            remember_answer(transaction, call.user.name, key, digest, batch.answer())
 
-    await call.server.daemon.perform_all([first, *(batch.step(position) for position in batch.order), last])
+    await call.server.loop.perform_all([first, *(batch.step(position) for position in batch.order), last])
     if batch.again is not None:
         return _repeated_answer(batch.again)
     return web.Response(body=batch.answer().encode(), content_type="application/json")
@@ -110,11 +110,11 @@ class _BatchSubmission:
 
     async def read(self, given: Sequence[Any]) -> None:
         """Check the items one by one, and find their order."""
-        breath = CooperativeYield()
+        cooperative = CooperativeYield()
         self._results = [SubmitResult() for _ in given]
         for position, item in enumerate(given):
             self._drafts.append(self._draft(position, item))
-            await breath.take()
+            await cooperative.take()
         self._siblings = sibling_positions([None if each is None else each.spec for each in self._drafts])
         self.order, cyclic = submission_order(self._siblings)
         for position in cyclic:
@@ -134,14 +134,14 @@ class _BatchSubmission:
                 self._refuse(position, error)
 
     def step(self, position: int) -> Any:
-        def admit(turn: Transaction) -> None:
+        def admit(transaction: Transaction) -> None:
             each = self._drafts[position]
             if self.again is not None or each is None:
                 return
             try:
                 needs = [*self._sibling_ids(position), *self._earlier[position][0]]
                 ended = self._earlier[position][1]
-                job_id = self._call.server.admission.admit(turn, each, needs, ended, self._call.user.name)
+                job_id = self._call.server.admission.admit(transaction, each, needs, ended, self._call.user.name)
                 self._results[position] = submit_result(job_id, each.spec)
             except UserError as error:
                 self._refuse(position, error)
@@ -175,12 +175,12 @@ class _BatchSubmission:
 
 
 async def _dependencies(
-    call: RequestContext, drafted: JobDraft, siblings: set[str] | None = None
+    call: RequestContext, draft: JobDraft, siblings: set[str] | None = None
 ) -> tuple[list[JobId], dict[JobId, JobState]]:
     """Numbers of the earlier jobs a spec names, and how those that are over ended. Raises JobSpecError."""
     needs: list[JobId] = []
     ended: dict[JobId, JobState] = {}
-    for named in drafted.spec.depends_on:
+    for named in draft.spec.depends_on:
         if isinstance(named, str) and siblings is not None and named in siblings:
             continue
         found = (
@@ -214,12 +214,12 @@ async def _stored_answer(call: RequestContext, key: str, digest: str) -> str | N
     if not key:
         return None
     known = await call.server.read(call.server.store.answer, call.user.name, key)
-    return recall_answer(known, digest, call.server.daemon.clock.now())
+    return recall_answer(known, digest, call.server.loop.clock.now())
 
 
-def _recent_answer(turn: Transaction, call: RequestContext, key: str) -> AnswerRow | None:
+def _recent_answer(transaction: Transaction, call: RequestContext, key: str) -> AnswerRow | None:
     """What this process answered to the key: the store may not know it yet."""
-    return turn.board.answers.get((call.user.name, key))
+    return transaction.state.answers.get((call.user.name, key))
 
 
 def _repeated_answer(answer: str) -> web.Response:
@@ -230,15 +230,15 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
     data = parse_json_body(await call.body())
     if not isinstance(data, dict):
         raise JobSpecError("a job spec is a mapping of fields")
-    drafted = draft_job(data, call.user)
-    server, now = call.server, call.server.daemon.clock.now()
+    draft = draft_job(data, call.user)
+    server, now = call.server, call.server.loop.clock.now()
     request = to_request(
-        drafted.spec,
-        JobId(server.board.next_job_id),
+        draft.spec,
+        JobId(server.state.next_job_id),
         user=call.user.name,
-        project=drafted.project,
+        project=draft.project,
         at=now,
-        now_wall=server.daemon.clock.unix(now),
+        now_wall=server.loop.clock.unix(now),
     )
-    check_feasible(server.core, server.board, request)
+    check_feasible(server.core, server.state, request)
     return dry_run(server.core, request)

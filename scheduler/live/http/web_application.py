@@ -309,7 +309,7 @@ def make_app(server: Server) -> web.Application:
     """The application; its middleware finds each request's route in the table."""
     table = api_routes()
     by_place: dict[tuple[str, str], Route] = {}
-    gate = AuthMiddleware(server, by_place, server.daemon.settings.concurrency)
+    gate = AuthMiddleware(server, by_place, server.loop.settings.concurrency)
     # Bodies are read and bounded by the handlers.
     app = web.Application(middlewares=[gate.__call__], client_max_size=0)
     for route in table:

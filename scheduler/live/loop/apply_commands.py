@@ -50,120 +50,120 @@ log = logging.getLogger(__name__)
 _NO_GRACE_S = 0.0
 
 
-def emit(turn: Transaction, event: Event) -> None:
+def emit(transaction: Transaction, event: Event) -> None:
     """Give an event to the core, note both, and carry its commands over to the board."""
-    for _ in emit_in_pieces(turn, event):
+    for _ in emit_in_pieces(transaction, event):
         pass
 
 
-def emit_in_pieces(turn: Transaction, event: Event) -> Iterator[None]:
+def emit_in_pieces(transaction: Transaction, event: Event) -> Iterator[None]:
     """As `emit`, with a pause after the core's answer and after each of its commands: a plan may have hundreds."""
-    _apply_event(turn, event)
-    commands = turn.core.handle(event)
-    turn.record(event, commands)
+    _apply_event(transaction, event)
+    commands = transaction.core.handle(event)
+    transaction.record(event, commands)
     yield
     for command in commands:
-        _APPLY_COMMAND[type(command)](turn, command)
+        _APPLY_COMMAND[type(command)](transaction, command)
         yield
 
 
-def _apply_event(turn: Transaction, event: Event) -> None:
+def _apply_event(transaction: Transaction, event: Event) -> None:
     """What the board itself learns from an event."""
-    board = turn.board
+    state = transaction.state
     if isinstance(event, Solved):
-        board.proposal, board.solved_at = event.proposal, event.at
+        state.proposal, state.solved_at = event.proposal, event.at
     elif isinstance(event, PoolDeclared):
-        billing.pool_repriced(turn, event.pool)
-        turn.batch.pools.append(PoolRow(event.pool.pool_id, dump_pool(event.pool)))
+        billing.pool_repriced(transaction, event.pool)
+        transaction.batch.pools.append(PoolRow(event.pool.pool_id, dump_pool(event.pool)))
     elif isinstance(event, NodeJoined):
-        billing.machine_joined(turn, board.nodes[event.node_id])
-    elif isinstance(event, RentFailed) and event.token in board.rents:
-        rent = board.rents[event.token]
-        here = sum(node.row.rent_token == event.token and node.is_member for node in board.nodes.values())
+        billing.machine_joined(transaction, state.nodes[event.node_id])
+    elif isinstance(event, RentFailed) and event.token in state.rents:
+        rent = state.rents[event.token]
+        here = sum(node.row.rent_token == event.token and node.is_member for node in state.nodes.values())
         rent.machines = here if event.machines is None else max(here, rent.machines - event.machines)
         if not rent.machines:
             rent.state = "failed"
-            board.end_rent(rent)
-        turn.rent_changed(rent)
+            state.end_rent(rent)
+        transaction.rent_changed(rent)
     elif isinstance(event, NodeLost):
-        _apply_node_lost(turn, event)
+        _apply_node_lost(transaction, event)
     elif isinstance(event, (NodeLeaving, NodeUncordoned)):
-        node = board.nodes[event.node_id]
+        node = state.nodes[event.node_id]
         node.row.cordon = "leaving" if isinstance(event, NodeLeaving) else ""
         node.row.detail = ""
-        turn.node_changed(node)
+        transaction.node_changed(node)
 
 
-def _apply_node_lost(turn: Transaction, event: NodeLost) -> None:
+def _apply_node_lost(transaction: Transaction, event: NodeLost) -> None:
     """Commands for a lost machine are void, and nothing is alive there."""
-    node = turn.board.nodes[event.node_id]
-    billing.machine_gone(turn, node)
+    node = transaction.state.nodes[event.node_id]
+    billing.machine_gone(transaction, node)
     node.row.state = "lost"
     if event.reason is not Reason.POLICY_RELEASED:  # then the detail says already why it was given back
         node.row.detail = event.reason.value
-    turn.batch.outbox_done.extend(node.outbox)
+    transaction.batch.outbox_done.extend(node.outbox)
     node.outbox.clear()
     for job_id, number in sorted(node.expected):
-        attempt = turn.board.attempt(job_id, number)
+        attempt = transaction.state.attempt(job_id, number)
         if attempt is not None:
-            end_part(turn, attempt.parts[event.node_id], cause="node_lost")
+            end_part(transaction, attempt.parts[event.node_id], cause="node_lost")
     node.expected.clear()
-    turn.node_changed(node)
+    transaction.node_changed(node)
 
 
-def end_part(turn: Transaction, part: PartRow, cause: str) -> None:
+def end_part(transaction: Transaction, part: PartRow, cause: str) -> None:
     """Nothing of the attempt is left on this machine."""
-    part.ended, part.cause, part.ended_at = True, cause, turn.at
-    turn.part_changed(part)
-    turn.board.nodes[part.node_id].expected.discard((part.job_id, part.attempt))
+    part.ended, part.cause, part.ended_at = True, cause, transaction.at
+    transaction.part_changed(part)
+    transaction.state.nodes[part.node_id].expected.discard((part.job_id, part.attempt))
 
 
 # ------------------------------------------------------------------------------------------ jobs and attempts
 
 
-def _apply_job_transition(turn: Transaction, command: JobTransitioned) -> None:
-    job = turn.board.jobs[command.job_id]
+def _apply_job_transition(transaction: Transaction, command: JobTransitioned) -> None:
+    job = transaction.state.jobs[command.job_id]
     row = job.row
     # The end of what was said before keeps its words ("by ada").
     is_same = command.reason is not None and row.reason is command.reason
     detail = command.detail or (row.detail if is_same else "")
     row.state, row.reason, row.detail = command.state, command.reason, detail
     if command.state is JobState.RUNNING and row.started_at is None:
-        row.started_at = turn.at
+        row.started_at = transaction.at
     if command.state is JobState.PENDING and command.reason is Reason.WAIT_BACKOFF:
         row.restarts += 1
-    turn.job_changed(job)
+    transaction.job_changed(job)
     if command.state.is_final:
         assert job.attempt is None, f"job {command.job_id} ended before its attempt {row.attempts}"
-        row.ended_at = turn.at
-        turn.board.end(command.job_id, command.state)
+        row.ended_at = transaction.at
+        transaction.state.end(command.job_id, command.state)
 
 
-def _apply_attempt_transition(turn: Transaction, command: AttemptTransitioned) -> None:
-    job = turn.board.jobs.get(command.job_id)
+def _apply_attempt_transition(transaction: Transaction, command: AttemptTransitioned) -> None:
+    job = transaction.state.jobs.get(command.job_id)
     if command.state is AttemptState.LEASED:
         assert job is not None, f"job {command.job_id} is leased but not on the board"
         assert command.placement is not None, f"job {command.job_id} is leased nowhere"
-        _lease_attempt(turn, job, command.attempt, command.placement)
+        _lease_attempt(transaction, job, command.attempt, command.placement)
         return
-    attempt = _current_attempt(turn, command.job_id, command.attempt)
+    attempt = _current_attempt(transaction, command.job_id, command.attempt)
     assert job is not None
     row = attempt.row
     row.state, row.reason = command.state, command.reason
     if command.state is AttemptState.RUNNING and row.started_at is None:
-        row.started_at = turn.at
-    turn.attempt_changed(attempt)
+        row.started_at = transaction.at
+    transaction.attempt_changed(attempt)
     if command.state.is_final:
-        billing.end_charging(turn, job)
-        _close_attempt(turn, attempt)
+        billing.end_charging(transaction, job)
+        _close_attempt(transaction, attempt)
         update_job_progress(job)
         job.attempt = None
-        turn.job_changed(job)
+        transaction.job_changed(job)
 
 
-def _lease_attempt(turn: Transaction, job: LiveJob, number: int, placement: Placement) -> None:
-    board = turn.board
-    pool = board.pools[placement.pool_id]
+def _lease_attempt(transaction: Transaction, job: LiveJob, number: int, placement: Placement) -> None:
+    state = transaction.state
+    pool = state.pools[placement.pool_id]
     row = AttemptRow(
         job_id=job.row.job_id,
         attempt=number,
@@ -172,37 +172,37 @@ def _lease_attempt(turn: Transaction, job: LiveJob, number: int, placement: Plac
         accelerator=pool.shape.accelerator,
         emulated=pool.shape.emulated,
         accelerators=placement.accelerators,
-        leased_at=turn.at,
+        leased_at=transaction.at,
         placement=placement_json(placement),
-        usd_since_at=turn.at,
+        usd_since_at=transaction.at,
     )
     parts: dict[Any, PartRow] = {}
     for rank, share in enumerate(placement.parts):
         part = PartRow(job.row.job_id, number, share.node_id, rank)
         parts[share.node_id] = part
-        board.nodes[share.node_id].expected.add((job.row.job_id, number))
-        turn.part_changed(part)
+        state.nodes[share.node_id].expected.add((job.row.job_id, number))
+        transaction.part_changed(part)
     job.attempt = LiveAttempt(row, placement, parts)
     job.row.attempts = number
     job.row.accelerators = placement.accelerators
-    job.progress, job.progress_told, job.speed_told = None, True, False
+    job.progress, job.progress_forwarded, job.speed_forwarded = None, True, False
     job.row.steps_per_s = None
-    billing.begin_charging(turn, job)
-    turn.job_changed(job)
+    billing.begin_charging(transaction, job)
+    transaction.job_changed(job)
 
 
-def _close_attempt(turn: Transaction, attempt: LiveAttempt) -> None:
+def _close_attempt(transaction: Transaction, attempt: LiveAttempt) -> None:
     """The attempt is over: stop what may be left of it."""
-    attempt.row.ended_at = turn.at
+    attempt.row.ended_at = transaction.at
     for part in attempt.parts.values():
         if part.ended:
             continue
-        node = turn.board.nodes[part.node_id]
+        node = transaction.state.nodes[part.node_id]
         node.expected.discard((part.job_id, part.attempt))
-        turn.effects.woken.add(part.node_id)
+        transaction.effects.woken.add(part.node_id)
         if part.ordered:
-            _post_stop(turn, part, _NO_GRACE_S, "the attempt is over")
-    turn.attempt_changed(attempt)
+            _post_stop(transaction, part, _NO_GRACE_S, "the attempt is over")
+    transaction.attempt_changed(attempt)
 
 
 def update_job_progress(job: LiveJob) -> None:
@@ -215,14 +215,14 @@ def update_job_progress(job: LiveJob) -> None:
 # ------------------------------------------------------------------------------------------ messages to agents
 
 
-def _apply_prepare(turn: Transaction, command: Prepare) -> None:
-    attempt = _current_attempt(turn, command.job_id, command.attempt)
+def _apply_prepare(transaction: Transaction, command: Prepare) -> None:
+    attempt = _current_attempt(transaction, command.job_id, command.attempt)
     for rank, share in enumerate(command.placement.parts):
-        _mark_ordered(turn, attempt.parts[share.node_id])
-        turn.post(
+        _mark_ordered(transaction, attempt.parts[share.node_id])
+        transaction.post(
             share.node_id,
             PrepareCommand(
-                command_id=turn.next_command_id(),
+                command_id=transaction.next_command_id(),
                 job_id=command.job_id,
                 attempt=command.attempt,
                 devices=list(share.devices),
@@ -231,24 +231,24 @@ def _apply_prepare(turn: Transaction, command: Prepare) -> None:
         )
 
 
-def _apply_start(turn: Transaction, command: Start) -> None:
-    attempt = _current_attempt(turn, command.job_id, command.attempt)
+def _apply_start(transaction: Transaction, command: Start) -> None:
+    attempt = _current_attempt(transaction, command.job_id, command.attempt)
     attempt.row.profiling = command.profiling
-    turn.attempt_changed(attempt)
+    transaction.attempt_changed(attempt)
     first_rank = 0
     for rank, share in enumerate(command.placement.parts):
-        _mark_ordered(turn, attempt.parts[share.node_id])
-        turn.post(share.node_id, _start_command(turn, command, rank, first_rank))
+        _mark_ordered(transaction, attempt.parts[share.node_id])
+        transaction.post(share.node_id, _start_command(transaction, command, rank, first_rank))
         first_rank += len(share.devices)
 
 
-def _start_command(turn: Transaction, command: Start, node_rank: int, first_rank: int) -> StartCommand:
-    job = turn.board.jobs[command.job_id]
+def _start_command(transaction: Transaction, command: Start, node_rank: int, first_rank: int) -> StartCommand:
+    job = transaction.state.jobs[command.job_id]
     launch, checkpoint, part = job.launch, job.checkpoint, command.placement.parts[node_rank]
-    pool = turn.board.pools[part.pool_id or command.placement.pool_id]
+    pool = transaction.state.pools[part.pool_id or command.placement.pool_id]
     meeting = command.rendezvous
     return StartCommand(
-        command_id=turn.next_command_id(),
+        command_id=transaction.next_command_id(),
         job_id=command.job_id,
         attempt=command.attempt,
         **launch.command_fields(),
@@ -265,48 +265,52 @@ def _start_command(turn: Transaction, command: Start, node_rank: int, first_rank
         if checkpoint is None
         else Manifest(step=checkpoint.step, path=checkpoint.path, digest=checkpoint.digest),
         steps=launch.steps,
-        lease_s=turn.lease_s[pool.market],
+        lease_s=transaction.lease_s[pool.market],
         grace_s=launch.grace_s,
         job_token="",  # filled in when the command is sent: no secret is written down
     )
 
 
-def _apply_revoke(turn: Transaction, command: Revoke) -> None:
-    attempt = turn.board.attempt(command.job_id, command.attempt)
+def _apply_revoke(transaction: Transaction, command: Revoke) -> None:
+    attempt = transaction.state.attempt(command.job_id, command.attempt)
     if attempt is None:
         return
     for part in attempt.parts.values():
         if not part.ended:
-            _post_stop(turn, part, command.grace_s, command.reason.value)
+            _post_stop(transaction, part, command.grace_s, command.reason.value)
 
 
-def stop_other_parts(turn: Transaction, attempt: LiveAttempt, grace_s: float, reason: str) -> None:
+def stop_other_parts(transaction: Transaction, attempt: LiveAttempt, grace_s: float, reason: str) -> None:
     """A part of a gang has failed: the rest has nobody to talk to."""
     for part in attempt.parts.values():
         if not part.ended and not part.stopped:
             part.stopped = True
-            turn.part_changed(part)
-            _post_stop(turn, part, grace_s, reason)
+            transaction.part_changed(part)
+            _post_stop(transaction, part, grace_s, reason)
 
 
-def _post_stop(turn: Transaction, part: PartRow, grace_s: float, reason: str) -> None:
-    if turn.board.nodes[part.node_id].row.state == "lost":
+def _post_stop(transaction: Transaction, part: PartRow, grace_s: float, reason: str) -> None:
+    if transaction.state.nodes[part.node_id].row.state == "lost":
         return
-    turn.post(
+    transaction.post(
         part.node_id,
         StopCommand(
-            command_id=turn.next_command_id(), job_id=part.job_id, attempt=part.attempt, grace_s=grace_s, reason=reason
+            command_id=transaction.next_command_id(),
+            job_id=part.job_id,
+            attempt=part.attempt,
+            grace_s=grace_s,
+            reason=reason,
         ),
     )
 
 
-def _mark_ordered(turn: Transaction, part: PartRow) -> None:
+def _mark_ordered(transaction: Transaction, part: PartRow) -> None:
     part.ordered = True
-    turn.part_changed(part)
+    transaction.part_changed(part)
 
 
-def _current_attempt(turn: Transaction, job_id: JobId, number: int) -> LiveAttempt:
-    attempt = turn.board.attempt(job_id, number)
+def _current_attempt(transaction: Transaction, job_id: JobId, number: int) -> LiveAttempt:
+    attempt = transaction.state.attempt(job_id, number)
     assert attempt is not None, f"attempt {number} of job {job_id} is not on the board"
     return attempt
 
@@ -314,28 +318,28 @@ def _current_attempt(turn: Transaction, job_id: JobId, number: int) -> LiveAttem
 # ------------------------------------------------------------------------------------------ machines, solves, timers
 
 
-def _apply_rent(turn: Transaction, command: Rent) -> None:
-    rent = RentRow(command.token, command.pool_id, command.machines, turn.at)
-    turn.board.rents[command.token] = rent
-    turn.rent_changed(rent)
-    turn.effects.rents.append(command)
+def _apply_rent(transaction: Transaction, command: Rent) -> None:
+    rent = RentRow(command.token, command.pool_id, command.machines, transaction.at)
+    transaction.state.rents[command.token] = rent
+    transaction.rent_changed(rent)
+    transaction.effects.rents.append(command)
 
 
-def _apply_release_node(turn: Transaction, command: ReleaseNode) -> None:
-    node = turn.board.nodes.get(command.node_id)
+def _apply_release_node(transaction: Transaction, command: ReleaseNode) -> None:
+    node = transaction.state.nodes.get(command.node_id)
     if node is not None:
         node.row.detail = command.detail
-        turn.node_changed(node)
-    turn.effects.releases.append(command)
+        transaction.node_changed(node)
+    transaction.effects.releases.append(command)
 
 
-def _apply_node_cordoned(turn: Transaction, command: NodeCordoned) -> None:
-    node = turn.board.nodes.get(command.node_id)
+def _apply_node_cordoned(transaction: Transaction, command: NodeCordoned) -> None:
+    node = transaction.state.nodes.get(command.node_id)
     if node is None:
         return
     node.row.cordon = node.row.cordon or "quarantined"
     node.row.detail = node.row.detail or command.detail
-    turn.node_changed(node)
+    transaction.node_changed(node)
 
 
 def _apply_budget_warned(_: Transaction, command: BudgetWarned) -> None:
@@ -343,12 +347,12 @@ def _apply_budget_warned(_: Transaction, command: BudgetWarned) -> None:
     log.warning("budget of %s: %s, %.2f of %.2f USD", whose, command.detail, command.spent_usd, command.limit_usd)
 
 
-def _apply_solve(turn: Transaction, command: Solve) -> None:
-    turn.effects.solves.append(command)
+def _apply_solve(transaction: Transaction, command: Solve) -> None:
+    transaction.effects.solves.append(command)
 
 
-def _apply_wake_at(turn: Transaction, command: WakeAt) -> None:
-    turn.effects.wakes.append(command.at)
+def _apply_wake_at(transaction: Transaction, command: WakeAt) -> None:
+    transaction.effects.wakes.append(command.at)
 
 
 _APPLY_COMMAND: dict[type[Command], Callable[[Transaction, Any], None]] = {
@@ -366,13 +370,13 @@ _APPLY_COMMAND: dict[type[Command], Callable[[Transaction, Any], None]] = {
 }
 
 
-def record_stated_facts(turn: Transaction, kind: Kind, facts: ModelFacts, user: str) -> None:
+def record_stated_facts(transaction: Transaction, kind: Kind, facts: ModelFacts, user: str) -> None:
     """Somebody says so."""
-    record_kind_facts(turn, kind, facts, user)
+    record_kind_facts(transaction, kind, facts, user)
 
 
-def record_kind_facts(turn: Transaction, kind: Kind, facts: ModelFacts, user: str) -> None:
+def record_kind_facts(transaction: Transaction, kind: Kind, facts: ModelFacts, user: str) -> None:
     is_counted = not user
-    if not turn.core.ledger.facts.has(kind, facts, counted=is_counted):
-        emit(turn, FactsTold(turn.at, kind, facts, is_counted))
-        turn.batch.facts.append(FactsRow(kind, is_counted, dump_facts(facts), turn.at, user))
+    if not transaction.core.ledger.facts.has(kind, facts, counted=is_counted):
+        emit(transaction, FactsTold(transaction.at, kind, facts, is_counted))
+        transaction.batch.facts.append(FactsRow(kind, is_counted, dump_facts(facts), transaction.at, user))

@@ -47,41 +47,41 @@ def accelerator_s(row: AttemptRow, at: float) -> float:
 # ------------------------------------------------------------------------------------------ attempts
 
 
-def begin_charging(turn: Transaction, job: LiveJob) -> None:
+def begin_charging(transaction: Transaction, job: LiveJob) -> None:
     """An attempt begins to pay; who shares its accelerators pays less from now on."""
     assert job.attempt is not None
-    for other in [job, *_colocated_jobs(turn.board, job.attempt)]:
-        _charge_attempt(turn, other)
-        _set_rate(turn, other)
+    for other in [job, *_colocated_jobs(transaction.state, job.attempt)]:
+        _charge_attempt(transaction, other)
+        _set_rate(transaction, other)
 
 
-def end_charging(turn: Transaction, job: LiveJob) -> None:
+def end_charging(transaction: Transaction, job: LiveJob) -> None:
     """An attempt is over: its last stretch is charged, and who shared its accelerators has them alone."""
     assert job.attempt is not None
-    _charge_attempt(turn, job)
+    _charge_attempt(transaction, job)
     job.attempt.row.usd_per_h = 0.0
-    for other in _colocated_jobs(turn.board, job.attempt):
-        _charge_attempt(turn, other)
+    for other in _colocated_jobs(transaction.state, job.attempt):
+        _charge_attempt(transaction, other)
         assert other.attempt is not None
-        _set_rate(turn, other, gone=job.attempt)
+        _set_rate(transaction, other, gone=job.attempt)
 
 
-def _set_rate(turn: Transaction, job: LiveJob, gone: LiveAttempt | None = None) -> None:
+def _set_rate(transaction: Transaction, job: LiveJob, gone: LiveAttempt | None = None) -> None:
     attempt = job.attempt
     assert attempt is not None
-    sharers = 1 + sum(other.attempt is not gone for other in _colocated_jobs(turn.board, attempt))
-    attempt.row.usd_per_h = usd_per_h(turn.board.pools, attempt.placement, sharers)
-    turn.attempt_changed(attempt)
+    sharers = 1 + sum(other.attempt is not gone for other in _colocated_jobs(transaction.state, attempt))
+    attempt.row.usd_per_h = usd_per_h(transaction.state.pools, attempt.placement, sharers)
+    transaction.attempt_changed(attempt)
 
 
-def _colocated_jobs(board: LiveState, attempt: LiveAttempt) -> list[LiveJob]:
+def _colocated_jobs(state: LiveState, attempt: LiveAttempt) -> list[LiveJob]:
     """Jobs whose attempts hold the same accelerators of the one machine."""
     if len(attempt.placement.parts) != 1:
         return []
     part = attempt.placement.parts[0]
     found = []
-    for job_id, _ in sorted(board.nodes[part.node_id].expected):
-        job = board.jobs.get(job_id)
+    for job_id, _ in sorted(state.nodes[part.node_id].expected):
+        job = state.jobs.get(job_id)
         if (
             job is not None
             and job.attempt is not None
@@ -92,104 +92,104 @@ def _colocated_jobs(board: LiveState, attempt: LiveAttempt) -> list[LiveJob]:
     return found
 
 
-def _charge_attempt(turn: Transaction, job: LiveJob) -> None:
+def _charge_attempt(transaction: Transaction, job: LiveJob) -> None:
     attempt = job.attempt
     assert attempt is not None
-    for charge in _use_charges(turn.board, job, turn.at):
-        _append_charge(turn, charge)
+    for charge in _use_charges(transaction.state, job, transaction.at):
+        _append_charge(transaction, charge)
         attempt.row.usd += charge.usd
-    attempt.row.usd_since_at = max(attempt.row.usd_since_at, turn.at)
-    turn.attempt_changed(attempt)
+    attempt.row.usd_since_at = max(attempt.row.usd_since_at, transaction.at)
+    transaction.attempt_changed(attempt)
 
 
 # ------------------------------------------------------------------------------------------ machines and prices
 
 
-def machine_joined(turn: Transaction, node: LiveNode) -> None:
+def machine_joined(transaction: Transaction, node: LiveNode) -> None:
     """A rented machine is paid for, its boot too (one that a restarted server knows already goes on)."""
     if node.row.rent_token and node.row.billed_until_at is None:
-        node.row.billed_until_at = paid_since(turn.board, node)
-        _charge_machine(turn, node, turn.at)
-        turn.node_changed(node)
+        node.row.billed_until_at = paid_since(transaction.state, node)
+        _charge_machine(transaction, node, transaction.at)
+        transaction.node_changed(node)
 
 
-def paid_since(board: LiveState, node: LiveNode) -> float:
+def paid_since(state: LiveState, node: LiveNode) -> float:
     """Since when a rented machine is paid for: its request, which no provider's own beginning is before."""
-    rent = board.rents.get(node.row.rent_token) or board.past_rents.get(node.row.rent_token)
+    rent = state.rents.get(node.row.rent_token) or state.past_rents.get(node.row.rent_token)
     return node.row.joined_at if rent is None else min(rent.asked_at, node.row.joined_at)
 
 
-def boot_usd(board: LiveState, node: LiveNode) -> float:
+def boot_usd(state: LiveState, node: LiveNode) -> float:
     """What a rented machine has cost that joins now, at its price of now."""
     if not node.row.rent_token:
         return 0.0
-    return board.pools[node.row.pool_id].usd_per_h * (node.row.joined_at - paid_since(board, node)) / SECONDS_PER_HOUR
+    return state.pools[node.row.pool_id].usd_per_h * (node.row.joined_at - paid_since(state, node)) / SECONDS_PER_HOUR
 
 
-def launch_ended(turn: Transaction, rent: RentRow, node_id: NodeId) -> None:
+def launch_ended(transaction: Transaction, rent: RentRow, node_id: NodeId) -> None:
     """A machine ran and never joined: it is paid for from its request until now, when it was given back."""
-    pool = turn.board.pools[rent.pool_id]
-    template = _machine_charge(pool, node_id, rent.asked_at, billed_until(pool, rent.asked_at, turn.at))
-    for charge in _priced_by_month(turn.board, template, pool):
-        _append_charge(turn, charge)
+    pool = transaction.state.pools[rent.pool_id]
+    template = _machine_charge(pool, node_id, rent.asked_at, billed_until(pool, rent.asked_at, transaction.at))
+    for charge in _priced_by_month(transaction.state, template, pool):
+        _append_charge(transaction, charge)
 
 
-def machine_gone(turn: Transaction, node: LiveNode) -> None:
+def machine_gone(transaction: Transaction, node: LiveNode) -> None:
     """A rented machine is gone, or given back (at last): the last stretch, to the end of what was begun to be paid."""
-    pool = turn.board.pools[node.row.pool_id]
-    _charge_machine(turn, node, billed_until(pool, paid_since(turn.board, node), turn.at))
+    pool = transaction.state.pools[node.row.pool_id]
+    _charge_machine(transaction, node, billed_until(pool, paid_since(transaction.state, node), transaction.at))
 
 
-def pool_repriced(turn: Transaction, pool: Pool) -> None:
+def pool_repriced(transaction: Transaction, pool: Pool) -> None:
     """The market asks another price: what is open is charged at the old one, then `pool` is the board's."""
-    board, before = turn.board, turn.board.pools.get(pool.pool_id)
+    state, before = transaction.state, transaction.state.pools.get(pool.pool_id)
     if before is not None and before.usd_per_h != pool.usd_per_h:
         # Of its shape in all markets: each row also says what the same would have cost on demand then.
-        charge_open(turn, {pool_id for pool_id, other in board.pools.items() if other.shape == pool.shape})
-    board.pools[pool.pool_id] = pool
-    for job in board.jobs.values():
+        charge_open(transaction, {pool_id for pool_id, other in state.pools.items() if other.shape == pool.shape})
+    state.pools[pool.pool_id] = pool
+    for job in state.jobs.values():
         if job.attempt is not None and pool.pool_id in job.attempt.placement.by_pool:
-            _set_rate(turn, job)
+            _set_rate(transaction, job)
 
 
-def charge_open(turn: Transaction, pools: Collection[PoolId]) -> None:
+def charge_open(transaction: Transaction, pools: Collection[PoolId]) -> None:
     """Write what is open until now in these pools."""
-    for job in turn.board.jobs.values():
+    for job in transaction.state.jobs.values():
         if job.attempt is not None and not job.attempt.placement.by_pool.keys().isdisjoint(pools):
-            _charge_attempt(turn, job)
-    for node in turn.board.nodes.values():
+            _charge_attempt(transaction, job)
+    for node in transaction.state.nodes.values():
         if node.is_member and node.row.pool_id in pools:
-            _charge_machine(turn, node, turn.at)
+            _charge_machine(transaction, node, transaction.at)
 
 
-def _charge_machine(turn: Transaction, node: LiveNode, until_at: float) -> None:
+def _charge_machine(transaction: Transaction, node: LiveNode, until_at: float) -> None:
     if node.row.billed_until_at is None or not node.row.rent_token:
         return
-    for charge in _machine_charges(turn.board, node, until_at):
-        _append_charge(turn, charge)
+    for charge in _machine_charges(transaction.state, node, until_at):
+        _append_charge(transaction, charge)
     node.row.billed_until_at = max(node.row.billed_until_at, until_at)
-    turn.node_changed(node)
+    transaction.node_changed(node)
 
 
-def restate_spending(turn: Transaction) -> MoneyRestated:
+def restate_spending(transaction: Transaction) -> MoneyRestated:
     """Write what is open, and say what was spent by project in all and in the month of now."""
-    charge_open(turn, set(turn.board.pools))
-    board = turn.board
-    board.month = month_of(turn.at + board.epoch_unix_s)
-    spent = ((project, usd, board.spent_month_usd.get((project, board.month), 0.0))
-             for project, usd in sorted(board.spent_usd.items()))  # fmt: skip
-    board.spent_month_usd = {key: usd for key, usd in board.spent_month_usd.items() if key[1] == board.month}
-    return MoneyRestated(turn.at, tuple(spent))
+    charge_open(transaction, set(transaction.state.pools))
+    state = transaction.state
+    state.month = month_of(transaction.at + state.epoch_unix_s)
+    spent = ((project, usd, state.spent_month_usd.get((project, state.month), 0.0))
+             for project, usd in sorted(state.spent_usd.items()))  # fmt: skip
+    state.spent_month_usd = {key: usd for key, usd in state.spent_month_usd.items() if key[1] == state.month}
+    return MoneyRestated(transaction.at, tuple(spent))
 
 
-def _append_charge(turn: Transaction, charge: ChargeRow) -> None:
-    board = turn.board
+def _append_charge(transaction: Transaction, charge: ChargeRow) -> None:
+    state = transaction.state
     for account in accounts_charged(charge):
-        board.spent_usd[account] = board.spent_usd.get(account, 0.0) + charge.usd
+        state.spent_usd[account] = state.spent_usd.get(account, 0.0) + charge.usd
         key = account, charge.month
-        board.spent_month_usd[key] = board.spent_month_usd.get(key, 0.0) + charge.usd
-    turn.batch.charges.append(replace(charge, charge_id=turn.board.next_charge_id))
-    turn.board.next_charge_id += 1
+        state.spent_month_usd[key] = state.spent_month_usd.get(key, 0.0) + charge.usd
+    transaction.batch.charges.append(replace(charge, charge_id=transaction.state.next_charge_id))
+    transaction.state.next_charge_id += 1
 
 
 def accounts_charged(charge: ChargeRow) -> tuple[str, ...]:
@@ -202,21 +202,21 @@ def accounts_charged(charge: ChargeRow) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------ what is open
 
 
-def open_charges(board: LiveState, at: float) -> list[ChargeRow]:
+def open_charges(state: LiveState, at: float) -> list[ChargeRow]:
     """What has been used and is not in the ledger yet; the numbers of these rows are 0."""
-    found = [charge for job in board.jobs.values() for charge in _use_charges(board, job, at)]
-    for node in board.nodes.values():
+    found = [charge for job in state.jobs.values() for charge in _use_charges(state, job, at)]
+    for node in state.nodes.values():
         if node.is_member:
-            found.extend(_machine_charges(board, node, at))
+            found.extend(_machine_charges(state, node, at))
     return found
 
 
-def _use_charges(board: LiveState, job: LiveJob, until_at: float) -> Iterator[ChargeRow]:
+def _use_charges(state: LiveState, job: LiveJob, until_at: float) -> Iterator[ChargeRow]:
     if job.attempt is None:
         return
     row, by_pool = job.attempt.row, job.attempt.placement.by_pool
     for pool_id, held in by_pool.items():
-        pool = board.pools[pool_id]
+        pool = state.pools[pool_id]
         # Who holds accelerators in several pools shares them with nobody.
         rate = row.usd_per_h if len(by_pool) == 1 else pool.usd_per_h * held / pool.shape.accelerators
         template = ChargeRow(
@@ -224,15 +224,15 @@ def _use_charges(board: LiveState, job: LiveJob, until_at: float) -> Iterator[Ch
             pool_id, pool.market.value, pool.shape.accelerator, float(held),
             NodeId(""), row.job_id, row.attempt, job.row.project, job.row.user,
         )  # fmt: skip
-        yield from _priced_by_month(board, template, pool)
+        yield from _priced_by_month(state, template, pool)
 
 
-def _machine_charges(board: LiveState, node: LiveNode, until_at: float) -> Iterator[ChargeRow]:
+def _machine_charges(state: LiveState, node: LiveNode, until_at: float) -> Iterator[ChargeRow]:
     if node.row.billed_until_at is None or not node.row.rent_token:
         return
-    pool = board.pools[node.row.pool_id]
+    pool = state.pools[node.row.pool_id]
     yield from _priced_by_month(
-        board, _machine_charge(pool, node.row.node_id, node.row.billed_until_at, until_at), pool
+        state, _machine_charge(pool, node.row.node_id, node.row.billed_until_at, until_at), pool
     )
 
 
@@ -244,10 +244,10 @@ def _machine_charge(pool: Pool, node_id: NodeId, since_at: float, until_at: floa
     )  # fmt: skip
 
 
-def _priced_by_month(board: LiveState, template: ChargeRow, pool: Pool) -> Iterator[ChargeRow]:
+def _priced_by_month(state: LiveState, template: ChargeRow, pool: Pool) -> Iterator[ChargeRow]:
     """The same, cut where months end."""
-    listed = on_demand_usd_per_h(board, pool)
-    for month, since_at, until_at in split_by_month(template.since_at, template.until_at, board.epoch_unix_s):
+    listed = on_demand_usd_per_h(state, pool)
+    for month, since_at, until_at in split_by_month(template.since_at, template.until_at, state.epoch_unix_s):
         hours = (until_at - since_at) / SECONDS_PER_HOUR
         usd = template.usd_per_h * hours
         beside = usd if listed is None or pool.usd_per_h <= 0 else usd * listed / pool.usd_per_h
@@ -256,11 +256,11 @@ def _priced_by_month(board: LiveState, template: ChargeRow, pool: Pool) -> Itera
         yield replace(template, since_at=since_at, until_at=until_at, usd=usd, on_demand_usd=beside, month=month)
 
 
-def on_demand_usd_per_h(board: LiveState, pool: Pool) -> float | None:
+def on_demand_usd_per_h(state: LiveState, pool: Pool) -> float | None:
     """An hour of such a machine on demand, the cheapest there is; None where nobody rents it out so, or it is owned."""
     if pool.market is Market.OWNED:
         return None
-    same = (p.usd_per_h for p in board.pools.values() if p.market is Market.ON_DEMAND and p.shape == pool.shape)
+    same = (p.usd_per_h for p in state.pools.values() if p.market is Market.ON_DEMAND and p.shape == pool.shape)
     return min(same, default=None)
 
 

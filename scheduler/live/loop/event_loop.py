@@ -161,13 +161,13 @@ class ServerLoop:
     """Owns core and board; everything that changes them goes through `perform`."""
 
     def __init__(
-        self, core: SchedulerCore, board: LiveState, store: Store, clock: Clock, settings: LiveSettings
+        self, core: SchedulerCore, state: LiveState, store: Store, clock: Clock, settings: LiveSettings
     ) -> None:
         self.core = core
-        self.board = board
+        self.state = state
         self.clock = clock
         self.settings = settings
-        self.outlets: list[EffectHandler] = []
+        self.effect_handlers: list[EffectHandler] = []
         #: The core hears of a job's progress at most this often; follows the policy's rules.
         self.progress_interval_s = 60.0
         self._store = store
@@ -221,7 +221,7 @@ class ServerLoop:
         if self._wakes:
             # Timers may ring a tick early; the core must not find that it is not yet time.
             delay_s = max(0.0, self._wakes[0] - self.clock.now()) + 0.001
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake_core)
 
     async def run(self) -> None:
         """The loop. Ends by cancellation, or by an AssertionError of ours."""
@@ -240,7 +240,7 @@ class ServerLoop:
     # ---------------------------------------------------------------- one batch
 
     async def _take(self, waiting: list[_QueuedSteps]) -> None:
-        turn = Transaction(self.core, self.board, self.settings.lease_s, self.progress_interval_s)
+        transaction = Transaction(self.core, self.state, self.settings.lease_s, self.progress_interval_s)
         answers: list[tuple[asyncio.Future[list[Any]], list[Any]]] = []
         self._settled.clear()
         self._breathed_at = self.clock.now()
@@ -248,14 +248,14 @@ class ServerLoop:
             for item in waiting:
                 try:
                     if item.long is not None:
-                        await self._pieces(turn, item.long)
-                    answers.append((item.done, await self._steps(turn, item.steps)))
+                        await self._pieces(transaction, item.long)
+                    answers.append((item.done, await self._steps(transaction, item.steps)))
                 except UserError as error:
                     if not item.done.done():
                         item.done.set_exception(error)
-            self.core = turn.core
+            self.core = transaction.core
             await self._breathe()
-            frozen = turn.freeze()
+            frozen = transaction.freeze()
             if not frozen.is_empty:
                 commit = asyncio.get_running_loop().run_in_executor(
                     self._writer, lambda: self._store.commit(frozen.encoded())
@@ -272,25 +272,25 @@ class ServerLoop:
         for done, answer in answers:
             if not done.done():
                 done.set_result(answer)
-        if turn.effects.wakes:
-            self.arm(turn.effects.wakes)
-        for outlet in self.outlets:
-            outlet.deliver(turn.effects)
+        if transaction.effects.wakes:
+            self.arm(transaction.effects.wakes)
+        for handler in self.effect_handlers:
+            handler.deliver(transaction.effects)
 
-    async def _steps(self, turn: Transaction, steps: Sequence[Step[Any]]) -> list[Any]:
+    async def _steps(self, transaction: Transaction, steps: Sequence[Step[Any]]) -> list[Any]:
         """Take steps one by one, giving way to the rest of the server when they take long."""
         answers = []
         for step in steps:
-            turn.at = self.clock.now()
-            answers.append(step(turn))
+            transaction.at = self.clock.now()
+            answers.append(step(transaction))
             await self._breathe()
         return answers
 
-    async def _pieces(self, turn: Transaction, step: LongStep) -> None:
+    async def _pieces(self, transaction: Transaction, step: LongStep) -> None:
         # What was done before it is another piece already: the first may be as long as any.
         await asyncio.sleep(0)
-        self._breathed_at = turn.at = self.clock.now()
-        for _ in step(turn):
+        self._breathed_at = transaction.at = self.clock.now()
+        for _ in step(transaction):
             await self._breathe()
 
     async def _breathe(self) -> None:
@@ -314,13 +314,13 @@ class ServerLoop:
 
         asyncio.ensure_future(put()).add_done_callback(_log_refused_step)
 
-    def _ring(self) -> None:
+    def _wake_core(self) -> None:
         self._timer = None
         now = self.clock.now()
         while self._wakes and self._wakes[0] <= now:
             heappop(self._wakes)
         self.arm(())
-        self.perform_soon_in_pieces(lambda turn: emit_in_pieces(turn, Woke(turn.at)))
+        self.perform_soon_in_pieces(lambda transaction: emit_in_pieces(transaction, Woke(transaction.at)))
 
 
 def _log_refused_step(task: "asyncio.Future[None]") -> None:
@@ -332,16 +332,16 @@ def _log_refused_step(task: "asyncio.Future[None]") -> None:
 _CALENDAR_EVERY_S = 600.0
 
 
-def begin_month_if_due(turn: Transaction) -> None:
+def begin_month_if_due(transaction: Transaction) -> None:
     """Tell the core if the month is another one than it knows of."""
-    board = turn.board
-    if board.month != billing.month_of(turn.at + board.epoch_unix_s):
-        emit(turn, billing.restate_spending(turn))
+    state = transaction.state
+    if state.month != billing.month_of(transaction.at + state.epoch_unix_s):
+        emit(transaction, billing.restate_spending(transaction))
 
 
-async def watch_months(daemon: ServerLoop) -> None:
+async def watch_months(loop: ServerLoop) -> None:
     """For ever."""
     while True:
-        await daemon.perform(begin_month_if_due)
-        unix_s = daemon.clock.unix(daemon.clock.now())
+        await loop.perform(begin_month_if_due)
+        unix_s = loop.clock.unix(loop.clock.now())
         await asyncio.sleep(min(_CALENDAR_EVERY_S, billing.next_month_unix_s(unix_s) - unix_s + 0.01))

@@ -93,13 +93,13 @@ class LiveAttempt:
     placement: Placement
     parts: dict[NodeId, PartRow]
     #: The core has heard what its machines exchange.
-    network_told: bool = False
+    network_forwarded: bool = False
     #: What it counted of its model has been taken in.
-    facts_told: bool = False
+    facts_recorded: bool = False
     #: What its kind was measured to reach here before this attempt reported a speed; None: nobody had measured it.
     usual_steps_per_s: float | None = None
     #: The core has heard that it differs from that.
-    is_odd: bool = False
+    is_unusual: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -115,9 +115,9 @@ class LiveJob:
     checkpoint: CheckpointRow | None = None
     #: The newest report of progress, and whether and when the core was told.
     progress: ProgressReport | None = None
-    progress_told: bool = True
-    progress_told_at: float = -inf
-    speed_told: bool = False
+    progress_forwarded: bool = True
+    progress_forwarded_at: float = -inf
+    speed_forwarded: bool = False
     #: What it is to reach, if anything, and how far it is. The row has it as it was written last.
     target: JobTarget | None = None
 
@@ -184,9 +184,9 @@ class LiveState:
     solved_at: float = 0.0
     counters: IgnoredCounters = field(default_factory=IgnoredCounters)
     #: Jobs of whose target something new may be foreseen, those that have waited longest first.
-    to_foresee: dict[JobId, None] = field(default_factory=dict)
+    to_forecast: dict[JobId, None] = field(default_factory=dict)
     #: Cells of this generation whose beliefs have been written down, with what was measured.
-    judged: int = 0
+    scores_stored: int = 0
     next_job_id: int = 1
     next_command_id: int = 1
     next_charge_id: int = 1
@@ -248,33 +248,33 @@ def load_live_state(
     loaded: LoadedState, launches: dict[JobId, LaunchSpec], now: float, lease_s: dict[str, float]
 ) -> LiveState:
     """The board of a starting server. Machines get a full lease from now: none granted earlier can end later."""
-    board = LiveState(next_job_id=loaded.last_job_id + 1, next_command_id=loaded.last_command_id + 1)
-    board.next_charge_id = loaded.last_charge_id + 1
+    state = LiveState(next_job_id=loaded.last_job_id + 1, next_command_id=loaded.last_command_id + 1)
+    state.next_charge_id = loaded.last_charge_id + 1
     for job in loaded.jobs:
-        board.jobs[job.job_id] = LiveJob(job, launches[job.job_id], target=parse_target(job.target))
+        state.jobs[job.job_id] = LiveJob(job, launches[job.job_id], target=parse_target(job.target))
         if job.target:
-            board.to_foresee[job.job_id] = None
+            state.to_forecast[job.job_id] = None
     for node in loaded.nodes:
         facts = ShapeFacts.model_validate_json(node.facts)
         until = now + lease_s[facts.market]
-        board.nodes[node.node_id] = LiveNode(node, facts, heard_at=now, leased_until=until)
-        board.credentials[node.credential] = node.node_id
+        state.nodes[node.node_id] = LiveNode(node, facts, heard_at=now, leased_until=until)
+        state.credentials[node.credential] = node.node_id
     parts_of: dict[tuple[JobId, int], dict[NodeId, PartRow]] = {}
     for part in loaded.parts:
         parts_of.setdefault((part.job_id, part.attempt), {})[part.node_id] = part
     for row in loaded.attempts:
         parts = parts_of.get((row.job_id, row.attempt), {})
-        board.jobs[row.job_id].attempt = LiveAttempt(row, parse_placement(row), parts)
+        state.jobs[row.job_id].attempt = LiveAttempt(row, parse_placement(row), parts)
         for part in parts.values():
             if not part.ended:
-                board.nodes[part.node_id].expected.add((row.job_id, row.attempt))
+                state.nodes[part.node_id].expected.add((row.job_id, row.attempt))
     for checkpoint in loaded.checkpoints:  # in order: the newest stays
-        board.jobs[checkpoint.job_id].checkpoint = checkpoint
+        state.jobs[checkpoint.job_id].checkpoint = checkpoint
     for command in loaded.outbox:
-        if command.node_id in board.nodes:
-            board.nodes[command.node_id].outbox[command.command_id] = _command.validate_json(command.body)
-    board.pools = {row.pool_id: parse_pool(row.body) for row in loaded.pools}
+        if command.node_id in state.nodes:
+            state.nodes[command.node_id].outbox[command.command_id] = _command.validate_json(command.body)
+    state.pools = {row.pool_id: parse_pool(row.body) for row in loaded.pools}
     for pool_id, machines in Counter(node.pool_id for node in loaded.nodes if not node.rent_token).items():
-        board.expect(pool_id, machines)
-    board.rents = {rent.token: rent for rent in loaded.rents}
-    return board
+        state.expect(pool_id, machines)
+    state.rents = {rent.token: rent for rent in loaded.rents}
+    return state

@@ -58,29 +58,29 @@ class SpeedPredictions:
 
     def __init__(
         self,
-        daemon: ServerLoop,
+        loop: ServerLoop,
         past: Sequence[ScoredBelief] = (),
         pace_s: float = PREDICTION_PACE_S,
         timeout_s: float = PREDICTION_TIMEOUT_S,
         find: PredictSpeeds = predict_from_catalog,
     ) -> None:
-        self._daemon = daemon
+        self._loop = loop
         self._past = past
         self._pace_s = pace_s
         self._timeout_s = timeout_s
         self._find = find
         self._seen = (-1, -1, -1)
         self._asked: PredictionQuestion | None = None
-        self._errand = SingleFlightTask()
+        self._task = SingleFlightTask()
 
     def deliver(self, effects: TransactionEffects) -> None:
         """Called in the loop: a comparison of a few numbers where nothing is new."""
-        if prediction_versions(self._daemon.core.ledger) != self._seen and not self._errand.is_under_way:
-            self._errand.begin(self._follow())
+        if prediction_versions(self._loop.core.ledger) != self._seen and not self._task.is_under_way:
+            self._task.begin(self._follow())
 
     async def _follow(self) -> None:
         await asyncio.sleep(self._pace_s)
-        ledger = self._daemon.core.ledger
+        ledger = self._loop.core.ledger
         self._seen = prediction_versions(ledger)
         question = prediction_question(ledger, self._past)
         if question.is_empty or question == self._asked:
@@ -92,15 +92,15 @@ class SpeedPredictions:
             await self._tell(await asyncio.get_running_loop().run_in_executor(None, as_journaled, event))
 
     async def _tell(self, event: Event) -> None:
-        def step(turn: Transaction) -> None:
-            event.at = turn.at
-            emit(turn, event)
+        def step(transaction: Transaction) -> None:
+            event.at = transaction.at
+            emit(transaction, event)
 
-        await self._daemon.perform(step)
+        await self._loop.perform(step)
 
     async def close(self) -> None:
         """Give up what is under way."""
-        await self._errand.close()
+        await self._task.close()
 
 
 #: From the first series that grew to the question: those that grow at about the same time are one question.
@@ -131,12 +131,12 @@ def forecast_targets(asked: tuple[TargetQuestion, ...]) -> ForecastAnswer:
     return tuple(forecast_target(each.points, each.at_step, each.at_most, each.steps) for each in asked)
 
 
-def target_questions(board: LiveState) -> tuple[TargetQuestion, ...]:
+def target_questions(state: LiveState) -> tuple[TargetQuestion, ...]:
     """The next jobs to ask about. Whatever becomes of the question, they come again when they report again."""
     asked = list[TargetQuestion]()
-    for job_id in list(islice(board.to_foresee, _MOST_JOBS)):
-        del board.to_foresee[job_id]
-        job = board.jobs.get(job_id)
+    for job_id in list(islice(state.to_forecast, _MOST_JOBS)):
+        del state.to_forecast[job_id]
+        job = state.jobs.get(job_id)
         if job is not None and job.target is not None and job.target.is_worth_a_forecast:
             series = job.target.series
             points = tuple((point.step, point.value) for point in series.points)
@@ -149,40 +149,40 @@ class TargetForecasts:
 
     def __init__(
         self,
-        daemon: ServerLoop,
+        loop: ServerLoop,
         pace_s: float = FORECAST_PACE_S,
         timeout_s: float = FORECAST_TIMEOUT_S,
         foresee: ForecastTargets = forecast_targets,
     ) -> None:
-        self._daemon = daemon
+        self._loop = loop
         self._pace_s = pace_s
         self._timeout_s = timeout_s
         self._foresee = foresee
-        self._errand = SingleFlightTask()
+        self._task = SingleFlightTask()
 
     def deliver(self, effects: TransactionEffects) -> None:
         """Called in the loop; almost always there is nothing to do."""
-        if self._daemon.board.to_foresee and not self._errand.is_under_way:
-            self._errand.begin(self._follow())
+        if self._loop.state.to_forecast and not self._task.is_under_way:
+            self._task.begin(self._follow())
 
     async def _follow(self) -> None:
         await asyncio.sleep(self._pace_s)
-        asked = target_questions(self._daemon.board)
+        asked = target_questions(self._loop.state)
         if not asked:
             return
         found = await try_worker_process(self._foresee, asked, self._timeout_s, "foreseeing targets")
         if found:
-            await self._daemon.perform(lambda turn: keep_forecasts(turn, asked, found))
+            await self._loop.perform(lambda transaction: keep_forecasts(transaction, asked, found))
 
     async def close(self) -> None:
         """Give up what is under way."""
-        await self._errand.close()
+        await self._task.close()
 
 
-def keep_forecasts(turn: Transaction, asked: tuple[TargetQuestion, ...], found: ForecastAnswer) -> None:
+def keep_forecasts(transaction: Transaction, asked: tuple[TargetQuestion, ...], found: ForecastAnswer) -> None:
     """Note the forecasts of the jobs that are not over."""
     for each, foreseen in zip(asked, found, strict=True):
-        job = turn.board.jobs.get(each.job_id)
+        job = transaction.state.jobs.get(each.job_id)
         if job is not None and job.target is not None:
             job.target = replace(job.target, forecast=foreseen)
-            turn.target_changed(job)
+            transaction.target_changed(job)

@@ -29,8 +29,8 @@ def _import_solver() -> bool:
 class SolverPool:
     """Answers `Solve` commands, one process at a time."""
 
-    def __init__(self, daemon: ServerLoop, timeout_s: float, solve_it: Callable[[Solve], Proposal] = run_solve) -> None:
-        self._daemon = daemon
+    def __init__(self, loop: ServerLoop, timeout_s: float, solve_it: Callable[[Solve], Proposal] = run_solve) -> None:
+        self._loop = loop
         self._timeout_s = timeout_s
         self._solve_it = solve_it
         self._pool = new_worker_process()
@@ -53,11 +53,11 @@ class SolverPool:
     async def _answer(self, command: Solve) -> None:
         event = await self._event(command)
 
-        def step(turn: Transaction) -> Iterator[None]:
-            event.at = turn.at
-            return emit_in_pieces(turn, event)
+        def step(transaction: Transaction) -> Iterator[None]:
+            event.at = transaction.at
+            return emit_in_pieces(transaction, event)
 
-        self._daemon.perform_soon_in_pieces(step)
+        self._loop.perform_soon_in_pieces(step)
 
     async def _event(self, command: Solve) -> Event:
         loop, began = asyncio.get_running_loop(), time.monotonic()

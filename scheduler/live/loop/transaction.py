@@ -38,12 +38,12 @@ class Transaction:
     """Collects the writes and effects of one batch. `at` is the instant of the step being taken."""
 
     def __init__(
-        self, core: SchedulerCore, board: LiveState, lease_s: Mapping[str, float], progress_interval_s: float = 60.0
+        self, core: SchedulerCore, state: LiveState, lease_s: Mapping[str, float], progress_interval_s: float = 60.0
     ) -> None:
         self.core = core
         #: The core hears of a job's progress at most this often.
         self.progress_interval_s = progress_interval_s
-        self.board = board
+        self.state = state
         #: Length of a lease, by market.
         self.lease_s = lease_s
         self.at = 0.0
@@ -99,8 +99,8 @@ class Transaction:
         self.effects.posts.append((node_id, command))
 
     def next_command_id(self) -> int:
-        command_id = self.board.next_command_id
-        self.board.next_command_id += 1
+        command_id = self.state.next_command_id
+        self.state.next_command_id += 1
         return command_id
 
     # ---------------------------------------------------------------- the end of the turn

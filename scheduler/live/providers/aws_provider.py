@@ -12,22 +12,21 @@ a `ProviderProblem`.
 
 import asyncio
 import hashlib
+import hmac
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from scheduler.live.auth.access_control import EnrolmentTokens
+from scheduler.live.providers.live_provider import ProviderContext, ReportGone, SpotPricePoint
 from scheduler.live.providers.machine_boot import boot_script
 from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from walras.cluster import Market, NodeId, Pool, PoolId
 from walras.errors import ConfigError
-from walras.spec.cluster_file import AwsSettings, ClusterConfig
-from walras.spec.file_model import load_yaml
+from walras.spec.provider_settings import AwsSettings
 
 T = TypeVar("T")
 
@@ -163,15 +162,6 @@ _STATES: Mapping[str, MachineState] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SpotPricePoint:
-    """What a spot machine of a pool cost from an instant on."""
-
-    pool_id: PoolId
-    since: datetime
-    usd_per_h: float
-
-
 class AwsProvider:
     """`CloudProvider` over EC2 in one region."""
 
@@ -251,7 +241,14 @@ class AwsProvider:
         ]
         return sorted(points, key=lambda point: (point.since, point.pool_id))
 
-    def close(self) -> None:
+    def attach(self, server_url: str, report_gone: ReportGone) -> None:
+        """Machines reach the server at the `server_url` of the settings; only the janitor notices that one is gone."""
+
+    async def watch(self) -> None:
+        """Wait for ever: what is held is what EC2 lists, and the janitor asks for that."""
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
         """Machines stay: they are rented until they are given back."""
         self._calls.close()
 
@@ -319,17 +316,14 @@ def _machine_of_instance(instance: Mapping[str, Any]) -> RentedMachine | None:
     )
 
 
-def recorded_prices(cluster: Path, since_s: float) -> list[SpotPricePoint]:
-    """Prices in force so long ago and every change after it, oldest first. Raises ConfigError, ProviderProblem."""
-    known = load_yaml(cluster, ClusterConfig)
-    settings = known.aws
-    if settings is None:
-        raise ConfigError(f"{cluster}: no pool is rented from aws", field="--cluster", fix="see docs/cloud.md")
-    pools = [entry.pool() for entry in known.pools if entry.provider == "aws"]
-    # Asking for prices launches nothing: neither the cluster's name nor its secret is needed.
-    calls = Ec2Calls(lambda: make_ec2_client(settings.region))
-    provider = AwsProvider("", settings, pools, EnrolmentTokens(b""), calls)
-    try:
-        return asyncio.run(provider.price_history(datetime.now(UTC) - timedelta(seconds=since_s)))
-    finally:
-        provider.close()
+def build_aws_provider(context: ProviderContext) -> AwsProvider | None:
+    """Returns None if no pool is rented there. AWS knows a cluster by a name that only its folder gives."""
+    entries = context.entries_of("aws")
+    settings = None if context.cluster is None else context.cluster.aws
+    if settings is None or not entries:
+        return None
+    region = settings.region
+    cluster_id = hmac.new(context.secret, b"aws cluster", hashlib.sha256).hexdigest()[:16]
+    calls = Ec2Calls(lambda: make_ec2_client(region))
+    pools = [entry.pool() for entry in entries]
+    return AwsProvider(cluster_id, settings, pools, EnrolmentTokens(context.secret), calls)

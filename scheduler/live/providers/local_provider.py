@@ -14,14 +14,18 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import yaml
 
+from scheduler.live.providers.live_provider import ProviderContext, ReportGone
 from scheduler.live.providers.machine_boot import agent_command_line
+from scheduler.live.store.data_folder import write_private
 from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from walras.cluster import NodeId, Pool, PoolId
 from walras.states import Reason
@@ -149,9 +153,8 @@ class LocalProvider:
         self.pools = dict(pools)
         self._launcher = launcher
         self._machines: dict[NodeId, _LocalMachine] = {}
-        self.server_url = ""
-        #: Told of machines that are gone without having been given back.
-        self.on_gone: Callable[[NodeId, Reason, str], Awaitable[None]] | None = None
+        self._server_url = ""
+        self._report_gone: ReportGone | None = None
 
     # ---------------------------------------------------------------- CloudProvider
 
@@ -214,6 +217,10 @@ class LocalProvider:
         await asyncio.sleep(notice_s)
         await self.terminate(node_id)
 
+    def attach(self, server_url: str, report_gone: ReportGone) -> None:
+        """Agents call the server at its own address."""
+        self._server_url, self._report_gone = server_url, report_gone
+
     async def watch(self) -> None:
         """Start agents again that died alone, for ever."""
         while True:
@@ -228,8 +235,8 @@ class LocalProvider:
                 else:
                     log.error("agent %s does not stay up: the machine is given up", node_id)
                     await self.terminate(node_id)
-                    if self.on_gone is not None:
-                        await self.on_gone(node_id, Reason.INFRA_NODE_LOST, machine.machine.token)
+                    if self._report_gone is not None:
+                        await self._report_gone(node_id, Reason.INFRA_NODE_LOST, machine.machine.token)
 
     async def close(self) -> None:
         """The provider ends with its server: no process of a machine is left."""
@@ -242,7 +249,7 @@ class LocalProvider:
                 shutil.rmtree(machine.folder, ignore_errors=True)
             machine.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (machine.folder / "pool").write_text(pool.pool_id, encoding="utf-8")
-            return self._launcher.start(self.server_url, machine.machine, pool, machine.folder)
+            return self._launcher.start(self._server_url, machine.machine, pool, machine.folder)
 
         try:
             machine.process = await asyncio.get_running_loop().run_in_executor(None, boot)
@@ -269,3 +276,21 @@ def _write_atomically(path: Path, text: str) -> None:
     draft = path.with_suffix(".draft")
     draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
+
+
+def build_local_provider(context: ProviderContext) -> LocalProvider:
+    """Rents out the pools with `provider: local`. Speeds of emulated accelerators go into a file of the data folder."""
+    cluster, folder = context.cluster, context.folder
+    pools = {entry.pool_id: LocalPool(entry.pool(), entry.boot) for entry in context.entries_of("local")}
+    speeds_file: Path | None = None
+    if cluster is not None and cluster.speeds:
+        speeds_file = folder.path / "speeds.yaml"
+        write_private(speeds_file, yaml.safe_dump(cluster.speeds))
+    launcher = AgentLauncher((_walras_command(),), folder.join_token_file.absolute(), speeds_file)
+    return LocalProvider(folder.machines.absolute(), pools, launcher)
+
+
+def _walras_command() -> str:
+    """Returns the console script beside the running interpreter, or else the one on the path."""
+    beside = Path(sys.executable).parent / "walras"
+    return str(beside) if beside.is_file() else (shutil.which("walras") or str(beside))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import PurePath, PurePosixPath
 
 from walras.cluster import Market, Pool
-from walras.spec.cluster_file import AwsSettings
+from walras.spec.provider_settings import AwsSettings
 
 
 def agent_command_line(

@@ -37,8 +37,8 @@ def _is_plausible(offer: RentalOffer) -> bool:
 class MarketWatch:
     """Asks the providers whose prices move."""
 
-    def __init__(self, daemon: ServerLoop, providers: Sequence[CloudProvider]) -> None:
-        self._daemon = daemon
+    def __init__(self, loop: ServerLoop, providers: Sequence[CloudProvider]) -> None:
+        self._loop = loop
         self._providers = tuple(providers)
 
     async def watch(self) -> None:
@@ -55,36 +55,36 @@ class MarketWatch:
         """Ask once. Raises ProviderProblem."""
         offers = [offer for offer in await provider.offers() if _is_plausible(offer)]
         if self._moved(offers):
-            await self._daemon.perform(lambda turn: self._declare(turn, offers))
+            await self._loop.perform(lambda transaction: self._declare(transaction, offers))
 
     def _moved(self, offers: Sequence[RentalOffer]) -> bool:
-        pools = self._daemon.board.pools
+        pools = self._loop.state.pools
         return any(offer.pool_id in pools and pools[offer.pool_id].usd_per_h != offer.usd_per_h for offer in offers)
 
     @staticmethod
-    def _declare(turn: Transaction, offers: Sequence[RentalOffer]) -> None:
+    def _declare(transaction: Transaction, offers: Sequence[RentalOffer]) -> None:
         for offer in offers:
-            pool = turn.board.pools.get(offer.pool_id)
+            pool = transaction.state.pools.get(offer.pool_id)
             if pool is not None and pool.usd_per_h != offer.usd_per_h:
                 log.info("%s costs %g USD/h, no longer %g", pool.pool_id, offer.usd_per_h, pool.usd_per_h)
-                emit(turn, PoolDeclared(turn.at, replace(pool, usd_per_h=offer.usd_per_h)))
+                emit(transaction, PoolDeclared(transaction.at, replace(pool, usd_per_h=offer.usd_per_h)))
 
 
-async def play_market_script(daemon: ServerLoop, desk: Provisioner, steps: Sequence[MarketStep]) -> None:
+async def play_market_script(loop: ServerLoop, provisioner: Provisioner, steps: Sequence[MarketStep]) -> None:
     """Each step at its time; then nothing more, for ever."""
-    began_at = daemon.clock.now()
+    began_at = loop.clock.now()
     for step in sorted(steps, key=lambda step: step.at):
-        await asyncio.sleep(max(0.0, began_at + step.at - daemon.clock.now()))
+        await asyncio.sleep(max(0.0, began_at + step.at - loop.clock.now()))
         pool_id = PoolId(step.pool)
         if step.usd_per_h is not None:
-            await daemon.perform(lambda turn, p=pool_id, usd=step.usd_per_h: _reprice(turn, p, usd))  # type: ignore[misc]
+            await loop.perform(lambda transaction, p=pool_id, usd=step.usd_per_h: _reprice(transaction, p, usd))  # type: ignore[misc]
         if step.revoke is not None:
-            taken = desk.revoke(pool_id, step.revoke)
+            taken = provisioner.revoke(pool_id, step.revoke)
             log.info("market script: %s takes %s back", pool_id, ", ".join(taken) or "nothing")
     await asyncio.Event().wait()
 
 
-def _reprice(turn: Transaction, pool_id: PoolId, usd_per_h: float) -> None:
-    pool = turn.board.pools.get(pool_id)
+def _reprice(transaction: Transaction, pool_id: PoolId, usd_per_h: float) -> None:
+    pool = transaction.state.pools.get(pool_id)
     if pool is not None and pool.usd_per_h != usd_per_h:
-        emit(turn, PoolDeclared(turn.at, replace(pool, usd_per_h=usd_per_h)))
+        emit(transaction, PoolDeclared(transaction.at, replace(pool, usd_per_h=usd_per_h)))

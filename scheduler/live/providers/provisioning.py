@@ -13,13 +13,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from scheduler.core.events import RentFailed
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.providers.live_provider import RevocableProvider
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import RentRow
 from scheduler.providers.provider import (
@@ -70,12 +71,12 @@ class Janitor:
 
     def __init__(
         self,
-        daemon: ServerLoop,
+        loop: ServerLoop,
         providers: Mapping[PoolId, CloudProvider],
         gone: Callable[[NodeId, Reason], Awaitable[None]],
         call_s: float = PROVIDER_CALL_S,
     ) -> None:
-        self._daemon = daemon
+        self._loop = loop
         self._providers = providers
         self._gone = gone
         self._call_s = call_s
@@ -102,12 +103,12 @@ class Janitor:
         return answered
 
     async def _sweep(self, provider: CloudProvider, patient: bool) -> None:
-        board = self._daemon.board
+        state = self._loop.state
         pools = {pool_id for pool_id, each in self._providers.items() if each is provider}
         # What is believed before the call: a machine that joins meanwhile may be missing in the answer.
         believed = {
             node_id
-            for node_id, node in board.nodes.items()
+            for node_id, node in state.nodes.items()
             if node.row.rent_token and node.is_member and node.row.pool_id in pools
         }
         listed = {m.node_id: m for m in await call_provider(provider.describe(), self._call_s) if m.state is not _GONE}
@@ -121,15 +122,15 @@ class Janitor:
         self._billed &= set(listed)
         for machine in self._unwanted(list(listed.values())):
             await self._give_back(provider, machine)
-        for rent in [rent for rent in board.rents.values() if rent.pool_id in pools]:
+        for rent in [rent for rent in state.rents.values() if rent.pool_id in pools]:
             await self._give_up(rent, sum(m.token == rent.token for m in listed.values()))
 
     def _unwanted(self, listed: list[RentedMachine]) -> list[RentedMachine]:
         """Machines that are to be given back."""
-        board, found = self._daemon.board, []
+        state, found = self._loop.state, []
         coming: Counter[str] = Counter()
         for machine in sorted(listed, key=lambda machine: machine.node_id):
-            node, rent = board.nodes.get(machine.node_id), board.rents.get(machine.token)
+            node, rent = state.nodes.get(machine.node_id), state.rents.get(machine.token)
             if node is not None and node.is_member:
                 continue
             coming[machine.token] += 1
@@ -155,48 +156,41 @@ class Janitor:
             return
         if machine.node_id not in self._billed:
             self._billed.add(machine.node_id)
-            await self._daemon.perform(lambda turn: _charge_unjoined_machine(turn, machine))
+            await self._loop.perform(lambda transaction: _charge_unjoined_machine(transaction, machine))
 
     async def _give_up(self, rent: RentRow, listed: int) -> None:
         """Machines of a request that should have been here long ago."""
         missing = rent.machines - self._here(rent)
         if missing <= 0 or not self._is_late(rent):
             return
-        limit_s = boot_limit_s(self._daemon.board.pools[rent.pool_id])
+        limit_s = boot_limit_s(self._loop.state.pools[rent.pool_id])
         what = "came up but did not join" if listed else "never came"
         reason = f"{ProviderProblemKind.UNAVAILABLE}: {missing} of the machines asked for {what} within {limit_s:g} s"
-        await self._daemon.perform(lambda turn: emit(turn, RentFailed(turn.at, rent.token, reason, missing)))
+        await self._loop.perform(
+            lambda transaction: emit(transaction, RentFailed(transaction.at, rent.token, reason, missing))
+        )
 
     def _here(self, rent: RentRow) -> int:
-        nodes = self._daemon.board.nodes.values()
+        nodes = self._loop.state.nodes.values()
         return sum(node.row.rent_token == rent.token and node.is_member for node in nodes)
 
     def _is_late(self, rent: RentRow) -> bool:
-        pool = self._daemon.board.pools[rent.pool_id]
-        return self._daemon.clock.now() - rent.asked_at > boot_limit_s(pool)
+        pool = self._loop.state.pools[rent.pool_id]
+        return self._loop.clock.now() - rent.asked_at > boot_limit_s(pool)
 
 
-def _charge_unjoined_machine(turn: Transaction, machine: RentedMachine) -> None:
+def _charge_unjoined_machine(transaction: Transaction, machine: RentedMachine) -> None:
     """What a machine has cost that never joined, or that could not be given back before."""
-    board = turn.board
-    node, rent = board.nodes.get(machine.node_id), board.rents.get(machine.token) or board.past_rents.get(machine.token)
+    state = transaction.state
+    node, rent = state.nodes.get(machine.node_id), state.rents.get(machine.token) or state.past_rents.get(machine.token)
     if node is not None:
-        billing.machine_gone(turn, node)
+        billing.machine_gone(transaction, node)
     elif rent is not None:
-        billing.launch_ended(turn, rent, machine.node_id)
-    emit(turn, billing.restate_spending(turn))
+        billing.launch_ended(transaction, rent, machine.node_id)
+    emit(transaction, billing.restate_spending(transaction))
 
 
 _GONE = MachineState.GONE
-
-
-@runtime_checkable
-class RevocableProvider(CloudProvider, Protocol):
-    """A provider whose machines can be taken away on request, for drills."""
-
-    async def revoke(self, node_id: NodeId, notice_s: float) -> None:
-        """Give notice, then take the machine away for good. Returns when it is gone."""
-        ...
 
 
 class Provisioner:
@@ -204,18 +198,18 @@ class Provisioner:
 
     def __init__(
         self,
-        daemon: ServerLoop,
+        loop: ServerLoop,
         providers: Mapping[PoolId, CloudProvider],
         call_s: float = PROVIDER_CALL_S,
         request_s: float | None = None,
     ) -> None:
-        self._daemon = daemon
+        self._loop = loop
         self._providers = dict(providers)
         self._tasks: set[asyncio.Task[None]] = set()
         self._call_s = call_s
         #: None: as long as machines of the pool may take to come up, and an answer.
         self._request_s = request_s
-        self.janitor = Janitor(daemon, self._providers, self.gone, call_s)
+        self.janitor = Janitor(loop, self._providers, self.gone, call_s)
 
     def deliver(self, effects: TransactionEffects) -> None:
         for rent in effects.rents:
@@ -234,7 +228,7 @@ class Provisioner:
             )
         nodes = [
             node_id
-            for node_id, node in sorted(self._daemon.board.nodes.items())
+            for node_id, node in sorted(self._loop.state.nodes.items())
             if node.row.pool_id == pool_id and node.row.rent_token and node.is_member
         ]
         for node_id in nodes:
@@ -244,20 +238,20 @@ class Provisioner:
     async def reconcile(self) -> None:
         """At the start: what is missing is lost, and requests that were never answered are repeated."""
         await self.janitor.sweep(patient=False)
-        for rent in list(self._daemon.board.rents.values()):
+        for rent in list(self._loop.state.rents.values()):
             self._spawn(self._rent(rent.token, rent.pool_id, rent.machines))
 
     async def gone(self, node_id: NodeId, reason: Reason, token: str = "") -> None:
         """A rented machine is proved to be no more, or (with its request's token) never came to be."""
 
-        def step(turn: Transaction) -> None:
-            node = turn.board.nodes.get(node_id)
+        def step(transaction: Transaction) -> None:
+            node = transaction.state.nodes.get(node_id)
             if node is not None and node.is_member:
-                declare_node_lost(turn, node_id, reason)
-            elif token in turn.board.rents:
-                emit(turn, RentFailed(turn.at, token, f"{node_id} did not come up"))
+                declare_node_lost(transaction, node_id, reason)
+            elif token in transaction.state.rents:
+                emit(transaction, RentFailed(transaction.at, token, f"{node_id} did not come up"))
 
-        await self._daemon.perform(step)
+        await self._loop.perform(step)
 
     async def close(self) -> None:
         for task in list(self._tasks):
@@ -267,7 +261,7 @@ class Provisioner:
     # ---------------------------------------------------------------- the calls
 
     async def _rent(self, token: str, pool_id: PoolId, machines: int) -> None:
-        pool, provider = self._daemon.board.pools[pool_id], self._providers.get(pool_id)
+        pool, provider = self._loop.state.pools[pool_id], self._providers.get(pool_id)
         try:
             if provider is None:
                 raise ClusterError(f"nobody rents out {pool_id}")
@@ -278,7 +272,9 @@ class Provisioner:
         except ClusterError as error:
             reason, missing = str(error), error.missing if isinstance(error, ProviderProblem) else None
             log.warning("rent %s of %s failed: %s", token, pool_id, reason)
-            await self._daemon.perform(lambda turn: emit(turn, RentFailed(turn.at, token, reason, missing)))
+            await self._loop.perform(
+                lambda transaction: emit(transaction, RentFailed(transaction.at, token, reason, missing))
+            )
 
     async def _release(self, node_id: NodeId) -> None:
         provider = self._provider_of(node_id)
@@ -298,7 +294,7 @@ class Provisioner:
         await self.gone(node_id, Reason.INFRA_SPOT_RECLAIM)
 
     def _provider_of(self, node_id: NodeId) -> CloudProvider | None:
-        node = self._daemon.board.nodes.get(node_id)
+        node = self._loop.state.nodes.get(node_id)
         return None if node is None else self._providers.get(node.row.pool_id)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -70,10 +70,10 @@ class _LongPoll:
 class AgentGateway:
     """Registers agents, takes their heartbeats, hands out commands and leases, and notices silence."""
 
-    def __init__(self, daemon: ServerLoop, job_tokens: JobTokens) -> None:
-        self._daemon = daemon
+    def __init__(self, loop: ServerLoop, job_tokens: JobTokens) -> None:
+        self._loop = loop
         self._job_tokens = job_tokens
-        self._bells: dict[NodeId, _LongPoll] = {}
+        self._long_polls: dict[NodeId, _LongPoll] = {}
 
     # ---------------------------------------------------------------- registration
 
@@ -83,102 +83,104 @@ class AgentGateway:
         """
         credential = f"wlr_a_{secrets.token_urlsafe(32)}"
 
-        def step(turn: Transaction) -> None:
+        def step(transaction: Transaction) -> None:
             if only_rent is not None:
-                self._check_enrolment(turn, message, only_rent)
-            self._register(turn, message, token_hash(credential))
+                self._check_enrolment(transaction, message, only_rent)
+            self._register(transaction, message, token_hash(credential))
 
-        await self._daemon.perform(step)
-        settings = self._daemon.settings
+        await self._loop.perform(step)
+        settings = self._loop.settings
         lease_s = settings.lease_s[message.facts.market]
         return Registered(credential=credential, heartbeat_s=settings.heartbeat_s, lease_s=lease_s)
 
-    def _check_enrolment(self, turn: Transaction, message: Register, rent_token: str) -> None:
+    def _check_enrolment(self, transaction: Transaction, message: Register, rent_token: str) -> None:
         """Raise Forbidden unless the machine is one of the request's pool, in time, and not one too many."""
-        board, facts = turn.board, message.facts
-        rent = board.rents.get(rent_token)
+        state, facts = transaction.state, message.facts
+        rent = state.rents.get(rent_token)
         is_of_pool = rent is not None and rent.pool_id == f"{facts.shape}/{facts.market}/{facts.zone}"
         if rent is None or message.rent_token != rent_token or not is_of_pool:
             raise Forbidden("this token admits machines of another request", field="rent_token")
-        if turn.at - rent.asked_at > self._daemon.settings.enrol_s:
+        if transaction.at - rent.asked_at > self._loop.settings.enrol_s:
             raise Forbidden("this token admits no machine any more", field="rent_token")
         others = sum(
             node.row.rent_token == rent_token and node.is_member and node_id != message.node_id
-            for node_id, node in board.nodes.items()
+            for node_id, node in state.nodes.items()
         )
         if others >= rent.machines:
             raise Forbidden("all machines of this request are here already", field="rent_token")
 
-    def _register(self, turn: Transaction, message: Register, credential: str) -> None:
-        board, node_id, pool = turn.board, NodeId(message.node_id), pool_of_agent(message)
-        declared = board.pools.get(pool.pool_id)
+    def _register(self, transaction: Transaction, message: Register, credential: str) -> None:
+        state, node_id, pool = transaction.state, NodeId(message.node_id), pool_of_agent(message)
+        declared = state.pools.get(pool.pool_id)
         if declared is not None and declared.shape != pool.shape:
             raise Conflict(
                 f"pool {pool.pool_id} has other machines: {_shape_differences(declared.shape, pool.shape)}",
                 field="facts",
                 fix="start the agent with what they have, or give its shape another name (--shape)",
             )
-        if message.rent_token and message.rent_token not in board.rents:
+        if message.rent_token and message.rent_token not in state.rents:
             raise Conflict("nobody asked for this machine, or it has been released", field="rent_token")
-        known = board.nodes.get(node_id)
+        known = state.nodes.get(node_id)
         if known is not None and known.is_member:
             if known.facts != message.facts:
                 raise Conflict(
                     f"{node_id} is known as another machine", field="node_id", fix="choose another name for this one"
                 )
-            del board.credentials[known.row.credential]
+            del state.credentials[known.row.credential]
             # The agent has lost its state folder or it would have used its credential: its reports start anew.
             known.row.credential, known.row.reports_acked = credential, 0
-            board.credentials[credential] = node_id
-            turn.node_changed(known)
+            state.credentials[credential] = node_id
+            transaction.node_changed(known)
             return
         if declared is None:
-            emit(turn, PoolDeclared(turn.at, pool))
+            emit(transaction, PoolDeclared(transaction.at, pool))
         if known is not None:
-            board.credentials.pop(known.row.credential, None)
+            state.credentials.pop(known.row.credential, None)
         facts = message.facts.model_dump_json()
-        row = NodeRow(node_id, pool.pool_id, facts, credential, "up", turn.at, rent_token=message.rent_token)
-        self._join(turn, LiveNode(row, message.facts))
+        row = NodeRow(node_id, pool.pool_id, facts, credential, "up", transaction.at, rent_token=message.rent_token)
+        self._join(transaction, LiveNode(row, message.facts))
 
-    def _join(self, turn: Transaction, node: LiveNode) -> None:
+    def _join(self, transaction: Transaction, node: LiveNode) -> None:
         """A machine of the fleet from now on, with nothing running."""
-        board, row = turn.board, node.row
-        row.state, row.cordon, row.detail, row.joined_at = "up", "", "", turn.at
-        node.heard_at = turn.at
-        node.leased_until = turn.at + turn.lease_s[node.facts.market]
-        board.nodes[row.node_id] = node
-        board.credentials[row.credential] = row.node_id
-        turn.node_changed(node)
-        log.info("%s has joined %s (%s)", row.node_id, row.pool_id, shape_text(turn.board.pools[row.pool_id].shape))
-        paid_since = billing.paid_since(board, node) if row.rent_token else None
-        paid_usd = billing.boot_usd(board, node)
-        emit(turn, NodeJoined(turn.at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd))
+        state, row = transaction.state, node.row
+        row.state, row.cordon, row.detail, row.joined_at = "up", "", "", transaction.at
+        node.heard_at = transaction.at
+        node.leased_until = transaction.at + transaction.lease_s[node.facts.market]
+        state.nodes[row.node_id] = node
+        state.credentials[row.credential] = row.node_id
+        transaction.node_changed(node)
+        log.info(
+            "%s has joined %s (%s)", row.node_id, row.pool_id, shape_text(transaction.state.pools[row.pool_id].shape)
+        )
+        paid_since = billing.paid_since(state, node) if row.rent_token else None
+        paid_usd = billing.boot_usd(state, node)
+        emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd))
 
     def node_of(self, credential: str) -> NodeId | None:
         """The machine a credential belongs to."""
-        return self._daemon.board.credentials.get(token_hash(credential))
+        return self._loop.state.credentials.get(token_hash(credential))
 
     # ---------------------------------------------------------------- heartbeats
 
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         """Take what the agent reports; answer at once if there is something new to say, else within `wait_s`."""
         node = self._node(message.node_id)
-        node.heard_at = self._daemon.clock.now()
+        node.heard_at = self._loop.clock.now()
         if self._has_news(node, message):
-            await self._daemon.perform(lambda turn: self._take(turn, message))
+            await self._loop.perform(lambda transaction: self._take(transaction, message))
             node = self._node(message.node_id)
-        bell = self._bells.setdefault(node.row.node_id, _LongPoll())
-        await self._daemon.settled()
+        long_poll = self._long_polls.setdefault(node.row.node_id, _LongPoll())
+        await self._loop.settled()
         if not self._must_answer(node, message) and message.wait_s > 0:
-            bell.event.clear()
+            long_poll.event.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(bell.event.wait(), message.wait_s)
-            await self._daemon.settled()
+                await asyncio.wait_for(long_poll.event.wait(), message.wait_s)
+            await self._loop.settled()
             node = self._node(message.node_id)
         return self._answer(node, message)
 
     def _node(self, node_id: str) -> LiveNode:
-        node = self._daemon.board.nodes.get(NodeId(node_id))
+        node = self._loop.state.nodes.get(NodeId(node_id))
         if node is None:
             raise NotFound(f"no machine {node_id}", fix="register first")
         return node
@@ -193,24 +195,24 @@ class AgentGateway:
             or any(report.report_id > node.row.reports_acked for report in message.reports)
         )
 
-    def _take(self, turn: Transaction, message: Heartbeat) -> None:
-        node = turn.board.nodes[NodeId(message.node_id)]
+    def _take(self, transaction: Transaction, message: Heartbeat) -> None:
+        node = transaction.state.nodes[NodeId(message.node_id)]
         if node.row.state == "lost" and not message.here and not node.row.rent_token:
             # Back from the dead, and its old ranks are gone: a machine like a new one. Its old reports are stale.
-            self._join(turn, node)
+            self._join(transaction, node)
         elif node.row.state == "unreachable":
             node.row.state = "up"
-            turn.node_changed(node)
+            transaction.node_changed(node)
             log.info("%s is back", node.row.node_id)
-            emit(turn, NodeBack(turn.at, node.row.node_id))
+            emit(transaction, NodeBack(transaction.at, node.row.node_id))
         done = [command_id for command_id in message.acks if node.outbox.pop(command_id, None) is not None]
-        turn.batch.outbox_done.extend(done)
-        process_reports(turn, node, message.reports)
+        transaction.batch.outbox_done.extend(done)
+        process_reports(transaction, node, message.reports)
         if message.resync:
-            self._compare(turn, node, message)
+            self._compare(transaction, node, message)
 
     @staticmethod
-    def _compare(turn: Transaction, node: LiveNode, message: Heartbeat) -> None:
+    def _compare(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
         """The agent has (re)started and `here` is all there is: what should be there and is not has died unseen."""
         node.sent_id = 0  # whatever was on its way may be lost: say it again
         here = {(here.job_id, here.attempt) for here in message.here}
@@ -218,28 +220,28 @@ class AgentGateway:
             (command.job_id, command.attempt) for command in node.outbox.values() if isinstance(command, StartCommand)
         }
         for job_id, number in sorted(node.expected):
-            attempt = turn.board.attempt(job_id, number)
+            attempt = transaction.state.attempt(job_id, number)
             if attempt is None or (job_id, number) in here or (job_id, number) in coming:
                 continue
             part = attempt.parts[node.row.node_id]
             if part.ordered:
-                end_vanished_part(turn, part)
+                end_vanished_part(transaction, part)
 
     def _must_answer(self, node: LiveNode, message: Heartbeat) -> bool:
         """There are commands that the agent has not been given, or attempts it must stop."""
         newest = next(reversed(node.outbox), 0)
         # Given but not confirmed by the next call: the answer was lost. Not at once again, lest the two spin.
-        unheard = bool(node.outbox) and self._daemon.clock.now() - node.sent_at > _RESEND_S
+        unheard = bool(node.outbox) and self._loop.clock.now() - node.sent_at > _RESEND_S
         return newest > node.sent_id or unheard or bool(self._fenced(node, message)) or bool(message.reports)
 
     def _fenced(self, node: LiveNode, message: Heartbeat) -> list[AttemptHere]:
         return [here for here in message.here if (here.job_id, here.attempt) not in node.expected]
 
     def _answer(self, node: LiveNode, message: Heartbeat) -> HeartbeatAnswer:
-        now = self._daemon.clock.now()
-        lease_s = self._daemon.settings.lease_s[node.facts.market]
+        now = self._loop.clock.now()
+        lease_s = self._loop.settings.lease_s[node.facts.market]
         fenced = self._fenced(node, message)
-        self._daemon.board.counters.fenced += len(fenced)
+        self._loop.state.counters.fenced += len(fenced)
         if node.is_member:
             node.heard_at = now
             node.leased_until = now + lease_s
@@ -262,71 +264,71 @@ class AgentGateway:
     def deliver(self, effects: TransactionEffects) -> None:
         """Queue what a turn has to say, and ring."""
         for node_id, command in effects.posts:
-            node = self._daemon.board.nodes.get(node_id)
+            node = self._loop.state.nodes.get(node_id)
             if node is not None and node.is_member:
                 node.outbox[command.command_id] = command
         for node_id in {*effects.woken, *(node_id for node_id, _ in effects.posts)}:
-            self._bells.setdefault(node_id, _LongPoll()).event.set()
+            self._long_polls.setdefault(node_id, _LongPoll()).event.set()
 
     # ---------------------------------------------------------------- silence
 
     async def watch(self) -> None:
         """Notice machines that fall silent, for ever."""
-        pace_s = max(0.2, min(1.0, self._daemon.settings.unreachable_s / 4))
+        pace_s = max(0.2, min(1.0, self._loop.settings.unreachable_s / 4))
         while True:
             await asyncio.sleep(pace_s)
-            if any(self._overdue(node) for node in self._daemon.board.nodes.values()):
-                await self._daemon.perform(self.notice_silence)
+            if any(self._overdue(node) for node in self._loop.state.nodes.values()):
+                await self._loop.perform(self.notice_silence)
 
     def _overdue(self, node: LiveNode) -> bool:
-        now, settings = self._daemon.clock.now(), self._daemon.settings
+        now, settings = self._loop.clock.now(), self._loop.settings
         silent = node.row.state == "up" and now - node.heard_at > settings.unreachable_s
         return silent or (node.row.state == "unreachable" and now > node.leased_until + settings.lease_margin_s)
 
-    def notice_silence(self, turn: Transaction) -> None:
+    def notice_silence(self, transaction: Transaction) -> None:
         """Machines that have not been heard of: unreachable at first, lost once every lease there has run out."""
-        for node in list(turn.board.nodes.values()):
+        for node in list(transaction.state.nodes.values()):
             if not self._overdue(node):
                 continue
             if node.row.state == "up":
                 node.row.state = "unreachable"
-                turn.node_changed(node)
-                silent_s = turn.at - node.heard_at
+                transaction.node_changed(node)
+                silent_s = transaction.at - node.heard_at
                 log.warning("%s is unreachable: no word for %.0f s", node.row.node_id, silent_s)
-                emit(turn, NodeUnreachable(turn.at, node.row.node_id))
+                emit(transaction, NodeUnreachable(transaction.at, node.row.node_id))
             else:
-                declare_node_lost(turn, node.row.node_id, Reason.INFRA_NODE_LOST)
+                declare_node_lost(transaction, node.row.node_id, Reason.INFRA_NODE_LOST)
 
 
-def declare_node_lost(turn: Transaction, node_id: NodeId, reason: Reason) -> None:
+def declare_node_lost(transaction: Transaction, node_id: NodeId, reason: Reason) -> None:
     """Nothing is alive on the machine: its leases have run out, or it is proved dead. Unknown machines are no error."""
-    node = turn.board.nodes.get(node_id)
+    node = transaction.state.nodes.get(node_id)
     if node is None or not node.is_member:
         return
     held = sorted(node.expected)
     log.warning("%s is gone (%s); jobs there: %s", node_id, reason, ", ".join(str(job) for job, _ in held) or "none")
-    emit(turn, NodeLost(turn.at, node_id, reason))
+    emit(transaction, NodeLost(transaction.at, node_id, reason))
     for job_id, number in held:
         # A gang whose other parts had ended before: with this machine the last of it is gone.
-        attempt = turn.board.attempt(job_id, number)
+        attempt = transaction.state.attempt(job_id, number)
         if attempt is not None and attempt.is_over:
-            end_attempt(turn, turn.board.jobs[job_id], attempt)
+            end_attempt(transaction, transaction.state.jobs[job_id], attempt)
     if node.row.rent_token:
-        _end_rent(turn, node)
+        _end_rent(transaction, node)
 
 
-def _end_rent(turn: Transaction, node: LiveNode) -> None:
+def _end_rent(transaction: Transaction, node: LiveNode) -> None:
     """A rented machine never comes back under its name; a request whose machines are all gone is over."""
     node.row.state = "released"
-    turn.node_changed(node)
-    rent = turn.board.rents.get(node.row.rent_token)
+    transaction.node_changed(node)
+    rent = transaction.state.rents.get(node.row.rent_token)
     if rent is None:
         return
     rent.machines -= 1
     if rent.machines <= 0:
         rent.state = "ended"
-        turn.board.end_rent(rent)
-    turn.rent_changed(rent)
+        transaction.state.end_rent(rent)
+    transaction.rent_changed(rent)
 
 
 def check_node_owner(node_id: NodeId, claimed: str) -> None:

@@ -45,11 +45,11 @@ from walras.wire import (
 log = logging.getLogger(__name__)
 
 
-def record_counted_facts(turn: Transaction, job: LiveJob, attempt: LiveAttempt, told: dict[str, float]) -> None:
+def record_counted_facts(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, told: dict[str, float]) -> None:
     """Once an attempt: its first rank counts once, and repeats it with every report."""
-    if attempt.facts_told:
+    if attempt.facts_recorded:
         return
-    attempt.facts_told = True
+    attempt.facts_recorded = True
     batch = job.launch.env.get("WALRAS_BATCH", "")
     found = believed_facts(
         told, attempt.row.accelerators, float(batch) if batch.isascii() and batch.isdigit() else None
@@ -57,130 +57,132 @@ def record_counted_facts(turn: Transaction, job: LiveJob, attempt: LiveAttempt, 
     for why in found.ignored:
         log.warning("job %d: a fact of kind %s is not believed: %s", job.row.job_id, job.launch.kind, why)
     if found.facts is not None:
-        record_kind_facts(turn, job.launch.kind, found.facts, "")
+        record_kind_facts(transaction, job.launch.kind, found.facts, "")
 
 
 #: The rest of a gang gets this long once a part has failed.
 _GANG_GRACE_S = 5.0
 
 
-def process_reports(turn: Transaction, node: LiveNode, reports: list[AnyReport]) -> None:
+def process_reports(transaction: Transaction, node: LiveNode, reports: list[AnyReport]) -> None:
     """Handle the reports that are new, in the order of their ids."""
     for report in sorted(reports, key=lambda report: report.report_id):
         if report.report_id <= node.row.reports_acked:
             continue
         node.row.reports_acked = report.report_id
-        turn.node_changed(node)
+        transaction.node_changed(node)
         if isinstance(report, NoticeReport):
-            begin_node_departure(turn, node, report.gone_in_s)
+            begin_node_departure(transaction, node, report.gone_in_s)
         elif isinstance(report, HintReport):
             node.row.detail = node.row.detail or report.detail
         else:
-            _process_report(turn, node, report)
+            _process_report(transaction, node, report)
 
 
-def begin_node_departure(turn: Transaction, node: LiveNode, gone_in_s: float) -> None:
+def begin_node_departure(transaction: Transaction, node: LiveNode, gone_in_s: float) -> None:
     """The machine will be taken away."""
     if node.is_member and node.row.cordon != "leaving":
-        emit(turn, NodeLeaving(turn.at, node.row.node_id, turn.at + gone_in_s))
+        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, transaction.at + gone_in_s))
         node.row.detail = f"notice: gone in {gone_in_s:g} s"
 
 
-def _process_report(turn: Transaction, node: LiveNode, report: AttemptReport) -> None:
+def _process_report(transaction: Transaction, node: LiveNode, report: AttemptReport) -> None:
     job_id = JobId(report.job_id)
-    attempt = turn.board.attempt(job_id, report.attempt)
+    attempt = transaction.state.attempt(job_id, report.attempt)
     part = None if attempt is None else attempt.parts.get(node.row.node_id)
     if attempt is None or part is None or part.ended:
-        turn.board.counters.stale_reports += 1
-        turn.board.counters.stale_commits += isinstance(report, CommittedReport)
+        transaction.state.counters.stale_reports += 1
+        transaction.state.counters.stale_commits += isinstance(report, CommittedReport)
         return
-    job = turn.board.jobs[job_id]
+    job = transaction.state.jobs[job_id]
     if isinstance(report, PreparedReport):
         part.prepared, part.address, part.port = True, report.address, report.port
-        turn.part_changed(part)
-        emit(turn, Prepared(turn.at, job_id, report.attempt, node.row.node_id, report.address, report.port))
+        transaction.part_changed(part)
+        emit(
+            transaction, Prepared(transaction.at, job_id, report.attempt, node.row.node_id, report.address, report.port)
+        )
     elif isinstance(report, RefusedReport):
-        end_part(turn, part, "refused")
-        emit(turn, StartRefused(turn.at, job_id, report.attempt, node.row.node_id, report.detail))
+        end_part(transaction, part, "refused")
+        emit(transaction, StartRefused(transaction.at, job_id, report.attempt, node.row.node_id, report.detail))
     elif isinstance(report, StartedReport):
-        _started(turn, attempt, part)
+        _started(transaction, attempt, part)
     elif isinstance(report, ProgressReport):
-        _progressed(turn, job, attempt, report)
+        _progressed(transaction, job, attempt, report)
     elif isinstance(report, CommittedReport):
-        _record_checkpoint(turn, job, attempt, report)
+        _record_checkpoint(transaction, job, attempt, report)
     elif isinstance(report, EndedReport):
-        _part_ended(turn, job, attempt, part, report)
+        _part_ended(transaction, job, attempt, part, report)
 
 
-def _started(turn: Transaction, attempt: LiveAttempt, part: PartRow) -> None:
+def _started(transaction: Transaction, attempt: LiveAttempt, part: PartRow) -> None:
     part.started = True
-    turn.part_changed(part)
+    transaction.part_changed(part)
     if all(each.started for each in attempt.parts.values()):
-        emit(turn, AttemptStarted(turn.at, attempt.row.job_id, attempt.row.attempt))
+        emit(transaction, AttemptStarted(transaction.at, attempt.row.job_id, attempt.row.attempt))
 
 
 # ------------------------------------------------------------------------------------------ progress, checkpoints
 
 
-def _progressed(turn: Transaction, job: LiveJob, attempt: LiveAttempt, report: ProgressReport) -> None:
+def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: ProgressReport) -> None:
     earlier = job.progress
     if earlier is not None and report.start_s is None:
         # The start is told once; a later report must not hide it from an interval that has not been told yet.
-        report = report.model_copy(update={"start_s": earlier.start_s if not job.progress_told else None})
-    job.progress, job.progress_told = report, False
+        report = report.model_copy(update={"start_s": earlier.start_s if not job.progress_forwarded else None})
+    job.progress, job.progress_forwarded = report, False
     if report.first_values and job.row.first_values == "{}":
         job.row.first_values = json.dumps(report.first_values)
     if report.values:
         job.row.last_values = json.dumps(report.values)
-        _forward_network_speed(turn, attempt, report.values.get(BANDWIDTH_VALUE))
-        _record_target_value(turn, job, report)
+        _forward_network_speed(transaction, attempt, report.values.get(BANDWIDTH_VALUE))
+        _record_target_value(transaction, job, report)
     if report.facts:
-        record_counted_facts(turn, job, attempt, report.facts)
+        record_counted_facts(transaction, job, attempt, report.facts)
     is_first = earlier is None
-    is_first_speed = report.steps_per_s is not None and not job.speed_told
+    is_first_speed = report.steps_per_s is not None and not job.speed_forwarded
     if report.steps_per_s is not None:
-        _forward_unusual_speed(turn, job, attempt, report, is_first=is_first_speed)
-    if is_first or is_first_speed or turn.at >= job.progress_told_at + turn.progress_interval_s:
-        forward_progress(turn, job, attempt)
+        _forward_unusual_speed(transaction, job, attempt, report, is_first=is_first_speed)
+    if is_first or is_first_speed or transaction.at >= job.progress_forwarded_at + transaction.progress_interval_s:
+        forward_progress(transaction, job, attempt)
 
 
-def _record_target_value(turn: Transaction, job: LiveJob, report: ProgressReport) -> None:
+def _record_target_value(transaction: Transaction, job: LiveJob, report: ProgressReport) -> None:
     """In memory at once; written down as often as its progress is."""
     if job.target is not None:
         job.target = job.target.with_report(report.steps, report.values)
         if job.target.is_worth_a_forecast:
-            turn.board.to_foresee.setdefault(job.row.job_id)
+            transaction.state.to_forecast.setdefault(job.row.job_id)
 
 
-def _forward_network_speed(turn: Transaction, attempt: LiveAttempt, bytes_per_s: float | None) -> None:
+def _forward_network_speed(transaction: Transaction, attempt: LiveAttempt, bytes_per_s: float | None) -> None:
     """Once an attempt: its ranks measure it when they meet, and repeat it with every report."""
-    if bytes_per_s is not None and not attempt.network_told and len(attempt.parts) > 1:
-        attempt.network_told = True
-        emit(turn, NetworkMeasured(turn.at, attempt.row.job_id, attempt.row.attempt, bytes_per_s))
-        planned = turn.core.ledger.networks.planned(attempt.row.pool_id)
+    if bytes_per_s is not None and not attempt.network_forwarded and len(attempt.parts) > 1:
+        attempt.network_forwarded = True
+        emit(transaction, NetworkMeasured(transaction.at, attempt.row.job_id, attempt.row.attempt, bytes_per_s))
+        planned = transaction.core.ledger.networks.planned(attempt.row.pool_id)
         if planned is not None:
-            turn.batch.networks.append(NetworkRow(attempt.row.pool_id, planned))
+            transaction.batch.networks.append(NetworkRow(attempt.row.pool_id, planned))
 
 
-def forward_progress(turn: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
+def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
     """Let the core know the newest figures, if it does not."""
     report = job.progress
-    if report is None or job.progress_told:
+    if report is None or job.progress_forwarded:
         return
-    job.progress_told, job.progress_told_at = True, turn.at
+    job.progress_forwarded, job.progress_forwarded_at = True, transaction.at
     job.row.steps = max(job.row.steps, report.steps)
     job.row.steps_per_s = report.steps_per_s
-    turn.job_changed(job)
-    turn.target_changed(job)
+    transaction.job_changed(job)
+    transaction.target_changed(job)
     if report.steps_per_s is not None:
-        job.speed_told = True
+        job.speed_forwarded = True
         key = (job.launch.kind, attempt.row.accelerator, attempt.row.accelerators)
-        if _is_usual(turn, job):
-            turn.batch.speeds.append(SpeedRow(*key, report.steps_per_s))
+        if _is_usual(transaction, job):
+            transaction.batch.speeds.append(SpeedRow(*key, report.steps_per_s))
     emit(
-        turn,
+        transaction,
         AttemptProgressed(
-            turn.at,
+            transaction.at,
             attempt.row.job_id,
             attempt.row.attempt,
             report.steps,
@@ -189,58 +191,60 @@ def forward_progress(turn: Transaction, job: LiveJob, attempt: LiveAttempt) -> N
             report.start_s,
         ),
     )
-    table = turn.core.ledger.table
-    if table.judged > turn.board.judged:
-        turn.batch.scores += table.scored(since=turn.board.judged)
-        turn.board.judged = table.judged
+    table = transaction.core.ledger.table
+    if table.judged > transaction.state.scores_stored:
+        transaction.batch.scores += table.scored(since=transaction.state.scores_stored)
+        transaction.state.scores_stored = table.judged
     if report.start_s is not None:
-        store_restart_cost(turn, job)
+        store_restart_cost(transaction, job)
 
 
 def _forward_unusual_speed(
-    turn: Transaction, job: LiveJob, attempt: LiveAttempt, report: ProgressReport, *, is_first: bool
+    transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: ProgressReport, *, is_first: bool
 ) -> None:
     """Compare the job with what others of its kind reached on such accelerators before it came."""
     row, own = attempt.row, report.steps_per_s
     if is_first:
-        attempt.usual_steps_per_s = turn.core.ledger.table.measured(job.launch.kind, row.accelerator, row.accelerators)
-    if own is not None and not attempt.is_odd and is_speed_outlier(attempt.usual_steps_per_s, own, report.samples):
-        attempt.is_odd = True
+        attempt.usual_steps_per_s = transaction.core.ledger.table.measured(
+            job.launch.kind, row.accelerator, row.accelerators
+        )
+    if own is not None and not attempt.is_unusual and is_speed_outlier(attempt.usual_steps_per_s, own, report.samples):
+        attempt.is_unusual = True
         usual = attempt.usual_steps_per_s or own
-        emit(turn, SpeedDiffers(turn.at, row.job_id, row.attempt, usual, own))
+        emit(transaction, SpeedDiffers(transaction.at, row.job_id, row.attempt, usual, own))
 
 
-def _is_usual(turn: Transaction, job: LiveJob) -> bool:
+def _is_usual(transaction: Transaction, job: LiveJob) -> bool:
     """Whether what the job reaches is what its kind reaches: not on machines that are badly connected."""
-    known = turn.core.ledger.jobs.get(job.row.job_id)
-    return known is None or turn.core.ledger.kind_of(known) == known.request.kind
+    known = transaction.core.ledger.jobs.get(job.row.job_id)
+    return known is None or transaction.core.ledger.kind_of(known) == known.request.kind
 
 
-def _record_checkpoint(turn: Transaction, job: LiveJob, attempt: LiveAttempt, report: CommittedReport) -> None:
+def _record_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: CommittedReport) -> None:
     """Record a checkpoint under the fence: the attempt is the current one, and its part here has not ended."""
     manifest, row = report.manifest, attempt.row
     inside = os.path.commonpath([_absolute_path(job.launch.checkpoint_dir), _absolute_path(manifest.path)])
     older = job.checkpoint is not None and manifest.step < job.checkpoint.step
     if inside != _absolute_path(job.launch.checkpoint_dir) or older:
-        turn.board.counters.stale_commits += 1
+        transaction.state.counters.stale_commits += 1
         return
     job.checkpoint = CheckpointRow(
-        row.job_id, row.attempt, manifest.step, manifest.path, manifest.digest, recorded_at=turn.at
+        row.job_id, row.attempt, manifest.step, manifest.path, manifest.digest, recorded_at=transaction.at
     )
-    turn.batch.checkpoints.append(job.checkpoint)
+    transaction.batch.checkpoints.append(job.checkpoint)
     row.checkpoint_step = manifest.step
-    turn.attempt_changed(attempt)
+    transaction.attempt_changed(attempt)
     job.row.steps = max(job.row.steps, manifest.step)
-    turn.job_changed(job)
-    emit(turn, CheckpointRecorded(turn.at, row.job_id, row.attempt, manifest.step, report.took_s))
-    store_restart_cost(turn, job)
+    transaction.job_changed(job)
+    emit(transaction, CheckpointRecorded(transaction.at, row.job_id, row.attempt, manifest.step, report.took_s))
+    store_restart_cost(transaction, job)
 
 
-def store_restart_cost(turn: Transaction, job: LiveJob) -> None:
+def store_restart_cost(transaction: Transaction, job: LiveJob) -> None:
     """Write down what the core has learned about restarts of this kind, for its successor."""
-    restart_s = turn.core.ledger.costs.restart_s(job.launch.kind, 0.0)
+    restart_s = transaction.core.ledger.costs.restart_s(job.launch.kind, 0.0)
     if restart_s > 0:
-        turn.batch.restart_costs.append(RestartCostRow(job.launch.kind, restart_s))
+        transaction.batch.restart_costs.append(RestartCostRow(job.launch.kind, restart_s))
 
 
 def _absolute_path(path: str) -> str:
@@ -250,44 +254,46 @@ def _absolute_path(path: str) -> str:
 # ------------------------------------------------------------------------------------------ ends
 
 
-def _part_ended(turn: Transaction, job: LiveJob, attempt: LiveAttempt, part: PartRow, report: EndedReport) -> None:
+def _part_ended(
+    transaction: Transaction, job: LiveJob, attempt: LiveAttempt, part: PartRow, report: EndedReport
+) -> None:
     part.exit_code, part.signal, part.failed_rank = report.exit_code, report.signal, report.failed_rank
     part.steps = report.steps
-    end_part(turn, part, report.cause)
+    end_part(transaction, part, report.cause)
     if _has_failed(part) and part.exit_code != EXIT_CHECKPOINTED:
-        stop_other_parts(turn, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
+        stop_other_parts(transaction, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
     if attempt.is_over:
-        end_attempt(turn, job, attempt)
+        end_attempt(transaction, job, attempt)
 
 
-def end_vanished_part(turn: Transaction, part: PartRow) -> None:
+def end_vanished_part(transaction: Transaction, part: PartRow) -> None:
     """The agent came back and knows nothing of an attempt it was running: its supervisor is gone, ranks and all."""
-    attempt = turn.board.attempt(part.job_id, part.attempt)
+    attempt = transaction.state.attempt(part.job_id, part.attempt)
     if attempt is None or part.ended:
         return
-    end_part(turn, part, EndCause.SUPERVISOR_LOST)
-    stop_other_parts(turn, attempt, _GANG_GRACE_S, "a part of the gang is lost")
+    end_part(transaction, part, EndCause.SUPERVISOR_LOST)
+    stop_other_parts(transaction, attempt, _GANG_GRACE_S, "a part of the gang is lost")
     if attempt.is_over:
-        end_attempt(turn, turn.board.jobs[part.job_id], attempt)
+        end_attempt(transaction, transaction.state.jobs[part.job_id], attempt)
 
 
-def end_attempt(turn: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
+def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
     """Nothing of the attempt is left anywhere: tell the core, by the part that failed first."""
-    forward_progress(turn, job, attempt)
+    forward_progress(transaction, job, attempt)
     ended = sorted(attempt.parts.values(), key=lambda part: (part.stopped, part.ended_at or 0.0, part.node_rank))
     failed = next((part for part in ended if _has_failed(part)), None)
     row = attempt.row
     steps = max((part.steps for part in ended if part.steps is not None), default=None)
     if failed is None:
         row.exit_code = 0
-        emit(turn, AttemptEnded(turn.at, row.job_id, row.attempt, EndCause.EXITED, 0, None, None, steps))
+        emit(transaction, AttemptEnded(transaction.at, row.job_id, row.attempt, EndCause.EXITED, 0, None, None, steps))
         return
     row.exit_code, row.signal, row.failed_rank = failed.exit_code, failed.signal, failed.failed_rank
     cause = EndCause(failed.cause) if failed.cause in set(EndCause) else EndCause.SUPERVISOR_LOST
     emit(
-        turn,
+        transaction,
         AttemptEnded(
-            turn.at,
+            transaction.at,
             row.job_id,
             row.attempt,
             cause,

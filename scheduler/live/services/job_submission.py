@@ -122,49 +122,54 @@ class JobAdmission:
         self._checkpoints = checkpoints
 
     def admit(
-        self, turn: Transaction, drafted: JobDraft, needs: Sequence[JobId], ended: Mapping[JobId, JobState], user: str
+        self,
+        transaction: Transaction,
+        draft: JobDraft,
+        needs: Sequence[JobId],
+        ended: Mapping[JobId, JobState],
+        user: str,
     ) -> JobId:
         """Make it a job.
 
         Raises JobSpecError where a dependency does not exist or can never be met, or the fleet could never run it.
         """
-        board, spec = turn.board, drafted.spec
-        waits_for = self._unmet(turn, spec, needs, ended)
-        job_id = JobId(board.next_job_id)
+        state, spec = transaction.state, draft.spec
+        waits_for = self._unmet(transaction, spec, needs, ended)
+        job_id = JobId(state.next_job_id)
         request = to_request(
             spec,
             job_id,
             user=user,
-            project=drafted.project,
-            at=turn.at,
-            now_wall=self._epoch_unix_s + turn.at,
+            project=draft.project,
+            at=transaction.at,
+            now_wall=self._epoch_unix_s + transaction.at,
             depends_on=waits_for,
         )
-        check_feasible(turn.core, board, request)
-        board.next_job_id += 1
+        check_feasible(transaction.core, state, request)
+        state.next_job_id += 1
         row = JobRow(
             job_id=job_id,
             name=spec.name,
-            project=drafted.project,
+            project=draft.project,
             user=user,
             kind=request.kind,
             state=JobState.PENDING,
             priority=spec.priority,
             accelerators=min(demand.count for demand in request.demands),
-            submitted_at=turn.at,
+            submitted_at=transaction.at,
             steps_total=spec.steps,
             labels=json.dumps(spec.labels),
         )
-        job = LiveJob(row, self.launch(job_id, drafted.project, spec))
+        job = LiveJob(row, self.launch(job_id, draft.project, spec))
         if spec.target is not None:
             job.target = JobTarget(spec.target.value, spec.target.at_most)
-        board.jobs[job_id] = job
-        turn.job_changed(job)
-        turn.target_changed(job)
-        turn.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec)), dump_request(request)))
+        state.jobs[job_id] = job
+        transaction.job_changed(job)
+        transaction.target_changed(job)
+        transaction.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec)), dump_request(request)))
         if spec.facts is not None:
-            record_stated_facts(turn, request.kind, spec.facts.facts(global_batch_of(spec.batch)), user)
-        emit(turn, JobSubmitted(turn.at, request))
+            record_stated_facts(transaction, request.kind, spec.facts.facts(global_batch_of(spec.batch)), user)
+        emit(transaction, JobSubmitted(transaction.at, request))
         return job_id
 
     def launch(self, job_id: JobId, project: str, spec: JobSpec) -> LaunchSpec:
@@ -187,15 +192,15 @@ class JobAdmission:
 
     @staticmethod
     def _unmet(
-        turn: Transaction, spec: JobSpec, needs: Sequence[JobId], ended: Mapping[JobId, JobState]
+        transaction: Transaction, spec: JobSpec, needs: Sequence[JobId], ended: Mapping[JobId, JobState]
     ) -> tuple[JobId, ...]:
         """Dependencies that are still to end."""
         waits_for = []
         for job_id in dict.fromkeys(needs):
-            if job_id in turn.board.jobs:
+            if job_id in transaction.state.jobs:
                 waits_for.append(job_id)
                 continue
-            state = turn.board.ended.get(job_id) or ended.get(job_id)
+            state = transaction.state.ended.get(job_id) or ended.get(job_id)
             if state is None:
                 raise JobSpecError(f"no job {job_id} to depend on", field="depends_on", fix="check `walras queue`")
             if state is not JobState.SUCCEEDED and spec.condition == "succeeded":
@@ -207,9 +212,9 @@ class JobAdmission:
         return tuple(waits_for)
 
 
-def check_feasible(core: SchedulerCore, board: LiveState, request: JobRequest) -> None:
+def check_feasible(core: SchedulerCore, state: LiveState, request: JobRequest) -> None:
     """Raise JobSpecError for a job that no waiting would start. A fleet without any pool yet refuses nothing."""
-    found = infeasibility(request, pool_limits(core.ledger.fleet, board.expected_machines))
+    found = infeasibility(request, pool_limits(core.ledger.fleet, state.expected_machines))
     if found is not None:
         raise JobSpecError(found.detail, field=found.field, fix=found.fix)
 
@@ -242,13 +247,13 @@ class KeyReused(UserError):
     """The same idempotency key with another body."""
 
 
-def remember_answer(turn: Transaction, user: str, key: str, digest: str, answer: str) -> None:
-    row = AnswerRow(user, key, digest, answer, turn.at)
-    turn.batch.answers.append(row)
-    turn.board.remember(row)
-    if turn.at >= turn.board.answers_pruned_at + _PRUNE_EVERY_S:
-        turn.board.answers_pruned_at = turn.at
-        turn.batch.answers_until = turn.at - ANSWER_KEPT_S
+def remember_answer(transaction: Transaction, user: str, key: str, digest: str, answer: str) -> None:
+    row = AnswerRow(user, key, digest, answer, transaction.at)
+    transaction.batch.answers.append(row)
+    transaction.state.remember(row)
+    if transaction.at >= transaction.state.answers_pruned_at + _PRUNE_EVERY_S:
+        transaction.state.answers_pruned_at = transaction.at
+        transaction.batch.answers_until = transaction.at - ANSWER_KEPT_S
 
 
 def submit_result(job_id: JobId, spec: JobSpec) -> SubmitResult:

@@ -32,8 +32,8 @@ def parse_policy_row(row: PolicyRow) -> PolicyInForce:
 class PolicyService:
     """Changes the policy."""
 
-    def __init__(self, daemon: ServerLoop, in_force: PolicyInForce | None) -> None:
-        self._daemon = daemon
+    def __init__(self, loop: ServerLoop, in_force: PolicyInForce | None) -> None:
+        self._loop = loop
         self._in_force = in_force
         if in_force is not None:
             self._pace(in_force.rules)
@@ -61,20 +61,20 @@ class PolicyService:
         """Put a policy in force. Raises ConfigError; then nothing changes."""
         spec, rules = self.check(data)
 
-        def step(turn: Transaction) -> PolicyInForce:
+        def step(transaction: Transaction) -> PolicyInForce:
             version = 1 if self._in_force is None else self._in_force.row.version + 1
             body = json.dumps(dump_policy(spec, rules))
-            changed = PolicyInForce(PolicyRow(version, body, turn.at, by), spec, rules)
-            emit(turn, PolicyChanged(turn.at, spec, rules))
-            turn.batch.policies.append(changed.row)
+            changed = PolicyInForce(PolicyRow(version, body, transaction.at, by), spec, rules)
+            emit(transaction, PolicyChanged(transaction.at, spec, rules))
+            transaction.batch.policies.append(changed.row)
             self._in_force = changed
             return changed
 
-        changed = await self._daemon.perform(step)
+        changed = await self._loop.perform(step)
         self._pace(rules)
         return changed
 
     def _pace(self, rules: RoundRules) -> None:
         """Progress is news once a round, or sooner where a profiling lease is shorter than a round."""
         lengths = [length for length in (rules.round_s, rules.profiling_s) if length > 0]
-        self._daemon.progress_interval_s = min(lengths, default=1.0)
+        self._loop.progress_interval_s = min(lengths, default=1.0)

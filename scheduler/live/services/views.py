@@ -166,13 +166,13 @@ _END_FIXES = {
 class ApiViews:
     """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
 
-    def __init__(self, clock: Clock, daemon: ServerLoop) -> None:
+    def __init__(self, clock: Clock, loop: ServerLoop) -> None:
         self._clock = clock
-        self._daemon = daemon
+        self._loop = loop
 
     @property
-    def _board(self) -> LiveState:
-        return self._daemon.board
+    def _state(self) -> LiveState:
+        return self._loop.state
 
     # ---------------------------------------------------------------- jobs
 
@@ -181,10 +181,10 @@ class ApiViews:
         by_job: dict[JobId, list[JobUsage]] = {}
         for used in usage:
             by_job.setdefault(used.job_id, []).append(used)
-        found, breath = [], CooperativeYield()
+        found, cooperative = [], CooperativeYield()
         for row in rows:
             found.append(JobView(**self._job(row, by_job.get(row.job_id, []))))
-            await breath.take()
+            await cooperative.take()
         return found
 
     def detail(self, row: JobRow, usage: Iterable[JobUsage], spec: str, attempts: Iterable[AttemptRow]) -> JobDetail:
@@ -195,7 +195,7 @@ class ApiViews:
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""
-        live = self._board.jobs.get(row.job_id)
+        live = self._state.jobs.get(row.job_id)
         target = parse_target(row.target) if live is None else live.target
         if target is None:
             return None
@@ -208,7 +208,7 @@ class ApiViews:
         return view.model_copy(update={"expected_at": self._clock.shown(self._clock.now() + view.left_s)})
 
     def _job(self, row: JobRow, usage: list[JobUsage]) -> dict[str, Any]:
-        live = self._board.jobs.get(row.job_id)
+        live = self._state.jobs.get(row.job_id)
         progress = live.progress if live is not None else None
         attempt = live.attempt if live is not None else None
         reason, detail = self._why(row)
@@ -245,7 +245,7 @@ class ApiViews:
         """Why the job is where it is: for one that waits what holds now, else what was written down."""
         if row.state is not JobState.PENDING:
             return row.reason, row.detail
-        line = first_pending_reason(self._daemon.core, row.job_id, self._board.expected_machines)
+        line = first_pending_reason(self._loop.core, row.job_id, self._state.expected_machines)
         if line is None:
             return row.reason, row.detail
         told = f"{row.detail}; {line.detail}" if row.detail and line.reason is row.reason else line.detail
@@ -285,10 +285,10 @@ class ApiViews:
     # ---------------------------------------------------------------- machines and prices
 
     def nodes(self) -> list[NodeView]:
-        return [self._node(node) for _, node in sorted(self._board.nodes.items())]
+        return [self._node(node) for _, node in sorted(self._state.nodes.items())]
 
     def _node(self, node: LiveNode) -> NodeView:
-        pool = self._board.pools.get(node.row.pool_id)
+        pool = self._state.pools.get(node.row.pool_id)
         return NodeView(
             node_id=node.row.node_id,
             pool=node.row.pool_id,
@@ -308,7 +308,7 @@ class ApiViews:
         """What will become of a machine that does not answer."""
         if node.row.state != "unreachable":
             return ""
-        left_s = max(0.0, node.leased_until + self._daemon.settings.lease_margin_s - self._clock.now())
+        left_s = max(0.0, node.leased_until + self._loop.settings.lease_margin_s - self._clock.now())
         return f"no heartbeat; lost in {left_s:.0f} s unless it comes back"
 
     def _free(self, node: LiveNode) -> int:
@@ -317,16 +317,16 @@ class ApiViews:
             return 0
         held = 0
         for job_id, number in node.expected:
-            attempt = self._board.attempt(job_id, number)
+            attempt = self._state.attempt(job_id, number)
             if attempt is not None:
                 held += sum(len(p.devices) for p in attempt.placement.parts if p.node_id == node.row.node_id)
         return node.facts.accelerators - held
 
     def prices(self) -> PriceList:
-        proposal = self._board.proposal
+        proposal = self._state.proposal
         rows = {} if proposal is None else {pool_id: row for row, pool_id in enumerate(proposal.pools)}
         items = []
-        for pool_id, pool in sorted(self._board.pools.items()):
+        for pool_id, pool in sorted(self._state.pools.items()):
             row = rows.get(pool_id)
             known = proposal is not None and row is not None and row < len(proposal.prices)
             price = proposal.prices[row] if known and proposal is not None and row is not None else 0.0
@@ -339,13 +339,13 @@ class ApiViews:
                 bound=proposal.bound,
                 gap=proposal.gap,
                 path=proposal.path,
-                solved_at=self._clock.shown(self._board.solved_at),
-                realised=realised_fraction(self._daemon.core.ledger),
+                solved_at=self._clock.shown(self._state.solved_at),
+                realised=realised_fraction(self._loop.core.ledger),
             )
         return PriceList(items=items, certificate=certificate)
 
     def _price(self, pool: Pool, price: float, unit: str) -> PriceView:
-        members = [node for node in self._board.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
+        members = [node for node in self._state.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
         return PriceView(
             pool=pool.pool_id,
             accelerator=pool.shape.accelerator,

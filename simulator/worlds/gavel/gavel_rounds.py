@@ -60,7 +60,7 @@ class ServiceTable:
         #: What all rows had received by the last solve and have since, those included that are gone.
         self.busy_s: FloatArray = np.zeros(pools)
         self.deficit_s: FloatArray = np.zeros((0, pools))
-        #: Of the last solve, not rounded: noise of 1e-9 orders the rows that fill what is left.
+        #: Shares of the last solve, not rounded: noise of 1e-9 orders the rows that get leftover accelerators.
         self.share: FloatArray = np.zeros((0, pools))
         #: The last solve was about the members.
         self.allocated: BoolArray = np.zeros(0, bool)
@@ -137,7 +137,7 @@ class ServiceTable:
         self.busy_s[:] = self._prior_s * len(self)
 
     def allocate(self, asked: Iterable[JobId], cells: Sequence[tuple[int, int]], shares: Sequence[float]) -> None:
-        """The answer of a solve: shares of (row, pool), and whom it was about."""
+        """Takes the answer of a solve: shares of (row, pool), and the jobs that it covers."""
         known = {ALONE, *asked}
         members = zip(self.first.tolist(), self.second.tolist(), strict=True)
         self.allocated = np.array([first in known and second in known for first, second in members], bool)
@@ -170,7 +170,7 @@ class ServiceTable:
 def _fill_pool(
     pool: int, free: int, ranked: Sequence[tuple[int, int, int, bool]], taken: set[int], chosen: GavelSelection
 ) -> None:
-    """Give what is free on the pool to these rows (members, gang, known to the last solve), the first first."""
+    """Gives the free accelerators of a pool to rows (members, gang, in the last solve), in this order."""
     for first, second, count, allocated in ranked:
         if count > free or first in taken or second in taken:
             continue
@@ -210,7 +210,7 @@ class GavelRules:
 
 
 class GavelRounds:
-    """A `RoundMechanism`: solve if the gate allows, rank, move who must move, begin the next round."""
+    """A `RoundMechanism`: solves if the minimum interval has passed, ranks, reallocates, begins the next round."""
 
     def __init__(self, cycle: Cycle, rules: RoundRules, gavel: GavelRules) -> None:
         self._rules = rules

@@ -41,7 +41,7 @@ from walras.errors import ConfigError, UnknownPolicyError
 GAVEL = "gavel"
 GAVEL_RULES = RoundRules(mechanism=GAVEL, round_s=360.0, resolve_min_s=1920.0, idle_to_round_end=True)
 
-#: Gavel draws each thing from a generator of its own: the order of types from this far above the seed.
+#: Gavel seeds one generator for each purpose: that of the order of types with the seed plus this.
 _SHUFFLE = 5
 
 

@@ -135,7 +135,7 @@ class _FreeAccelerators:
         return [t for t in self.offered if self.count[t] >= count]
 
     def take(self, type_: int, count: int, listed: int) -> None:
-        """Use a type; if that leaves exactly nothing, the type `listed` is offered no more."""
+        """Uses accelerators of a type; if none are left, removes the type `listed` from the offer."""
         self.count[type_] -= count
         if self.count[type_] == 0:
             self.offered.remove(listed)
@@ -174,7 +174,7 @@ class GavelFifo(GavelPolicy):
     def _hand_over(
         self, problem: GavelProblem, row_of: dict[int, int], placed: dict[int, int], queue: list[int], free: list[int]
     ) -> None:
-        """In order of id; who comes later has not been counted yet, so a type may be promised more than once."""
+        """Hands over types in order of id; later jobs are not counted yet, so a type may be promised more than once."""
         for job_id, type_ in sorted(placed.items()):
             if job_id in row_of:
                 free[type_] -= int(problem.count[row_of[job_id]])
@@ -208,7 +208,7 @@ class GavelFifo(GavelPolicy):
 
 
 def _fastest_first(problem: GavelProblem) -> tuple[FloatArray, list[int]]:
-    """In order of arrival, each job its fastest type with room, from scratch. Returns the shares and who is left."""
+    """Gives each job, in order of arrival, the fastest type that fits. Returns the shares and the rows left over."""
     count = [int(total) for total in problem.total]
     free = _FreeAccelerators(count, [t for t, n in enumerate(count) if n > 0])
     x = np.zeros_like(problem.speed)

@@ -19,7 +19,7 @@ from walras.job_request import JobId
 
 
 class LockstepAttempts(AttemptSimulator):
-    """Lets attempts live by rounds. Speeds may be noisy; costs, reports and planned failures are not for this model."""
+    """Simulates attempts in rounds. Speeds may be noisy; costs, reports and planned failures are not modelled."""
 
     def __init__(
         self, engine: Engine, machines: SimulatedMachines, model: WorldParameters, streams: RandomStreams
@@ -27,7 +27,7 @@ class LockstepAttempts(AttemptSimulator):
         super().__init__(engine, machines, model, streams)
         engine.on_command[BeginRound] = self._begin_round
         #: Attempts under way, in order of start.
-        self._runs: dict[JobId, SimAttempt] = {}
+        self._live: dict[JobId, SimAttempt] = {}
         #: Steps of this round by job, and when they are done; completions are reported one by one.
         self._steps: dict[JobId, float] = {}
         self._stops_at: dict[JobId, float] = {}
@@ -42,34 +42,34 @@ class LockstepAttempts(AttemptSimulator):
         self._starting: list[SimAttempt] = []
         self._stopping: list[SimAttempt] = []
 
-    # -- what is done to an attempt
+    # -- called by the world
 
-    def begin(self, now: float, run: SimAttempt) -> None:
-        self._hold_devices(run)
-        run.phase = SimAttemptPhase.RUNNING
-        self._runs[run.job.plan.request.job_id] = run
+    def begin(self, now: float, attempt: SimAttempt) -> None:
+        self._hold_devices(attempt)
+        attempt.phase = SimAttemptPhase.RUNNING
+        self._live[attempt.job_id] = attempt
         if not self._starting:
             self._engine.schedule(now, self._started)
-        self._starting.append(run)
+        self._starting.append(attempt)
 
-    def set_rate(self, now: float, run: SimAttempt, full_rate: float) -> None:
-        run.full_rate = full_rate  # between rounds
-        run.rate = full_rate * run.pace
+    def set_rate(self, now: float, attempt: SimAttempt, full_rate: float) -> None:
+        attempt.full_rate = full_rate  # between rounds
+        attempt.rate = full_rate * attempt.pace
 
-    def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
-        if run.phase is not SimAttemptPhase.RUNNING:
+    def stop(self, now: float, attempt: SimAttempt, grace_s: float) -> None:
+        if attempt.phase is not SimAttemptPhase.RUNNING:
             return
-        run.phase = SimAttemptPhase.STOPPING
-        del self._runs[run.job.plan.request.job_id]
+        attempt.phase = SimAttemptPhase.STOPPING
+        del self._live[attempt.job_id]
         if not self._stopping:
             self._engine.schedule(now, self._stopped)
-        self._stopping.append(run)
+        self._stopping.append(attempt)
 
-    def kill(self, at: float, run: SimAttempt) -> None:
-        self._runs.pop(run.job.plan.request.job_id, None)
-        run.phase = SimAttemptPhase.DEAD
+    def kill(self, at: float, attempt: SimAttempt) -> None:
+        self._live.pop(attempt.job_id, None)
+        attempt.phase = SimAttemptPhase.DEAD
 
-    # -- what comes from outside
+    # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
         self._has_arrivals = True
@@ -78,86 +78,91 @@ class LockstepAttempts(AttemptSimulator):
     def no_more_arrivals(self) -> None:
         self._arrivals_over = True
 
-    # -- what happens
+    # -- called by timers and the scheduler
 
     def _started(self, at: float, _: object) -> Iterable[Event]:
-        runs, self._starting = self._starting, []
-        return [AttemptStarted(at, run.job.plan.request.job_id, run.attempt) for run in runs]
+        attempts, self._starting = self._starting, []
+        return [AttemptStarted(at, attempt.job_id, attempt.number) for attempt in attempts]
 
     def _stopped(self, at: float, _: object) -> Iterable[Event]:
-        runs, self._stopping = self._stopping, []
-        for run in runs:
-            self.release(run)
+        attempts, self._stopping = self._stopping, []
+        for attempt in attempts:
+            self.release(attempt)
         return [
             AttemptEnded(
-                at, run.job.plan.request.job_id, run.attempt, EndCause.EXITED, EXIT_CHECKPOINTED, steps=run.job.steps
+                at,
+                attempt.job_id,
+                attempt.number,
+                EndCause.EXITED,
+                EXIT_CHECKPOINTED,
+                steps=attempt.job.steps,
             )
-            for run in runs
+            for attempt in attempts
         ]
 
     def _begin_round(self, now: float, command: BeginRound) -> None:
-        if not self._runs:
+        if not self._live:
             self._wait_for_arrivals(now)
             return
         self._idle_reported, self._round_s = False, command.round_s
         steps, stops_at = {}, {}
         last_at = now
-        for job_id, run in self._runs.items():
-            made, stop_at = self._round_of(now, run)
+        for job_id, attempt in self._live.items():
+            made, stop_at = self._round_of(now, attempt)
             steps[job_id], stops_at[job_id] = made, stop_at
             if stop_at > last_at:
                 last_at = stop_at
-            if self._completes(run, made):
-                self._engine.schedule(stop_at, self._completed, run)
+            if self._completes(attempt, made):
+                self._engine.schedule(stop_at, self._completed, attempt)
         self._steps, self._stops_at = steps, stops_at
         self._engine.schedule(last_at, self._round_over)
 
-    def _round_of(self, now: float, run: SimAttempt) -> tuple[float, float]:
+    def _round_of(self, now: float, attempt: SimAttempt) -> tuple[float, float]:
         """Steps that the attempt makes in the round that begins now, and when it stops."""
-        job = run.job
-        steps: float = self._whole_steps(run)
+        job = attempt.job
+        steps: float = self._whole_steps(attempt)
         left = job.plan.steps - job.steps
         if left < steps:
             steps = left
-        stops_at = now + steps / run.rate
-        if run.partner is not None:  # a pair is through with its slower member
-            other = run.partner
+        stops_at = now + steps / attempt.rate
+        if attempt.partner is not None:  # a pair is through with its slower member
+            other = attempt.partner
             others = min(self._whole_steps(other), other.job.plan.steps - other.job.steps)
             stops_at = max(stops_at, now + others / other.rate)
         return steps, stops_at
 
-    def _completes(self, run: SimAttempt, steps: float) -> bool:
+    def _completes(self, attempt: SimAttempt, steps: float) -> bool:
         """Whether the job completes with these steps."""
-        return steps == run.job.plan.steps - run.job.steps
+        return steps == attempt.job.plan.steps - attempt.job.steps
 
-    def _whole_steps(self, run: SimAttempt) -> int:
+    def _whole_steps(self, attempt: SimAttempt) -> int:
         """Steps that fit into a round."""
-        steps = int(run.rate * self._round_s)
+        steps = int(attempt.rate * self._round_s)
         if steps < 1:
-            job = run.job.plan.request.job_id
+            job = attempt.job_id
             raise ConfigError(f"job {job} makes no step in a round of {self._round_s:g} s", field="rules.round_s")
         return steps
 
-    def _completed(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        job, job_id = run.job, run.job.plan.request.job_id
-        if run.phase is not SimAttemptPhase.RUNNING:
+    def _completed(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        job, job_id = attempt.job, attempt.job_id
+        if attempt.phase is not SimAttemptPhase.RUNNING:
             return ()
         job.worked_steps += self._steps[job_id]
         job.steps = job.plan.steps
-        run.phase = SimAttemptPhase.STOPPING
-        del self._runs[job_id]
-        self.release(run)
-        return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, 0, steps=job.steps),)
+        attempt.phase = SimAttemptPhase.STOPPING
+        del self._live[job_id]
+        self.release(attempt)
+        return (AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, 0, steps=job.steps),)
 
     def _round_over(self, at: float, _: object) -> Iterable[Event]:
         events: list[Event] = []
-        for job_id, run in list(self._runs.items()):
-            events.extend(self._count_round(at, run, self._steps[job_id]))
+        for job_id, attempt in list(self._live.items()):
+            events.extend(self._count_round(at, attempt, self._steps[job_id]))
         return (*events, *self._end_round(at))
 
-    def _count_round(self, at: float, run: SimAttempt, steps: float) -> Iterable[Event]:
+    def _count_round(self, at: float, attempt: SimAttempt, steps: float) -> Iterable[Event]:
         """Counts and saves the round's steps; returns further events."""
-        job = run.job
+        job = attempt.job
         job.steps += steps
         job.worked_steps += steps
         job.saved_steps = job.steps
@@ -166,9 +171,12 @@ class LockstepAttempts(AttemptSimulator):
     def _end_round(self, at: float) -> Iterable[Event]:
         """Ends the round: all attempts wait for the scheduler to begin the next one."""
         self._idle = self._has_arrivals = False
-        runs = self._runs
-        steps, stopped_at = [run.job.steps for run in runs.values()], [self._stops_at[job_id] for job_id in runs]
-        return (RoundEnded(at, list(runs), steps, stopped_at),)
+        attempts = self._live
+        steps, stopped_at = (
+            [attempt.job.steps for attempt in attempts.values()],
+            [self._stops_at[job_id] for job_id in attempts],
+        )
+        return (RoundEnded(at, list(attempts), steps, stopped_at),)
 
     def _wait_for_arrivals(self, now: float) -> None:
         """Nothing runs: the next arrival ends the idle round; the end of the workload is reported once."""

@@ -65,7 +65,7 @@ class GavelMaxMinFairness(GavelPolicy):
         proportional = proportional_rate(problem, speed)
         polytope = SharePolytope(_units_of(problem, speed, self.pairs), lead=1)
         job, weight, count = polytope.job, problem.jobs.weight, problem.count
-        # Multiplied in Gavel's order: another moves the last digit, and with it who fills what is left over.
+        # Multiplied in Gavel's order: another changes the last digit, and with it the use of leftover accelerators.
         if self.pairs is None:
             scale = (1.0 / weight) * (1.0 / proportional)
             worth = polytope.speed * scale[job][:, None] * count[job][:, None]
@@ -194,13 +194,13 @@ def with_cone_solver(policy: GavelPolicy, solver: ConeSolver) -> GavelPolicy:
     return replace(policy, solver=solver) if hasattr(policy, "solver") else policy  # type: ignore[type-var]
 
 
-#: A job rises if it can gain this much; what was reached before may be missed by this factor.
+#: A job can rise if it can gain this much; levels reached before may be missed by this factor.
 _RISE, _SLACK = 1e-5, 1.0001
 
 
 @dataclass(frozen=True, slots=True)
 class GavelWaterFilling(GavelPolicy):
-    """Max-min fairness, level by level: in each the same gain times gang over weight for all who can gain."""
+    """Max-min fairness, level by level: all jobs that can gain get the same gain x gang / weight."""
 
     solver: ConeSolver = solve_cone_program
 

@@ -120,14 +120,14 @@ class ShareUnits:
 
 
 def single_units(problem: GavelProblem, speed: FloatArray) -> ShareUnits:
-    """Every job by itself."""
+    """Returns one unit for each job."""
     rows = np.arange(len(problem.jobs))
     no_second = np.full(len(rows), _NOBODY)
     return ShareUnits(rows, no_second, problem.count, speed, np.zeros_like(speed), len(rows), problem.total)
 
 
 def units_with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds) -> ShareUnits:
-    """Every job by itself, and every two of one gang. All speeds have single precision, as in Gavel."""
+    """Returns a unit for each job and for each two of one gang. Speeds have single precision, as in Gavel."""
     alone = single_units(problem, speed.astype(np.float32).astype(float))
     couples = [(a, b) for a, b in combinations(range(alone.jobs), 2) if problem.count[a] == problem.count[b]]
     if not couples:

@@ -64,7 +64,7 @@ class PolluxPolicy(ABC):
 
 
 class PolluxTiresias(PolluxPolicy):
-    """Two queues by service received, each first come first served; who does not fit is passed over."""
+    """Two queues by received service, each first come, first served; jobs that do not fit are skipped."""
 
     def __init__(self) -> None:
         #: Jobs in either queue, in order.

@@ -143,7 +143,7 @@ class AdaptivePolluxTraining(PolluxTraining):
 
 
 def with_adaptive_batches(workload: PolluxWorkload) -> PolluxWorkload:
-    """The same jobs, trained with batches that adapt. Jobs of one application share what was worked out."""
+    """Returns the same jobs with adaptive batches. Jobs of one application share computed speeds."""
     shared: dict[str, AdaptivePolluxTraining] = {}
     trainings: dict[Kind, PolluxTraining] = {}
     for kind, training in workload.trainings.items():

@@ -20,7 +20,7 @@ from walras.job_request import JobId, Kind
 
 
 class SteppedAttempts(AttemptSimulator):
-    """Lets attempts live by steps. Reports, noise, checkpoints of their own and planned failures are not for it."""
+    """Simulates attempts in steps. Reports, noise, periodic checkpoints and planned failures are not modelled."""
 
     def __init__(
         self,
@@ -37,36 +37,36 @@ class SteppedAttempts(AttemptSimulator):
         self._trainings = trainings
         self._step_s = step_s
         #: Attempts under way, in order of start, and the steps that each will have made by the end of this step.
-        self._runs: dict[JobId, SimAttempt] = {}
+        self._live: dict[JobId, SimAttempt] = {}
         self._reached: dict[JobId, float] = {}
         #: Nothing runs: the next arrival sets the clock going.
         self._idle = True
 
-    # -- what is done to an attempt
+    # -- called by the world
 
-    def begin(self, now: float, run: SimAttempt) -> None:
-        self._hold_devices(run)
-        run.base_at, run.up_at = now, now + run.costs.start_s
-        self._runs[run.job.plan.request.job_id] = run
-        run.timer = self._engine.schedule(run.up_at, self._ranks_up, run)
+    def begin(self, now: float, attempt: SimAttempt) -> None:
+        self._hold_devices(attempt)
+        attempt.base_at, attempt.up_at = now, now + attempt.costs.start_s
+        self._live[attempt.job_id] = attempt
+        attempt.timer = self._engine.schedule(attempt.up_at, self._ranks_up, attempt)
 
-    def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
-        if run.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
+    def stop(self, now: float, attempt: SimAttempt, grace_s: float) -> None:
+        if attempt.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
             return
-        if now > run.base_at:
-            self._credit(run, self._train(run, now)[0])
-        run.phase = SimAttemptPhase.STOPPING
-        del self._runs[run.job.plan.request.job_id]
-        self._set_timer(run, now, self._stopped)
+        if now > attempt.base_at:
+            self._credit(attempt, self._train(attempt, now)[0])
+        attempt.phase = SimAttemptPhase.STOPPING
+        del self._live[attempt.job_id]
+        self._set_timer(attempt, now, self._stopped)
 
-    def kill(self, at: float, run: SimAttempt) -> None:
-        self._runs.pop(run.job.plan.request.job_id, None)
-        super().kill(at, run)
+    def kill(self, at: float, attempt: SimAttempt) -> None:
+        self._live.pop(attempt.job_id, None)
+        super().kill(at, attempt)
 
-    def _settle(self, at: float, run: SimAttempt) -> None:
+    def _settle(self, at: float, attempt: SimAttempt) -> None:
         """Steps are counted at the ends of steps; what a killed attempt made since then is lost unseen."""
 
-    # -- what comes from outside
+    # -- arrivals
 
     def arrived(self, at: float) -> Iterable[Event]:
         if self._idle:
@@ -74,58 +74,58 @@ class SteppedAttempts(AttemptSimulator):
             self._engine.schedule(max(1, ceil(at / self._step_s)) * self._step_s, self._due)
         return ()
 
-    # -- what happens
+    # -- called by timers and the scheduler
 
-    def _ranks_up(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        run.phase = SimAttemptPhase.RUNNING
-        return (AttemptStarted(at, run.job.plan.request.job_id, run.attempt),)
+    def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        attempt.phase = SimAttemptPhase.RUNNING
+        return (AttemptStarted(at, attempt.job_id, attempt.number),)
 
     def _begin_step(self, now: float, command: BeginRound) -> None:
-        if not self._runs:
+        if not self._live:
             self._idle = True
             return
         self._reached = {}
         ends_at = now + command.round_s
-        for job_id, run in self._runs.items():
-            run.base_at = now
-            self._reached[job_id], left_s = self._train(run, ends_at)
-            if self._reached[job_id] >= run.job.plan.steps:
-                self._engine.schedule(ends_at - left_s, self._completed, run)
+        for job_id, attempt in self._live.items():
+            attempt.base_at = now
+            self._reached[job_id], left_s = self._train(attempt, ends_at)
+            if self._reached[job_id] >= attempt.job.plan.steps:
+                self._engine.schedule(ends_at - left_s, self._completed, attempt)
         self._engine.schedule(ends_at, self._due)
 
-    def _train(self, run: SimAttempt, until_at: float) -> tuple[float, float]:
+    def _train(self, attempt: SimAttempt, until_at: float) -> tuple[float, float]:
         """Steps behind the job at an instant, if it runs on until then, and the seconds that it does not need."""
-        training_s = until_at - max(run.base_at, run.up_at)
+        training_s = until_at - max(attempt.base_at, attempt.up_at)
         if training_s <= 0.0:
-            return run.job.steps, 0.0
-        placement = GangLayout(tuple(len(devices) for _, devices in run.parts))
-        return self._training(run).advance(placement, run.job.steps, training_s)
+            return attempt.job.steps, 0.0
+        placement = GangLayout(tuple(len(devices) for _, devices in attempt.parts))
+        return self._training(attempt).advance(placement, attempt.job.steps, training_s)
 
-    def _training(self, run: SimAttempt) -> PolluxTraining:
+    def _training(self, attempt: SimAttempt) -> PolluxTraining:
         """What the attempt trains, where it is."""
-        return self._trainings[run.job.plan.request.kind]
+        return self._trainings[attempt.job.plan.request.kind]
 
-    def _credit(self, run: SimAttempt, steps: float) -> None:
-        run.job.worked_steps += steps - run.job.steps
-        run.job.steps = steps
+    def _credit(self, attempt: SimAttempt, steps: float) -> None:
+        attempt.job.worked_steps += steps - attempt.job.steps
+        attempt.job.steps = steps
 
-    def _stopped(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        job, job_id = run.job, run.job.plan.request.job_id
-        self.release(run)
-        ended = AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, EXIT_CHECKPOINTED, steps=job.steps)
+    def _stopped(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        job, job_id = attempt.job, attempt.job_id
+        self.release(attempt)
+        ended = AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, EXIT_CHECKPOINTED, steps=job.steps)
         if job.steps == job.saved_steps:
             return (ended,)
-        return (CheckpointRecorded(at, job_id, run.attempt, job.steps), ended)
+        return (CheckpointRecorded(at, job_id, attempt.number, job.steps), ended)
 
-    def _completed(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        job, job_id = run.job, run.job.plan.request.job_id
-        if self._runs.get(job_id) is not run:
+    def _completed(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        job, job_id = attempt.job, attempt.job_id
+        if self._live.get(job_id) is not attempt:
             return ()
-        self._credit(run, job.plan.steps)
-        run.phase = SimAttemptPhase.STOPPING
-        del self._runs[job_id]
-        self.release(run)
-        return (AttemptEnded(at, job_id, run.attempt, EndCause.EXITED, 0, steps=job.steps),)
+        self._credit(attempt, job.plan.steps)
+        attempt.phase = SimAttemptPhase.STOPPING
+        del self._live[job_id]
+        self.release(attempt)
+        return (AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, 0, steps=job.steps),)
 
     def _due(self, at: float, _: object) -> Iterable[Event]:
         """Whatever else happens at this instant happens first."""
@@ -133,9 +133,9 @@ class SteppedAttempts(AttemptSimulator):
         return ()
 
     def _step_over(self, at: float, _: object) -> Iterable[Event]:
-        for job_id, run in self._runs.items():
-            self._credit(run, self._reached[job_id])
-            run.job.saved_steps = run.job.steps
-            run.base_at = at
-        steps = [run.job.steps for run in self._runs.values()]
-        return (RoundEnded(at, list(self._runs), steps, [at] * len(steps)),)
+        for job_id, attempt in self._live.items():
+            self._credit(attempt, self._reached[job_id])
+            attempt.job.saved_steps = attempt.job.steps
+            attempt.base_at = at
+        steps = [attempt.job.steps for attempt in self._live.values()]
+        return (RoundEnded(at, list(self._live), steps, [at] * len(steps)),)

@@ -41,7 +41,7 @@ EMPTY_MAX = 5
 
 
 class ShockwaveAttempts(LockstepAttempts):
-    """Lets attempts live by rounds whose steps count in part where the attempt is new."""
+    """Simulates attempts in rounds; the steps of a new attempt count only in part."""
 
     def __init__(
         self,
@@ -66,33 +66,33 @@ class ShockwaveAttempts(LockstepAttempts):
         self._ran = set(self._steps) if self._steps else None
         super()._begin_round(now, command)
 
-    def _round_of(self, now: float, run: SimAttempt) -> tuple[float, float]:
-        left = run.job.plan.steps - run.job.steps
+    def _round_of(self, now: float, attempt: SimAttempt) -> tuple[float, float]:
+        left = attempt.job.plan.steps - attempt.job.steps
         if left <= 0:
             return 0.0, now
-        steps, stops_at = super()._round_of(now, run)
-        started = self._ran is not None and run.job.plan.request.job_id not in self._ran
+        steps, stops_at = super()._round_of(now, attempt)
+        started = self._ran is not None and attempt.job_id not in self._ran
         return charged_steps(steps, stops_at - now, started), stops_at
 
-    def _completes(self, run: SimAttempt, steps: float) -> bool:
-        job_id = run.job.plan.request.job_id
-        if run.job.steps < run.job.plan.steps:
-            return super()._completes(run, steps)
+    def _completes(self, attempt: SimAttempt, steps: float) -> bool:
+        job_id = attempt.job_id
+        if attempt.job.steps < attempt.job.plan.steps:
+            return super()._completes(attempt, steps)
         self._empty[job_id] = self._empty.get(job_id, 0) + 1
         return self._empty[job_id] == EMPTY_MAX
 
-    def _completed(self, at: float, run: SimAttempt) -> Iterable[Event]:
-        self._forget(run)
-        return super()._completed(at, run)
+    def _completed(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
+        self._forget(attempt)
+        return super()._completed(at, attempt)
 
-    def _count_round(self, at: float, run: SimAttempt, steps: float) -> Iterable[Event]:
-        super()._count_round(at, run, steps)
-        job_id = run.job.plan.request.job_id
+    def _count_round(self, at: float, attempt: SimAttempt, steps: float) -> Iterable[Event]:
+        super()._count_round(at, attempt, steps)
+        job_id = attempt.job_id
         batching = self._batchings.get(job_id)
         if batching is None or job_id in self._empty:
             return ()
-        count = self._counts.get(job_id) or StepCount(batching.original, 0, int(run.job.plan.steps))
-        accelerator = self._machines.pools[run.parts[0][0].pool_id].pool.shape.accelerator
+        count = self._counts.get(job_id) or StepCount(batching.original, 0, int(attempt.job.plan.steps))
+        accelerator = self._machines.pools[attempt.parts[0][0].pool_id].pool.shape.accelerator
 
         def key(kind: Kind) -> SpeedKey:
             return SpeedKey(kind, accelerator, batching.gang)
@@ -103,23 +103,23 @@ class ShockwaveAttempts(LockstepAttempts):
             return ()
         kind = batching.kind(now.batch)
         speed = self._truth.speeds[key(kind)]
-        self._restate(run, kind, speed, now)
+        self._restate(attempt, kind, speed, now)
         return (
             ThroughputMeasured(at, kind, accelerator, batching.gang, speed),
-            WorkRestated(at, job_id, kind, now.total, run.job.steps),
+            WorkRestated(at, job_id, kind, now.total, attempt.job.steps),
         )
 
-    def _restate(self, run: SimAttempt, kind: Kind, speed: float, count: StepCount) -> None:
+    def _restate(self, attempt: SimAttempt, kind: Kind, speed: float, count: StepCount) -> None:
         """From now on the job's counter counts larger or smaller steps; what it has done is what it had done."""
-        job = run.job
-        run.rate = run.alone_rate = speed
+        job = attempt.job
+        attempt.rate = attempt.alone_rate = speed
         request = replace(job.plan.request, kind=kind, steps=float(count.total))
         job.plan = replace(job.plan, request=request, steps=float(count.total))
         steps = float(min(count.steps, count.total))
         job.worked_steps += steps - job.steps
         job.steps = job.saved_steps = steps
 
-    def _forget(self, run: SimAttempt) -> None:
-        job_id = run.job.plan.request.job_id
+    def _forget(self, attempt: SimAttempt) -> None:
+        job_id = attempt.job_id
         self._counts.pop(job_id, None)
         self._empty.pop(job_id, None)

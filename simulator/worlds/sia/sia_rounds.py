@@ -32,7 +32,7 @@ class ReceivedService:
         self._all_s: FloatArray = np.zeros(types)
 
     def admit(self, job_id: JobId) -> None:
-        """A job is there from now on, as if it had run for half a round everywhere."""
+        """Adds a job, as if it had run for half a round on every type."""
         self._received_s[job_id] = np.full(len(self._all_s), self._prior_s)
         self._all_s += self._prior_s
 
@@ -58,7 +58,7 @@ class ReceivedService:
 def pick_by_priority(
     ranked: Sequence[tuple[JobId, int]], count: Mapping[JobId, int], free: Sequence[int]
 ) -> dict[JobId, int]:
-    """The type of each job that runs, in order of picking; who does not fit is passed over, share or no share."""
+    """Returns the type of each job that runs, in order of choice; jobs that do not fit are skipped."""
     left, chosen = list(free), {}
     for job_id, type_ in ranked:
         if job_id not in chosen and count[job_id] <= left[type_]:
@@ -125,7 +125,7 @@ class SiaGavel(GavelPolicy):
 
 
 class SiaRounds(SteppedMechanism):
-    """Ask, rank, move who must move, begin the next step."""
+    """Solves, ranks, reallocates, and begins the next step."""
 
     def __init__(self, rules: RoundRules) -> None:
         super().__init__(rules.round_s)

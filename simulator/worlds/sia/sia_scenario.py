@@ -134,7 +134,7 @@ class AdaptiveSiaTraining(SiaTraining):
 
 
 def with_adaptive_sia_batches(workload: SiaWorkload) -> SiaWorkload:
-    """The same jobs, trained with batches that adapt. Jobs of one application share what was worked out."""
+    """Returns the same jobs with adaptive batches. Jobs of one application share computed speeds."""
     shared: dict[tuple[str, str], SiaTraining] = {}
     trainings: dict[Kind, Mapping[str, SiaTraining]] = {}
     for kind, by_type in workload.trainings.items():

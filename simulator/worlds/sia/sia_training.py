@@ -252,22 +252,26 @@ class SiaAttempts(SteppedAttempts):
         self._by_type = trainings
         self._left: dict[JobId, _StoppedAttempt] = {}
 
-    def begin(self, now: float, run: SimAttempt) -> None:
-        left = self._left.pop(run.job.plan.request.job_id, None)
-        if left is not None and (left.at, left.pool_id, left.shape) == (now, run.parts[0][0].pool_id, _shape_of(run)):
-            run.costs = replace(run.costs, start_s=max(0.0, left.up_at - now))
-        super().begin(now, run)
+    def begin(self, now: float, attempt: SimAttempt) -> None:
+        left = self._left.pop(attempt.job_id, None)
+        if left is not None and (left.at, left.pool_id, left.shape) == (
+            now,
+            attempt.parts[0][0].pool_id,
+            _shape_of(attempt),
+        ):
+            attempt.costs = replace(attempt.costs, start_s=max(0.0, left.up_at - now))
+        super().begin(now, attempt)
 
-    def stop(self, now: float, run: SimAttempt, grace_s: float) -> None:
-        self._left[run.job.plan.request.job_id] = _StoppedAttempt(
-            now, run.parts[0][0].pool_id, _shape_of(run), run.up_at
+    def stop(self, now: float, attempt: SimAttempt, grace_s: float) -> None:
+        self._left[attempt.job_id] = _StoppedAttempt(
+            now, attempt.parts[0][0].pool_id, _shape_of(attempt), attempt.up_at
         )
-        super().stop(now, run, grace_s)
+        super().stop(now, attempt, grace_s)
 
-    def _training(self, run: SimAttempt) -> PolluxTraining:
-        accelerator = self._machines.pools[run.parts[0][0].pool_id].pool.shape.accelerator
-        return self._by_type[run.job.plan.request.kind][accelerator]
+    def _training(self, attempt: SimAttempt) -> PolluxTraining:
+        accelerator = self._machines.pools[attempt.parts[0][0].pool_id].pool.shape.accelerator
+        return self._by_type[attempt.job.plan.request.kind][accelerator]
 
 
-def _shape_of(run: SimAttempt) -> tuple[int, ...]:
-    return tuple(len(devices) for _, devices in run.parts)
+def _shape_of(attempt: SimAttempt) -> tuple[int, ...]:
+    return tuple(len(devices) for _, devices in attempt.parts)

@@ -9,11 +9,11 @@ from problems import Setting, build
 from small_markets import market_and_worth
 
 from optimizer.classes.class_problem import CappedTargets, WeightTierRule
+from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS
 from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, cost_hulls
 from optimizer.lp.interior_point.max_level import solve_interior
 from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
 from optimizer.lp.interior_point.progressive_filling import (
-    COMPILE_FROM,
     FillingStart,
     fill_levels,
     filling_memory,
@@ -118,7 +118,7 @@ def test_a_start_changes_nothing(seed: int, start: str):
         "prices of nearby": prices * rng.uniform(0.9, 1.1, len(prices)),
         "prices of nowhere near": rng.uniform(0, 1, len(prices)) ** 4,
     }[start]
-    late = fill_levels(market, worth, rule, FillingStart(COMPILE_FROM if start == "compiled" else 0, known))
+    late = fill_levels(market, worth, rule, FillingStart(COMPILED_FILLING_COLUMNS if start == "compiled" else 0, known))
     assert len(late.levels) == len(alone.levels)
     assert late.status is alone.status
     assert late.utility == pytest.approx(alone.utility, rel=1e-7, abs=1e-8)
@@ -140,5 +140,5 @@ def test_a_solve_starts_where_the_last_one_ended():
     assert filling_start(memory, replace(pools, pool_id=("new", "newer"))).prices is None
     for foreign in (None, [1], {"of": "another policy"}, {"columns": "many"}):
         assert filling_start(foreign, pools).columns == 0
-    assert not FillingStart().compiled(COMPILE_FROM - 1)
-    assert FillingStart(COMPILE_FROM).compiled(1)
+    assert not FillingStart().compiled(COMPILED_FILLING_COLUMNS - 1)
+    assert FillingStart(COMPILED_FILLING_COLUMNS).compiled(1)

@@ -14,7 +14,7 @@ from problems import Setting, build
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import CappedTargets, MaxMin, MaxSum
 from optimizer.decision import Shares, Status
-from optimizer.lp.column_generation import pair_generation
+from optimizer.lp import engine_choice
 from optimizer.lp.column_generation.colocation_blocks import colocation_blocks, colocation_keys
 from optimizer.lp.column_generation.pair_generation import ColumnGenerator
 from optimizer.lp.staged_solution import colocated_violation, shares_per_column
@@ -87,7 +87,7 @@ def test_a_job_that_would_hold_most_of_its_kinds_time_is_held_to_half():
     staged, _ = max_min(problem)
     packed = staged.packed
     assert np.all(packed.first != packed.second)
-    assert colocated_violation(problem, staged.asked.utility.usable, staged.x, packed) <= 1e-9
+    assert colocated_violation(problem, staged.request.utility.usable, staged.x, packed) <= 1e-9
 
 
 @pytest.mark.parametrize("spec", PACKED, ids=lambda spec: f"{spec.name}-{len(spec.parameters)}-{spec.parameters}")
@@ -116,16 +116,14 @@ def test_generated_pairs_are_as_good_as_all_of_them(monkeypatch: pytest.MonkeyPa
     listed += [(a, a, r, *np.repeat(rng.uniform(0.4, 0.9), 2)) for a in range(6) for r in range(3)]
     problem = with_pairs(build(Setting(speeds, [8.0, 8.0, 8.0])), rng.integers(0, 6, 60).tolist(), listed)
     utility = fair_share_utility(problem, aware=True)
-    classes = aggregate_problem(
-        problem, utility.usable, [utility.worth], [utility.weight, *colocation_keys(problem, packed=True)]
-    )
+    classes = aggregate_problem(problem, utility.usable, [utility.worth], [utility.weight, *colocation_keys(problem)])
     blocks = colocation_blocks(problem, classes, utility.usable)
     worth, weight = classes.per_column(utility.worth), classes.per_class(utility.weight)
     level = MaxMin(worth, CappedTargets(weight, classes.per_class(utility.best), np.zeros(60)))
     total = MaxSum(worth, worth, np.zeros(60))
-    exact = [ColumnGenerator(classes.market, blocks).solve(objective) for objective in (level, total)]
-    monkeypatch.setattr(pair_generation, "_ALL_SIDES", 0)
-    packer = ColumnGenerator(classes.market, blocks)
+    exact = [ColumnGenerator(classes.problem, blocks).solve(objective) for objective in (level, total)]
+    monkeypatch.setattr(engine_choice, "ALL_PAIR_SIDES", 0)
+    packer = ColumnGenerator(classes.problem, blocks)
     found = [packer.solve(objective) for objective in (level, total)]
     for whole, part in zip(exact, found, strict=True):
         assert part.status is Status.OPTIMAL

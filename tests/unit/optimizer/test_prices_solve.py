@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from markets import CappedTargets, LinearTargets, exact, market_of
+from numpy_pass import numpy_engine
 
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
 from optimizer.decision import Status
 from optimizer.lp.dual_newton.best_responses import largest_worth
+from optimizer.lp.dual_newton.dual_bound import compiled_engine
 from optimizer.lp.dual_newton.dual_task import make_task, sample_classes
 from optimizer.lp.dual_newton.newton import DualPoint, evaluate_dual
 from optimizer.lp.dual_newton.price_solver import SolveLimits, solve_by_prices, solve_with_warm_start
 from optimizer.lp.dual_newton.primal_recovery import optimality_gap
-from optimizer.lp.dual_newton.softened_pass import best_engine, numpy_engine
 
 JOBS, POOLS = 400, 4
 
@@ -93,7 +94,7 @@ def test_the_derivatives_of_demand_are_exact(kind: str) -> None:
     market = _market(rng, jobs=40)
     task = make_task(market, _objective(kind, market, rng))
     at = DualPoint(rng.uniform(0.5, 2.0, POOLS), 0.05, 0.3, np.ones(POOLS))
-    engine, step = best_engine(), 1e-6
+    engine, step = compiled_engine(), 1e-6
     seen = evaluate_dual(engine, task, at)
 
     def change(up: DualPoint, down: DualPoint) -> np.ndarray:
@@ -118,9 +119,9 @@ def test_a_sample_wants_about_what_all_want() -> None:
     task = make_task(market, _objective("total", market, rng))
     part = sample_classes(task, 1000)
     at = DualPoint(np.full(POOLS, 0.5), 0.0, 0.1, np.ones(POOLS))
-    whole, some = (evaluate_dual(best_engine(), one, at).sums.demand for one in (task, part))
+    whole, some = (evaluate_dual(compiled_engine(), one, at).sums.demand for one in (task, part))
     assert some == pytest.approx(whole, abs=0.05 * whole.sum())
-    assert part.market.classes <= 1000
+    assert part.problem.classes <= 1000
 
 
 def test_a_solve_goes_on_from_where_another_stood() -> None:
@@ -128,7 +129,7 @@ def test_a_solve_goes_on_from_where_another_stood() -> None:
     rng = np.random.default_rng(7)
     market = _market(rng)
     objective = _objective("total", market, rng)
-    standing = solve_with_warm_start(market, objective).standing
+    standing = solve_with_warm_start(market, objective).warm_start
     changed = replace(market, capacity=market.capacity * 1.01)
     warm, cold = (
         solve_with_warm_start(changed, objective, start=standing).solution,

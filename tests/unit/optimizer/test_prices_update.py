@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy_pass import numpy_engine
 from scipy import optimize, sparse
 
 from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, NashWelfare, Objective
+from optimizer.lp.dual_newton.dual_bound import compiled_engine
 from optimizer.lp.dual_newton.incremental_update import (
     ArrivingMember,
     ClassMembers,
     IncrementalSolver,
     proportional_level,
 )
-from optimizer.lp.dual_newton.softened_pass import best_engine, numpy_engine
 from tests.support.markets import ConvexTargets, exact, market_of, markets, rows_of
 
 _CLOSE = 1e-8
@@ -160,7 +161,7 @@ def _reached(market: ClassProblem, objective: Objective, worth: np.ndarray, x: n
 def _play(data: st.DataObject, form: str, events: int, *, numpy: bool = False) -> tuple[IncrementalSolver, Plain]:
     """Random events, everything stated being checked after each of them."""
     market, objective = data.draw(beginnings(form))
-    standing = IncrementalSolver(market, objective, engine=numpy_engine() if numpy else best_engine())
+    standing = IncrementalSolver(market, objective, engine=numpy_engine() if numpy else compiled_engine())
     plain = Plain("total" if form == "floors" else form, market.capacity)
     roster = ClassMembers(market, objective)
     for handle in range(market.classes):
@@ -220,7 +221,7 @@ def test_the_arrays_are_those_of_the_market_rebuilt(form: str, data: st.DataObje
     market, objective = plain.rebuilt()
     assert list(standing.handles) == sorted(plain.jobs)
     for name in ("size", "first", "use_first", "use_row", "use_count", "capacity"):
-        np.testing.assert_array_equal(getattr(standing.market, name), getattr(market, name))
+        np.testing.assert_array_equal(getattr(standing.problem, name), getattr(market, name))
     np.testing.assert_array_equal(standing.objective.worth, objective.worth)
     if np.isfinite(standing.certificate.reached):
         single = np.concatenate([standing.shares_of(handle) for handle in standing.handles])

@@ -63,7 +63,7 @@ class Planned:
         self.made.append(run)
         rank = replace(self.rank, update_s=(self.step_s[run.name],) * extent.updates)
         files = self.files if run.files else ()
-        return RunMeasurement(run, (rank,) * run.ranks, files, looked_at=len(run.evict))
+        return RunMeasurement(run, (rank,) * run.ranks, files, sampled_files=len(run.evict))
 
 
 STEP_S = {"alone": 0.010, "together": 0.013, "apart": 0.020, "reading": 0.05, "warm": 0.018, "cold": 0.030}

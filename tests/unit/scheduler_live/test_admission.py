@@ -99,10 +99,10 @@ async def test_a_machine_that_is_away_still_counts(tmp_path: Path) -> None:
         for name in ("n1", "n2"):
             await FakeAgent(w, name).register()
         w.clock.at += 16
-        await w.daemon.perform(w.server.gateway.notice_silence)
+        await w.loop.perform(w.server.gateway.notice_silence)
         w.clock.at += 30
-        await w.daemon.perform(w.server.gateway.notice_silence)
-        assert {node.row.state for node in w.board.nodes.values()} == {"lost"}
+        await w.loop.perform(w.server.gateway.notice_silence)
+        assert {node.row.state for node in w.live_state.nodes.values()} == {"lost"}
         await w.submit(wanting("a:4"))
     async with world(tmp_path) as again:
         await again.submit(wanting("a:4"))

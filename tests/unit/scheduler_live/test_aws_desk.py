@@ -54,21 +54,21 @@ async def renting(folder: Path) -> AsyncIterator[tuple[Face, AwsProvider]]:
     """A server with one job that is worth a machine of EC2."""
     async with facing(folder, policy=RENTING, cluster=CLUSTER) as face:
         w = face.world
-        w.daemon.outlets.append(w.server.providers)
-        aws = w.assembled.aws
-        assert aws is not None
+        w.loop.effect_handlers.append(w.server.providers)
+        aws = w.assembled.providers["aws"]
+        assert isinstance(aws, AwsProvider)
         try:
             yield face, aws
         finally:
             await w.server.providers.close()
-            aws.close()
+            await aws.close()
 
 
 async def settle(face: Face) -> None:
     """Let calls to the provider end and be taken note of."""
-    desk = face.world.server.providers
-    while desk._tasks:
-        await next(iter(set(desk._tasks)))
+    provisioner = face.world.server.providers
+    while provisioner._tasks:
+        await next(iter(set(provisioner._tasks)))
     await face.world.quiet()
 
 
@@ -77,7 +77,7 @@ async def rent_one(face: Face) -> str:
     await face.world.submit({"resources": {"accelerators": "t4:1"}})
     await face.world.advance(2.0)
     await settle(face)
-    (token,) = face.world.board.rents
+    (token,) = face.world.live_state.rents
     return str(token)
 
 
@@ -93,7 +93,7 @@ async def test_a_job_rents_runs_and_its_machine_is_given_back(tmp_path: Path, ec
         await face.world.advance(11.0)
         await face.world.advance(11.0)
         await settle(face)
-        assert (await aws.describe(), dict(face.world.board.rents)) == ((), {})
+        assert (await aws.describe(), dict(face.world.live_state.rents)) == ((), {})
 
 
 async def test_a_launch_in_part_keeps_what_came(tmp_path: Path, ec2: Any) -> None:
@@ -104,7 +104,7 @@ async def test_a_launch_in_part_keeps_what_came(tmp_path: Path, ec2: Any) -> Non
         await face.world.submit({"resources": {"accelerators": "t4:2"}, "num_nodes": 2})
         await face.world.advance(2.0)
         await settle(face)
-        ((token, rent),) = face.world.board.rents.items()
+        ((token, rent),) = face.world.live_state.rents.items()
         (machine,) = await aws.describe()
         assert (machine.token, rent.machines) == (token, 1)
         agent = await FakeAgent(face.world, machine.node_id, token, **FACTS).register()
@@ -123,7 +123,7 @@ async def test_a_restarted_server_takes_up_its_machines(tmp_path: Path, ec2: Any
     async with renting(tmp_path) as (face, aws):
         await face.world.server.providers.reconcile()
         await settle(face)
-        assert (await aws.describe(), list(face.world.board.rents)) == (before, [token])
+        assert (await aws.describe(), list(face.world.live_state.rents)) == (before, [token])
 
 
 async def test_a_machine_that_answers_no_request_is_given_back(tmp_path: Path, ec2: Any) -> None:
@@ -147,7 +147,7 @@ async def test_what_does_not_answer_proves_nothing(tmp_path: Path, ec2: Any, mon
         with monkeypatch.context() as patch:
             patch.setattr(AwsProvider, "describe", silent)
             await face.world.server.providers.reconcile()
-        assert face.world.board.nodes[NodeId(machine.node_id)].is_member
+        assert face.world.live_state.nodes[NodeId(machine.node_id)].is_member
 
 
 async def test_an_enrolment_token_admits_its_own_machines_only(tmp_path: Path, ec2: Any) -> None:
@@ -176,13 +176,13 @@ async def test_an_enrolment_token_admits_its_own_machines_only(tmp_path: Path, e
 async def test_a_price_that_moves_is_the_pool_s_price_from_then_on(tmp_path: Path, ec2: Any) -> None:
     """The market (of the stand-in: one price for ever) overrules the file; asking again changes nothing more."""
     async with renting(tmp_path) as (face, aws):
-        watch = MarketWatch(face.world.daemon, [aws])
-        assert face.world.board.pools[SPOT.pool_id].usd_per_h == 0.19
+        watch = MarketWatch(face.world.loop, [aws])
+        assert face.world.live_state.pools[SPOT.pool_id].usd_per_h == 0.19
         await watch.look(aws)
-        declared = face.world.board.pools[SPOT.pool_id]
+        declared = face.world.live_state.pools[SPOT.pool_id]
         assert declared.usd_per_h == pytest.approx(0.00001)
         await watch.look(aws)
-        assert face.world.board.pools[SPOT.pool_id] is declared
+        assert face.world.live_state.pools[SPOT.pool_id] is declared
 
 
 async def test_a_cloud_holds_no_drills(tmp_path: Path, ec2: Any) -> None:
@@ -200,5 +200,5 @@ async def test_a_hint_is_shown_and_takes_nothing_away(tmp_path: Path, ec2: Any) 
         agent = await FakeAgent(face.world, machine.node_id, token, **FACTS).register()
         await agent.start_all()
         await agent.beat({"type": "hint", "detail": "EC2 may take it away"})
-        row = face.world.board.nodes[NodeId(machine.node_id)].row
+        row = face.world.live_state.nodes[NodeId(machine.node_id)].row
         assert (row.detail, row.cordon, face.world.state(1)) == ("EC2 may take it away", "", "RUNNING")

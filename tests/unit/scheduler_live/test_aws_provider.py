@@ -16,8 +16,9 @@ from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
 from tests.support.provider_kit import ON_DEMAND, SPOT, aws_provider, ec2_client, stand_in_of_ec2
 from walras.cluster import NodeId
 from walras.errors import ConfigError
-from walras.spec.cluster_file import AwsSettings, ClusterConfig
+from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
+from walras.spec.provider_settings import AwsSettings
 
 pytest.importorskip("boto3")
 

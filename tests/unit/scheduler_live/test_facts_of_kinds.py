@@ -217,7 +217,7 @@ async def test_what_cannot_be_believed_of_a_job_is_left_out_and_told(
         found = w.server.core.ledger.facts.of(CNN)
         assert found is not None
         assert (found.flops_per_sample, found.gradient_bytes, found.layers) == (None, 4e8, None)
-        assert w.board.jobs[job_id].progress.steps == 6.0
+        assert w.live_state.jobs[job_id].progress.steps == 6.0
     assert "a fact of kind cnn is not believed: flops is" in caplog.text
 
 

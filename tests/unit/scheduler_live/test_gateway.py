@@ -36,7 +36,7 @@ async def test_commands_are_repeated_until_confirmed_and_reports_count_once(tmp_
         again = await agent.beat(ack=False)
         assert [c.command_id for c in lost.commands] == [c.command_id for c in again.commands] != []
         await agent.start_all()
-        assert not w.board.nodes["n1"].outbox or agent.acks
+        assert not w.live_state.nodes["n1"].outbox or agent.acks
         agent.next_report = 1
         answer = await agent.beat({"type": "started", "job_id": job_id, "attempt": 1})
         assert (answer.commands, w.state(job_id)) == ([], "RUNNING")
@@ -69,16 +69,16 @@ async def test_silence_is_unreachable_first_and_lost_only_after_the_lease(tmp_pa
         other = await FakeAgent(w, "n2").register()
         w.clock.at += 16.0
         await other.beat()
-        await w.daemon.perform(w.server.gateway.notice_silence)
-        assert (w.board.nodes["n1"].row.state, w.state(job_id)) == ("unreachable", "UNREACHABLE")
+        await w.loop.perform(w.server.gateway.notice_silence)
+        assert (w.live_state.nodes["n1"].row.state, w.state(job_id)) == ("unreachable", "UNREACHABLE")
         w.clock.at += 8.0  # 24 s after the last word: the lease of 20 s is over, the margin of 5 s is not
         await other.beat()
-        await w.daemon.perform(w.server.gateway.notice_silence)
+        await w.loop.perform(w.server.gateway.notice_silence)
         assert w.state(job_id) == "UNREACHABLE"
         w.clock.at += 2.0
         await other.beat()
-        await w.daemon.perform(w.server.gateway.notice_silence)
-        assert w.board.nodes["n1"].row.state == "lost"
+        await w.loop.perform(w.server.gateway.notice_silence)
+        assert w.live_state.nodes["n1"].row.state == "lost"
         (start,) = await other.start_all()
         assert (start.job_id, start.attempt) == (job_id, 2)
 
@@ -90,7 +90,7 @@ async def test_an_agent_back_within_the_lease_restarts_nothing(tmp_path: Path) -
         job_id = await w.submit({})
         await agent.start_all()
         w.clock.at += 18.0
-        await w.daemon.perform(w.server.gateway.notice_silence)
+        await w.loop.perform(w.server.gateway.notice_silence)
         answer = await agent.beat(resync=True)
         assert (answer.fenced, answer.commands, w.state(job_id)) == ([], [], "RUNNING")
 
@@ -103,20 +103,20 @@ async def test_an_old_attempt_is_fenced_and_commits_nothing(tmp_path: Path) -> N
         await frozen.start_all()
         await frozen.beat(frozen.committed(job_id, 1, 100.0))
         w.clock.at += 16.0
-        await w.daemon.perform(w.server.gateway.notice_silence)
+        await w.loop.perform(w.server.gateway.notice_silence)
         w.clock.at += 10.0
         other = await FakeAgent(w, "n2").register()
-        await w.daemon.perform(w.server.gateway.notice_silence)
+        await w.loop.perform(w.server.gateway.notice_silence)
         (start,) = await other.start_all()
         assert start.resume is not None
         assert start.resume.step == 100.0
         answer = await frozen.beat(frozen.committed(job_id, 1, 900.0))
         assert [(f.job_id, f.attempt) for f in answer.fenced] == [(job_id, 1)]
-        assert w.board.jobs[job_id].checkpoint.step == 100.0
-        assert w.board.counters.stale_commits == 1
-        assert w.board.nodes["n1"].row.state == "lost"  # until its old ranks are gone
+        assert w.live_state.jobs[job_id].checkpoint.step == 100.0
+        assert w.live_state.counters.stale_commits == 1
+        assert w.live_state.nodes["n1"].row.state == "lost"  # until its old ranks are gone
         await frozen.beat()
-        assert w.board.nodes["n1"].row.state == "up"
+        assert w.live_state.nodes["n1"].row.state == "up"
 
 
 async def test_a_checkpoint_outside_the_jobs_folder_is_refused(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ async def test_a_checkpoint_outside_the_jobs_folder_is_refused(tmp_path: Path) -
         (start,) = await agent.start_all()
         for path in ("/etc", f"{start.checkpoint_dir}/../2", "relative"):
             await agent.beat(agent.committed(job_id, 1, 5.0, path))
-        assert w.board.jobs[job_id].checkpoint is None
-        assert w.board.counters.stale_commits == 3
+        assert w.live_state.jobs[job_id].checkpoint is None
+        assert w.live_state.counters.stale_commits == 3
 
 
 async def test_an_attempt_missing_after_a_restart_of_the_agent_has_ended(tmp_path: Path) -> None:

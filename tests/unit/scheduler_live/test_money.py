@@ -40,17 +40,17 @@ async def rented(w: World, name: str, market: str = "spot") -> FakeAgent:
 
     token = f"token-{name}"
 
-    def ask(turn: Any) -> None:
-        turn.board.rents[token] = RentRow(token, PoolId(f"ax2/{market}/default"), 1, turn.at)
+    def ask(transaction: Any) -> None:
+        transaction.state.rents[token] = RentRow(token, PoolId(f"ax2/{market}/default"), 1, transaction.at)
 
-    await w.daemon.perform(ask)
+    await w.loop.perform(ask)
     return await FakeAgent(w, name, token, market=market).register()
 
 
 def ledger(w: World, by: str = "project", **more: Any) -> MoneyReport:
     """The report as the server makes it."""
-    query = MoneyQuery(by, w.board.next_charge_id, **more)
-    open_now = sum_charges(billing.open_charges(w.board, w.clock.now()), query)
+    query = MoneyQuery(by, w.live_state.next_charge_id, **more)
+    open_now = sum_charges(billing.open_charges(w.live_state, w.clock.now()), query)
     return spending_report(query, [*w.server.store.money(query), *open_now])
 
 
@@ -92,7 +92,9 @@ async def test_the_ledger_goes_on_where_a_killed_server_stopped(tmp_path: Path) 
         await agent.beat(resync=True)
         again.clock.at += 1800.0
         await agent.end(job_id)
-        await again.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        await again.loop.perform(
+            lambda transaction: declare_node_lost(transaction, NodeId("n1"), Reason.POLICY_RELEASED)
+        )
         found = ledger(again)
         assert (found.used_usd, found.idle_usd) == pytest.approx((0.5 + 4.0, 0.5 + 4.0))
         machine = [row for row in again.server.store.charges() if row.kind is ChargeKind.MACHINE]
@@ -106,10 +108,12 @@ async def test_a_machine_is_paid_for_at_least_its_minimum(tmp_path: Path) -> Non
         await rented(w, "n1")
         await rented(w, "n2")
         w.clock.at += 60.0
-        await w.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        await w.loop.perform(lambda transaction: declare_node_lost(transaction, NodeId("n1"), Reason.POLICY_RELEASED))
         assert ledger(w).total_usd == pytest.approx(1.0 + 0.1)
         w.clock.at += 1140.0
-        await w.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("n2"), Reason.INFRA_SPOT_RECLAIM))
+        await w.loop.perform(
+            lambda transaction: declare_node_lost(transaction, NodeId("n2"), Reason.INFRA_SPOT_RECLAIM)
+        )
         assert ledger(w).total_usd == pytest.approx(1.0 + 2.0)
 
 
@@ -119,25 +123,27 @@ async def test_hours_that_were_begun_are_paid_from_the_rent_on(tmp_path: Path) -
     async with world(tmp_path) as w:
         await declare(w, hourly)
 
-        def ask(turn: Any) -> None:
-            rent = turn.board.rents["t"] = RentRow("t", hourly.pool_id, 1, turn.at)
-            turn.rent_changed(rent)
+        def ask(transaction: Any) -> None:
+            rent = transaction.state.rents["t"] = RentRow("t", hourly.pool_id, 1, transaction.at)
+            transaction.rent_changed(rent)
 
-        await w.daemon.perform(ask)
+        await w.loop.perform(ask)
         w.clock.at += 600.0
         await FakeAgent(w, "n1", "t", market="spot").register()
         assert ledger(w).total_usd == pytest.approx(1.0)
-        assert w.daemon.core.cycle.spending.everything.usd == pytest.approx(1.0)
+        assert w.loop.core.cycle.spending.everything.usd == pytest.approx(1.0)
     async with world(tmp_path, at=3000.0) as again:
-        machine = again.daemon.core.ledger.fleet.machine(NodeId("n1"))
+        machine = again.loop.core.ledger.fleet.machine(NodeId("n1"))
         assert machine is not None
         assert machine.paid_since == 0.0
         again.clock.at = 4000.0
-        await again.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("n1"), Reason.POLICY_RELEASED))
+        await again.loop.perform(
+            lambda transaction: declare_node_lost(transaction, NodeId("n1"), Reason.POLICY_RELEASED)
+        )
         assert ledger(again).total_usd == pytest.approx(12.0)
         rows = again.server.store.charges()
         assert [row.since_at for row in rows[1:]] == [row.until_at for row in rows[:-1]]
-        assert again.daemon.core.cycle.spending.everything.usd == pytest.approx(12.0)
+        assert again.loop.core.cycle.spending.everything.usd == pytest.approx(12.0)
 
 
 async def test_owned_machines_cost_what_is_stated_while_they_are_used(tmp_path: Path) -> None:
@@ -164,7 +170,7 @@ async def test_months_are_those_of_the_calendar(tmp_path: Path) -> None:
         "2026-12", "2027-01", "2027-02", "2027-03",
     ]  # fmt: skip
     async with world(tmp_path) as w:
-        w.board.epoch_unix_s = begins - 3600.0
+        w.live_state.epoch_unix_s = begins - 3600.0
         await declare(w, pool_of("owned", 2.0))
         agent = await FakeAgent(w, "n1").register()
         job_id = await w.submit({})
@@ -230,8 +236,8 @@ async def test_the_ledger_adds_up_to_the_cent_whatever_happens(tmp_path: Path, s
     def pass_time(w: World) -> None:
         nonlocal expected
         passed_s = random.choice((0.0, 0.37, 60.0, 3600.0, 40_000.0))
-        held = {job.attempt.row.pool_id: 0 for job in w.board.jobs.values() if job.attempt is not None}
-        for job in w.board.jobs.values():
+        held = {job.attempt.row.pool_id: 0 for job in w.live_state.jobs.values() if job.attempt is not None}
+        for job in w.live_state.jobs.values():
             if job.attempt is not None and "owned" in job.attempt.row.pool_id:
                 held[job.attempt.row.pool_id] += job.attempt.row.accelerators
         rates = [price[market] for market in alive.values() if market != "owned"]
@@ -257,8 +263,10 @@ async def test_the_ledger_adds_up_to_the_cent_whatever_happens(tmp_path: Path, s
                     case 2 if alive:
                         name = random.choice(list(alive))
                         del alive[name]
-                        await w.daemon.perform(
-                            lambda turn, n=name: declare_node_lost(turn, NodeId(n), Reason.INFRA_NODE_LOST)
+                        await w.loop.perform(
+                            lambda transaction, n=name: declare_node_lost(
+                                transaction, NodeId(n), Reason.INFRA_NODE_LOST
+                            )
                         )
                     case _:
                         count = random.choice((1, 2))
@@ -300,11 +308,11 @@ async def test_budgets_count_what_was_spent_before_a_restart_and_months_begin_an
         await agent.beat(resync=True)
         await third.advance(60.0)
         assert third.state(job_id) == "HELD"
-        (line,) = pending_reasons(third.daemon.core, job_id)
+        (line,) = pending_reasons(third.loop.core, job_id)
         assert line.reason is Reason.HOLD_BUDGET
         assert "vision: 2.00 of 2.00 USD spent this month" in line.detail
         third.clock.at += 40 * 86400.0
-        await third.daemon.perform(begin_month_if_due)
+        await third.loop.perform(begin_month_if_due)
         await third.quiet()
         assert third.state(job_id) == "STARTING"
 
@@ -321,7 +329,7 @@ async def test_a_job_held_for_its_budget_goes_on_once_that_is_raised(tmp_path: P
         assert w.state(job_id) == "PREEMPTING"
         await agent.end(job_id, exit_code=85)
         assert w.state(job_id) == "HELD"
-        (line,) = pending_reasons(w.daemon.core, job_id)
+        (line,) = pending_reasons(w.loop.core, job_id)
         assert f"walras update {job_id} --budget" in line.fix
         path = f"/api/v1/jobs/{job_id}"
         for wrong in ({}, {"budget_usd": 0}, {"budget_usd": -1.0}, {"budget_usd": "5"}):
@@ -336,7 +344,7 @@ async def test_a_job_held_for_its_budget_goes_on_once_that_is_raised(tmp_path: P
     async with world(tmp_path, at=now) as again:
         agent.world = again
         await agent.beat(resync=True)
-        record = again.daemon.core.ledger.jobs[job_id]
+        record = again.loop.core.ledger.jobs[job_id]
         assert (record.request.budget_usd, record.request.priority) == (4.0, 60)
         await agent.start_all()
         await again.advance(3500.0)

@@ -16,14 +16,14 @@ async def test_between_pieces_the_loop_runs_and_no_other_step_does(tmp_path: Pat
         seen: list[str] = []
         beside = asyncio.get_running_loop()
 
-        def long(turn: Transaction) -> Iterator[None]:
+        def long(transaction: Transaction) -> Iterator[None]:
             for piece in range(PIECES):
                 seen.append(f"piece {piece}")
                 beside.call_soon(seen.append, f"beside {piece}")
                 w.clock.at += 1.0  # longer than the loop may be held
                 yield
 
-        w.daemon.perform_soon_in_pieces(long)
+        w.loop.perform_soon_in_pieces(long)
         await asyncio.sleep(0)
-        await w.daemon.perform(lambda turn: seen.append("next step"))
+        await w.loop.perform(lambda transaction: seen.append("next step"))
         assert seen == [f"{what} {n}" for n in range(PIECES) for what in ("piece", "beside")] + ["next step"]

@@ -66,7 +66,7 @@ async def test_unconfirmed_commands_go_out_again_by_their_ids(tmp_path: Path) ->
         after = await agent.beat(resync=True, ack=False)
         assert [c.command_id for c in after.commands] == [c.command_id for c in before.commands]
         assert after.commands[0].argv == ["echo", "hi"]  # type: ignore[union-attr]
-        assert again.board.next_command_id > after.commands[-1].command_id
+        assert again.live_state.next_command_id > after.commands[-1].command_id
 
 
 async def test_every_stage_of_a_job_survives_a_restart(tmp_path: Path) -> None:
@@ -106,17 +106,17 @@ async def test_machines_and_requests_for_them_survive_a_restart(tmp_path: Path) 
             await FakeAgent(w, name).register()
         await w.emit(lambda at: NodeLeaving(at, NodeId("n1"), inf, Reason.HOLD_ADMIN))
         w.clock.at += 16.0
-        w.board.nodes["n1"].heard_at = w.board.nodes["n2"].heard_at = w.clock.at
-        await w.daemon.perform(w.server.gateway.notice_silence)
+        w.live_state.nodes["n1"].heard_at = w.live_state.nodes["n2"].heard_at = w.clock.at
+        await w.loop.perform(w.server.gateway.notice_silence)
         for _ in range(8):
             await w.submit({"resources": {"accelerators": "s:1"}, "value_usd_per_h": 90.0})
         await w.advance(3.0)
-        assert len(w.board.rents) == 1
+        assert len(w.live_state.rents) == 1
     async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as again:
-        assert [again.board.nodes[n].shown_state for n in ("n1", "n2", "n3")] == ["leaving", "up", "unreachable"]
-        token = next(iter(again.board.rents))
+        assert [again.live_state.nodes[n].shown_state for n in ("n1", "n2", "n3")] == ["leaving", "up", "unreachable"]
+        token = next(iter(again.live_state.rents))
         await again.advance(5.0)
-        assert list(again.board.rents) == [token]  # awaited: not asked for a second time
+        assert list(again.live_state.rents) == [token]  # awaited: not asked for a second time
         spot = {"shape": "sx1", "accelerator": "s", "accelerators": 1, "memory_bytes": 16 * 10**9, "nominal_speed": 5}
         rented = await FakeAgent(again, "spot-1", token, market="spot", **spot).register()
         assert len(await rented.start_all()) == 1
@@ -162,7 +162,7 @@ async def _busy_stretch(w: World) -> None:
             for stop in stops:
                 await agent.end(stop.job_id, stop.attempt, exit_code=None, signal=15)
         await w.advance(3.0)
-    tokens = list(w.board.rents)
+    tokens = list(w.live_state.rents)
     assert tokens, "nothing was rented"
     spot = {"shape": "sx1", "accelerator": "s", "accelerators": 1, "memory_bytes": 16 * 10**9, "nominal_speed": 5}
     rented = await FakeAgent(w, "spot-1", tokens[0], market="spot", **spot).register()
@@ -178,7 +178,7 @@ async def _busy_stretch(w: World) -> None:
             await agent.end(job_id, attempt, exit_code=None, signal=15)
     for _ in range(8):
         await w.advance(6.0)
-    await w.daemon.perform(lambda turn: declare_node_lost(turn, NodeId("spot-1"), Reason.INFRA_NODE_LOST))
+    await w.loop.perform(lambda transaction: declare_node_lost(transaction, NodeId("spot-1"), Reason.INFRA_NODE_LOST))
 
 
 async def _cancel(w: World, job_id: int) -> None:

@@ -49,11 +49,11 @@ async def train(agent: FakeAgent, job_id: int, first: int, last: int, every: int
         await agent.beat(agent.progress(job_id, attempt, float(step), steps_per_s=25.0, values=values))
 
 
-async def foresee(w: World) -> None:
+async def forecast(w: World) -> None:
     """What the outlet does, without its process."""
-    asked = target_questions(w.board)
+    asked = target_questions(w.live_state)
     found = forecast_targets(asked)
-    await w.daemon.perform(lambda turn: keep_forecasts(turn, asked, found))
+    await w.loop.perform(lambda transaction: keep_forecasts(transaction, asked, found))
 
 
 async def test_a_target_is_foreseen_in_steps_and_time(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ async def test_a_target_is_foreseen_in_steps_and_time(tmp_path: Path) -> None:
         agent, job_id = await begun(w, steps=5000)
         await train(agent, job_id, 25, 1000)
         assert (await told(w, job_id)).detail.endswith("not worked out yet")
-        await foresee(w)
+        await forecast(w)
         found = await told(w, job_id)
         assert (found.outlook, found.steps_declared) == (TargetOutlook.EXPECTED, 5000)
         assert found.steps_expected == pytest.approx(3000, rel=0.02)
@@ -82,7 +82,7 @@ async def test_a_job_that_is_late_or_will_never_be_there_has_a_condition(tmp_pat
         never = await w.submit({"target": {"value": "loss", "at_most": 0.27}})
         await agent.start_all()
         await train(agent, never, 50, 2000, every=50)
-        await foresee(w)
+        await forecast(w)
         conditions = {(each := (await explained(w, job_id))).job_id: each.conditions for job_id in (late, never)}
     assert [each.type for each in conditions[late]] == ["target_late"]
     assert "after the 1,500 that it declares" in conditions[late][0].detail
@@ -101,7 +101,7 @@ async def test_what_cannot_be_foreseen_says_why(tmp_path: Path) -> None:
         assert "3 values are too few to tell when, 8 are needed" in (await told(w, job_id)).detail
         for step in range(40, 100, 10):
             await agent.beat(agent.progress(job_id, 1, float(step), values={"loss": 5.0 + step}))
-        await foresee(w)
+        await forecast(w)
         found = await told(w, job_id)
     assert found.detail.endswith("nobody can tell when, as the loss does not fall")
     assert (found.outlook, found.steps_expected, found.levels_off_at) == (TargetOutlook.UNKNOWN, None, None)
@@ -126,7 +126,7 @@ async def test_an_end_before_the_target_is_said(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         agent, job_id = await begun(w)
         await train(agent, job_id, 25, 1000)
-        await foresee(w)
+        await forecast(w)
         await agent.end(job_id)
         await w.quiet()
         found = await told(w, job_id)
@@ -139,10 +139,10 @@ async def test_a_restart_keeps_the_series_and_what_was_foreseen(tmp_path: Path) 
     async with world(tmp_path) as w:
         agent, job_id = await begun(w, steps=5000)
         await train(agent, job_id, 25, 4 * 1000, every=50)
-        await foresee(w)
-        before = w.board.jobs[job_id].target
+        await forecast(w)
+        before = w.live_state.jobs[job_id].target
     async with world(tmp_path) as w:
-        after = w.board.jobs[job_id].target
+        after = w.live_state.jobs[job_id].target
         assert after is not None
         assert len(after.series.points) <= MOST_POINTS
         assert after.series.points[0] == before.series.points[0]
@@ -157,7 +157,7 @@ async def test_values_that_make_no_sense_break_nothing(tmp_path: Path) -> None:
             await agent.beat(agent.progress(job_id, 1, step, values={"loss": loss, "x" * 5000: 1.0}))
         for step in range(5, 15):
             await agent.beat(agent.progress(job_id, 1, float(step), values={"loss": 10.0 ** (300 - 50 * (step % 7))}))
-        await foresee(w)
+        await forecast(w)
         found = await told(w, job_id)
     assert len(found.detail) < 500
 
@@ -169,7 +169,7 @@ async def test_a_job_without_a_target_has_none(tmp_path: Path) -> None:
         job_id = await w.submit({})
         await agent.start_all()
         await train(agent, job_id, 25, 500)
-        assert (w.board.jobs[job_id].target, w.board.to_foresee) == (None, {})
+        assert (w.live_state.jobs[job_id].target, w.live_state.to_forecast) == (None, {})
         assert (await explained(w, job_id)).target is None
         await w.quiet()
         row = w.server.store.job(job_id)
@@ -182,11 +182,11 @@ async def test_an_expectation_that_was_wrong_is_said_to_be(tmp_path: Path) -> No
     async with world(tmp_path) as w:
         agent, job_id = await begun(w, steps=5000)
         await train(agent, job_id, 25, 1000)
-        await foresee(w)
+        await forecast(w)
         stuck = {"loss": TRUTH.loss(1000) - 0.001}
         await agent.beat(agent.progress(job_id, 1, 3200.0, steps_per_s=25.0, values=stuck))
         found = await told(w, job_id)
-        assert list(w.board.to_foresee) == [job_id]
+        assert list(w.live_state.to_forecast) == [job_id]
     assert "was expected at step 3,0" in found.detail
     assert (found.outlook, found.left_s, found.expected_at) == (TargetOutlook.UNCLEAR, None, None)
 
@@ -196,10 +196,10 @@ async def test_a_curve_is_fitted_again_when_the_job_has_gone_on(tmp_path: Path) 
     async with world(tmp_path) as w:
         agent, job_id = await begun(w, steps=5000)
         await train(agent, job_id, 25, 1000)
-        await foresee(w)
+        await forecast(w)
         await train(agent, job_id, 1025, 1075)
-        assert w.board.to_foresee == {}
+        assert w.live_state.to_forecast == {}
         await train(agent, job_id, 1100, 1100)
-        assert list(w.board.to_foresee) == [job_id]
-        await foresee(w)
+        assert list(w.live_state.to_forecast) == [job_id]
+        await forecast(w)
         assert (await told(w, job_id)).foreseen_at_step == 1100

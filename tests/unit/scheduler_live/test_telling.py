@@ -92,17 +92,17 @@ async def test_a_machine_that_was_given_back_says_so_and_why(tmp_path: Path) -> 
         job_id = await w.submit({"value_usd_per_h": 90.0})
         await w.advance(3.0)
         facts = {"shape": "sx1", "accelerator": "s", "accelerators": 1, "memory_bytes": 16 * 10**9}
-        agent = await FakeAgent(w, "spot-1", next(iter(w.board.rents)), market="spot", **facts).register()
+        agent = await FakeAgent(w, "spot-1", next(iter(w.live_state.rents)), market="spot", **facts).register()
         await agent.start_all()
         await agent.end(job_id)
         for _ in range(8):
             await w.advance(6.0)
-        node = w.board.nodes[NodeId("spot-1")]
+        node = w.live_state.nodes[NodeId("spot-1")]
         assert node.row.detail.startswith("given back: idle for ")
         w.server.providers.deliver(TransactionEffects(releases=[ReleaseNode(NodeId("spot-1"))]))
         while node.row.state == "up":
             await w.quiet()
-        assert (node.row.state, w.board.rents) == ("released", {})
+        assert (node.row.state, w.live_state.rents) == ("released", {})
         assert node.row.detail.endswith("at 0.5 USD/h 0 of 1 machines are worth their price")
 
 
@@ -113,7 +113,7 @@ async def test_a_silent_machine_and_its_cancelled_job_say_what_will_become_of_th
         job_id = await face.world.submit({})
         await agent.start_all()
         face.world.clock.at += 16
-        await face.world.daemon.perform(face.world.server.gateway.notice_silence)
+        await face.world.loop.perform(face.world.server.gateway.notice_silence)
         (node,) = (await face.json("GET", f"{API}/nodes"))[1]
         assert (node["state"], node["detail"]) == ("unreachable", "no heartbeat; lost in 9 s unless it comes back")
         _, job = await face.json("GET", f"{API}/jobs/{job_id}")

@@ -63,7 +63,7 @@ def test_what_is_started_on_a_dead_machine_never_comes_up(bench: Make, job: Make
     b.revoke(3.0, 1, 1, Reason.POLICY_PREEMPTED)
     b.run()
     assert not b.told(AttemptStarted, AttemptEnded)
-    assert b.world.jobs[1].run is None
+    assert b.world.jobs[1].attempt is None
 
 
 def test_a_gang_ends_when_one_of_its_machines_dies(bench: Make, job: Make) -> None:

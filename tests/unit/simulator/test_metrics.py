@@ -13,14 +13,20 @@ from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclar
 from simulator.engine import Engine, RunOutcome, SolveStats
 from simulator.metrics import JobMetrics, MetricsCollector
 from simulator.reports.report_page import print_run_summary
-from simulator.reports.run_summary import summarise_run, summary_json
+from simulator.reports.run_summary import summarise_run, summary_document
 from simulator.simulation import SimulationResult
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
+from walras.json_output import json_pieces
 from walras.states import AttemptState, JobState, Reason
 
 Make = Callable[..., Any]
 POOL = Pool(PoolId("own"), Shape("own", "a100", 2, 8.0, 2**30), usd_per_h=7.2)
+
+
+def read_back(document: dict[str, Any]) -> Any:
+    """What a program reads of `-o json`."""
+    return json.loads("".join(json_pieces(document)))
 
 
 class Watch:
@@ -132,7 +138,7 @@ def test_a_run_without_a_finished_job_has_no_mean() -> None:
     summary = summarise_run(_result(unfinished=(JobMetrics(JobId(1), "k", "p", "u", 1.0),)))
     assert isnan(summary.avg_jct_s)
     assert isnan(summary.utilisation)
-    assert json.loads(summary_json(summary))["avg_jct_s"] is None
+    assert read_back(summary_document(summary))["avg_jct_s"] is None
     console = Console(record=True, width=100)
     print_run_summary(summary, console)
     assert "JCT avg / median / p95 / p99    │ - / - / - / -" in console.export_text()
@@ -142,7 +148,7 @@ def test_the_json_has_each_job() -> None:
     """With its JCT and queueing, and null for what never happened."""
     never_ran = _measure(2, 50.0, JobState.CANCELLED)
     never_ran.first_run_at = nan
-    body = json.loads(summary_json(summarise_run(_result()), [_measure(1, 100.0), never_ran]))
+    body = read_back(summary_document(summarise_run(_result()), [_measure(1, 100.0), never_ran]))
     assert [(job["job_id"], job["jct_s"], job["queueing_s"]) for job in body["per_job"]] == [
         (1, 100.0, 2.0),
         (2, 50.0, None),

@@ -62,7 +62,7 @@ async def test_only_the_newest_progress_is_sent_and_none_after_the_end(tmp_path:
     batch = outbox.batch()
     assert [report.type for report in batch] == ["progress", "notice"]
     assert batch[0] == ProgressReport(report_id=3, job_id=1, attempt=1, steps=3)
-    outbox.arrived(batch)
+    outbox.mark_sent(batch)
     assert [report.type for report in outbox.batch()] == ["notice"]
     outbox.put_progress(ProgressReport(report_id=outbox.next_id(), job_id=1, attempt=1, steps=4))
     ended = EndedReport(report_id=outbox.next_id(), job_id=1, attempt=1, cause="exited")

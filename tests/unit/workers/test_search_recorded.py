@@ -42,9 +42,9 @@ def test_moving_between_batches_keeps_what_was_learnt() -> None:
     moves = RecordedMoves(recorded, LOSS, Random(1), noise=0.0)
     half = recorded.loss_at(32, recorded.samples_at(32, LOSS) / 2)
     steps = round(recorded.samples_at(32, LOSS) / 2 / 32)
-    assert not moves.stretch(TrialConfiguration(1, 32), lambda done: None, lambda told: told.steps >= steps, 1e9)
+    assert not moves.train(TrialConfiguration(1, 32), lambda done: None, lambda told: told.steps >= steps, 1e9)
     done = moves.parts[0].steps
-    assert moves.stretch(TrialConfiguration(1, 256), lambda done: None, lambda told: False, 1e9)
+    assert moves.train(TrialConfiguration(1, 256), lambda done: None, lambda told: False, 1e9)
     left = recorded.samples_at(256, LOSS) - recorded.samples_at(256, half)
     assert moves.parts[1].steps * 256 == pytest.approx(left, rel=0.1)
     assert done * 32 == pytest.approx(recorded.samples_at(32, LOSS) / 2, rel=0.1)

@@ -94,7 +94,7 @@ def test_rubbish_ends_the_connection_and_nothing_else(
             unsent = unsent[rank.send(unsent[:65536]) :]
             turn(made, selector)
         assert made.of(PeerRole.RANK) == []
-        made.tidy()
+        made.drop_closed()
         assert made.connections == []
 
 

@@ -1,12 +1,7 @@
-"""One pass over all classes in numpy, and the choice between it and the compiled one.
+"""One pass over all classes in numpy: the definition of what `optimizer.lp.dual_newton.pass_kernels` computes fast.
 
-This is the definition of what `optimizer.lp.dual_newton.pass_kernels` computes fast (formulas: `dual_task`). Where
-numba is installed the compiled pass runs; the answers are the same.
+The formulas stand in `optimizer.lp.dual_newton.dual_task`. Tests hold the compiled pass to this one.
 """
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -18,15 +13,13 @@ from optimizer.lp.dual_newton.best_responses import (
     class_tables,
     logarithmic_in_table,
 )
+from optimizer.lp.dual_newton.dual_bound import PassEngine
 from optimizer.lp.dual_newton.dual_task import (
     LOG,
     PLAIN,
     TARGET,
     PassGoals,
-    PassSums,
-    pass_arrays,
     pass_width,
-    unpack_sums,
 )
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
@@ -126,20 +119,20 @@ class SoftenedShares:
 
 
 def run_numpy_pass(
-    market: ClassProblem, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
+    market: ClassProblem, goals: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
 ) -> FloatArray:
     """Sums over all classes (see `softened.sums_of`); `x`, if not empty, receives the shares (C,)."""
     cost, stiff = market.cost(prices), market.cost(softness)
-    if len(wants.value):
-        cost = cost - wants.value
+    if len(goals.value):
+        cost = cost - goals.value
     total = np.zeros(pass_width(market.rows))
-    for block in class_tables(market, wants.worth, cost):
-        _add_block(market, wants, block, stiff, total, x)
+    for block in class_tables(market, goals.worth, cost):
+        _add_block(market, goals, block, stiff, total, x)
     return total
 
 
 def _add_block(
-    market: ClassProblem, wants: PassGoals, block: ClassTable, stiff: FloatArray, total: FloatArray, x: FloatArray
+    market: ClassProblem, goals: PassGoals, block: ClassTable, stiff: FloatArray, total: FloatArray, x: FloatArray
 ) -> None:
     rows, part = market.rows, slice(block.start, block.stop)
     there = block.column >= 0
@@ -147,24 +140,24 @@ def _add_block(
     table = np.zeros(block.column.shape)
     table[there] = stiff[column]
     m = np.maximum(table.sum(axis=1) / np.maximum(there.sum(axis=1), 1), 1e-300)
-    a = np.zeros(table.shape) if wants.kind == PLAIN else block.worth
+    a = np.zeros(table.shape) if goals.kind == PLAIN else block.worth
     soft = SoftenedShares(a, block.cost, m)
-    size, goal, rise = market.size[part], wants.goal[part], wants.rise[part]
+    size, goal, rise = market.size[part], goals.goal[part], goals.rise[part]
     scalars = total[3 * rows + rows * rows :]
-    _respond(wants, block, soft, (size, goal, rise), scalars)
+    _respond(goals, block, soft, (size, goal, rise), scalars)
 
     taken = soft.y[there]
     if len(x):
         x[column] = taken
     net = np.where(there, block.cost, 0.0)
     scalars[3] += size @ (soft.y * (net + 0.5 * m[:, None] * soft.y)).sum(axis=1)
-    if len(wants.value):
-        scalars[2] += (np.repeat(size, there.sum(axis=1)) * wants.value[column]) @ taken
-    _add_rows(market, soft, there, column, (size, rise, net), wants.kind, total)
+    if len(goals.value):
+        scalars[2] += (np.repeat(size, there.sum(axis=1)) * goals.value[column]) @ taken
+    _add_rows(market, soft, there, column, (size, rise, net), goals.kind, total)
 
 
 def _respond(
-    wants: PassGoals,
+    goals: PassGoals,
     block: ClassTable,
     soft: SoftenedShares,
     members: tuple[FloatArray, FloatArray, FloatArray],
@@ -172,14 +165,14 @@ def _respond(
 ) -> None:
     """Exact and softened responses of the block."""
     size, goal, rise = members
-    if wants.kind == PLAIN:
+    if goals.kind == PLAIN:
         soft.project(slice(None), np.zeros(len(goal)))
         scalars[0] += size @ np.minimum(block.cost.min(axis=1), 0.0)
         scalars[4] += np.count_nonzero((goal > 0) & (block.column < 0).all(axis=1))
         return
-    exact: ClassChoice = cheapest_in_table(block, goal) if wants.kind == TARGET else logarithmic_in_table(block, goal)
+    exact: ClassChoice = cheapest_in_table(block, goal) if goals.kind == TARGET else logarithmic_in_table(block, goal)
     scalars[4] += np.count_nonzero(~exact.reached)
-    if wants.kind == TARGET:
+    if goals.kind == TARGET:
         scalars[0] += size @ exact.cost
         scalars[1] += size @ (exact.slope * rise)
         soft.meet(np.minimum(goal, soft.a.max(axis=1)), exact.slope, logarithm=False)
@@ -241,38 +234,6 @@ def _add_rows(
     total[2 * rows : 3 * rows] -= softer
 
 
-Run = Callable[[ClassProblem, PassGoals, FloatArray, FloatArray, FloatArray], FloatArray]
-
-
-@dataclass(frozen=True, slots=True)
-class PassEngine:
-    """Something that can walk over all classes."""
-
-    #: "numba" or "numpy".
-    name: str
-    _run: Run
-
-    def sums(
-        self, market: ClassProblem, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
-    ) -> PassSums:
-        """One pass; `x`, if not empty, receives the softened shares of one member of each class (C,)."""
-        return unpack_sums(self._run(market, wants, prices, softness, x), market.rows)
-
-
 def numpy_engine() -> PassEngine:
-    """The definition."""
+    """The definition, as an engine."""
     return PassEngine("numpy", run_numpy_pass)
-
-
-def best_engine() -> PassEngine:
-    """The fastest there is."""
-    if find_spec("numba") is None:
-        return numpy_engine()
-    from optimizer.lp.dual_newton import pass_kernels
-
-    def run(
-        market: ClassProblem, wants: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
-    ) -> FloatArray:
-        return pass_kernels.run_pass(pass_arrays(market), wants, prices, softness, x)
-
-    return PassEngine("numba", run)

@@ -1,0 +1,66 @@
+"""Which engine solves a class problem: one table of thresholds, and the choice made by it.
+
+    engine               what it solves                             where it is used
+    -------------------  -----------------------------------------  ------------------------------------------
+    exact_solver         MaxMin, MaxSum, NashWelfare                up to a few thousand columns
+    dual_newton          the same, by Newton's method on prices     above; any number of classes
+    interior_point       Lexicographic: MaxMin level by level       always; compiled where there is much to do
+    column_generation    MaxMin, MaxSum with co-located pairs       wherever jobs may be co-located
+
+A threshold counts columns of a class problem (configurations of classes of equal jobs), unless its name says otherwise.
+Answers on both sides of one carry the same certificate. They differ in time, in rounding and, where the price method
+runs, in the gap that it leaves (1e-4 by default). The thresholds were measured on one core (docs/results.md); why there
+are several engines is in docs/decisions/0009-several-lp-engines.md.
+"""
+
+from enum import Enum
+from importlib.util import find_spec
+
+from optimizer.classes.class_problem import MaxSum, Objective
+
+#: Up to here the exact solver is the quicker way: one linear program (a sum); several programs, or one with logarithms.
+EXACT_ONE_PROGRAM_COLUMNS = 8_000
+EXACT_SEVERAL_PROGRAMS_COLUMNS = 2_000
+#: Up to here a price solve that ended short of its gap is repeated exactly: the matrices still fit, in minutes.
+EXACT_FALLBACK_COLUMNS = 500_000
+
+#: HiGHS: up to here the dual simplex is faster than the interior point method without crossover.
+SIMPLEX_COLUMNS = 12_000
+#: The same for the master program of column generation, whose columns are denser.
+MASTER_SIMPLEX_COLUMNS = 6_000
+#: The same for a program stated in cvxpy, counted in rows.
+CVXPY_SIMPLEX_ROWS = 1_000
+
+#: Columns of this problem and of those solved before it, above which loading the compiled interior point method pays.
+COMPILED_FILLING_COLUMNS = 10_000
+#: Columns above which loading compiled passes pays for one dual bound.
+COMPILED_BOUND_COLUMNS = 200_000
+
+#: Column generation starts with all sides of pairs when there are at most this many.
+ALL_PAIR_SIDES = 3_000
+
+_HAS_NUMBA = find_spec("numba") is not None
+
+
+class LpEngine(Enum):
+    """What solves a single objective without co-location."""
+
+    EXACT = "exact"
+    PRICES = "prices"
+
+
+def engine_for(objective: Objective, columns: int) -> LpEngine:
+    """The quicker engine for an objective and a number of columns; the exact one when numba is missing."""
+    one_program = isinstance(objective, MaxSum)
+    most = EXACT_ONE_PROGRAM_COLUMNS if one_program else EXACT_SEVERAL_PROGRAMS_COLUMNS
+    return LpEngine.EXACT if columns <= most or not _HAS_NUMBA else LpEngine.PRICES
+
+
+def filling_is_compiled(columns_so_far: int) -> bool:
+    """Whether numba is installed and a series of problems had enough columns that loading compiled code pays."""
+    return columns_so_far >= COMPILED_FILLING_COLUMNS and _HAS_NUMBA
+
+
+def bound_is_compiled(columns: int) -> bool:
+    """Whether numba is installed and a dual bound over this number of columns pays for loading compiled passes."""
+    return columns >= COMPILED_BOUND_COLUMNS and _HAS_NUMBA

@@ -1,0 +1,267 @@
+"""Where a gang can run, and what it costs to have those machines: nothing, waiting, or stopping other jobs.
+
+All searches ask the same questions, which are answered here alone:
+
+    is_open_to, can_take_freed   may the job have what is free, or becomes free, on this machine?
+    has_room_after               is there room for a part of the gang once these jobs have left?
+    cheapest_machines            which machine for each part of the gang?
+
+`remaining_work.ready_at` says when there is room if nobody is stopped. The searches differ in the cost of a machine:
+
+    search                               cost of a machine                          ties
+    Fleet.find (an index of buckets)     free accelerators (best fit)               joined first
+    find_earliest_place                  when it has room if nobody is stopped      joined first
+    find_victims                         the weakest incumbents, in their order     who comes first in that order
+    planned_gangs: defragmentation       accelerator-seconds lost by those stopped  joined first
+    planned_gangs: several pools         jobs stopped, then best fit                most free accelerators
+
+`find_victims` reads the incumbents only as far as it must and takes the first machine that they clear: it is a scan in
+their order, and has no cost by machine (docs/decisions/0007-search-for-machines.md).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import nsmallest
+from itertools import groupby
+from typing import NamedTuple
+
+from scheduler.core.placement.reservations import shape_of
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.remaining_work import ready_at
+from scheduler.core.state.working_set import Cycle
+from walras.states import JobState
+
+#: Machines weighed for one place.
+MACHINES_MAX = 64
+
+
+# ------------------------------------------------------------------------------------------------ which machines
+
+
+def is_open_to(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
+    """Return whether the machine takes jobs and no other job has a reservation there.
+
+    A job's own reservation there does not keep it from more than waiting.
+    """
+    if machine.condition is not MachineCondition.UP:
+        return False
+    reserved = cycle.reserved_on.get(machine.row)
+    return not reserved or all(job_id == job.job_id for job_id in reserved)
+
+
+def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
+    """Return whether the job can have what others free on the machine beyond what is nominated already.
+
+    A backfill reservation of another job takes all that becomes free; what preemptions need, `has_room_after` deducts.
+    """
+    if machine.condition is not MachineCondition.UP:
+        return False
+    reserved = cycle.reserved_on.get(machine.row)
+    return not reserved or all(job_id == job.job_id or cycle.reservations[job_id].preempting for job_id in reserved)
+
+
+def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[FleetMachine]:
+    """Return the machines open to the job that have `least` accelerators free, or hold the job."""
+    reserved, job_id, is_up = cycle.reserved_on, job.job_id, MachineCondition.UP
+    return [
+        machine
+        for machine in cycle.ledger.fleet.pools[pool].members.values()
+        if machine.condition is is_up
+        and (len(machine.free) >= least or job_id in machine.holders)
+        and (machine.row not in reserved or is_open_to(cycle, machine, job))
+    ]
+
+
+def emptiest(machines: Iterable[FleetMachine], most: int = MACHINES_MAX) -> list[FleetMachine]:
+    """Return those `most` of the machines that have most accelerators free: a gang finds no better place elsewhere."""
+    return sorted(machines, key=lambda machine: (-len(machine.free), machine.row))[:most]
+
+
+# ------------------------------------------------------------------------------------------------ how much room
+
+
+def has_room_after(
+    cycle: Cycle, machine: FleetMachine, leaving: Sequence[JobRecord], wanted: int, job: JobRecord
+) -> bool:
+    """Return whether `wanted` accelerators, with their processors and memory, are free once these jobs have left.
+
+    What the job holds on the machine itself counts as free; what preemptions for others still need there does not.
+    """
+    own = [job] if job.job_id in machine.holders else []  # what its reservation holds there
+    nominated = _nominated_to_others(cycle, machine, job)
+    free, cpus = len(machine.free) - nominated[0], machine.free_cpus - nominated[1]
+    memory_bytes = machine.free_memory_bytes - nominated[2]
+    for each in [*leaving, *own]:
+        shape, held = shape_of(cycle, each), len(machine.holders[each.job_id])
+        free += held
+        cpus += held * shape.cpus
+        memory_bytes += held * shape.memory_bytes
+    return free >= wanted and is_enough(cpus, memory_bytes, wanted, shape_of(cycle, job))
+
+
+def _nominated_to_others(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> tuple[int, float, int]:
+    """Return what earlier preemptions for others need on the machine beyond what the jobs leaving it will free.
+
+    Accelerators, processors, memory; each 0 at least: a surplus of those leaving is not counted on.
+    """
+    reserving = cycle.reserved_on.get(machine.row)
+    if not reserving:
+        return 0, 0.0, 0
+    others = [cycle.reservations[job_id] for job_id in reserving if job_id != job.job_id]
+    if not others:
+        return 0, 0.0, 0
+    needs = [(other.needs[machine.row], shape_of(cycle, cycle.ledger.jobs[other.job_id])) for other in others]
+    holders = [cycle.ledger.jobs[job_id] for job_id in machine.holders]
+    going = [each for each in holders if each.revoked is not None and any(row == machine.row for row, _ in each.place)]
+    left = [(len(machine.holders[each.job_id]), shape_of(cycle, each)) for each in going]
+    return (
+        max(0, sum(count for count, _ in needs) - sum(count for count, _ in left)),
+        max(0.0, sum(count * shape.cpus for count, shape in needs) - sum(count * shape.cpus for count, shape in left)),
+        max(0, sum(n * shape.memory_bytes for n, shape in needs) - sum(n * shape.memory_bytes for n, shape in left)),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the best machines
+
+
+class FoundPlace(NamedTuple):
+    """A place for a job, and the jobs that have to leave it first."""
+
+    #: That of the machines; of several the first.
+    pool: int
+    place: Place
+    victims: Sequence[JobRecord] = ()
+
+
+class MachineOffer(NamedTuple):
+    """What one machine can give a gang, and at which cost."""
+
+    row: int
+    accelerators: int
+    #: Smaller is better; offers of one search have costs of one length.
+    cost: tuple[float, ...]
+    #: Jobs that have to leave the machine first.
+    leaving: Sequence[JobRecord] = ()
+
+
+def found_place(pool: int, offers: Iterable[MachineOffer]) -> FoundPlace:
+    """Return the machines of these offers as a place, and each job that has to leave one of them once."""
+    offers = list(offers)
+    victims = {job.job_id: job for offer in offers for job in offer.leaving}
+    return FoundPlace(pool, tuple((offer.row, offer.accelerators) for offer in offers), list(victims.values()))
+
+
+def cheapest_machines(
+    parts: Iterable[int],
+    machines: Sequence[FleetMachine],
+    offer_of: Callable[[FleetMachine, int], MachineOffer | None],
+) -> list[MachineOffer] | None:
+    """Return the cheapest offer for each part in turn, each of another machine; None if a part gets none.
+
+    `parts`: accelerators, most first. `offer_of(machine, part)`: None if the machine cannot hold the part; it must not
+    depend on the other parts. Of equal costs the machine that comes first is taken.
+    """
+    chosen: dict[int, MachineOffer] = {}
+    for part, equal in groupby(parts):
+        count = len(list(equal))
+        offers = (offer_of(machine, part) for machine in machines if machine.row not in chosen)
+        cheapest = nsmallest(count, (offer for offer in offers if offer is not None), key=lambda offer: offer.cost)
+        if len(cheapest) < count:
+            return None
+        chosen.update((offer.row, offer) for offer in cheapest)
+    return list(chosen.values())
+
+
+# ------------------------------------------------------------------------------------------------ cost: waiting
+
+
+def find_earliest_place(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
+    """Return the machines that have room for the gang earliest if nobody is stopped; None if too few are large enough.
+
+    Every machine is asked for the largest part. One for which the instant is unknown counts as last.
+    """
+    parts = cycle.ledger.fleet.gang_parts(pool, shape_of(cycle, job))
+    machines = open_machines(cycle, pool, job, 0)
+    if len(machines) > MACHINES_MAX:
+        machines = emptiest(machines)
+    ledger, rules = cycle.ledger, cycle.policy.rules
+
+    def offer_of(machine: FleetMachine, part: int) -> MachineOffer | None:
+        if machine.size < part:
+            return None
+        return MachineOffer(machine.row, part, (ready_at(ledger, machine, part, rules), machine.row))
+
+    found = cheapest_machines([parts[0]] * len(parts), machines, offer_of)
+    return None if found is None else tuple((offer.row, part) for offer, part in zip(found, parts, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------ cost: weakest jobs
+
+
+def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[JobRecord]) -> FoundPlace | None:
+    """Return a place for the job and the incumbents who have to leave it; None if they do not make enough room.
+
+    `incumbents`: jobs that may be displaced, weakest first. A machine is taken as soon as those of them who were looked
+    at make room for the next part there; all of these leave it.
+    """
+    fleet = cycle.ledger.fleet
+    parts = fleet.gang_parts(pool, shape_of(cycle, job))
+    place = _place_without_victims(cycle, job, pool, parts)
+    closed = {row for row, _ in place}  # machines that are chosen already, or on which nobody need leave
+    leaving: dict[int, list[JobRecord]] = {}
+    room: dict[int, int] = {}  # accelerators of a machine that would be free, were nothing of it nominated
+    running = JobState.RUNNING
+    for incumbent in incumbents:
+        if incumbent.revoked is not None or incumbent.state is not running or not incumbent.request.preemptible:
+            continue  # as `preemption.is_preemptible` says, without a call for each of many
+        if incumbent is job or incumbent.is_secured:
+            continue
+        for row, held in incumbent.place:
+            if row in closed or (machine_here := fleet.machines[row]) is None or machine_here.pool != pool:
+                continue
+            if row not in room:
+                if not can_take_freed(cycle, machine_here, job):
+                    closed.add(row)
+                    continue
+                room[row] = len(machine_here.free) + len(machine_here.holders.get(job.job_id, ()))
+            room[row] += held
+            leaving.setdefault(row, []).append(incumbent)
+            if len(place) == len(parts) or room[row] < (wanted := parts[len(place)]):
+                continue
+            if has_room_after(cycle, machine_here, leaving[row], wanted, job):
+                place.append((row, wanted))
+                closed.add(row)
+        if len(place) == len(parts):
+            victims = {victim.job_id: victim for row, _ in place for victim in leaving.get(row, ())}
+            return FoundPlace(pool, tuple(place), list(victims.values()))
+    return FoundPlace(pool, tuple(place)) if job.holds and len(place) == len(parts) else None
+
+
+def _place_without_victims(cycle: Cycle, job: JobRecord, pool: int, parts: list[int]) -> list[tuple[int, int]]:
+    """Return as many parts of a place as need nobody to leave.
+
+    The machines on which the job runs itself come first, then, for a gang over several machines, the emptiest others.
+    A machine that lacks room for a part is not asked for a smaller one.
+    """
+    place: list[tuple[int, int]] = []
+    machines = _own_machines(cycle, pool, job) if job.place else []
+    if len(parts) > 1:
+        own = {machine.row for machine in machines}
+        likely = emptiest(open_machines(cycle, pool, job, parts[-1]))
+        machines.extend(machine for machine in likely if machine.row not in own)
+    for machine in machines:
+        if len(place) == len(parts):
+            break
+        wanted = parts[len(place)]
+        free = len(machine.free) + len(machine.holders.get(job.job_id, ()))
+        if free >= wanted and has_room_after(cycle, machine, (), wanted, job):
+            place.append((machine.row, wanted))
+    return place
+
+
+def _own_machines(cycle: Cycle, pool: int, job: JobRecord) -> list[FleetMachine]:
+    """Return the machines of the pool on which the job runs: what it holds there is room for itself."""
+    machines = [cycle.ledger.fleet.machines[row] for row, _ in job.place]
+    return [
+        each for each in machines if each is not None and each.pool == pool and each.condition is MachineCondition.UP
+    ]

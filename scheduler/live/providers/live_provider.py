@@ -1,0 +1,88 @@
+"""What the server expects of a provider besides `CloudProvider`: how it is built, watched, and closed.
+
+`CloudProvider` (scheduler/providers/provider.py) says how machines are rented; simulated clouds have it too. A provider
+of the live server is a `LiveProvider`: it also knows its pools, learns where the server listens, and lives as long as
+the server. Two more protocols are optional: `PricedProvider` if its prices move, `RevocableProvider` if it can take
+machines away for a drill. `provider_registry.py` lists the providers; docs/how-to/add-a-provider.md adds one.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from scheduler.live.store.data_folder import DataFolder
+from scheduler.providers.provider import CloudProvider
+from walras.cluster import NodeId, PoolId
+from walras.spec.cluster_file import ClusterConfig, PoolEntry
+from walras.states import Reason
+
+#: Reports that a machine is gone although nobody gave it back: its name, why, and the token of its request.
+ReportGone = Callable[[NodeId, Reason, str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderContext:
+    """What a provider is built from."""
+
+    #: None if the server was started without a cluster file: then nothing is rented.
+    cluster: ClusterConfig | None
+    folder: DataFolder
+    #: Known to this server alone: names and tokens that others must not guess are derived from it.
+    secret: bytes
+
+    def entries_of(self, provider: str) -> tuple[PoolEntry, ...]:
+        """Returns the pools of the cluster file that this provider rents out."""
+        pools = () if self.cluster is None else self.cluster.pools
+        return tuple(entry for entry in pools if entry.provider == provider)
+
+
+class LiveProvider(CloudProvider, Protocol):
+    """A provider as the server runs it."""
+
+    @property
+    def pools(self) -> Mapping[PoolId, object]:
+        """The pools that it rents out."""
+        ...
+
+    def attach(self, server_url: str, report_gone: ReportGone) -> None:
+        """Learn where the server listens. The server calls it once, before the first request for machines."""
+        ...
+
+    async def watch(self) -> None:
+        """Look after the machines until cancelled. A provider with nothing to watch waits for ever."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and threads. Machines that cost money stay until they are given back."""
+        ...
+
+
+BuildProvider = Callable[[ProviderContext], LiveProvider | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SpotPricePoint:
+    """What a spot machine of a pool cost from an instant on."""
+
+    pool_id: PoolId
+    since: datetime
+    usd_per_h: float
+
+
+@runtime_checkable
+class PricedProvider(CloudProvider, Protocol):
+    """A provider whose prices move: the server asks for its offers every few minutes."""
+
+    async def price_history(self, since: datetime) -> list[SpotPricePoint]:
+        """Returns the prices in force at `since` and every change after it, oldest first. Raises ProviderProblem."""
+        ...
+
+
+@runtime_checkable
+class RevocableProvider(CloudProvider, Protocol):
+    """A provider whose machines can be taken away on request, for drills."""
+
+    async def revoke(self, node_id: NodeId, notice_s: float) -> None:
+        """Give notice, then take the machine away for good. Returns when it is gone."""
+        ...

@@ -1,0 +1,80 @@
+"""The providers that this server knows, by the name that a pool gives (`provider: aws`).
+
+A provider is one entry of `PROVIDERS`: the function that builds it from the cluster file. Its settings are a section of
+that file (walras/spec/provider_settings.py). Nothing else in the server names a provider: main.py attaches, watches and
+closes all of them alike, and `walras offers --market` asks those whose prices move. docs/how-to/add-a-provider.md shows
+how to add one.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+
+from scheduler.live.providers.live_provider import (
+    BuildProvider,
+    LiveProvider,
+    PricedProvider,
+    ProviderContext,
+    SpotPricePoint,
+)
+from scheduler.live.store.data_folder import DataFolder
+from walras.cluster import PoolId
+from walras.errors import ConfigError
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import load_yaml
+
+#: Imported when it is asked for: a provider may need packages that are installed only where it is used.
+PROVIDERS: dict[str, str] = {
+    "local": "scheduler.live.providers.local_provider:build_local_provider",
+    "aws": "scheduler.live.providers.aws_provider:build_aws_provider",
+}
+
+
+def builder_of(name: str) -> BuildProvider:
+    """Returns the function that builds the provider of this name; it returns None if it has nothing to rent out."""
+    module, _, function = PROVIDERS[name].partition(":")
+    build: BuildProvider = getattr(import_module(module), function)
+    return build
+
+
+def build_providers(context: ProviderContext) -> dict[str, LiveProvider]:
+    """Builds every provider that the cluster file rents machines from, by name."""
+    built = {name: builder_of(name)(context) for name in PROVIDERS}
+    return {name: provider for name, provider in built.items() if provider is not None}
+
+
+def providers_by_pool(providers: Iterable[LiveProvider]) -> dict[PoolId, LiveProvider]:
+    """Returns for every rented pool the provider that rents it out."""
+    return {pool_id: provider for provider in providers for pool_id in provider.pools}
+
+
+def recorded_prices(cluster: Path, since_s: float) -> list[SpotPricePoint]:
+    """Returns what the spot pools of a cluster file cost `since_s` seconds ago and every change after it, oldest first.
+
+    Raises ConfigError, ProviderProblem.
+    """
+    known = load_yaml(cluster, ClusterConfig)
+    clouds = [name for name in PROVIDERS if known.settings_type(name) is not None]
+    described = [name for name in clouds if known.provider_settings(name) is not None]
+    if not described:
+        missing = f"{cluster}: no pool is rented from {' or '.join(clouds)}"
+        raise ConfigError(missing, field="--cluster", fix="see docs/cloud.md")
+    # Asking for prices launches nothing: neither the data folder nor the server's secret is used.
+    context = ProviderContext(known, DataFolder(cluster.parent), b"")
+    providers = [builder_of(name)(context) for name in described]
+    since = datetime.now(UTC) - timedelta(seconds=since_s)
+    return asyncio.run(_price_histories([each for each in providers if each is not None], since))
+
+
+async def _price_histories(providers: list[LiveProvider], since: datetime) -> list[SpotPricePoint]:
+    points: list[SpotPricePoint] = []
+    try:
+        for provider in providers:
+            if isinstance(provider, PricedProvider):
+                points += await provider.price_history(since)
+    finally:
+        for provider in providers:
+            await provider.close()
+    return sorted(points, key=lambda point: (point.since, point.pool_id))
