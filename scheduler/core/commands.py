@@ -1,4 +1,4 @@
-"""What is to be done, as the core tells the shells. Treated as immutable."""
+"""Commands: what the shells are to do, as the core decided. Treated as immutable."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Solve:
     problem: Problem
     policy: PolicySpec
     memory: Memory
-    #: What an hour of a job is worth where nobody said (renting), USD.
+    #: What an hour of a job is worth (for renting) if neither job nor project says so, USD.
     delay_usd_per_h: float
 
 

@@ -32,7 +32,7 @@ class PredictedSpeed:
 
 @dataclass(slots=True)
 class SpeedsPredicted:
-    """Speeds of cells that nobody measured. Of a cell that was measured meanwhile nothing is taken."""
+    """Predicted speeds of unmeasured cells. A cell that was measured in the meantime keeps its measured speed."""
 
     at: float
     speeds: tuple[PredictedSpeed, ...]

@@ -30,7 +30,7 @@ from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import end_if_started_at, ready_at
 from scheduler.core.state.working_set import Cycle, Reservation
 
-#: Jobs of a form looked at for one that may borrow from a reservation.
+#: Jobs of a shape tried for one that may borrow from a reservation.
 BACKFILL_DEPTH = 64
 
 #: The head of a queue: its key, the job, the pool and the shape's row.
@@ -89,7 +89,7 @@ class _FillPass:
 
     pools: list[int]
     strict: bool
-    #: (pool, form) for which there is no place.
+    #: (pool, shape) for which there is no place.
     full: set[tuple[int, int]] = field(default_factory=set)
     #: By pool, as long as nothing has started, was lent or was reserved.
     bound: dict[int, FreeCapacityBound] = field(default_factory=dict)

@@ -104,7 +104,7 @@ def integral_gang_bound(command: Solve) -> float | None:
 def request_solve_if_due(cycle: Cycle, build: Callable[[Ledger], Problem] | None = None) -> None:
     """Send `Solve` if something changed, none is in flight and the last request is long enough ago.
 
-    `build` makes the problem of the ledger; `build_problem` if nobody says.
+    `build` makes the problem of the ledger; `build_problem` by default.
     """
     policy = cycle.policy
     if not cycle.solves.problem_changed or cycle.solves.in_flight or policy.pricing is None:

@@ -267,7 +267,7 @@ def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, Accelerato
 def _predictors(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[Predictor, ...]:
     """The analytic predictors by data sheets and ratings, and the learned ones.
 
-    Nominal speeds that are all equal were not set by anybody, so they do not compete with data sheets.
+    Nominal speeds that are all equal are mere defaults, so they do not compete with data sheets.
     """
     # Brings SciPy: half a second that only who predicts should pay.
     from optimizer.prediction.gaussian_process import GaussianProcess

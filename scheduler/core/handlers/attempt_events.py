@@ -63,7 +63,7 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     job.steps = max(job.steps, event.steps)
     ledger.columns.steps_at[job.slot] = cycle.now
     if event.start_s is not None and not job.start_reported:
-        job.start_reported = True  # once a start, however often it is repeated: the kind's median is over starts
+        job.start_reported = True  # counted once a start, though reports repeat it: the kind's median is over starts
         ledger.costs.saw_start(job.request.kind, event.start_s)
     if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
         return  # the speed over several pools is no measurement of one
@@ -252,7 +252,7 @@ def count_steps(cycle: Cycle, job: JobRecord, steps: float) -> None:
 
 
 def _yielded(cycle: Cycle, job: JobRecord) -> None:
-    """It checkpointed and left of its own accord."""
+    """The job checkpointed and asked to be requeued (exit 85)."""
     cycle.set_attempt_state(job, AttemptState.PREEMPTED)
     job.idle_yields = job.idle_yields + 1 if job.steps <= job.start_steps else 0
     if job.idle_yields >= IDLE_YIELDS_MAX:

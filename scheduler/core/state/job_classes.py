@@ -36,7 +36,7 @@ class ResourceShape:
 class JobClass:
     kind: Kind
     request: GangRequest
-    #: Row of `JobClasses.forms`.
+    #: Row of `JobClasses.shapes`.
     shape: int
     #: Steps per second by pool; 0 where it cannot run.
     rates: NDArray[np.float64]
@@ -70,7 +70,7 @@ class JobClasses:
         self._by_kind: dict[Kind, list[int]] = {}
         self._shape_index: dict[ResourceShape, int] = {}
         self.shapes: list[ResourceShape] = []
-        #: Rows of forms whose jobs may be given another size.
+        #: Rows of shapes of elastic jobs.
         self.elastic_shapes: set[int] = set()
         self.classes: list[JobClass] = []
         self._rates: NDArray[np.float64] | None = None
@@ -170,7 +170,7 @@ class JobClasses:
 
     @property
     def shape_rows(self) -> NDArray[np.int64]:
-        """Row of the form of every class; read only."""
+        """Row of the shape of every class; read only."""
         if self._shape_rows is None:
             self._shape_rows = np.array([job_class.shape for job_class in self.classes], dtype=np.int64)
         return self._shape_rows

@@ -367,8 +367,8 @@ class SpendingMeter:
         due_at = inf
         if account.usd_per_h > 0:
             for spent, limit, _ in account.limits():
-                lines = (limit,) if account.warned else (account.warn_at * limit, limit)
-                ahead = [line - spent for line in lines if line - spent > NOTHING_USD]
+                marks = (limit,) if account.warned else (account.warn_at * limit, limit)
+                ahead = [mark - spent for mark in marks if mark - spent > NOTHING_USD]
                 if ahead:
                     due_at = min(due_at, self._ledger.now + min(ahead) / account.usd_per_h * SECONDS_PER_HOUR)
         if due_at != account.due_at:

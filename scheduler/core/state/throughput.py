@@ -54,7 +54,7 @@ class ScoredBelief:
     kind: Kind
     accelerator: str
     count: int
-    #: `declared` by a submitter, `fused` from predictors (whose own guesses stand beside it under their names),
+    #: `declared` by a submitter, `fused` from predictors (whose own guesses are listed too, by their names),
     #: `scaled` from another cell of the kind, `derived` from the kind for a job that differs from it, or `nominal`:
     #: nothing of the kind was known.
     source: str
@@ -227,7 +227,7 @@ class ThroughputTable:
 
         Measured and declared cells stand, others are as predictors say. Where those say nothing a cell is taken from
         the kind's best-known one, scaled by nominal accelerator speed and (for lack of better) by gang size; a kind
-        that nobody knows anything about runs at nominal speed.
+        of which nothing is known is assumed to run at nominal speed.
         """
         cells = self._cells.get(kind)
         if kind in self._like and (accelerator, count) not in (cells or ()):
