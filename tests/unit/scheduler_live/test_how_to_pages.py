@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from scheduler.live.http import cluster_api, web_application
 from scheduler.live.providers import provider_registry
 from tests.support import live_world
 from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent
+from walras import api, client
+from walras.client import Client
 from walras.errors import ConfigError
 from walras.spec import provider_settings
 from walras.spec.cluster_file import ClusterConfig
@@ -96,3 +99,37 @@ def test_every_registered_provider_can_be_loaded() -> None:
     for name, target in provider_registry.PROVIDERS.items():
         module, _, function = target.partition(":")
         assert provider_registry.builder_of(name) is getattr(import_module(module), function)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
+    """The steps of add-an-endpoint.md, taken; the client with the new method."""
+    body, handler, row, method = blocks("add-an-endpoint.md", "python")
+    names: dict[str, Any] = dict(vars(api))
+    exec(body, names)
+    shared = {"JobCounts": names["JobCounts"]}
+    names = {**vars(cluster_api), **shared}
+    exec(handler, names)
+    shared["count_jobs"] = names["count_jobs"]
+    route = eval(row, {**vars(web_application), **shared})
+    table = web_application.api_routes()
+    monkeypatch.setattr(web_application, "api_routes", lambda: [*table, route])
+    names = {**vars(client), **shared}
+    exec(f"class CountingClient(Client):\n{method}", names)
+    return names["CountingClient"]  # type: ignore[no-any-return]
+
+
+async def test_an_endpoint_that_follows_its_page_answers(counted: type[Any], tmp_path: Path) -> None:
+    """The page's client asks the page's route: jobs are counted by state, and nobody without a token is answered."""
+    async with facing(tmp_path / "data") as face:
+        await face.world.submit({"resources": {"accelerators": "a100:1"}})
+        url = str(face.client.make_url("")).rstrip("/")
+        async with counted(url, face.admin) as asking:
+            assert (await asking.counts()).counts == {"PENDING": 1}
+        assert (await face.client.get("/api/v1/counts")).status == 401
+
+
+def test_an_endpoint_edits_files_that_exist() -> None:
+    edited = files_named_in("add-an-endpoint.md", "edited")
+    assert len(edited) == 4
+    assert all((PAGES.parents[1] / name).is_file() for name in edited)
