@@ -16,7 +16,7 @@ All searches ask the same questions, which are answered here alone:
     planned_gangs: several pools         jobs stopped, then best fit                most free accelerators
 
 `find_victims` reads the incumbents only as far as it must and takes the first machine that they clear: it is a scan in
-their order, and has no cost by machine (docs/decisions/0007-search-for-machines.md).
+their order, and has no cost by machine (docs/decisions/0010-search-for-machines.md).
 """
 
 from collections.abc import Callable, Iterable, Sequence
