@@ -1,5 +1,6 @@
 """The documents stay true: links lead somewhere, commands exist, every command is written about."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -215,11 +216,9 @@ def test_the_ways_through_the_code_lead_somewhere() -> None:
 
 def imports(importer: str, imported: str) -> bool:
     """Whether one file imports the other, at its top or inside a function."""
-    package, _, leaf = imported[:-3].replace("/", ".").rpartition(".")
-    text = (ROOT / importer).read_text()
-    return bool(
-        re.search(rf"from {re.escape(package)}\.{leaf} import|from {re.escape(package)} import .*\b{leaf}\b", text)
-    )
+    module = imported[:-3].replace("/", ".")
+    nodes = [node for node in ast.walk(ast.parse((ROOT / importer).read_text())) if isinstance(node, ast.ImportFrom)]
+    return any(module in {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)} for node in nodes)
 
 
 def test_the_files_to_read_first_exist() -> None:

@@ -20,7 +20,7 @@ from scheduler.core.placement.attempt_lifecycle import start_attempt
 from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_movable, is_preemptible, take_place
 from scheduler.core.placement.reservations import drop_reservation, shape_of
 from scheduler.core.placement.search import (
-    MachineOffer,
+    MachineCandidate,
     cheapest_machines,
     emptiest,
     found_place,
@@ -85,7 +85,7 @@ class _Defragmentation:
                 return
             machines = [machine for machine in machines if not any(each.job_id in machine.holders for each in stuck)]
 
-    def _take(self, chosen: list[MachineOffer]) -> None:
+    def _take(self, chosen: list[MachineCandidate]) -> None:
         """Nominate the gang for the machines and ask the jobs there to leave."""
         found = found_place(self._pool, chosen)
         planned = {each.job_id for each in found.victims if self._is_planned(each)}
@@ -128,7 +128,7 @@ class _Defragmentation:
     def _holders(self, machine: FleetMachine) -> list[JobRecord]:
         return [self._cycle.ledger.jobs[job_id] for job_id in machine.holders]
 
-    def _cleared(self, machine: FleetMachine, part: int) -> MachineOffer | None:
+    def _cleared(self, machine: FleetMachine, part: int) -> MachineCandidate | None:
         """Return the cheapest way to have `part` accelerators of the machine free; None if there is none."""
         holders = self._holders(machine)
         gone = [each for each in holders if each.revoked is not None]
@@ -143,7 +143,7 @@ class _Defragmentation:
             rest = [other for other in leaving if other is not each]
             if self._has_room_after(machine, [*gone, *rest], part):
                 leaving = rest  # the later ones may have made the earlier ones needless
-        return MachineOffer(machine.row, part, (sum(self._cost(each) for each in leaving), machine.row), leaving)
+        return MachineCandidate(machine.row, part, (sum(self._cost(each) for each in leaving), machine.row), leaving)
 
     def _has_room_after(self, machine: FleetMachine, leaving: Sequence[JobRecord], part: int) -> bool:
         return has_room_after(self._cycle, machine, leaving, part, self._job)
@@ -158,7 +158,7 @@ class _Defragmentation:
 
     # ------------------------------------------------------------------------------------------ who has to wait
 
-    def _stuck(self, chosen: list[MachineOffer]) -> list[JobRecord]:
+    def _stuck(self, chosen: list[MachineCandidate]) -> list[JobRecord]:
         """Return the jobs more important than the gang that would find no place on the pool after leaving."""
         room = {machine.row: self._room(machine) for machine in self._machines}
         movers = {each.job_id: each for offer in chosen for each in offer.leaving if self._is_planned(each)}
@@ -184,9 +184,9 @@ class _Defragmentation:
     def _settle(self, job: JobRecord, room: dict[int, int]) -> bool:
         """Take the fullest machines that hold the job out of the room, accelerators by row; False without any."""
 
-        def offer_of(machine: FleetMachine, part: int) -> MachineOffer | None:
+        def offer_of(machine: FleetMachine, part: int) -> MachineCandidate | None:
             free = room[machine.row]
-            return MachineOffer(machine.row, part, (free, machine.row)) if free >= part else None
+            return MachineCandidate(machine.row, part, (free, machine.row)) if free >= part else None
 
         parts = self._cycle.ledger.fleet.gang_parts(self._pool, shape_of(self._cycle, job))
         chosen = cheapest_machines(parts, self._machines, offer_of)
@@ -243,7 +243,7 @@ class _MultiPoolPlace:
         self._job = job
         self._may_displace = may_displace
         #: What was found, by machine, in the order of the pools.
-        self.chosen: dict[int, MachineOffer] = {}
+        self.chosen: dict[int, MachineCandidate] = {}
 
     def find(self, pool: int, count: int, parts: PoolParts) -> bool:
         """Find `count` accelerators in one of the pools; False if they are not to be had."""
@@ -278,14 +278,14 @@ class _MultiPoolPlace:
         Of equal machines one that is used already, then the one with the fewest accelerators left over.
         """
 
-        def offer_of(machine: FleetMachine, part: int) -> MachineOffer | None:
+        def offer_of(machine: FleetMachine, part: int) -> MachineCandidate | None:
             before = self.chosen.get(machine.row)
             used, left = (0, 0) if before is None else (before.accelerators, len(before.leaving))
             after = self._fewest_leaving(machine, used + part, leaving.get(machine.row, []))
             if after is None:
                 return None
             cost = (len(after) - left, not used, len(machine.free) - part)
-            return MachineOffer(machine.row, used + part, cost, after)
+            return MachineCandidate(machine.row, used + part, cost, after)
 
         found = cheapest_machines([piece], machines, offer_of)
         if found is None:

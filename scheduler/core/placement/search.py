@@ -133,7 +133,7 @@ class FoundPlace(NamedTuple):
     victims: Sequence[JobRecord] = ()
 
 
-class MachineOffer(NamedTuple):
+class MachineCandidate(NamedTuple):
     """What one machine can give a gang, and at which cost."""
 
     row: int
@@ -144,7 +144,7 @@ class MachineOffer(NamedTuple):
     leaving: Sequence[JobRecord] = ()
 
 
-def found_place(pool: int, offers: Iterable[MachineOffer]) -> FoundPlace:
+def found_place(pool: int, offers: Iterable[MachineCandidate]) -> FoundPlace:
     """Return the machines of these offers as a place, and each job that has to leave one of them once."""
     offers = list(offers)
     victims = {job.job_id: job for offer in offers for job in offer.leaving}
@@ -154,14 +154,14 @@ def found_place(pool: int, offers: Iterable[MachineOffer]) -> FoundPlace:
 def cheapest_machines(
     parts: Iterable[int],
     machines: Sequence[FleetMachine],
-    offer_of: Callable[[FleetMachine, int], MachineOffer | None],
-) -> list[MachineOffer] | None:
+    offer_of: Callable[[FleetMachine, int], MachineCandidate | None],
+) -> list[MachineCandidate] | None:
     """Return the cheapest offer for each part in turn, each of another machine; None if a part gets none.
 
     `parts`: accelerators, most first. `offer_of(machine, part)`: None if the machine cannot hold the part; it must not
     depend on the other parts. Of equal costs the machine that comes first is taken.
     """
-    chosen: dict[int, MachineOffer] = {}
+    chosen: dict[int, MachineCandidate] = {}
     for part, equal in groupby(parts):
         count = len(list(equal))
         offers = (offer_of(machine, part) for machine in machines if machine.row not in chosen)
@@ -186,10 +186,10 @@ def find_earliest_place(cycle: Cycle, job: JobRecord, pool: int) -> Place | None
         machines = emptiest(machines)
     ledger, rules = cycle.ledger, cycle.policy.rules
 
-    def offer_of(machine: FleetMachine, part: int) -> MachineOffer | None:
+    def offer_of(machine: FleetMachine, part: int) -> MachineCandidate | None:
         if machine.size < part:
             return None
-        return MachineOffer(machine.row, part, (ready_at(ledger, machine, part, rules), machine.row))
+        return MachineCandidate(machine.row, part, (ready_at(ledger, machine, part, rules), machine.row))
 
     found = cheapest_machines([parts[0]] * len(parts), machines, offer_of)
     return None if found is None else tuple((offer.row, part) for offer, part in zip(found, parts, strict=True))

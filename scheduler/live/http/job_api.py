@@ -137,7 +137,7 @@ async def cancel_job(call: RequestContext) -> JobDetail:
     )
 
 
-async def hold_job(call: RequestContext) -> JobDetail:
+async def hold_job_endpoint(call: RequestContext) -> JobDetail:
     def step(transaction: Transaction, job: LiveJob) -> None:
         reason = Reason.HOLD_USER if call.user.name == job.row.user else Reason.HOLD_ADMIN
         emit(transaction, JobHeld(transaction.at, job.row.job_id, reason))
@@ -145,7 +145,7 @@ async def hold_job(call: RequestContext) -> JobDetail:
     return await _change_job(call, step)
 
 
-async def release_job(call: RequestContext) -> JobDetail:
+async def release_job_endpoint(call: RequestContext) -> JobDetail:
     def step(transaction: Transaction, job: LiveJob) -> None:
         if job.row.reason is Reason.HOLD_ADMIN and call.user.role < UserRole.OPERATOR:
             raise Forbidden("an operator holds this job", fix="ask an operator to release it")
