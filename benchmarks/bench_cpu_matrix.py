@@ -18,9 +18,9 @@ def measure(scale: float) -> list[Measured]:
         return []
     document = json.loads(RECORDED.read_text())
     recorded = read(document)
-    profiled = chosen([each.spec for each in recorded])
-    known = [each for each in recorded if each.spec in profiled]
-    asked = [each for each in recorded if each.spec not in profiled]
+    profiled = chosen([each.cell for each in recorded])
+    known = [each for each in recorded if each.cell in profiled]
+    asked = [each for each in recorded if each.cell not in profiled]
     setting = f"{len(known)} of {len(recorded)} cells profiled; {document['machine']}, {document['date']}"
     measured = Measured("step times of real training on a CPU", setting)
     measured.add("cells profiled", 100 * len(known) / len(recorded), "%", at_most=100 * SHARE)

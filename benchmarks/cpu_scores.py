@@ -106,7 +106,7 @@ def judged(predictor: Predictor, known: Sequence[Observation], asked: Sequence[O
     errors, held = [], []
     for truth in asked:
         try:
-            prediction = model.predict(truth.spec)
+            prediction = model.predict(truth.cell)
         except CannotPredict:
             continue
         errors.append(step_time_error(prediction, truth.steps_per_s))
@@ -119,8 +119,8 @@ def baseline(known: Sequence[Recorded], asked: Sequence[Recorded]) -> Judgement:
 
     A layout's mean is over kinds against their own means, found by alternating until both fit.
     """
-    times = {each.spec: -log(each.observation.steps_per_s) for each in known}
-    layout_of = {cell: (cell.batch, cell.threads, cell.ranks) for cell in (*times, *(each.spec for each in asked))}
+    times = {each.cell: -log(each.observation.steps_per_s) for each in known}
+    layout_of = {cell: (cell.batch, cell.threads, cell.ranks) for cell in (*times, *(each.cell for each in asked))}
     kinds = dict.fromkeys({cell.kind for cell in times}, 0.0)
     layouts = dict.fromkeys(set(layout_of.values()), 0.0)
     seen = {layout_of[cell] for cell in times}
@@ -132,7 +132,7 @@ def baseline(known: Sequence[Recorded], asked: Sequence[Recorded]) -> Judgement:
     for layout in set(layouts) - seen:
         layouts[layout] = _nearest(layout, seen, layouts)
     errors = [
-        abs(each.observation.steps_per_s * exp(kinds[each.spec.kind] + layouts[layout_of[each.spec]]) - 1.0)
+        abs(each.observation.steps_per_s * exp(kinds[each.cell.kind] + layouts[layout_of[each.cell]]) - 1.0)
         for each in asked
     ]
     return Judgement(tuple(errors), 0, None)

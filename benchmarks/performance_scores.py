@@ -63,7 +63,7 @@ class Told:
 
 def told(known: Sequence[Observation], asked: Sequence[Observation]) -> Told:
     """Learn from some, tell the others."""
-    predictions = GaussianProcess().fit(known).predict_all([o.spec for o in asked])
+    predictions = GaussianProcess().fit(known).predict_all([o.cell for o in asked])
     pairs = list(zip(predictions, asked, strict=True))
     return Told(
         tuple(step_time_error(prediction, truth.steps_per_s) for prediction, truth in pairs),
@@ -74,9 +74,9 @@ def told(known: Sequence[Observation], asked: Sequence[Observation]) -> Told:
 def each_type_left_out(observations: Sequence[Observation], probes: int) -> dict[str, Told]:
     """By accelerator; `probes` cells of it, chosen by checksum, are known all the same."""
     answers = {}
-    for accelerator in sorted({o.spec.accelerator.name for o in observations}):
+    for accelerator in sorted({o.cell.accelerator.name for o in observations}):
         known, held = without(observations, accelerator)
-        held.sort(key=lambda o: crc32(repr(pair(o.spec)).encode()))
+        held.sort(key=lambda o: crc32(repr(pair(o.cell)).encode()))
         if len(held) > probes:
             answers[accelerator] = told([*known, *held[:probes]], held[probes:])
     return answers
@@ -86,11 +86,11 @@ def best_factors(observations: Sequence[Observation]) -> Told:
     """What no knowledge of an accelerator as a whole can beat: each type left out, and then all that was told of it
     multiplied by the one number that is best when its truths are known."""
     errors: list[float] = []
-    for accelerator in sorted({o.spec.accelerator.name for o in observations}):
+    for accelerator in sorted({o.cell.accelerator.name for o in observations}):
         known, held = without(observations, accelerator)
         if held:
             model = GaussianProcess().fit(known)
-            predictions = model.predict_all([o.spec for o in held])
+            predictions = model.predict_all([o.cell for o in held])
             ratios = [o.steps_per_s / each.steps_per_s for o, each in zip(held, predictions, strict=True)]
             logs = sorted(log(ratio) for ratio in ratios)
             told = ([abs(ratio / exp(factor) - 1.0) for ratio in ratios] for factor in logs)

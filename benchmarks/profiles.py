@@ -64,9 +64,9 @@ def achieving(observations: Sequence[Observation], achieved: Mapping[str, float]
     """With what is known of how far accelerators (by canonical name) stay behind their data sheets."""
     found = []
     for observation in observations:
-        cell = observation.spec
+        cell = observation.cell
         facts = replace(cell.accelerator, achieves=achieved.get(canonical(cell.accelerator.name), 1.0))
-        found.append(replace(observation, spec=replace(cell, accelerator=facts)))
+        found.append(replace(observation, cell=replace(cell, accelerator=facts)))
     return found
 
 
@@ -77,13 +77,13 @@ def canonical(name: str) -> str:
 
 def over_sheets(observations: Sequence[Observation]) -> dict[str, float]:
     """By accelerator, logs of speed over what data sheets promise, up to a constant, on the same cells."""
-    names = sorted({canonical(o.spec.accelerator.name) for o in observations})
-    pairs = sorted({(o.spec.kind.name, o.spec.layout.batch) for o in observations})
+    names = sorted({canonical(o.cell.accelerator.name) for o in observations})
+    pairs = sorted({(o.cell.kind.name, o.cell.layout.batch) for o in observations})
     rows = np.zeros((len(observations), len(names) + len(pairs)))
     for row, o in zip(rows, observations, strict=True):
-        row[names.index(canonical(o.spec.accelerator.name))] = 1.0
-        row[len(names) + pairs.index((o.spec.kind.name, o.spec.layout.batch))] = 1.0
-    values = [log(o.steps_per_s / sheet_speed(replace(o.spec.accelerator, achieves=1.0))) for o in observations]
+        row[names.index(canonical(o.cell.accelerator.name))] = 1.0
+        row[len(names) + pairs.index((o.cell.kind.name, o.cell.layout.batch))] = 1.0
+    values = [log(o.steps_per_s / sheet_speed(replace(o.cell.accelerator, achieves=1.0))) for o in observations]
     return dict(zip(names, np.linalg.lstsq(rows, np.array(values), rcond=None)[0].tolist(), strict=False))
 
 
@@ -91,7 +91,7 @@ def parted(
     observations: Sequence[Observation], key: Callable[[SpeedCell], tuple[object, ...]], percent: int
 ) -> tuple[list[Observation], list[Observation]]:
     """Those to learn from, and about so many percent to be told: by a checksum of the key, the same everywhere."""
-    held = [crc32(repr(key(observation.spec)).encode()) % 100 < percent for observation in observations]
+    held = [crc32(repr(key(observation.cell)).encode()) % 100 < percent for observation in observations]
     return (
         [observation for observation, out in zip(observations, held, strict=True) if not out],
         [observation for observation, out in zip(observations, held, strict=True) if out],
@@ -100,9 +100,9 @@ def parted(
 
 def without(observations: Sequence[Observation], accelerator: str) -> tuple[list[Observation], list[Observation]]:
     """Those of other accelerators, and those of this one whose kind ran on another too."""
-    others = [o for o in observations if o.spec.accelerator.name != accelerator]
-    kinds = {o.spec.kind.name for o in others}
-    held = [o for o in observations if o.spec.accelerator.name == accelerator and o.spec.kind.name in kinds]
+    others = [o for o in observations if o.cell.accelerator.name != accelerator]
+    kinds = {o.cell.kind.name for o in others}
+    held = [o for o in observations if o.cell.accelerator.name == accelerator and o.cell.kind.name in kinds]
     return others, held
 
 
