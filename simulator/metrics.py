@@ -10,8 +10,7 @@ from math import nan
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
 from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
 from simulator.engine import Engine
-from walras.cluster import NodeId, Placement, Pool, PoolId
-from walras.contract import SECONDS_PER_HOUR
+from walras.cluster import NodeId, Placement, Pool, PoolId, usd_of
 from walras.job_request import JobId
 from walras.states import FINAL_ATTEMPT_STATES, FINAL_JOB_STATES, AttemptState, JobState, Reason
 
@@ -81,7 +80,7 @@ class PoolMeter:
         self.held_s += passed_s * self.held
         self.running_s += passed_s * self.running
         if self.pool.usd_per_h:
-            price = self.pool.usd_per_h * passed_s / SECONDS_PER_HOUR
+            price = usd_of(self.pool.usd_per_h, passed_s)
             self.usd += price * self.machines
             self.usd_per_accelerator += price / shape.accelerators
 

@@ -1,12 +1,16 @@
 """The fleet as every layer sees it: machine shapes, markets, pools, and the placement of an attempt on machines.
 
-All types are frozen. `billed_until` says until when a rented machine is paid for.
+All types are frozen. The rules of money that core, server and simulator share are here too: what a stretch of time
+costs (`usd_of`), what a gang pays for its part of machines (`gang_usd_per_h`), until when a rented machine is paid for
+(`billed_until`).
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 from typing import NewType
+
+from walras.contract import SECONDS_PER_HOUR
 
 #: A machine known to the scheduler.
 NodeId = NewType("NodeId", str)
@@ -62,6 +66,19 @@ class Pool:
     minimum_billing_s: float = 0.0
     #: Rented time is billed in whole steps of this length, seconds; 0: by the second.
     billing_step_s: float = 0.0
+
+
+def usd_of(usd_per_h: float, seconds: float) -> float:
+    """Returns what `seconds` cost at this price, USD."""
+    return usd_per_h * seconds / SECONDS_PER_HOUR
+
+
+def gang_usd_per_h(pool: Pool, accelerators: int, sharers: int = 1) -> float:
+    """Returns what a gang pays an hour for accelerators of this pool, USD.
+
+    The price of machines is split over their accelerators, and evenly over jobs that are co-located on the same ones.
+    """
+    return pool.usd_per_h * (accelerators / pool.shape.accelerators / sharers)
 
 
 def billed_until(pool: Pool, since_at: float, at: float) -> float:

@@ -11,8 +11,7 @@ from math import inf
 
 from scheduler.core.events import NodeJoined, NodeLeaving, NodeLost, RentFailed
 from scheduler.providers.provider import MachineState, RentedMachine
-from walras.cluster import Market, NodeId, Pool, PoolId, billed_until
-from walras.contract import SECONDS_PER_HOUR
+from walras.cluster import Market, NodeId, Pool, PoolId, billed_until, usd_of
 from walras.states import Reason
 
 
@@ -120,7 +119,7 @@ class SimulatedCloud:
         for machine in self._held.get(pool.pool_id, {}).values():
             if at > machine.ready_at:
                 since = max(machine.priced_at, machine.ready_at)
-                machine.before_usd += machine.pool.usd_per_h * (at - since) / SECONDS_PER_HOUR
+                machine.before_usd += usd_of(machine.pool.usd_per_h, at - since)
                 machine.priced_at = at
             machine.pool = pool
 
@@ -163,7 +162,7 @@ class SimulatedCloud:
         least_s = self._terms.get(machine.pool.pool_id, RentalTerms()).minimum_billing_s
         billed = replace(machine.pool, minimum_billing_s=least_s)
         until, since = billed_until(billed, machine.ready_at, at), max(machine.priced_at, machine.ready_at)
-        return machine.before_usd + machine.pool.usd_per_h * (until - since) / SECONDS_PER_HOUR
+        return machine.before_usd + usd_of(machine.pool.usd_per_h, until - since)
 
 
 def _state(machine: _Rented, at: float) -> MachineState:

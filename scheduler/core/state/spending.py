@@ -14,7 +14,7 @@ from math import inf
 from scheduler.core.rules import Budget
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.ledger import JobRecord, Ledger
-from walras.cluster import Market, Pool, billed_until
+from walras.cluster import Market, Pool, billed_until, gang_usd_per_h, usd_of
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 from walras.states import JobState
@@ -59,7 +59,7 @@ class SpendingAccount:
 
     def settle(self, at: float) -> None:
         if at > self.settled_at:
-            self.usd += self.usd_per_h * (at - self.settled_at) / SECONDS_PER_HOUR
+            self.usd += usd_of(self.usd_per_h, at - self.settled_at)
             self.settled_at = at
 
     def pay(self, at: float, usd_per_h: float, committed_usd: float, payees: int) -> None:
@@ -251,10 +251,10 @@ class SpendingMeter:
         usd_per_h = committed_usd = owned_usd_per_h = 0.0
         for row, count in self._ledger.parts_of(job):
             pool = self._ledger.fleet.pools[row].pool
-            price = pool.usd_per_h * (count / pool.shape.accelerators / (1 + len(self._sharing(job))))
+            price = gang_usd_per_h(pool, count, 1 + len(self._sharing(job)))
             stop_s = job.request.grace_s + pool.notice_s + STOP_MARGIN_S
             usd_per_h += price
-            committed_usd += price * stop_s / SECONDS_PER_HOUR
+            committed_usd += usd_of(price, stop_s)
             owned_usd_per_h += price if pool.market is Market.OWNED else 0.0
         pays = _JobPayment(usd_per_h, committed_usd, owned_usd_per_h)
         self._pays[job.job_id] = pays
@@ -309,11 +309,11 @@ class SpendingMeter:
     def _begun_usd(self, rented: _RentedMachine) -> float:
         """What is paid for a machine after now, were it given back now."""
         pool, now = self._ledger.fleet.pools[rented.pool].pool, self._ledger.now
-        return rented.usd_per_h * max(0.0, billed_until(pool, rented.since_at, now) - now) / SECONDS_PER_HOUR
+        return usd_of(rented.usd_per_h, max(0.0, billed_until(pool, rented.since_at, now) - now))
 
     def spent_now(self, account: SpendingAccount) -> list[tuple[float, float, str]]:
         """(spent, limit, of what) as of now, without settling: a question must not change later figures by a bit."""
-        since_usd = account.usd_per_h * max(0.0, self._ledger.now - account.settled_at) / SECONDS_PER_HOUR
+        since_usd = usd_of(account.usd_per_h, max(0.0, self._ledger.now - account.settled_at))
         return [(spent + since_usd, limit, of) for spent, limit, of in account.limits()]
 
     def text(self, account: SpendingAccount) -> str:
@@ -390,8 +390,4 @@ class SpendingMeter:
 
 def _least_usd(pool: Pool) -> float:
     """What a machine costs at least, once it comes."""
-    return (
-        pool.usd_per_h
-        * billed_until(pool, 0.0, max(pool.boot_s, pool.minimum_billing_s) + STOP_MARGIN_S)
-        / SECONDS_PER_HOUR
-    )
+    return usd_of(pool.usd_per_h, billed_until(pool, 0.0, max(pool.boot_s, pool.minimum_billing_s) + STOP_MARGIN_S))

@@ -21,7 +21,7 @@ from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery, MoneySum
 from scheduler.live.store.table_rows import AttemptRow, ChargeKind, ChargeRow, RentRow
 from walras.api import MoneyReport, MoneyRow
-from walras.cluster import Market, NodeId, Placement, Pool, PoolId, billed_until
+from walras.cluster import Market, NodeId, Placement, Pool, PoolId, billed_until, gang_usd_per_h, usd_of
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 
@@ -29,14 +29,14 @@ from walras.job_request import JobId
 def usd_per_h(pools: Mapping[PoolId, Pool], placement: Placement, sharers: int = 1) -> float:
     """An hour of this placement, USD: machines' prices, shared by accelerators, and by those on the same ones."""
     held = ((pools[pool_id], count) for pool_id, count in placement.by_pool.items() if pool_id in pools)
-    return sum(pool.usd_per_h * count / pool.shape.accelerators / sharers for pool, count in held)
+    return sum(gang_usd_per_h(pool, count, sharers) for pool, count in held)
 
 
 def attempt_usd(row: AttemptRow, at: float) -> float:
     """The cost of an attempt so far (all of it, once it has ended)."""
     if row.ended_at is not None:
         return row.usd
-    return row.usd + row.usd_per_h * max(0.0, at - row.usd_since_at) / SECONDS_PER_HOUR
+    return row.usd + usd_of(row.usd_per_h, max(0.0, at - row.usd_since_at))
 
 
 def accelerator_s(row: AttemptRow, at: float) -> float:
@@ -123,7 +123,7 @@ def boot_usd(state: LiveState, node: LiveNode) -> float:
     """What a rented machine has cost that joins now, at its price of now."""
     if not node.row.rent_token:
         return 0.0
-    return state.pools[node.row.pool_id].usd_per_h * (node.row.joined_at - paid_since(state, node)) / SECONDS_PER_HOUR
+    return usd_of(state.pools[node.row.pool_id].usd_per_h, node.row.joined_at - paid_since(state, node))
 
 
 def launch_ended(transaction: Transaction, rent: RentRow, node_id: NodeId) -> None:
@@ -249,7 +249,7 @@ def _priced_by_month(state: LiveState, template: ChargeRow, pool: Pool) -> Itera
     listed = on_demand_usd_per_h(state, pool)
     for month, since_at, until_at in split_by_month(template.since_at, template.until_at, state.epoch_unix_s):
         hours = (until_at - since_at) / SECONDS_PER_HOUR
-        usd = template.usd_per_h * hours
+        usd = usd_of(template.usd_per_h, until_at - since_at)
         beside = usd if listed is None or pool.usd_per_h <= 0 else usd * listed / pool.usd_per_h
         if listed is not None and pool.usd_per_h <= 0 and pool.market is not Market.OWNED:
             beside = listed * template.accelerators / pool.shape.accelerators * hours
