@@ -12,6 +12,8 @@ from optimizer.policy import PolicySpec
 from optimizer.registry import make
 
 ROOT = Path(__file__).parents[3]
+#: Where ours lie: a virtual environment may lie in the checkout too.
+OURS = tuple(f"{ROOT}/{package}/" for package in ("walras", "optimizer", "scheduler", "simulator"))
 
 
 def walk_of(policy: str) -> tuple[set[str], set[tuple[str, str]]]:
@@ -23,7 +25,7 @@ def walk_of(policy: str) -> tuple[set[str], set[tuple[str, str]]]:
 
     def seen(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(str(ROOT)) and not code.co_name.startswith("<"):
+        if event == "call" and code.co_filename.startswith(OURS) and not code.co_name.startswith("<"):
             functions.add((code.co_filename, code.co_qualname))
 
     before = sys.getprofile()
@@ -32,7 +34,6 @@ def walk_of(policy: str) -> tuple[set[str], set[tuple[str, str]]]:
         answer_problem(solver, problem, None, 0.0)
     finally:
         sys.setprofile(before)
-    functions = {(file, name) for file, name in functions if "/tests/" not in file}
     return {file for file, _ in functions}, functions
 
 

@@ -15,10 +15,12 @@ import json, sys
 from walras.cli.main import app
 
 root, ran = sys.argv[1] + "/", set()
+# A virtual environment may lie in the checkout too.
+ours = tuple(root + name + "/" for name in ("walras", "optimizer", "scheduler", "workers", "simulator"))
 
 def profile(frame, event, argument):
     code = frame.f_code
-    if event == "call" and code.co_filename.startswith(root) and code.co_name != "<module>":
+    if event == "call" and code.co_filename.startswith(ours) and code.co_name != "<module>":
         ran.add(code.co_filename[len(root):])
 
 import simulator.simulate_actions
