@@ -130,13 +130,10 @@ def test_a_daemon_refuses_to_start_over_a_users_file(tmp_path: Path) -> None:
 
 
 def injected_zip(folder: Path) -> Path:
-    """What an agent puts on a job's PYTHONPATH: the package's root file, the shared numbers and the in-job client."""
+    """What an agent puts on a job's PYTHONPATH: the package's root file and the in-job client."""
     path = folder / "in-job.zip"
     with zipfile.ZipFile(path, "w") as archive:
-        for source in [
-            *(ROOT / "walras" / name for name in ("__init__.py", "contract.py")),
-            *(ROOT / "walras/training").glob("*.py"),
-        ]:
+        for source in [ROOT / "walras/__init__.py", *(ROOT / "walras/training").glob("*.py")]:
             archive.write(source, source.relative_to(ROOT).as_posix())
     return path
 

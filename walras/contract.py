@@ -1,7 +1,7 @@
 """Numbers and names that several packages have to agree on, each defined once.
 
-The in-job client and the supervisor of an attempt import this module too, so it uses the standard library only; the
-folder that agents put on a job's PYTHONPATH holds it beside `walras.training` (`workers.rank_environment`).
+The supervisor of an attempt imports this module too, so it uses the standard library only. `walras.training` repeats
+what it needs of it: agents put that package alone on a job's path.
 """
 
 #: Exit code of a rank that has saved a checkpoint because it was asked to end: the attempt is to be started again.

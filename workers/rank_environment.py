@@ -1,9 +1,9 @@
 """What a rank finds: its environment variables, and the folder with the in-job client.
 
 The environment is a whitelist of the agent's, plus what the job says, plus what we add: what an agent was started with
-(tokens, credentials of a cloud) does not concern a job. The client folder holds `walras/__init__.py`,
-`walras/contract.py` and `walras.training`, and nothing else: never the checkout and never our site-packages, because
-users have modules named `scheduler` and `optimizer` of their own.
+(tokens, credentials of a cloud) does not concern a job. The client folder holds `walras/__init__.py`
+and `walras.training`, and nothing else: never the checkout and never our site-packages, because users have modules named
+`scheduler` and `optimizer` of their own.
 """
 
 import hashlib
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import walras
-import walras.contract
 import walras.training
 from walras.wire import StartCommand
 from workers.processes import COOKIE_VARIABLE
@@ -50,7 +49,7 @@ def build_client_folder(state: Path) -> Path:
 def _client_sources() -> list[tuple[Path, Path]]:
     package = Path(str(walras.__file__)).parent
     training = Path(str(walras.training.__file__)).parent
-    files = [package / "__init__.py", Path(str(walras.contract.__file__)), *sorted(training.glob("*.py"))]
+    files = [package / "__init__.py", *sorted(training.glob("*.py"))]
     return [(Path("walras") / file.relative_to(package), file) for file in files]
 
 

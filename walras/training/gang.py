@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from walras.contract import BANDWIDTH_VALUE
-from walras.training.supervisor_link import ControlRequest, JobEnvironment
+from walras.training.supervisor_link import BANDWIDTH_VALUE, ControlRequest, JobEnvironment
 
 MEETINGS_PER_S = 5.0
 MAX_STEPS_BETWEEN = 256

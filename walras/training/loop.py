@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from walras.contract import EXIT_CHECKPOINTED, GRADIENT_NOISE_VALUE
 from walras.training import gang, loop_state, model_counting
 from walras.training.batch_sharing import Shares
 from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
@@ -24,7 +23,13 @@ from walras.training.fork import Fork
 from walras.training.gang import Gang
 from walras.training.loop_state import CheckpointSaver, DataPosition, read_position, seek_source
 from walras.training.measurements import ReportedValues, StepPacer, ThroughputMeter, noise_meter_for
-from walras.training.supervisor_link import SupervisorLink, TakeOver, read_job_environment
+from walras.training.supervisor_link import (
+    EXIT_CHECKPOINTED,
+    GRADIENT_NOISE_VALUE,
+    SupervisorLink,
+    TakeOver,
+    read_job_environment,
+)
 
 #: Asked to stop, with nothing saved.
 EXIT_STOPPED = 143

@@ -20,6 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: The same as in `walras.contract`, which is not put on a job's path: a Walras of another version that is installed in
+#: the job's environment must find its own.
+EXIT_CHECKPOINTED = 85
+GRADIENT_NOISE_VALUE = "gradient_noise"
+BANDWIDTH_VALUE = "network_bytes_per_s"
+
 
 @dataclass(frozen=True)
 class ControlRequest:

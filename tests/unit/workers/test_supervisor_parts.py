@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from walras import contract
+from walras.training import supervisor_link
 from workers import processes
 from workers.rank_environment import build_client_folder
 from workers.ranks import RankOutput
@@ -108,11 +110,17 @@ def test_a_process_is_told_apart_from_a_later_one_with_its_number() -> None:
 
 
 def test_the_client_folder_holds_the_client_and_nothing_else(tmp_path: Path) -> None:
-    """Root file, `walras/contract.py` and `walras/training`: no wire, no server, no generic name. Built once."""
+    """Root file and `walras/training`: no wire, no server, no generic name. Built once."""
     folder = build_client_folder(tmp_path)
     names = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
     in_training = {name for name in names if name.startswith("walras/training/")}
-    assert names == {"walras/__init__.py", "walras/contract.py"} | in_training
+    assert names == {"walras/__init__.py"} | in_training
     assert "walras/training/loop.py" in names
     assert build_client_folder(tmp_path) == folder
     assert json.dumps(sorted(path.name for path in folder.iterdir())) == '["walras"]'
+
+
+def test_the_in_job_client_agrees_with_the_contract() -> None:
+    """`walras.training` repeats what it shares with the rest: the copy in a job's path comes alone."""
+    for name in ("EXIT_CHECKPOINTED", "GRADIENT_NOISE_VALUE", "BANDWIDTH_VALUE"):
+        assert getattr(supervisor_link, name) == getattr(contract, name)
