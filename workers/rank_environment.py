@@ -1,8 +1,8 @@
 """What a rank finds: its environment variables, and the folder with the in-job client.
 
 The environment is a whitelist of the agent's, plus what the job says, plus what we add: what an agent was started with
-(tokens, credentials of a cloud) does not concern a job. The client folder holds `walras/__init__.py`
-and `walras.training`, and nothing else: never the checkout and never our site-packages, because users have modules named
+(tokens, credentials of a cloud) does not concern a job. The client folder holds `walras/__init__.py` and
+`walras.training`, and nothing else: never the checkout and never our site-packages, because users have modules named
 `scheduler` and `optimizer` of their own.
 """
 
