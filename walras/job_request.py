@@ -9,6 +9,7 @@ and classes of alike jobs hold the third, so that a field is added in one place.
 
 from dataclasses import KW_ONLY, dataclass, fields
 from math import inf
+from operator import attrgetter
 from typing import Any, NewType
 
 from walras.cluster import Pool
@@ -114,13 +115,18 @@ class GangRequest:
     @property
     def gang_request(self) -> "GangRequest":
         """This part of a request alone: equal for all jobs whose gangs are alike."""
-        return GangRequest(**group_fields(self, GangRequest))
+        return GangRequest(**dict(zip(_GANG_FIELDS, _gang_values(self), strict=True)))
 
     @property
     def text(self) -> str:
         """The acceptable gangs in words, such as `2 x a100 or 4 x v100`."""
         words = (f"{d.count} x {'any' if d.accelerator == ANY_ACCELERATOR else d.accelerator}" for d in self.demands)
         return " or ".join(words)
+
+
+# Read once: every submission asks which jobs it is alike to.
+_GANG_FIELDS = tuple(field.name for field in fields(GangRequest))
+_gang_values = attrgetter(*_GANG_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
