@@ -25,6 +25,20 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+# ------------------------------------------------------------------------------------------------ identity
+
+
+class ClusterIdentity(Message):
+    """Which cluster speaks, and which life of its database.
+
+    A cluster keeps its id for ever. A database gets a new incarnation when it is made and each time it is restored from
+    a backup: job numbers and attempts of one incarnation say nothing about those of another.
+    """
+
+    cluster_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    incarnation: str = Field(pattern=r"^[0-9a-f]{16}$")
+
+
 # ------------------------------------------------------------------------------------------------ machine facts
 
 

@@ -21,7 +21,6 @@ core learns that the budgets of a new month begin.
 import asyncio
 import gc
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from scheduler.live.loop.apply_commands import emit, emit_in_pieces
 from scheduler.live.loop.live_state import LiveState
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.store.store_interface import Store
+from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market
 from walras.errors import ClusterError, UserError
 
@@ -74,15 +74,16 @@ class LiveSettings:
 class Clock:
     """Where the live server's instants come from."""
 
-    def __init__(self, epoch_unix_s: float, last_at: float) -> None:
+    def __init__(self, epoch_unix_s: float, last_at: float, clocks: Clocks = SYSTEM_CLOCKS) -> None:
         self._epoch_unix_s = epoch_unix_s
+        self._monotonic = clocks.monotonic
         # A wall clock that was set back while the server was down must not take time back with it.
-        start_at = max(last_at, time.time() - epoch_unix_s)
-        self._offset = start_at - time.monotonic()
+        start_at = max(last_at, clocks.wall() - epoch_unix_s)
+        self._offset = start_at - clocks.monotonic()
 
     def now(self) -> float:
         """Seconds since the cluster's epoch."""
-        return self._offset + time.monotonic()
+        return self._offset + self._monotonic()
 
     def unix(self, at: float) -> float:
         """An instant as Unix seconds."""
@@ -105,7 +106,7 @@ _FULL_GC_EVERY_S = 3600.0
 class CooperativeYield:
     """Lets the rest of the server run during long work: call `await cooperative.yield_if_due()` between its items."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = SYSTEM_CLOCKS.monotonic) -> None:
         self._now = now
         self._since = now()
 

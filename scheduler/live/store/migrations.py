@@ -1,5 +1,6 @@
 """The schema, and every change ever made to it. Migrations only go forward; each was applied somewhere."""
 
+import secrets
 import time
 
 from sqlite_utils import Database, Migrations
@@ -146,3 +147,17 @@ def keep_networks(db: Database) -> None:
 def keep_targets(db: Database) -> None:
     """What jobs with a target reported of it, and what was foreseen."""
     db.execute("ALTER TABLE jobs ADD COLUMN target TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def name_cluster(db: Database) -> None:
+    """Who this cluster is, and which life of its database this is. A restore adds a row; the newest is in force."""
+    db.execute(
+        """CREATE TABLE incarnations (
+        seq INTEGER PRIMARY KEY, cluster_id TEXT NOT NULL, incarnation TEXT NOT NULL, began_unix_s REAL NOT NULL,
+        why TEXT NOT NULL)"""
+    )
+    db.execute(
+        "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why) VALUES (?, ?, ?, 'made')",
+        [secrets.token_hex(16), secrets.token_hex(8), time.time()],
+    )

@@ -51,6 +51,7 @@ from walras.cluster import NodeId
 from walras.errors import ConfigError, Conflict, NotFound
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason
+from walras.wire import ClusterIdentity
 
 Row = TypeVar("Row")
 #: SQLite takes a limited number of values in one statement.
@@ -198,6 +199,12 @@ class SqliteStore:
         self._lock.release()
 
     # ---------------------------------------------------------------- reading
+
+    def identity(self) -> ClusterIdentity:
+        cluster_id, incarnation = next(
+            self._reader().execute("SELECT cluster_id, incarnation FROM incarnations ORDER BY seq DESC LIMIT 1")
+        )
+        return ClusterIdentity(cluster_id=cluster_id, incarnation=incarnation)
 
     def epoch_unix_s(self) -> float:
         return float(self._value("SELECT value FROM meta WHERE name = 'epoch_unix_s'"))

@@ -32,6 +32,7 @@ from scheduler.live.store.table_rows import (
 )
 from walras.cluster import NodeId
 from walras.job_request import JobId
+from walras.wire import ClusterIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,10 @@ class Store(Protocol):
         ...
 
     # ---------------------------------------------------------------- reading (any thread)
+
+    def identity(self) -> ClusterIdentity:
+        """The cluster, and the incarnation of this database."""
+        ...
 
     def epoch_unix_s(self) -> float:
         """Unix seconds of instant 0."""

@@ -1,0 +1,35 @@
+"""Where instants and chance come from in the shells: arguments, so that a whole system can run in virtual time.
+
+The server, the agents and the command line take a `Clocks` and a `random.Random`; the real ones are the defaults at
+their outermost edge (`main`). Code below the edge calls neither `time` nor `random` nor `secrets` itself.
+"""
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clocks of one machine."""
+
+    #: Unix seconds; may be set forwards and backwards.
+    wall: Callable[[], float] = time.time
+    #: Never decreases; stands still while the machine sleeps.
+    monotonic: Callable[[], float] = time.monotonic
+    #: Never decreases; goes on while the machine sleeps: what leases are counted in.
+    boottime: Callable[[], float] = _boottime
+
+
+SYSTEM_CLOCKS = Clocks()
+
+
+def random_hex(chance: random.Random | None, digits: int) -> str:
+    """Returns an unguessable text of hexadecimal digits, or one drawn from `chance` where a run must repeat."""
+    return secrets.token_hex(digits // 2) if chance is None else f"{chance.getrandbits(4 * digits):0{digits}x}"
