@@ -6,12 +6,10 @@ forget is written before it is done (`store`), so that it can be killed and star
 
 import asyncio
 import logging
-import random
-import secrets
 import shutil
-import time
 from pathlib import Path
 
+from walras.clocks import random_hex, random_pause
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.wire import (
     AnyCommand,
@@ -28,7 +26,6 @@ from walras.wire import (
     StartedReport,
     StopCommand,
 )
-from workers import processes
 from workers.agent.follower import Follower
 from workers.agent.launch import AgentMachine, launch_supervisor, make_attempt_plan, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
@@ -69,7 +66,7 @@ class Agent:
         self._holds = DeviceHolds(machine.accelerators.count)
         self._followers: dict[AttemptKey, Follower] = {}
         self._acks: list[int] = []
-        self._session = secrets.token_hex(8)
+        self._session = random_hex(machine.chance, 16)
         self._is_resynced = False
 
     async def run(self) -> None:
@@ -87,7 +84,7 @@ class Agent:
     async def _watch_notice(self) -> None:
         seen = ""
         while True:
-            notice = await next_notice(self._machine.state, seen)
+            notice = await next_notice(self._machine.state, seen, self._machine.clocks)
             seen = notice.digest
             if self._store.is_new_notice(notice.digest):
                 self._outbox.put(NoticeReport(report_id=self._outbox.next_id(), gone_in_s=notice.gone_in_s))
@@ -110,7 +107,7 @@ class Agent:
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("not registered yet: %s", error)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(self._backoff_s(failures))
 
     async def _enrol_again(self) -> None:
         """Try to register again and only log a failure: attempts may run, and the cause may be mended meanwhile."""
@@ -121,27 +118,27 @@ class Agent:
 
     async def _heartbeat_forever(self) -> None:
         """Report, renew leases and execute commands, forever. Without a server, supervisors run until leases end."""
-        failures = 0
+        failures, monotonic = 0, self._machine.clocks.monotonic
         while True:
-            started_at = time.monotonic()
+            started_at = monotonic()
             try:
                 made_progress = await self._heartbeat_once()
                 failures = 0
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("heartbeat: %s", error)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(self._backoff_s(failures))
                 continue
             except Forbidden as error:
                 log.warning("heartbeat refused, registering anew: %s", error)
                 self._enrolment.forget()
                 failures += 1
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(self._backoff_s(failures))
                 await self._enrol_again()
                 continue
             self._expire_holds()
             # A server that does not hold the call open must not be called in a tight loop.
-            pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (time.monotonic() - started_at)
+            pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (monotonic() - started_at)
             await self._wait_for_urgent(max(MIN_PAUSE_S, pause_s))
 
     async def _heartbeat_once(self) -> bool:
@@ -159,7 +156,7 @@ class Agent:
             wait_s=0.0 if has_something else min(self._enrolment.heartbeat_s, MAX_WAIT_S),
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
-        sent_at = processes.boottime()
+        sent_at = self._machine.clocks.boottime()
         answer = await self._call(message)
         if answer is None:
             return True
@@ -230,7 +227,7 @@ class Agent:
                 self._refuse(key, conflict)
                 return
             port = bind_rendezvous_port() if command.node_rank == 0 else None
-            self._holds.take(key, DeviceHold(command.devices, port, time.monotonic() + HOLD_S))
+            self._holds.take(key, DeviceHold(command.devices, port, self._machine.clocks.monotonic() + HOLD_S))
         port_number = self._holds.port_of(key)
         address = self._enrolment.address if port_number else ""
         self._outbox.put(
@@ -281,7 +278,7 @@ class Agent:
         self._outbox.move(*key, AttemptPhase.OVER, refused)
 
     def _expire_holds(self) -> None:
-        for key in self._holds.expired(time.monotonic()):
+        for key in self._holds.expired(self._machine.clocks.monotonic()):
             self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
 
     # ------------------------------------------------------------------------------------------- attempts
@@ -329,11 +326,9 @@ class Agent:
         self._holds.release(follower.key)
         await asyncio.to_thread(_remove_old_folders, self._machine.state / "attempts", self._here())
 
-
-def _backoff_s(failures: int) -> float:
-    """Exponential backoff with a cap, and jitter so that agents do not call in step."""
-    longest = min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10))
-    return longest * random.uniform(0.5, 1.0)
+    def _backoff_s(self, failures: int) -> float:
+        """Exponential backoff with a cap, and jitter so that agents do not call in step."""
+        return random_pause(self._machine.chance, min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10)))
 
 
 def _remove_old_folders(attempts: Path, open_keys: list[AttemptKey]) -> None:

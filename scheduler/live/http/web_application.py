@@ -8,7 +8,6 @@ exist.
 import json
 import logging
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -168,7 +167,7 @@ class AuthMiddleware:
         caller = self._server.identify(_bearer(request))
         if caller is None:
             # Nobody learns without a token which paths exist.
-            if not self._failures.failed(request.remote or "", time.monotonic()):
+            if not self._failures.failed(request.remote or "", self._server.clocks.monotonic()):
                 return too_many_requests("too many requests with a wrong token", retry_s=10)
             return unauthorised("no token, or one that is not valid (any more)")
         resource = request.match_info.route.resource

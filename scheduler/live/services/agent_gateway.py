@@ -9,8 +9,8 @@ is dead: it becomes UNREACHABLE first.
 import asyncio
 import contextlib
 import logging
-import secrets
 from dataclasses import dataclass, field, fields
+from random import Random
 
 from scheduler.core.events import NodeBack, NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
 from scheduler.core.explain.feasibility import shape_text
@@ -22,6 +22,7 @@ from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.agent_reports import end_attempt, end_vanished_part, process_reports
 from scheduler.live.store.table_rows import NodeRow
+from walras.clocks import random_token
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import Conflict, Forbidden, NotFound
 from walras.job_request import JobId
@@ -70,8 +71,9 @@ class _LongPoll:
 class AgentGateway:
     """Registers agents, takes their heartbeats, hands out commands and leases, and notices silence."""
 
-    def __init__(self, loop: ServerLoop, job_tokens: JobTokens) -> None:
+    def __init__(self, loop: ServerLoop, job_tokens: JobTokens, chance: Random | None = None) -> None:
         self._loop = loop
+        self._chance = chance
         self._job_tokens = job_tokens
         self._long_polls: dict[NodeId, _LongPoll] = {}
 
@@ -81,7 +83,7 @@ class AgentGateway:
         """Admit a machine; with `only_rent`, one that answers this request. Raises Conflict where its name or its pool
         is known with other facts, Forbidden where it is none of that request.
         """
-        credential = f"wlr_a_{secrets.token_urlsafe(32)}"
+        credential = f"wlr_a_{random_token(self._chance)}"
 
         def step(transaction: Transaction) -> None:
             if only_rent is not None:

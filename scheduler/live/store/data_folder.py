@@ -8,9 +8,11 @@ does no harm. The names come from numbers alone. All calls block on the disk: th
 import contextlib
 import json
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
+
+from walras.clocks import random_hex, random_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,13 @@ class DataFolder:
         for folder in (self.path, self.logs, self.checkpoints, self.machines):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def join_token(self) -> str:
+    def join_token(self, chance: Random | None = None) -> str:
         """The token that admits machines, made at the first start."""
-        return _kept(self.join_token_file, f"wlr_join_{secrets.token_urlsafe(32)}")
+        return _kept(self.join_token_file, f"wlr_join_{random_token(chance)}")
 
-    def server_secret(self) -> bytes:
+    def server_secret(self, chance: Random | None = None) -> bytes:
         """The key of job tokens, made at the first start."""
-        return bytes.fromhex(_kept(self.path / "secret.key", secrets.token_hex(32)))
+        return bytes.fromhex(_kept(self.path / "secret.key", random_hex(chance, 64)))
 
     def last_port(self) -> int:
         """Where the former server listened: agents still call there. 0: unknown."""

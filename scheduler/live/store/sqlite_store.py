@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 from sqlite_utils import Database
 
 from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
-from scheduler.live.store.migrations import migrations
+from scheduler.live.store.migrations import lend_functions, migrations
 from scheduler.live.store.store_interface import (
     MONEY_KEYS,
     JobQuery,
@@ -47,6 +48,7 @@ from scheduler.live.store.table_rows import (
     SpeedRow,
     TokenRow,
 )
+from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import NodeId
 from walras.errors import ConfigError, Conflict, NotFound
 from walras.job_request import JobId
@@ -139,7 +141,7 @@ class FolderLock:
         self._file.close()
 
 
-def _open_database(path: Path) -> Database:
+def _open_database(path: Path, clocks: Clocks, chance: Random | None) -> Database:
     """The database with its tables of today."""
     # Calls come one at a time, from the writer thread; the thread that opens is another one.
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -147,6 +149,7 @@ def _open_database(path: Path) -> Database:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     database = Database(connection)
+    lend_functions(database, clocks, chance)
     migrations.apply(database)
     return database
 
@@ -154,12 +157,12 @@ def _open_database(path: Path) -> Database:
 class SqliteStore:
     """`Store` on `folder/walras.db`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FolderLock(folder)
         self._path = folder / "walras.db"
         try:
-            self._db = _open_database(self._path)
+            self._db = _open_database(self._path, clocks, chance)
         except sqlite3.DatabaseError as error:
             self._lock.release()
             fix = "restore it from a backup (docs/operations.md), or choose another --data"
