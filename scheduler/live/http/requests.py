@@ -122,6 +122,25 @@ class RequestContext:
         return text in ("true", "1")
 
 
+def check_text(text: str, field: str) -> None:
+    """Raise UserError for bytes of a request that are no UTF-8 text, or hold a NUL: no table takes them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{field} is not UTF-8", field=field, fix="send text in UTF-8") from None
+    if "\0" in text:
+        raise UserError(f"{field} holds a NUL", field=field, fix="leave it out")
+
+
+def check_place(request: web.Request) -> None:
+    """Raise UserError for a path or a query that is no text."""
+    for name, value in request.match_info.items():
+        check_text(value, name)
+    for name, value in request.query.items():
+        check_text(name, "query")
+        check_text(value, name)
+
+
 Handler = Callable[[RequestContext], Awaitable[BaseModel | web.StreamResponse]]
 
 

@@ -24,6 +24,7 @@ from scheduler.live.http.requests import (
     Audience,
     RequestContext,
     Route,
+    check_place,
     problem_detail_of,
     problem_response,
     too_many_requests,
@@ -188,6 +189,7 @@ class AuthMiddleware:
         self._under_way += counted
         try:
             check_audience(route, caller, request)
+            check_place(request)
             result = await route.handler(RequestContext(request, self._server, caller))
         except WalrasError as error:
             return problem_response(problem_detail_of(error))
