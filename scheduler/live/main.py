@@ -19,6 +19,7 @@ from scheduler.live.assembly import (
     restore_and_configure,
     settings_for_cluster,
 )
+from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, SummedLines, limits_of_process
 from scheduler.live.http.web_application import make_app
 from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc, watch_months
 from scheduler.live.providers.live_provider import PricedProvider
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 #: sysexits' EX_SOFTWARE: a mistake of ours ended the server; a restart begins from what was committed.
 EXIT_CRASHED = 70
 _SHUTDOWN_S = 1.0
+#: An idle connection of somebody known is closed after this.
+_KEEPALIVE_S = 75.0
 
 
 def run_server(
@@ -45,6 +48,9 @@ def run_server(
     """
     check_host(host)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # What anybody can cause without a token must not fill the disk.
+    for noisy in ("aiohttp.server", "asyncio"):
+        logging.getLogger(noisy).addFilter(SummedLines())
     cluster_config = None if cluster is None else load_yaml(cluster, ClusterConfig)
     policy_data = None if policy is None else load_mapping(policy)
     folder = DataFolder(data.absolute())
@@ -84,10 +90,16 @@ async def _serve(config: ServerConfig, store: SqliteStore, host: str, port: int)
     runner: web.AppRunner | None = None
     try:
         await _until_crash(tasks, restore_and_configure(assembled, config))
+        guard = ConnectionGuard(limits_of_process())
         runner = web.AppRunner(
-            make_app(server), access_log=None, shutdown_timeout=_SHUTDOWN_S, handler_cancellation=True
+            make_app(server, guard),
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_S,
+            handler_cancellation=True,
+            keepalive_timeout=_KEEPALIVE_S,
         )
-        url, listening_port = await _listen(runner, host, wanted_port, exact=bool(port))
+        tasks.append(asyncio.create_task(guard.watch(), name="connections"))
+        url, listening_port = await _listen(runner, guard, host, wanted_port, exact=bool(port))
         await _until_crash(tasks, _start_parts(assembled, config, tasks, url, listening_port))
         tasks.append(asyncio.create_task(_wait_for_stop(stop), name="stop"))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -125,18 +137,20 @@ async def _start_parts(
     log.info("ready at %s with %d active jobs", url, len(server.state.jobs))
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int, *, exact: bool) -> tuple[str, int]:
+async def _listen(
+    runner: web.AppRunner, guard: ConnectionGuard, host: str, port: int, *, exact: bool
+) -> tuple[str, int]:
     """Listen; a port that was only remembered may have been taken meanwhile."""
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
+        site = GuardedSite(runner, host, port, guard, None)
         await site.start()
     except OSError as error:
         if exact:
             why = os.strerror(error.errno) if error.errno else error
             fix = "choose another --port, or 0 for any that is free"
             raise ConfigError(f"cannot listen on {host}:{port}: {why}", field="--port", fix=fix) from None
-        site = web.TCPSite(runner, host, 0)
+        site = GuardedSite(runner, host, 0, guard, None)
         await site.start()
     bound = runner.addresses[0][1]
     shown = f"[{host}]" if ":" in host else host

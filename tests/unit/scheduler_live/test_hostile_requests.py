@@ -1,5 +1,6 @@
 """What strangers and careless clients put into paths, queries, headers and bodies: refused with words, never a 5xx."""
 
+import asyncio
 import json
 import re
 import socket
@@ -28,12 +29,11 @@ async def face(tmp_path: Path) -> AsyncIterator[Face]:
 
 async def _raw(face: Face, head: bytes, body: bytes = b"") -> int:
     """The status of a request whose head is these bytes."""
-    import asyncio
-
     reader, writer = await asyncio.open_connection("127.0.0.1", face.client.port, family=socket.AF_INET)
     writer.write(head + b"Host: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     status = int((await reader.readline()).split()[1])
     writer.close()
+    await writer.wait_closed()
     return status
 
 
