@@ -60,7 +60,7 @@ class _Server:
 
 
 @contextmanager
-def _started(folder: Path) -> "Iterator[tuple[subprocess.Popen[bytes], float]]":
+def started_server(folder: Path) -> "Iterator[tuple[subprocess.Popen[bytes], float]]":
     """A server on the folder, and how long it took to be ready, seconds."""
     policy = folder / "policy.yaml"
     policy.write_text(_POLICY)
@@ -203,9 +203,9 @@ def measure(scale: float = 1.0) -> list[Measured]:
     """`scale` shrinks the number of requests, stored jobs and agents."""
     with tempfile.TemporaryDirectory(prefix="walras-bench-") as name:
         folder = Path(name)
-        with _started(folder) as (process, empty_s):
+        with started_server(folder) as (process, empty_s):
             results = asyncio.run(_first_run(folder, process, scale))
-        with _started(folder) as (_, full_s):
+        with started_server(folder) as (_, full_s):
             pass
     restart = Measured("start of the server", "until it is ready; with the jobs above, all active")
     restart.add("first start, nothing stored", empty_s, "s")

@@ -62,6 +62,7 @@ from scheduler.live.store.event_journal import parse_facts, parse_request
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import SpecRow
 from walras.cluster import Rendezvous
+from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.job_spec import parse_spec
@@ -234,6 +235,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         job_tokens=JobTokens(secret),
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
+        pin=folder.pin(),
     )
     gateway = AgentGateway(loop, secrets.job_tokens)
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
@@ -313,4 +315,5 @@ async def _ensure_admin(server: Server, folder: DataFolder) -> None:
 
     await server.loop.perform(step)
     server.secrets.users[row.sha256] = row
-    await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, token + "\n")
+    shown = pinned_token(token, server.secrets.pin)
+    await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, shown + "\n")

@@ -50,6 +50,7 @@ from walras.api import (
     SubmitResult,
     TokenCreated,
 )
+from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
 from walras.spec.job_spec import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
@@ -237,7 +238,8 @@ def check_audience(route: Route, caller: Caller, request: web.Request) -> None:
 
 def _bearer(request: web.Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    # A token may be sent as it stands in its file, with the fingerprint of our certificate behind it.
+    return split_token(token)[0] if scheme.lower() == "bearer" else ""
 
 
 _API = "/api/v1"
