@@ -42,6 +42,7 @@ from scheduler.live.auth.access_control import (
     caller_of_token,
     new_user_token,
 )
+from scheduler.live.auth.secret_box import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
@@ -214,7 +215,9 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     folder, settings = config.folder, config.settings
     epoch_unix_s = store.epoch_unix_s()
     clock = Clock(epoch_unix_s, store.last_at())
-    admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints)
+    secret = folder.server_secret()
+    box = SecretBox(secret)
+    admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)
     loaded = store.load()
     specs = {job.job_id: _spec(store, job.job_id) for job in loaded.jobs}
     launches = {
@@ -229,7 +232,6 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     loop = ServerLoop(SchedulerCore(), state, store, clock, settings)
     known = store.policies(limit=1)
     policies = PolicyService(loop, parse_policy_row(known[0]) if known else None)
-    secret = folder.server_secret()
     secrets = Secrets(
         join_token=folder.join_token(),
         job_tokens=JobTokens(secret),
@@ -237,7 +239,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         users={row.sha256: row for row in store.tokens()},
         pin=folder.pin(),
     )
-    gateway = AgentGateway(loop, secrets.job_tokens)
+    gateway = AgentGateway(loop, secrets.job_tokens, box)
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
     provisioner = Provisioner(loop, providers_by_pool(providers.values()))
     solver = SolverPool(loop, settings.solve_timeout_s)
