@@ -22,3 +22,17 @@ BANDWIDTH_VALUE = "network_bytes_per_s"
 
 #: Header of an answer with a part of a log: the byte offset from which the client goes on reading.
 NEXT_OFFSET_HEADER = "X-Walras-Next-Offset"
+
+#: Between a token and the fingerprint (SHA-256, hexadecimal) of the only certificate that its server may show.
+_PIN_MARK = ".sha256="
+
+
+def pinned_token(token: str, pin: str) -> str:
+    """Returns the token with the fingerprint of its server's certificate behind it; as it is if there is none."""
+    return f"{token}{_PIN_MARK}{pin}" if pin else token
+
+
+def split_token(text: str) -> tuple[str, str]:
+    """Returns a token and the fingerprint behind it, empty if it carries none."""
+    token, _, pin = text.strip().partition(_PIN_MARK)
+    return token, pin

@@ -46,6 +46,7 @@ from walras.spec.job_groups import (
     gang_sizes,
     global_batch_of,
 )
+from walras.spec.job_secrets import JobSecrets
 from walras.spec.text_formats import dump_yaml, parse_yaml
 
 #: A spec in its textual form, whatever the format.
@@ -94,6 +95,8 @@ class JobSpec(FileModel):
     workdir: WorkingFolder | None = None
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
     envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
+    #: Variables whose values only the running job sees: `{env: NAME}` or `{file: PATH}` of the submitter.
+    secrets: JobSecrets = Field(default_factory=dict)
     #: The project whose share of the fleet it uses. None: the first project of the submitter's token.
     project: ShownName | None = None
     #: 0-100, or low (20), normal (50), high (80). A higher class (0-33, 34-66, 67-100) preempts a lower one.
@@ -161,12 +164,14 @@ class JobSpec(FileModel):
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
-        | {"packable", "array", "matrix", "secrets", "notify", "schedule", "slo", "queue"}
+        | {"packable", "array", "matrix", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
 
     @model_validator(mode="after")
     def _gang_fits_machines(self) -> "JobSpec":
+        for name in self.secrets.keys() & self.envs.keys():
+            raise FieldMistake(f"secrets.{name}", "is a variable of `envs` too; keep one of the two")
         for demand in self.resources.accelerators:
             each, rest = divmod(demand.count, self.num_nodes)
             counted = f"{demand.count} of {shown_accelerator(demand.accelerator)!r} for the whole gang"

@@ -10,7 +10,13 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, parse_json_body, problem_detail_of
+from scheduler.live.http.requests import (
+    LARGE_BODY_BYTES,
+    RequestContext,
+    check_text,
+    parse_json_body,
+    problem_detail_of,
+)
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.job_submission import (
@@ -207,6 +213,7 @@ def _idempotency_key(call: RequestContext) -> str:
     key = call.request.headers.get("Idempotency-Key", "")
     if len(key) > _KEY_LENGTH:
         raise UserError(f"longer than {_KEY_LENGTH} characters", field="Idempotency-Key", fix="use a UUID")
+    check_text(key, "Idempotency-Key")
     return key
 
 
