@@ -28,6 +28,7 @@ from scheduler.core.state.fleet import Place
 from scheduler.core.state.job_queues import QueueKey
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import end_if_started_at, ready_at
+from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.core.state.working_set import Cycle, Reservation
 
 #: Jobs of a shape tried for one that may borrow from a reservation.
@@ -215,7 +216,7 @@ def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
     """Return whether the job ends, or can be stopped, before the reservation needs the place."""
     if reservation.job_id == job.job_id:
         return False
-    if cycle.ordering.can_be_stopped(job):
+    if cycle.ordering.can_be_stopped(job) and not may_lose_work(cycle.ledger, job):
         return True
     ledger, rules = cycle.ledger, cycle.policy.rules
     end_at = end_if_started_at(ledger, job, reservation.pool, rules)

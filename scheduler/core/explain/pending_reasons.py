@@ -20,6 +20,7 @@ from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.spending import SpendingAccount
 from scheduler.core.state.throughput import BelievedSpeed
+from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX, is_fixed, may_lose_work
 from walras.cluster import PoolId
 from walras.job_request import JobId
 from walras.states import JobState, Reason
@@ -243,15 +244,24 @@ def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str
 
 
 def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
-    """Under a plan: the jobs that cannot be stopped now, whatever waits for their places."""
-    ordering, jobs = core.cycle.ordering, core.ledger.jobs
-    if not core.cycle.policy.plans:
-        return []
+    """The jobs that cannot be stopped now, whatever waits for their places: under a plan for any reason."""
+    ordering, jobs, plans = core.cycle.ordering, core.ledger.jobs, core.cycle.policy.plans
+    if not plans:
+        return _losing(core, holders)
     staying = [job_id for job_id in holders if jobs[job_id].holds and not ordering.can_be_stopped(jobs[job_id])]
     if not staying:
         return []
     named = ", ".join(map(str, staying[:_NAMED_MAX])) + (", ..." if len(staying) > _NAMED_MAX else "")
     return [f"job {named} cannot be stopped now (`preemptible: false`, no checkpoint, or its speed is being learnt)"]
+
+
+def _losing(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
+    """The jobs that keep their places because their work would be lost."""
+    fixed = [job_id for job_id in holders if is_fixed(core.ledger, core.ledger.jobs[job_id])]
+    if not fixed:
+        return []
+    named = ", ".join(map(str, fixed[:_NAMED_MAX])) + (", ..." if len(fixed) > _NAMED_MAX else "")
+    return [f"job {named} {CANNOT_MOVE}"]
 
 
 def _away_text(machine: FleetMachine) -> str:
@@ -282,6 +292,7 @@ def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
 
 
 AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
+CANNOT_BE_MOVED = "cannot_be_moved"
 #: A job that states its steps is expected to report one within this time after its ranks were up.
 NO_STEPS_AFTER_S = 600.0
 
@@ -307,6 +318,8 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     if core.ledger.kind_of(job) != job.request.kind:
         detail = f"counted as {core.ledger.kind_of(job)!r}; give jobs that differ a `profile` each"
         found.append(JobCondition(SPEED_DIFFERS, detail))
+    if job.request.preemptible and may_lose_work(core.ledger, job):
+        found.append(JobCondition(CANNOT_BE_MOVED, f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"))
     silent_s = core.ledger.now - job.running_at
     if job.holds and silent_s >= NO_STEPS_AFTER_S and job.request.steps is not None and job.steps <= job.start_steps:
         detail = (

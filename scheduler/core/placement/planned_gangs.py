@@ -103,7 +103,7 @@ class _Defragmentation:
     def _can_leave(self, job: JobRecord) -> bool:
         if self._cycle.ledger.is_spread(job):
             return False  # what it holds in other pools would have to be found again too
-        return is_preemptible(job) and self._ordering.can_be_stopped(job)
+        return is_preemptible(self._cycle, job) and self._ordering.can_be_stopped(job)
 
     def _cost(self, job: JobRecord) -> float:
         """Return the accelerator-seconds lost by stopping the job; 0 for a job that must leave the pool anyhow."""
@@ -261,7 +261,7 @@ class _MultiPoolPlace:
         found: dict[int, list[JobRecord]] = {}
         if self._may_displace:
             for other in self._ordering.incumbents(pool, INCUMBENTS_MAX).weaker_than(self._job):
-                for row, _ in other.place if other is not self._job and is_preemptible(other) else ():
+                for row, _ in other.place if other is not self._job and is_preemptible(self._cycle, other) else ():
                     machine = self._cycle.ledger.fleet.machines[row]
                     if machine is not None and machine.pool == pool:
                         found.setdefault(row, []).append(other)

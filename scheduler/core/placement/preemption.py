@@ -12,6 +12,7 @@ from scheduler.core.placement.attempt_lifecycle import revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation, shape_of
 from scheduler.core.placement.search import FoundPlace, find_victims
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Cycle, Incumbents
 from walras.job_request import JobId
 from walras.states import JobState, Reason
@@ -26,15 +27,15 @@ FAILURES_MAX = 8
 # ------------------------------------------------------------------------------------------------ who may be stopped
 
 
-def is_preemptible(job: JobRecord) -> bool:
-    """Return whether a job runs, may be stopped, and was not asked to leave yet."""
-    may_leave = job.request.preemptible and not job.is_secured
+def is_preemptible(cycle: Cycle, job: JobRecord) -> bool:
+    """Return whether a job runs, may be stopped without losing its work, and was not asked to leave yet."""
+    may_leave = job.request.preemptible and not job.is_secured and not is_fixed(cycle.ledger, job)
     return job.revoked is None and job.state is JobState.RUNNING and may_leave
 
 
 def is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     """Return whether a running job may be stopped, and gains enough from leaving its place for one on this pool."""
-    return is_preemptible(job) and cycle.ordering.may_move(job, pool)
+    return is_preemptible(cycle, job) and cycle.ordering.may_move(job, pool)
 
 
 def take_place(
