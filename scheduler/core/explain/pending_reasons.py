@@ -129,10 +129,29 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
     if job.blocked_by:
         blockers = ", ".join(map(str, sorted(job.blocked_by)))
         yield PendingReason(Reason.WAIT_DEPENDENCY, f"waits for job {blockers}")
+    if not job.holds:
+        yield from _limit_reason(core, job)
     if job.ready_at > now:
         is_backoff = job.ready_at != job.request.not_before_at
         reason = Reason.WAIT_BACKOFF if is_backoff else Reason.WAIT_NOT_BEFORE
         yield PendingReason(reason, f"not before {job.ready_at - now:.0f} s from now")
+
+
+def _limit_reason(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
+    """Its project, or user, holds all that a limit of the policy allows."""
+    counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
+    least = min((count for count in counts if count), default=0)
+    limit = core.cycle.limits.reached(job, least)
+    if limit is None:
+        return
+    what = "user" if "/" in limit.name else "project"
+    of = f"its limit of {limit.fraction:g} of {limit.capacity} accelerators allows {limit.allowed}"
+    detail = f"needs {least}; {what} {limit.name} holds {limit.held}, and {of}"
+    if least > limit.allowed:
+        fix = f"ask for fewer, or raise the limit of {limit.name} (`walras policy set`): this never fits"
+    else:
+        fix = f"it goes on as jobs of {limit.name} end, or when the limit is raised (`walras policy set`)"
+    yield PendingReason(Reason.WAIT_QUOTA, detail, fix)
 
 
 def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[PendingReason]:

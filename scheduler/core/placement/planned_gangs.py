@@ -53,7 +53,9 @@ def defragment(cycle: Cycle) -> None:
         if not cycle.queues.is_waiting(job.job_id):
             continue
         shape = shape_of(cycle, job)
-        if shape.counts[pool] < 2 or cycle.ledger.fleet.find(pool, shape) is not None:
+        if shape.counts[pool] < 2 or shape.counts[pool] > cycle.limits.room(job):
+            continue
+        if cycle.ledger.fleet.find(pool, shape) is not None:
             continue
         if tried == GANGS_MAX:
             return
@@ -220,6 +222,8 @@ def place_multi_pool_jobs(cycle: Cycle, planned: Iterable[tuple[JobRecord, PoolP
 
 def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: bool) -> None:
     """Start the job on its whole place, or nominate it for that and ask those in it to leave; nothing without one."""
+    if sum(count for _, count in parts) > cycle.limits.room(job):
+        return
     ordering = cycle.ordering
     search = _MultiPoolPlace(cycle, ordering, job, may_displace=may_displace)
     if not all(search.find(pool, count, parts) for pool, count in parts):

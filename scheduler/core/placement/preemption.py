@@ -106,7 +106,8 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
     ordering = cycle.ordering
     if job.job_id in cycle.queues.nominated or not (job.waits or is_movable(cycle, job, pool)):
         return True
-    place = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
+    limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool))
+    place = None if limit is not None else cycle.ledger.fleet.find(pool, shape_of(cycle, job))
     if place is not None and job.waits:
         return True  # fill will start it
     if place is not None:
@@ -114,12 +115,20 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
     else:
         if pool not in incumbents:
             incumbents[pool] = ordering.incumbents(pool, INCUMBENTS_MAX)
-        found = find_victims(cycle, job, pool, incumbents[pool].weaker_than(job))
-    if found is None:
+        weaker = incumbents[pool].weaker_than(job)
+        if limit is not None:  # only those whose places count against the same limit make room
+            weaker = [each for each in weaker if cycle.limits.is_below(each, limit.name)]
+        found = find_victims(cycle, job, pool, weaker)
+    if found is None or (limit is not None and not _frees_enough(cycle, job, pool, found)):
         return False
     move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
     take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
     return True
+
+
+def _frees_enough(cycle: Cycle, job: JobRecord, pool: int, found: FoundPlace) -> bool:
+    """Whether the job stays below its limits once these victims have left."""
+    return cycle.ledger.count_on(job, pool) <= cycle.limits.room_after(job, found.victims)
 
 
 def _move_detail(cycle: Cycle, job: JobRecord, pool: int, text: str) -> str:

@@ -78,7 +78,8 @@ def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
     """Start the claimant if its place is complete; ask borrowers to go if only they are missing."""
     job = cycle.ledger.jobs[reservation.job_id]
     if not any(reservation.needs.values()):
-        if job.waits and job.ready_at <= cycle.now:
+        count = sum(reservation.wanted.values())
+        if job.waits and job.ready_at <= cycle.now and count <= cycle.limits.room(job, kept=False):
             _start_reserved(cycle, reservation, job)
         return
     if not waits_for_non_borrowers(cycle, reservation):
