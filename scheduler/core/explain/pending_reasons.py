@@ -16,6 +16,7 @@ from scheduler.core.cycle.problem_snapshot import configurations_of
 from scheduler.core.cycle.round import describe_newcomer
 from scheduler.core.explain.feasibility import expected_free_text, infeasibility, pool_limits, remedies
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
+from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.spending import SpendingAccount
@@ -155,11 +156,14 @@ def _limit_reason(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason
 
 
 def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[PendingReason]:
+    first = _first_in_line(core, job)
+    if first is not None:
+        yield _behind(core, first)
     ledger, reservation = core.ledger, core.cycle.reservations.get(job.job_id)
     # Remedies are computed once, for the most binding reason, and only if a person asks about this job. While others
     # leave for it, nothing else would help.
     is_preempting = reservation is not None and reservation.preempting
-    fix = remedies(core, job) if counts_ahead and not is_preempting else ""
+    fix = remedies(core, job) if counts_ahead and not is_preempting and first is None else ""
     if reservation is not None:
         missing = sum(reservation.needs.values())
         rows = [row for row, _ in ledger.fleet.parts_of(reservation.wanted.items())]
@@ -181,6 +185,39 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
             line = line if row not in worth else _with_price(line, *worth[row])
             yield replace(line, fix="; or ".join(filter(None, (line.fix, fix))))
             fix = ""
+
+
+def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
+    """Where nobody may pass: the job that all behind it wait for, on whatever pool. None: the job itself is first."""
+    cycle, rules = core.cycle, core.cycle.policy.rules
+    if not (cycle.ordering.strict or rules.backfill is Backfill.NONE) or cycle.policy.plans:
+        return None
+    pools = range(len(core.ledger.fleet.pools))
+    heads = [
+        head
+        for pool in cycle.queues.busy(pools)
+        for shape, queue in cycle.queues.of(pool)
+        if (head := cycle.queues.head(pool, shape, queue)) is not None
+    ]
+    key, first = min(heads, key=lambda head: head[0], default=((), None))
+    own = [each for _, each in cycle.ordering.keys(job)]
+    return None if first is None or first is job or not own or min(own) < key else first
+
+
+def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
+    """The first in line blocks all others: what it waits for, and what would let them pass."""
+    ledger, shape = core.ledger, core.ledger.classes.shapes[core.ledger.class_of(first).shape]
+    pools = [state for state in ledger.fleet.pools if shape.counts[state.row]]
+    waits = ", ".join(f"{shape.counts[state.row]} of {state.pool.pool_id}, {state.free} free" for state in pools)
+    detail = (
+        f"behind job {first.job_id}, which is first in line and waits (it needs {waits}); "
+        "in this order nobody starts before the first has"
+    )
+    fix = (
+        f"let job {first.job_id} start or cancel it; or let others pass: `strict: false` and another `backfill` than"
+        " none in the policy"
+    )
+    return PendingReason(Reason.WAIT_PRIORITY, detail, fix)
 
 
 def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahead: bool) -> PendingReason:
