@@ -31,8 +31,8 @@ from workers.supervisor_protocol import (
     Channels,
     Connection,
     PeerRole,
-    read_plan,
     rank_log,
+    read_plan,
     write_durably,
 )
 

@@ -165,14 +165,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     async def create_unix_connection(self, protocol_factory: Any, path: Any = None, **_: Any) -> Any:
         process = PROCESS.get()
-        assert process is not None and process.machine is not None
+        assert process is not None
+        assert process.machine is not None
         await asyncio.sleep(0)
         protocol = protocol_factory()
         return process.machine.connect(process, str(path), protocol), protocol
 
     async def subprocess_exec(self, protocol_factory: Any, *args: Any, **_: Any) -> Any:
         process = PROCESS.get()
-        assert process is not None and process.machine is not None
+        assert process is not None
+        assert process.machine is not None
         protocol = protocol_factory()
         return process.machine.spawn(process, args, protocol), protocol
 
