@@ -31,13 +31,17 @@ class Outcome:
         return hash(tuple(self.story))
 
 
+#: Kinds of faults that are left out.
+_without: set[str] = set()
+
+
 def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     """Run one seed, with all of its faults or these alone."""
     from tests.whole_system.plans import draw_plan
     from tests.whole_system.world import World
 
     plan = draw_plan(seed)
-    kept = list(range(len(plan.faults))) if keep is None else list(keep)
+    kept = [n for n, fault in enumerate(plan.faults) if fault.kind not in _without] if keep is None else list(keep)
     plan.faults = [plan.faults[position] for position in kept]
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="walras-fuzz-", dir=memory))
@@ -79,7 +83,9 @@ def main() -> int:
     parser.add_argument("--most-failures", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--without", default="", help="kinds of faults, with commas")
     options = parser.parse_args()
+    _without.update(filter(None, options.without.split(",")))
     if options.seed is not None:
         keep = None if not options.keep else [int(n) for n in options.keep.split(",") if n != "none"]
         outcome = run_seed(options.seed, keep)

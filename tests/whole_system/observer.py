@@ -17,6 +17,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     money         charges are not attempt time x price, or are for time that has not passed
     log           what a rank wrote is not what the server keeps
     replay        the journal does not replay
+    endless       a job is started again and again
     liveness      after healing, a job does not end within the bound
 """
 
@@ -32,6 +33,8 @@ from walras.states import AttemptState, JobState
 from workers.supervisor_protocol import AttemptPlan
 
 AttemptKey = tuple[int, int]
+#: A job that needs more attempts than this is not getting anywhere.
+MOST_ATTEMPTS = 25
 
 
 @dataclass
@@ -96,6 +99,8 @@ class Observer(Hooks):
         if run.resumed_s < known and now >= self.split_until:
             self.violate("checkpoint", f"{where} resumes at {run.resumed_s:g}, recorded was {known:g}")
         self.runs[run.job_id].append(run)
+        if run.attempt > MOST_ATTEMPTS:
+            self.violate("endless", f"{where}: {MOST_ATTEMPTS} attempts and no end")
 
     def ended(self, run: Run) -> None:
         self.tell(f"job {run.job_id} attempt {run.attempt} on {run.machine}: rank {run.rank} ends, {run.how}")
@@ -153,7 +158,7 @@ class Observer(Hooks):
             if attempt.ended_at is None:
                 continue
             held_s = attempt.ended_at - attempt.leased_at
-            if self.is_strict_about_money and held_s > now - began + 1.0:
+            if self.is_strict_about_money and held_s > now - began + 8.0:
                 self.violate("money", f"job {key[0]} attempt {key[1]} held {held_s:.1f} s, {now - began:.1f} s passed")
             if attempt.state is AttemptState.NODE_LOST and key not in self.killed:
                 places = {run.machine for run in self.runs[key[0]] if run.attempt == key[1]}

@@ -41,6 +41,7 @@ class SimProcess:
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
         self._loop = loop
+        loop.processes.append(self)
 
     def spawn(self, work: Any) -> "asyncio.Task[Any]":
         return self._loop.create_task(work, context=self.context)
@@ -95,6 +96,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._selector = self
         self._clock_resolution = 1e-9
         self.turns = 0
+        #: All that ever lived: a dead one that is collected would run its `finally`.
+        self.processes: list[SimProcess] = []
         self.set_task_factory(_tracked_task)  # type: ignore[arg-type]
         self.set_exception_handler(self._note_exception)
         #: Exceptions that nobody caught, by the process they broke out in.
