@@ -67,6 +67,8 @@ class Run:
     resumed_s: float
     ended_at: float | None = None
     how: str = ""
+    #: Somebody killed this rank and nothing else: its own fault, as far as anybody can see.
+    was_killed_alone: bool = False
 
 
 class SimSocket:

@@ -63,6 +63,7 @@ async def act(world: "World", fault: Fault) -> None:
                 each.die()
         case "kill_rank" if machine is not None:
             for each in machine.live[:1]:
+                each.ranks.all[0].run.was_killed_alone = True
                 each.ranks.all[0].end(number=9)
         case "notice":
             if (world.folder / name).exists():

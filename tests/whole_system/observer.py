@@ -17,6 +17,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     money         charges are not attempt time x price, or are for time that has not passed
     log           what a rank wrote is not what the server keeps
     replay        the journal does not replay
+    result        a job's end is not what its ranks did
     endless       a job is started again and again
     liveness      after healing, a job does not end within the bound
 """
@@ -148,6 +149,7 @@ class Observer(Hooks):
             if row.state.is_final and before is None:
                 self.final[row.job_id], self.final_at[row.job_id] = row.state, now
                 self.tell(f"job {row.job_id} is {row.state} {row.reason or ''}")
+                self._judge_end(int(row.job_id), row.state)
             if row.state in (JobState.CANCELLING, JobState.PREEMPTING) or row.state.is_final:
                 self.stopped_on_purpose.add(row.job_id)
             elif row.state is JobState.RUNNING:
@@ -165,6 +167,20 @@ class Observer(Hooks):
                 places |= {word for word in attempt.placement.split('"') if word in self.seen_lost}
                 if not any(self.lost_at.get(place, 0.0) >= began for place in places) and now >= self.split_until:
                     self.violate("false_lost", f"job {key[0]} attempt {key[1]}: {attempt.reason}")
+
+    def _judge_end(self, job_id: int, state: JobState) -> None:
+        """An end says what the ranks of the last attempt did."""
+        runs = self.runs.get(job_id, [])
+        last = [run for run in runs if run.attempt == runs[-1].attempt] if runs else []
+        have_succeeded = bool(last) and all(run.how == "exit 0" for run in last)
+        have_failed = any(run.how.startswith("exit") and run.how != "exit 0" for run in last)
+        was_killed = any(run.was_killed_alone for run in last)
+        if state is JobState.SUCCEEDED and not have_succeeded:
+            self.violate("result", f"job {job_id} is {state}, its ranks: {[run.how for run in last]}")
+        if state is JobState.FAILED and not have_failed and not was_killed:
+            self.violate("result", f"job {job_id} is {state}, its ranks: {[run.how for run in last]}")
+        if state is JobState.TIMEOUT:
+            self.violate("result", f"job {job_id} is {state} long before its time")
 
     # ---------------------------------------------------------------- looks around
 

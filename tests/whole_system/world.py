@@ -329,6 +329,9 @@ class World:
         for name, job_id in observer.acknowledged.items():
             if job_id not in rows or rows[job_id].name != name:  # type: ignore[index]
                 observer.violate("acknowledged", f"{name} was acknowledged as job {job_id} and is not there")
+        names = [row.name for row in rows.values()]
+        for name in {name for name in names if names.count(name) > 1}:
+            observer.violate("acknowledged", f"{name} was submitted once and is there {names.count(name)} times")
         for job_id in rows:
             charged = sum(charge.usd for charge in store.charges(job_id))
             owed = sum(
