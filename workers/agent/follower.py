@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from walras.wire import AnyReport, CommittedReport, EndedReport, Manifest, ProgressReport
 from workers import processes
-from workers.agent.report_store import AttemptPhase, ReportOutbox
+from workers.agent.report_store import AttemptOutbox, AttemptPhase
 from workers.agent.server_client import LogShipper
 from workers.processes import ProcessName
 from workers.supervisor_protocol import JOURNAL_FILE, SUPERVISOR_FILE, AttemptPlan, JournalEvent, read_attempt_journal
@@ -30,7 +30,7 @@ class Follower:
     """One attempt whose supervisor was started, by this agent or one before it."""
 
     def __init__(
-        self, folder: Path, plan: AttemptPlan, outbox: ReportOutbox, shipper: LogShipper, journal_offset: int
+        self, folder: Path, plan: AttemptPlan, outbox: AttemptOutbox, shipper: LogShipper, journal_offset: int
     ) -> None:
         self.key = (plan.job_id, plan.attempt)
         self.plan = plan

@@ -161,3 +161,12 @@ def name_cluster(db: Database) -> None:
         "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why) VALUES (?, ?, ?, 'made')",
         [secrets.token_hex(16), secrets.token_hex(8), time.time()],
     )
+
+
+@migrations()
+def name_agents(db: Database) -> None:
+    """Which agent speaks for a machine, and in which incarnation jobs and attempts were numbered."""
+    for column in ("agent", "boot_id", "version", "incarnation"):
+        db.execute(f"ALTER TABLE nodes ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+    for table in ("jobs", "attempts"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN incarnation TEXT NOT NULL DEFAULT ''")
