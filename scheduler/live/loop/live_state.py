@@ -140,8 +140,9 @@ class LiveNode:
     alive: set[tuple[JobId, int]] = field(default_factory=set)
     #: Its agent has been heard by this process.
     was_heard: bool = False
-    #: After a restore: its agent has not said yet what is there.
+    #: After a restore: its agent has not said yet what is there, or something is there that the tables do not know.
     must_meet: bool = False
+    has_told: bool = False
     #: Attempts whose start it has not confirmed, and since when that is waited for.
     unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
 

@@ -73,20 +73,32 @@ def is_settled(state: LiveState) -> bool:
 
 
 def meet_machine(transaction: Transaction, node: LiveNode, message: Heartbeat, after_restore: str) -> None:
-    """The agent says for the first time after a restore what it has; its reports have been taken."""
-    state, name = transaction.state, node.row.node_id
-    node.must_meet = False
-    state.next_job_id = max(state.next_job_id, highest_number_told(state, message) + 1)
-    for each in unexpected_here(state, node, message):
-        log.warning(
-            "%s runs attempt %d of job %d (incarnation %s), which the restored tables do not know: it is stopped",
-            name, each.attempt, each.job_id, each.incarnation or "unknown",
-        )  # fmt: skip
-    if after_restore == "stop":
-        for job_id, _ in sorted(node.expected):
-            log.warning("job %d is held after the restore: release it to let it go on", job_id)
-            emit(transaction, JobHeld(transaction.at, job_id, Reason.HOLD_ADMIN))
-    log.info("%s has said what it has after the restore", name)
+    """The agent says after a restore what it has; its reports have been taken.
+
+    The machine is awaited until what the tables do not know has ended there: its job may be about to start elsewhere.
+    """
+    state, row = transaction.state, node.row
+    unknown = unexpected_here(state, node, message)
+    if not node.has_told:
+        node.has_told = True
+        state.next_job_id = max(state.next_job_id, highest_number_told(state, message) + 1)
+        for each in unknown:
+            log.warning(
+                "%s runs attempt %d of job %d (incarnation %s), which the restored tables do not know: it is stopped",
+                row.node_id, each.attempt, each.job_id, each.incarnation or "unknown",
+            )  # fmt: skip
+        if after_restore == "stop":
+            _hold_jobs_on(transaction, node)
+    if not unknown:
+        node.must_meet, row.incarnation = False, state.identity.incarnation
+        transaction.node_changed(node)
+        log.info("%s has said what it has after the restore", row.node_id)
+
+
+def _hold_jobs_on(transaction: Transaction, node: LiveNode) -> None:
+    for job_id, _ in sorted(node.expected):
+        log.warning("job %d is held after the restore: release it to let it go on", job_id)
+        emit(transaction, JobHeld(transaction.at, job_id, Reason.HOLD_ADMIN))
 
 
 def settle_machines(transaction: Transaction, unreachable_s: float) -> None:

@@ -122,7 +122,8 @@ def is_other_speaker(node: LiveNode, message: Heartbeat, incarnation: str) -> bo
 
 def note_speaker(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
     """Write down who speaks for the machine, and that it knows this incarnation."""
-    row, incarnation = node.row, transaction.state.identity.incarnation
+    row = node.row
+    incarnation = row.incarnation if node.must_meet else transaction.state.identity.incarnation
     if not is_other_speaker(node, message, incarnation):
         return
     if message.protocol < _NAMES_ITSELF and row.incarnation != incarnation:
