@@ -28,6 +28,8 @@ class ProblemDetail(Body):
     detail: str = ""
     field: str = ""
     fix: str = ""
+    #: With `other_incarnation`: the cluster's id and its incarnation, for agents.
+    cluster: dict[str, str] | None = None
 
 
 class AttemptView(Body):
@@ -240,6 +242,8 @@ class NodeView(Body):
     free: int
     jobs: list[int]
     last_heard_s: float | None = None
+    #: Release of its agent; empty while it has not said.
+    version: str = ""
 
 
 class PriceView(Body):

@@ -54,11 +54,12 @@ from scheduler.live.providers.live_provider import LiveProvider, ProviderContext
 from scheduler.live.providers.provider_registry import build_providers, providers_by_pool
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
+from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import DEFAULT_POLICY, PolicyInForce, PolicyService, parse_policy_row
 from scheduler.live.services.views import ApiViews
-from scheduler.live.store.data_folder import DataFolder, LogStore, write_private
+from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import SpecRow
@@ -188,7 +189,10 @@ class ServerConfig:
 def settings_for_cluster(cluster: ClusterConfig | None) -> LiveSettings:
     """The paces that follow from the length of a lease: several heartbeats, and a warning, before one runs out."""
     settings = LiveSettings()
-    if cluster is None or cluster.lease is None:
+    if cluster is None:
+        return settings
+    settings = replace(settings, after_restore=cluster.after_restore)
+    if cluster.lease is None:
         return settings
     lease_s = cluster.lease
     return replace(
@@ -226,7 +230,11 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         for job in loaded.jobs
     }
     state = load_live_state(loaded, launches, clock.now(), settings.lease_s)
-    state.epoch_unix_s = epoch_unix_s
+    state.identity, state.epoch_unix_s = store.identity(), epoch_unix_s
+    former = store.former_incarnations()
+    begin_after_restore(state, former)
+    if former or state.next_job_id == 1:  # the tables may be younger than the files beside them
+        state.next_job_id = max(state.next_job_id, highest_number_used(folder) + 1)
     state.spent_month_usd = store.spent()
     for (project, _), usd in state.spent_month_usd.items():
         state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd

@@ -171,6 +171,7 @@ class JobAdmission:
             submitted_at=transaction.at,
             steps_total=spec.steps,
             labels=json.dumps(spec.labels),
+            incarnation=state.identity.incarnation,
         )
         job = LiveJob(row, self.launch(job_id, draft.project, spec))
         if spec.target is not None:

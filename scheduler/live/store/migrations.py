@@ -181,3 +181,12 @@ def keep_audit(db: Database) -> None:
 def keep_secrets(db: Database) -> None:
     """Secrets of jobs that are not over, sealed under the server's key."""
     db.execute("CREATE TABLE secrets (job_id INTEGER PRIMARY KEY, sealed BLOB NOT NULL)")
+
+
+@migrations()
+def name_agents(db: Database) -> None:
+    """Which agent speaks for a machine, and in which incarnation jobs and attempts were numbered."""
+    for column in ("agent", "boot_id", "version", "incarnation"):
+        db.execute(f"ALTER TABLE nodes ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+    for table in ("jobs", "attempts"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN incarnation TEXT NOT NULL DEFAULT ''")

@@ -213,6 +213,10 @@ class SqliteStore:
         )
         return ClusterIdentity(cluster_id=cluster_id, incarnation=incarnation)
 
+    def former_incarnations(self) -> tuple[str, ...]:
+        cursor = self._reader().execute("SELECT incarnation FROM incarnations ORDER BY seq DESC LIMIT -1 OFFSET 1")
+        return tuple(incarnation for (incarnation,) in cursor)[::-1]
+
     def epoch_unix_s(self) -> float:
         return float(self._value("SELECT value FROM meta WHERE name = 'epoch_unix_s'"))
 

@@ -186,6 +186,10 @@ class Store(Protocol):
         """The cluster, and the incarnation of this database."""
         ...
 
+    def former_incarnations(self) -> tuple[str, ...]:
+        """The incarnations of this cluster before this one, oldest first: there are some once it was restored."""
+        ...
+
     def epoch_unix_s(self) -> float:
         """Unix seconds of instant 0."""
         ...
