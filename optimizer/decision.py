@@ -186,6 +186,8 @@ class Plan:
     #: Configurations besides the problem's, which the policy made for jobs that take them (`Jobs.mixes`,
     #: `Jobs.fork_max`), with rows of their own; `column` counts them after the problem's (`optimizer.decision`).
     added: Columns | None = None
+    #: Rows of jobs on paid machines that they are no reason to keep: whoever pays for these displaces them.
+    riders: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 Decision = Shares | Order | Plan

@@ -32,7 +32,7 @@ class FractionalRental:
 
 class RentalProgram:
     """Best value less rent for any range of machine counts. Shares come first among its columns, then the machines
-    rented, then those of them that are still to be fetched.
+    rented, those of them that are still to be fetched, and those that are paid for already.
     """
 
     def __init__(self, problem: Problem, value: FloatArray, most: IntArray, fetched_usd_per_h: FloatArray) -> None:
@@ -45,6 +45,8 @@ class RentalProgram:
         largest = base + most * self.size
         self._paid = pools.paid / self.size
         self._usd_kept = pools.usd_per_h * self.size
+        #: Machines that cost nothing now.
+        self._free = pools.prepaid / self.size if len(pools.prepaid) else np.zeros(len(pools))
         self._usd_fetched = fetched_usd_per_h * self.size
         worth = _usd_earned(problem, value, largest)
         classes = aggregate_problem(problem, worth > 0, [worth], [value])
@@ -58,7 +60,8 @@ class RentalProgram:
 
     def usd_of(self, counts: IntArray) -> FloatArray:
         """Price of the last machine of each pool's count, USD/h: there, on its way, or still to be fetched (p,)."""
-        return np.where(counts > self._paid + 1e-9, self._usd_fetched, self._usd_kept)
+        known = np.where(counts > self._free + 1e-9, self._usd_kept, 0.0)
+        return np.where(counts > self._paid + 1e-9, self._usd_fetched, known)
 
     def between(self, low: FloatArray, high: FloatArray) -> FractionalRental | None:
         """The optimum with counts between `low` and `high`; None if HiGHS finds none."""
@@ -90,9 +93,16 @@ class RentalProgram:
         values = np.concatenate((np.ones(c), load, -self.size / self._scale, ones, -ones))
         rows = np.concatenate((owner, k + class_problem.use_row, k + pool, k + p + pool, k + p + pool))
         columns = np.concatenate((column, np.repeat(column, uses), c + pool, c + pool, c + p + pool))
-        matrix = sparse.csc_array((values, (rows, columns)), shape=(k + 2 * p, c + 2 * p))
         cost = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
-        return highs_model(cost, matrix, np.concatenate((np.ones(k), base / self._scale, self._paid)))
+        bounds = np.concatenate((np.ones(k), base / self._scale, self._paid))
+        if self._free.any():  # what of the machines held is paid for already: d <= held machines, d <= free ones
+            values = np.concatenate((values, ones, -ones, ones))
+            rows = np.concatenate((rows, k + 2 * p + pool, k + 2 * p + pool, k + 3 * p + pool))
+            columns = np.concatenate((columns, c + 2 * p + pool, c + pool, c + 2 * p + pool))
+            cost = np.concatenate((cost, -self._usd_kept))
+            bounds = np.concatenate((bounds, np.zeros(p), self._free))
+        matrix = sparse.csc_array((values, (rows, columns)), shape=(len(bounds), len(cost)))
+        return highs_model(cost, matrix, bounds)
 
 
 def _simplex(model: highspy.HighsLp) -> highspy.Highs:

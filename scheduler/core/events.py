@@ -346,6 +346,8 @@ class Proposal:
     memory: Any = None
     #: Shares of two jobs on the same accelerators: (job, job, pool row, share).
     packed: tuple[tuple[JobId, JobId, int, float], ...] = ()
+    #: Jobs of a plan that ride on paid machines: no reason to keep them.
+    riders: tuple[JobId, ...] = ()
 
 
 @dataclass(slots=True)

@@ -85,6 +85,7 @@ def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: Float
         gap=0.0 if yardstick is None else yardstick.gap,
         path=plan.no_yardstick if yardstick is None else yardstick.name,
         memory=memory,
+        riders=tuple(JobId(i) for i in job_id[plan.riders].tolist()),
     )
 
 
@@ -158,6 +159,7 @@ def apply_proposal(cycle: Cycle, event: Solved) -> bool:
     _replace_entitlements(cycle.ledger, proposal)
     policy.memory = proposal.memory
     policy.proposal, policy.solved_at = proposal, cycle.now
+    policy.riders = frozenset(proposal.riders)
     policy.quote = Quote(np.array(proposal.prices), proposal.price_unit, proposal.exchange)
     return True
 
