@@ -7,7 +7,9 @@ from random import Random
 import pytest
 
 from optimizer.policy import PolicySpec
+from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
+from scheduler.core.events import Event, Proposal, Solved
 from scheduler.core.rules import RoundRules, StatedValue
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.engine import RunLimits
@@ -162,3 +164,23 @@ def test_a_machine_is_rented_for_the_value_that_a_project_states() -> None:
     assert ended == [0, 1, 1]
     theirs = SimulatedJob(0.0, replace(job(1, 1.0).request, user="ada"), HOUR_S)
     assert run(scenario(rented(SURE), rules=rules[2]), [theirs], until_h=5.0).jobs == []
+
+
+# ------------------------------------------------------------------------------------------------ certificates
+
+
+def test_no_plan_of_jobs_that_run_is_certified_as_nothing() -> None:
+    """Jobs that start, or may not be stopped, are in the certificate: its objective and bound are above 0."""
+    told = scenario(PoolModel(replace(OWNED, quota=0), machines=3), rented(SURE))
+    jobs = [job(number, 0.2 + 0.1 * number, 5.0, 600.0 * number) for number in range(1, 8)]
+    jobs = [replace(each, request=replace(each.request, preemptible=each.request.job_id % 2 == 0)) for each in jobs]
+    seen: list[Proposal] = []
+
+    def watch(event: Event, commands: list[Command]) -> None:
+        if isinstance(event, Solved) and event.proposal.job_ids:
+            seen.append(event.proposal)
+
+    assert len(Simulation(told, core=SchedulerCore()).run(jobs, watch).jobs) == len(jobs)
+    assert len(seen) >= 20
+    assert min(proposal.objective for proposal in seen) > 0
+    assert all(proposal.objective <= proposal.bound * (1 + 1e-9) for proposal in seen)

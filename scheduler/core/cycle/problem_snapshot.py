@@ -235,7 +235,7 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
     slots = np.array([job.slot for job in records], dtype=np.int64)
     stays = np.array([job.holds and job.revoked is None for job in records], dtype=np.bool_)
     pinned = [
-        (there and not (job.state is JobState.RUNNING and ordering.can_be_stopped(job)))
+        (there and (job.is_secured or not (job.state is JobState.RUNNING and ordering.can_be_stopped(job))))
         or job.job_id in ordering.awaiting_lease
         for job, there in zip(records, stays.tolist(), strict=True)
     ]
