@@ -57,6 +57,7 @@ def run_solve(command: Solve) -> Proposal:
         gap=float(certificate.gap),
         path=certificate.path,
         memory=memory,
+        marginal=_marginal_jobs(problem, kept, decision.surplus),
     )
 
 
@@ -86,7 +87,27 @@ def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: Float
         path=plan.no_yardstick if yardstick is None else yardstick.name,
         memory=memory,
         riders=tuple(JobId(i) for i in job_id[plan.riders].tolist()),
+        marginal=_marginal_jobs(problem, _paying_uses(problem, plan), plan.surplus),
     )
+
+
+def _paying_uses(problem: Problem, plan: Plan) -> IntArray:
+    """Rows of the uses that the plan gives to jobs for which prices count: riders pay none."""
+    chosen = np.zeros(len(problem.columns), dtype=np.bool_)
+    priced = plan.column >= 0
+    priced[plan.riders] = False
+    chosen[plan.column[priced]] = True
+    return np.flatnonzero(chosen[problem.columns.use_column])
+
+
+def _marginal_jobs(problem: Problem, uses: IntArray, surplus: FloatArray) -> tuple[JobId, ...]:
+    """Of each pool, the job with the least surplus among those that have these uses, the youngest of equals."""
+    columns = problem.columns
+    pool, job = columns.use_pool[uses], columns.job[columns.use_column[uses]]
+    found = [JobId(0)] * len(problem.pools)
+    for at in np.lexsort((-problem.jobs.job_id[job], surplus[job], pool))[::-1].tolist():
+        found[pool[at]] = JobId(int(problem.jobs.job_id[job[at]]))
+    return tuple(found)
 
 
 def integral_gang_bound(command: Solve) -> float | None:

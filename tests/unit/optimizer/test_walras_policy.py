@@ -13,6 +13,8 @@ from optimizer.decision import Plan
 from optimizer.policy import Newcomer, PlanPolicy, PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make
+from scheduler.core.commands import Solve
+from scheduler.core.cycle.solve_requests import run_solve
 
 WALRAS = PolicySpec("walras")
 
@@ -199,3 +201,10 @@ def test_a_certificate_covers_the_jobs_that_cannot_be_moved() -> None:
         assert stays is not None
         assert 0.5 * worth.objective < stays.objective <= stays.bound * (1 + 1e-9)
         assert stays.objective <= worth.bound * (1 + 1e-9)  # what cannot be moved cannot make the best better
+
+
+def test_an_answer_names_the_marginal_job_of_each_pool() -> None:
+    """Of two who have the places, the longer one gains least at the prices; nobody is on the third pool."""
+    setting = Setting([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]], [2, 1], remaining_steps=[500.0, 400.0, 300.0])
+    proposal = run_solve(Solve(1, build(setting), WALRAS, None, 0.0))
+    assert proposal.marginal == (2, 0)
