@@ -43,7 +43,8 @@ class Certificate:
     gap: float
     #: Largest violation of any constraint, in that constraint's own unit divided by its right-hand side (or 1).
     violation: float
-    #: Which path produced it: "cvxpy/highs", "classes+cvxpy/clarabel", "price/numba", ...
+    #: Which path produced it: "highs", "classes+cvxpy/clarabel", "price/numba", ...; "cvxpy" is said only where cvxpy
+    #: stated the program.
     path: str
     maximise: bool = True
 

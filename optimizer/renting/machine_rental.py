@@ -118,6 +118,8 @@ class Rental:
     #: Price per useful hour of an accelerator that is still to be fetched, minimum billing included; empty: no program
     #: stands behind the counts (p,).
     fetched_usd_per_h: FloatArray = field(default_factory=_empty_array)
+    #: What solved the divisible optimum: "cvxpy/highs", "highs"; empty: nothing was solved.
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,10 +146,12 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
     if not np.any(hourly_values(problem, delay_usd_per_h) > 0):
         return _unpriced(Status.EMPTY, np.zeros_like(held), sizes)
     program, most, fetched = _program(problem, delay_usd_per_h)
-    fluid = program.between(np.zeros(len(most)), most.astype(np.float64))
+    fluid, path = program.divisible(most)
     if fluid is None:
         return _unpriced(Status.FAILED, held, sizes)
     counts = _improve(program, _whole_counts(program, fluid, most), most, held)
+    if program.at(counts).net == -np.inf:
+        return _unpriced(Status.FAILED, held, sizes)
     return Rental(
         status=Status.OPTIMAL,
         machines=counts,
@@ -157,6 +161,7 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
         fluid_accelerators=fluid.machines * sizes,
         fluid_prices=fluid.prices,
         fetched_usd_per_h=fetched,
+        path=path,
     )
 
 

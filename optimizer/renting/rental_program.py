@@ -13,8 +13,10 @@ from scipy import sparse
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import max_by
+from optimizer.lp.engine_choice import CVXPY_MONEY_CELLS
 from optimizer.lp.highs import highs_model, highs_solver
 from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.renting.money_tables import RentedTiers, money_cells
 from optimizer.utility.fair_share import usable_columns
 
 _TOLERANCE = 1e-9
@@ -55,6 +57,7 @@ class RentalProgram:
         self._classes, self._shares = class_problem.classes, class_problem.columns
         self._known: dict[tuple[int, ...], FractionalRental] = {}
         gross = classes.per_column(worth) * class_problem.size[class_problem.owner()]
+        self.class_problem, self.gross, self.owned = class_problem, gross, base
         self._highs = _simplex(self._model(class_problem, gross, base))
         self._machines = np.arange(self._shares, self._shares + len(pools), dtype=np.int32)
 
@@ -62,6 +65,28 @@ class RentalProgram:
         """Price of the last machine of each pool's count, USD/h: there, on its way, or still to be fetched (p,)."""
         known = np.where(counts > self._free + 1e-9, self._usd_kept, 0.0)
         return np.where(counts > self._paid + 1e-9, self._usd_fetched, known)
+
+    def divisible(self, most: IntArray) -> tuple[FractionalRental | None, str]:
+        """The optimum with at most so many machines, and what solved it: cvxpy's statement, or HiGHS by matrices."""
+        if money_cells(self.class_problem) > CVXPY_MONEY_CELLS:
+            return self.between(np.zeros(len(most)), most.astype(np.float64)), "highs"
+        from optimizer.renting.money_program import solve_money_program  # imports cvxpy: seconds, once a process
+
+        found = solve_money_program(self.class_problem, self.gross, self.owned, self.tiers(most))
+        if found is None:
+            return self.between(np.zeros(len(most)), most.astype(np.float64)), "highs"
+        machines = np.minimum(found.rented / self.size, most)
+        return FractionalRental(machines, found.prices, found.net_usd_per_h), "cvxpy/highs"
+
+    def tiers(self, most: IntArray) -> RentedTiers:
+        """What may be rented, by what it costs."""
+        largest = most * self.size
+        paid = np.minimum(self._paid * self.size, largest)
+        free = np.minimum(self._free * self.size, paid)
+        fetched = np.maximum(self._usd_fetched, self._usd_kept) / self.size
+        return RentedTiers(
+            free, paid - free, np.asarray(largest - paid, dtype=np.float64), self._usd_kept / self.size, fetched
+        )
 
     def between(self, low: FloatArray, high: FloatArray) -> FractionalRental | None:
         """The optimum with counts between `low` and `high`; None if HiGHS finds none."""

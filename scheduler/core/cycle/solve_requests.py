@@ -6,6 +6,7 @@ change is void.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,7 +36,10 @@ def run_solve(command: Solve) -> Proposal:
     problem, decision = with_added(command.problem, decision)
     machines = np.zeros(len(problem.pools)) if rental is None else rental.machines
     if isinstance(decision, Plan):
-        return _plan_proposal(problem, decision, memory, machines)
+        proposal = _plan_proposal(problem, decision, memory, machines)
+        if rental is None or not rental.path:
+            return proposal
+        return replace(proposal, path=f"{proposal.path}; renting: {rental.path}")
     assert isinstance(decision, Shares), f"{command.policy.name} ranks jobs and needs no solve"
     kept = np.flatnonzero(decision.x[problem.columns.use_column] > SMALLEST_SHARE)
     column = problem.columns.use_column[kept]
