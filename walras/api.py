@@ -258,6 +258,8 @@ class PriceView(Body):
     market_usd_per_h: float
     rented_machines: int = 0
     quota_machines: int = 0
+    #: The job on it that gains least at the prices, 0 if nobody is on it: with one accelerator less it would go.
+    marginal_job: int = 0
 
 
 class CertificateView(Body):

@@ -23,6 +23,7 @@ from optimizer.policy import Newcomer, best_configuration_at
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
+from scheduler.core.explain.pending_reasons import why_not_rented
 from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
@@ -296,6 +297,9 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
     }
     if not configurations:
         return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="no machine has joined this cluster yet")
+    told = _not_rented(ledger, request, configurations)
+    if told:
+        return DryRun(**answer, reason=Reason.WAIT_PRICE, detail=told)
     if all(each["accelerators"] > each["capacity"] for each in configurations):
         return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="waits for machines to join, or to come back")
     best = _chosen_on_arrival(ledger, standing, request, configurations)
@@ -309,6 +313,21 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
             **answer, reason=Reason.WAIT_CAPACITY, detail=f"{chosen['pool']} is full: waits for the next round"
         )
     return DryRun(**answer, chosen=chosen, detail=f"would start at once on {chosen['pool']}")
+
+
+def _not_rented(ledger: Ledger, request: JobRequest, configurations: list[dict[str, Any]]) -> str:
+    """Why nothing is rented for the job, of the cheapest pool, where it could run on rented machines alone that are not
+    here; else empty.
+    """
+    states = {state.pool.pool_id: state for state in ledger.fleet.pools}
+    told = []
+    for each in sorted(configurations, key=lambda each: float(each["usd_per_h"])):
+        state, count = states[each["pool"]], int(each["accelerators"])
+        detail, fix = why_not_rented(ledger.policy.rules, request, state, count)
+        if state.capacity >= count or not detail:
+            return ""
+        told.append(f"{state.pool.pool_id}: {detail}; {fix}")
+    return told[0] if told else ""
 
 
 def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]:
