@@ -46,11 +46,14 @@ def server_command(
     ] = 0,
     cluster: Annotated[Path | None, typer.Option("--cluster", help="A cluster file: the pools of machines.")] = None,
     policy: Annotated[Path | None, typer.Option("--policy", help="A policy file.")] = None,
+    new_cluster: Annotated[
+        bool, typer.Option("--new-cluster", help="Put what the folder holds aside and begin a new cluster.")
+    ] = False,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C."""
     from scheduler.live.main import run_server
 
-    exit_with(run_server(data=data, host=host, port=port, cluster=cluster, policy=policy))
+    exit_with(run_server(data=data, host=host, port=port, cluster=cluster, policy=policy, new_cluster=new_cluster))
 
 
 JoinTokenFileOption = Annotated[

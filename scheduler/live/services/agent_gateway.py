@@ -21,6 +21,7 @@ from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.agent_reports import end_attempt, end_vanished_part, process_reports
+from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_rows import NodeRow
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import Conflict, Forbidden, NotFound
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 #: Commands in one answer, so that it stays small; the rest follows at once.
 _COMMANDS_PER_ANSWER = 200
 _RESEND_S = 1.0
+#: Pace of heartbeats while nothing can be written: renewals, whatever the agent has to report.
+_STUCK_PACE_S = 1.0
 
 
 def pool_of_agent(message: Register) -> Pool:
@@ -163,7 +166,24 @@ class AgentGateway:
     # ---------------------------------------------------------------- heartbeats
 
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
-        """Take what the agent reports; answer at once if there is something new to say, else within `wait_s`."""
+        """Take what the agent reports; answer at once if there is something new to say, else within `wait_s`.
+
+        While the database cannot be written the leases of what runs are renewed, and nothing is taken or given.
+        """
+        try:
+            return await self._heartbeat(message)
+        except StoreUnavailable:
+            await asyncio.sleep(min(_STUCK_PACE_S, message.wait_s))
+            node = self._node(message.node_id)
+            if not node.is_member:
+                # Given up in a batch that is not written: its places may be somebody else's as soon as it is.
+                raise
+            lease_s = self._loop.settings.lease_s[node.facts.market]
+            node.heard_at = self._loop.clock.now()
+            node.leased_until = node.heard_at + lease_s
+            return HeartbeatAnswer(commands=[], reports_acked=0, lease_s=lease_s, fenced=[])
+
+    async def _heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         node = self._node(message.node_id)
         node.heard_at = self._loop.clock.now()
         if self._has_news(node, message):
