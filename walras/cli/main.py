@@ -39,6 +39,7 @@ from walras.cli.job_control_commands import (
     wait_command,
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
+from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
 from walras.cli.plan_commands import plan_commands
 from walras.cli.profile_commands import profile_commands
@@ -243,6 +244,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
+for _name, _command in DATA_FOLDER_COMMANDS.items():
+    admin_commands.command(_name)(_command)
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
 app.add_typer(admin_commands, name="admin")

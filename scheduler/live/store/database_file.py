@@ -95,9 +95,9 @@ def damaged(path: Path, damage: str) -> ConfigError:
     return ConfigError(f"{path}: {damage}", field="--data", fix=f"{_RESTORE} (docs/operations.md)")
 
 
-def find_page_damage(connection: sqlite3.Connection, path: Path, *, bound_s: float) -> str:
+def find_page_damage(connection: sqlite3.Connection, path: Path, *, bound_s: float, whole: bool = False) -> str:
     """What SQLite's own check says, in words; empty where all is well, or where the time was up before the end."""
-    whole = path.stat().st_size <= _WHOLE_CHECK_BYTES
+    whole = whole or path.stat().st_size <= _WHOLE_CHECK_BYTES
     began = time.monotonic()
     connection.set_progress_handler(lambda: time.monotonic() - began > bound_s, 100_000)
     try:

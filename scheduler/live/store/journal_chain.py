@@ -179,12 +179,10 @@ def find_chain_damage(connection: sqlite3.Connection, tip: ChainHead | None, *, 
             f" written {tip.commits} (jobs up to number {tip.last_job_id})"
         )
     before = head.seq if tip is None else min(tip.seq, head.seq)
-    order = "ASC" if whole else "DESC"
-    limit = head.seq if whole else before
     mark = connection.execute(
-        f"SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq {order} LIMIT 1", [limit]
+        "SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", [before]
     ).fetchone()
-    seq, digest = mark or (0, "")
+    seq, digest = (0, "") if whole or mark is None else mark
     marks = dict(connection.execute("SELECT seq, digest FROM chain_marks WHERE seq > ?", [seq]).fetchall())
     rows = connection.execute("SELECT seq, at, kind, type, payload FROM journal WHERE seq > ? ORDER BY seq", [seq])
     for row_seq, *values in rows:
@@ -194,6 +192,20 @@ def find_chain_damage(connection: sqlite3.Connection, tip: ChainHead | None, *, 
     if (seq, digest) != (head.seq, head.digest):
         return f"the journal ends at row {seq}, and row {head.seq} was written"
     return ""
+
+
+def accept_chain(connection: sqlite3.Connection, tip: ChainHead | None) -> ChainHead:
+    """Take the journal as it is, and count on from the tip: numbers of jobs that were lost are not given out again."""
+    connection.execute("DELETE FROM chain_marks")
+    old, new = load_head(connection), chain_existing_rows(connection)
+    known = [old, new] if tip is None else [old, new, tip]
+    head = replace(
+        new,
+        commits=max(each.commits for each in known) + 1,
+        last_job_id=max(each.last_job_id for each in known),
+    )
+    store_head(connection, head)
+    return head
 
 
 def chain_existing_rows(connection: sqlite3.Connection) -> ChainHead:

@@ -1,4 +1,4 @@
-"""How long the server was away: told from what its machine's clocks showed when it last wrote, not from wall time alone.
+"""How long the server was away: told from what its machine's clocks showed last, not from wall time alone.
 
 * The machine has not been started anew since (same boot id): its boot clock counted on, whatever was done to the wall
   clock. That much time has passed.
