@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from walras.cli.arguments import parse_length_option
 from walras.cli.terminal_output import show_line, warn
 
 DataOption = Annotated[Path, typer.Option("--data", help="Data folder of the server.")]
@@ -78,7 +79,21 @@ def admin_recover_token_command(
     show_line(f"{path} holds a new token of {user}")
 
 
+def admin_prune_command(
+    data: DataOption,
+    jobs: Annotated[str, typer.Option("--jobs", help="Keep jobs for this long after their end.")] = "400d",
+    logs: Annotated[str, typer.Option("--logs", help="Keep their logs for this long.")] = "90d",
+) -> None:
+    """Delete what is kept of jobs that ended long ago; the server may run. The ledger of money stays."""
+    from scheduler.live.store.retention import prune
+
+    jobs_s, logs_s = parse_length_option(jobs, "--jobs"), parse_length_option(logs, "--logs")
+    told = prune(data, jobs_older_s=jobs_s, logs_older_s=logs_s)
+    show_line(f"deleted {told.jobs} ended jobs, and the logs of {told.logs}")
+
+
 DATA_FOLDER_COMMANDS = {
+    "prune": admin_prune_command,
     "backup": admin_backup_command,
     "restore": admin_restore_command,
     "check": admin_check_command,

@@ -29,6 +29,7 @@ import typer
 from typer.core import TyperGroup
 
 import walras
+from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
 from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command
 from walras.cli.job_control_commands import (
     cancel_command,
@@ -39,7 +40,6 @@ from walras.cli.job_control_commands import (
     wait_command,
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
-from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
 from walras.cli.plan_commands import plan_commands
 from walras.cli.profile_commands import profile_commands

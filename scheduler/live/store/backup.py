@@ -1,8 +1,8 @@
 """What an administrator does to a data folder from outside: back it up, restore it, check it, accept a loss.
 
-A backup is a folder of the same layout, copied while the server runs: the database by SQLite's own backup (one instant),
-the keys and tokens, and the logs if asked for. Checkpoints are not copied: they lie on a file system of their own, and
-may be larger than everything else together. A restore begins a new incarnation of the cluster and re-numbers nothing;
+A backup is a folder of the same layout, copied while the server runs: the database by SQLite's own backup (one
+instant), the keys and tokens, and the logs if asked for. Checkpoints are not copied: they lie on a file
+system of their own, and may be larger than everything else together. A restore begins a new incarnation of the cluster and re-numbers nothing;
 where the database that it replaces is still known to have given out higher job numbers, the next job is above those.
 """
 
@@ -111,8 +111,8 @@ def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
 def accept_loss(data: Path) -> int:
     """Let a server start on a database from which acknowledged commits are missing; returns how many are.
 
-    It becomes a new incarnation, and no job number that was given out is given again. Raises ConfigError where its pages
-    are damaged: then only a backup helps.
+    It becomes a new incarnation, and no job number that was given out is given again. Raises ConfigError where its
+    pages are damaged: then only a backup helps.
     """
     lock = FolderLock(data)
     try:
