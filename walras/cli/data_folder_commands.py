@@ -4,6 +4,7 @@ They work on the folder itself, on the machine of the server, and need no token:
 administrator.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -92,7 +93,7 @@ def admin_prune_command(
     show_line(f"deleted {told.jobs} ended jobs, and the logs of {told.logs}")
 
 
-DATA_FOLDER_COMMANDS = {
+DATA_FOLDER_COMMANDS: dict[str, Callable[..., None]] = {
     "prune": admin_prune_command,
     "backup": admin_backup_command,
     "restore": admin_restore_command,

@@ -1,9 +1,10 @@
 """What an administrator does to a data folder from outside: back it up, restore it, check it, accept a loss.
 
 A backup is a folder of the same layout, copied while the server runs: the database by SQLite's own backup (one
-instant), the keys and tokens, and the logs if asked for. Checkpoints are not copied: they lie on a file
-system of their own, and may be larger than everything else together. A restore begins a new incarnation of the cluster and re-numbers nothing;
-where the database that it replaces is still known to have given out higher job numbers, the next job is above those.
+instant), the keys and tokens, and the logs if asked for. Checkpoints are not copied: they lie on a file system of their
+own, and may be larger than everything else together. A restore begins a new incarnation of the cluster and re-numbers
+nothing; where the database that it replaces is still known to have given out higher job numbers, the next job is above
+those.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""What is deleted of jobs that ended long ago: their rows, their logs. Money is not: charges stay in the ledger for ever.
+"""What is deleted of jobs that ended long ago: their rows, their logs. Charges are not: the ledger of money is kept.
 
-It goes in small bites, each a transaction of its own, so that it can be done while the server runs. Numbers of jobs that
-are gone are not given out again (the chain remembers the newest), and the journal stays whole: it is what the chain
-proves.
+It goes in small bites, each a transaction of its own, so that it can be done while the server runs. Numbers of jobs
+that are gone are not given out again (the chain remembers the newest), and the journal stays whole: it is what the
+chain proves. No job goes that is newer than one which is not over: that one may name it.
 """
 
 import shutil
@@ -29,7 +29,7 @@ class PruneReport:
 
 
 def prune(data: Path, *, jobs_older_s: float, logs_older_s: float) -> PruneReport:
-    """Delete ended jobs, and logs of ended jobs, that ended longer ago than these. Raises NotFound without a database."""
+    """Delete jobs, and logs of jobs, that ended longer ago than these. Raises NotFound where there is no database."""
     path = data / "walras.db"
     if not path.is_file():
         raise NotFound(
@@ -56,7 +56,7 @@ def _newest_instant(connection: sqlite3.Connection) -> float:
 
 
 def _oldest_ended(connection: sqlite3.Connection, before_at: float) -> list[int]:
-    """A bite of jobs that ended before an instant, and on which no active job may depend (those are asked by number)."""
+    """A bite of jobs that ended before an instant and are older than every job that is not over."""
     rows = connection.execute(
         "SELECT job_id FROM jobs WHERE ended_at IS NOT NULL AND ended_at < ?"
         " AND job_id < coalesce((SELECT min(job_id) FROM jobs WHERE ended_at IS NULL), job_id + 1)"
