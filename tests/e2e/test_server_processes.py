@@ -106,6 +106,22 @@ def test_a_rented_machine_outlives_a_killed_server_but_not_a_stopped_one(folder:
         server.close()
 
 
+def test_a_server_killed_while_it_starts_keeps_its_port(server: RealServer) -> None:
+    """Again and again, at other moments: agents call one port for ever."""
+    assert server.process is not None
+    url = server.url
+    server.kill()
+    for moment in range(8):
+        starting = subprocess.Popen(
+            [WALRAS, "server", "--data", str(server.data)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(0.25 * moment)
+        starting.kill()
+        starting.wait(10)
+    server.start()
+    assert server.url == url
+
+
 def test_a_second_server_on_the_same_folder_says_who_holds_it(server: RealServer) -> None:
     """Exit code 2 and the pid."""
     assert server.process is not None

@@ -65,6 +65,9 @@ def server_command(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     insecure: InsecureOption = False,
+    new_cluster: Annotated[
+        bool, typer.Option("--new-cluster", help="Put what the folder holds aside and begin a new cluster.")
+    ] = False,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C."""
     if tls not in (None, "self"):
@@ -78,7 +81,7 @@ def server_command(
 
     files = None if tls_cert is None or tls_key is None else TlsFiles(tls_cert, tls_key)
     listen = ListenOptions(host, port, files, tls is not None, insecure)
-    exit_with(run_server(data=data, listen=listen, cluster=cluster, policy=policy))
+    exit_with(run_server(data=data, listen=listen, cluster=cluster, policy=policy, new_cluster=new_cluster))
 
 
 JoinTokenFileOption = Annotated[

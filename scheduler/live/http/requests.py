@@ -20,6 +20,7 @@ from scheduler.live.auth.access_control import Caller, UserCaller, UserRole
 from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.server import Server
 from scheduler.live.services.job_submission import KeyReused
+from scheduler.live.store.store_interface import StoreUnavailable
 from walras.api import ProblemDetail
 from walras.errors import (
     ConfigError,
@@ -210,6 +211,7 @@ _PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
     (Conflict, 409, "conflict", "Conflict"),
     (Forbidden, 403, "forbidden", "Forbidden"),
     (UserError, 400, "invalid_request", "Invalid request"),
+    (StoreUnavailable, 503, "store_unavailable", "The database cannot be written"),
     (Overloaded, 429, "overloaded", "Too much to do"),
 )
 

@@ -40,6 +40,7 @@ from scheduler.live.services.agent_identity import (
 )
 from scheduler.live.services.agent_reports import end_attempt, process_reports
 from scheduler.live.services.unconfirmed_starts import has_unconfirmed, withdraw_unconfirmed
+from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_rows import NodeRow
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import Conflict, Forbidden, NameHeld, NotFound
@@ -53,6 +54,8 @@ log = logging.getLogger(__name__)
 #: Commands in one answer, so that it stays small; the rest follows at once.
 _COMMANDS_PER_ANSWER = 200
 _RESEND_S = 1.0
+#: Pace of heartbeats while nothing can be written: renewals, whatever the agent has to report.
+_STUCK_PACE_S = 1.0
 
 
 def pool_of_agent(message: Register) -> Pool:
@@ -210,7 +213,23 @@ class AgentGateway:
         """Take what the agent reports; answer at once if there is something new to say, else within `wait_s`.
 
         Raises OtherCluster, OtherIncarnation, OtherProtocol, NameHeld where it is not one to be listened to.
+
+        While the database cannot be written the leases of what runs are renewed, and nothing is taken or given.
         """
+        try:
+            return await self._heartbeat(message)
+        except StoreUnavailable:
+            await asyncio.sleep(min(_STUCK_PACE_S, message.wait_s))
+            node = self._node(message.node_id)
+            if not node.is_member:
+                # Given up in a batch that is not written: its places may be somebody else's as soon as it is.
+                raise
+            lease_s = self._loop.settings.lease_s[node.facts.market]
+            node.heard_at = self._loop.clock.now()
+            node.leased_until = node.heard_at + lease_s
+            return HeartbeatAnswer(commands=[], reports_acked=0, lease_s=lease_s, fenced=[])
+
+    async def _heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         node = self._node(message.node_id)
         identity, now = self._loop.state.identity, self._loop.clock.now()
         check_protocol(message)

@@ -15,7 +15,9 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.live.store.store_interface import StoreUnavailable
 from walras.contract import pinned_token, split_token
+from walras.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,13 @@ class DataFolder:
         return self.path / "admin.token"
 
     @property
+    def port_file(self) -> Path:
+        """The port of the first start, or the one that was asked for last."""
+        return self.path / "port"
+
+    @property
     def server_file(self) -> Path:
-        """Where the server listens; there once it is ready."""
+        """Where the server listens, written once it is ready; of a former server while its process is another."""
         return self.path / "server.json"
 
     @property
@@ -53,8 +60,12 @@ class DataFolder:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def join_token(self) -> str:
-        """The token that admits machines, made at the first start."""
-        return split_token(_kept(self.join_token_file, f"wlr_join_{secrets.token_urlsafe(32)}"))[0]
+        """The token that admits machines, made at the first start. Raises ConfigError where the file is empty."""
+        token = split_token(_kept(self.join_token_file, f"wlr_join_{secrets.token_urlsafe(32)}"))[0]
+        if not token:
+            fix = "restore it from a backup, or delete it: a new one is made"
+            raise ConfigError(f"{self.join_token_file} is empty", field="--data", fix=fix)
+        return token
 
     def pin(self) -> str:
         """The fingerprint that tokens carry; empty if the server's certificate is not pinned."""
@@ -73,14 +84,26 @@ class DataFolder:
                     write_private(path, wanted + "\n")
 
     def server_secret(self) -> bytes:
-        """The key of job tokens, made at the first start."""
-        return bytes.fromhex(_kept(self.path / "secret.key", secrets.token_hex(32)))
+        """The key of job tokens, made at the first start. Raises ConfigError where the file holds none."""
+        path = self.path / "secret.key"
+        text = _kept(path, secrets.token_hex(32))
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+            what = "is empty" if not text else "does not hold 64 hexadecimal digits"
+            fix = "restore it from a backup, or delete it: a new one is made, and running jobs get new tokens"
+            raise ConfigError(f"{path} {what}", field="--data", fix=fix)
+        return bytes.fromhex(text)
 
-    def last_port(self) -> int:
-        """Where the former server listened: agents still call there. 0: unknown."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return int(json.loads(self.server_file.read_text(encoding="utf-8"))["port"])
+    def kept_port(self) -> int:
+        """The port that agents call, whether or not a server got as far as being ready there. 0: unknown."""
+        for file, read in ((self.port_file, int), (self.server_file, lambda text: int(json.loads(text)["port"]))):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                return read(file.read_text(encoding="utf-8"))
         return 0
+
+    def keep_port(self, port: int) -> None:
+        """From now on agents are told this port."""
+        if self.kept_port() != port or not self.port_file.is_file():
+            write_private(self.port_file, f"{port}\n")
 
     def announce(self, url: str, port: int) -> None:
         """Say that the server is ready, and where; `sha256`: the certificate, where it is pinned."""
@@ -98,13 +121,18 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _kept(path: Path, fresh: str) -> str:
     """The secret in a file, which is made with a fresh one if it is not there."""
     if not path.is_file():
         write_private(path, fresh + "\n")
-    return path.read_text(encoding="utf-8").strip()
+    return path.read_text(encoding="utf-8", errors="replace").strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +151,14 @@ class LogStore:
     def append(
         self, job_id: int, attempt: int, rank: int, offset: int, data: bytes, incarnation: str = ""
     ) -> LogAppended:
-        """Take bytes that start at `offset`; answers where to go on."""
-        path = self._path(job_id, attempt, rank, incarnation)
+        """Take bytes that start at `offset`; answers where to go on. Raises StoreUnavailable where the disk is full."""
+        try:
+            return self._append(self._path(job_id, attempt, rank, incarnation), offset, data)
+        except OSError as error:
+            # What was written before it failed is known by the file's size: the next call goes on there.
+            raise StoreUnavailable(f"the logs cannot be written: {os.strerror(error.errno or 0)}") from None
+
+    def _append(self, path: Path, offset: int, data: bytes) -> LogAppended:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab") as file:
             size = file.tell()
