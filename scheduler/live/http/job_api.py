@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
 from scheduler.live.auth.access_control import AgentCaller, UserCaller, UserRole
+from scheduler.live.http.audit_trail import audited, job_standing
 from scheduler.live.http.requests import BODY_BYTES, RequestContext, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
@@ -148,6 +149,7 @@ async def explain_job(call: RequestContext) -> Explanation:
 
 
 async def cancel_job(call: RequestContext) -> JobDetail:
+    """End it, whether it waits or runs."""
     row = await visible_job_row(call)
     if row.state.is_final and call.user.may_change(row.user, row.project):
         return await show_job(call)  # what was asked for is so: repeating a cancel is harmless
@@ -201,7 +203,13 @@ async def _change_job(call: RequestContext, step: Any) -> JobDetail:
         if job is None:
             state = transaction.state.ended.get(call.job_id, row.state)
             raise Conflict(f"job {call.job_id} has ended: {state}", fix="submit it again as a new job")
-        step(transaction, job)
+        audited(
+            call,
+            f"job {call.job_id}",
+            lambda _: job_standing(job),
+            lambda transaction: step(transaction, job),
+            job.row.project,
+        )(transaction)
 
     await call.server.loop.perform(checked)
     return await show_job(call)
@@ -301,7 +309,11 @@ async def state_kind_facts(call: RequestContext) -> FactsView:
     def step(transaction: Transaction) -> None:
         record_kind_facts(transaction, kind, facts, call.user.name)
 
-    await call.server.loop.perform(step)
+    def look(transaction: Transaction) -> Any:
+        known = transaction.core.ledger.facts.of(kind)
+        return None if known is None else asdict(known)
+
+    await call.server.loop.perform(audited(call, f"facts of kind {kind}", look, step))
     return _facts_view(call, kind)
 
 
