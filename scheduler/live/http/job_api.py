@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
-from scheduler.live.auth.access_control import AgentCaller, UserCaller, UserRole
+from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.auth.job_privacy import spec_shown_to
 from scheduler.live.http.audit_trail import audited, job_standing
 from scheduler.live.http.requests import BODY_BYTES, RequestContext, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
@@ -31,8 +32,6 @@ from walras.states import JobState, Reason
 from walras.wire import LogAccepted
 
 _PAGE = 50
-#: In place of what the caller is not to see.
-HIDDEN = "(hidden)"
 _PAGE_MOST = 1000
 
 
@@ -96,22 +95,7 @@ async def show_job(call: RequestContext) -> JobDetail:
     spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
     written = json.loads("{}" if spec is None else spec.spec)
-    if not _may_read_envs(call, row):
-        written = _without_env_values(written)
-    return call.server.views.detail(row, usage, written, attempts)
-
-
-def _may_read_envs(call: RequestContext, row: JobRow) -> bool:
-    """Variables often hold what others should not know: for the owner, the job itself and administrators."""
-    match call.caller:
-        case UserCaller(name=name, role=role):
-            return role is UserRole.ADMIN or name == row.user
-        case _:
-            return True  # the job: the gate has seen that it is its own
-
-
-def _without_env_values(spec: dict[str, Any]) -> dict[str, Any]:
-    return {**spec, "envs": dict.fromkeys(spec["envs"], HIDDEN)} if spec.get("envs") else spec
+    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts)
 
 
 async def list_attempts(call: RequestContext) -> web.StreamResponse:

@@ -25,7 +25,7 @@ from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
 from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
-from scheduler.live.auth.secret_box import SecretBox
+from scheduler.live.auth.job_privacy import SecretBox, without_secret_values
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
@@ -36,7 +36,6 @@ from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_request import JobId, JobRequest
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_secrets import without_secret_values
 from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of, parse_spec, spec_mapping, to_request
 from walras.states import JobState, Reason
 
