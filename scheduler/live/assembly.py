@@ -162,6 +162,7 @@ def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage
         prepared=() if attempt is None else tuple(part.node_id for part in attempt.parts.values() if part.prepared),
         rendezvous=None if attempt is None else _rendezvous_of(attempt),
         revoked=revoked,
+        saves=job.checkpoint is not None,
     )
 
 

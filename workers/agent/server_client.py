@@ -19,7 +19,7 @@ from walras.contract import split_token
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.transport import wrong_certificate
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
-from workers.supervisor_protocol import write_durably
+from workers.supervisor_protocol import read_ranks_file, write_durably
 
 CALL_TIMEOUT_S = 10.0
 #: Answers that asking again does not change: no such token, no such machine, or one known with other facts.
@@ -228,17 +228,8 @@ class LogShipper:
     async def _ship(self, file: _LogFile) -> None:
         if file.offset is None:
             file.offset = await self._client.send_log(self._job_id, self._attempt, file.rank, 0, b"")
-        while chunk := _read_chunk(file.path, file.offset):
+        while chunk := read_ranks_file(file.path, file.offset, CHUNK_BYTES):
             wanted = await self._client.send_log(self._job_id, self._attempt, file.rank, file.offset, chunk)
             if wanted == file.offset:
                 return  # the server takes no more of it (a quota): so be it
             file.offset = wanted
-
-
-def _read_chunk(path: Path, offset: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return file.read(CHUNK_BYTES)
-    except FileNotFoundError:
-        return b""

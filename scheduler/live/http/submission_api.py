@@ -5,6 +5,7 @@ batch are checked one by one, ordered by their dependencies, and admitted in one
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -37,7 +38,7 @@ from scheduler.live.store.table_rows import AnswerRow
 from walras.api import BatchResult, DryRun, SubmitResult
 from walras.errors import JobSpecError, UserError
 from walras.job_request import JobId
-from walras.spec.job_spec import MAX_SPEC_BYTES, to_request
+from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
 from walras.states import JobState
 
 _KEY_LENGTH = 200
@@ -68,7 +69,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
             return 200, again
         job_id = call.server.admission.admit(transaction, draft, needs, ended, call.user.name)
         note_write(call, transaction, f"job {job_id}", after=_draft_facts(draft), project=draft.project)
-        answer = submit_result(job_id, draft.spec).model_dump_json()
+        answer = submit_result(transaction.core, job_id, draft.spec).model_dump_json()
         if key:
             remember_answer(transaction, call.user.name, key, digest, answer)
         return 201, answer
@@ -152,7 +153,7 @@ class _BatchSubmission:
                 needs = [*self._sibling_ids(position), *self._earlier[position][0]]
                 ended = self._earlier[position][1]
                 job_id = self._call.server.admission.admit(transaction, each, needs, ended, self._call.user.name)
-                self._results[position] = submit_result(job_id, each.spec)
+                self._results[position] = submit_result(transaction.core, job_id, each.spec)
             except UserError as error:
                 self._refuse(position, error)
 
@@ -268,5 +269,6 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
         at=now,
         now_wall=server.loop.clock.unix(now),
     )
+    request = replace(request, unproven=is_unproven(draft.spec))
     check_feasible(server.core, server.state, request)
     return dry_run(server.core, request)

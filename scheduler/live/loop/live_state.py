@@ -118,6 +118,8 @@ class LiveJob:
     progress_forwarded: bool = True
     progress_forwarded_at: float = -inf
     speed_forwarded: bool = False
+    #: Its script said in the newest report that it can save its work.
+    says_saves: bool = False
     #: What it is to reach, if anything, and how far it is. The row has it as it was written last.
     target: JobTarget | None = None
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
 from scheduler.core.state.ledger import ActivePolicy, Ledger
+from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
 from scheduler.live.auth.job_privacy import SecretBox, without_secret_values
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
@@ -34,9 +35,9 @@ from scheduler.live.store.event_journal import dump_request
 from scheduler.live.store.table_rows import AnswerRow, JobRow, SecretRow, SpecRow
 from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
-from walras.job_request import JobId, JobRequest
+from walras.job_request import JobId, JobRequest, Kind
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of, parse_spec, spec_mapping, to_request
+from walras.spec.job_spec import JobSpec, argv_of, env_of, is_unproven, kind_of, parse_spec, spec_mapping, to_request
 from walras.states import JobState, Reason
 
 BATCH_LIMIT = 1000
@@ -154,6 +155,7 @@ class JobAdmission:
             now_wall=self._epoch_unix_s + transaction.at,
             depends_on=waits_for,
         )
+        request = replace(request, unproven=is_unproven(spec))
         check_feasible(transaction.core, state, request)
         state.next_job_id += 1
         row = JobRow(
@@ -268,8 +270,15 @@ def remember_answer(transaction: Transaction, user: str, key: str, digest: str, 
         transaction.batch.answers_until = transaction.at - ANSWER_KEPT_S
 
 
-def submit_result(job_id: JobId, spec: JobSpec) -> SubmitResult:
-    return SubmitResult(id=job_id, name=spec.name)
+def submit_result(core: SchedulerCore, job_id: JobId, spec: JobSpec) -> SubmitResult:
+    """The answer to a submission, with what its owner should know of the job now."""
+    note = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
+    return SubmitResult(id=job_id, name=spec.name, note=note)
+
+
+def _unsaved_note(core: SchedulerCore, kind: Kind) -> str:
+    """Empty for a kind of which a job has shown that it saves its work."""
+    return "" if kind in core.ledger.saving_kinds else f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"
 
 
 def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
@@ -281,6 +290,7 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
         "kind": request.kind,
         "accelerators": min(counts, default=min(demand.count for demand in request.demands)),
         "configurations": configurations,
+        "note": _unsaved_note(core, request.kind) if request.unproven and request.preemptible else "",
     }
     if not configurations:
         return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="no machine has joined this cluster yet")
