@@ -58,7 +58,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
     body = await call.body()
     if len(body) > MAX_SPEC_BYTES * 2:
         raise JobSpecError(f"the spec is larger than {MAX_SPEC_BYTES:,} bytes", fix="keep data in files of their own")
-    key, digest = _idempotency_key(call), body_digest(b"jobs\n" + body)
+    key, digest = _idempotency_key(call), _digest(call, b"jobs\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
     draft = draft_job(_spec_mapping(parse_json_body(body)), call.user)
@@ -80,7 +80,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
 
 async def submit_batch(call: RequestContext) -> web.StreamResponse:
     body = await call.body(LARGE_BODY_BYTES)
-    key, digest = _idempotency_key(call), body_digest(b"batch\n" + body)
+    key, digest = _idempotency_key(call), _digest(call, b"batch\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
     parsed = parse_json_body(body)
@@ -229,6 +229,10 @@ def _spec_mapping(data: Any) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise JobSpecError("a job spec is a mapping of fields", fix='send such as {"run": "python train.py"}')
     return data
+
+
+def _digest(call: RequestContext, body: bytes) -> str:
+    return body_digest(body, call.server.secrets.job_tokens.secret)
 
 
 def _idempotency_key(call: RequestContext) -> str:

@@ -1,5 +1,6 @@
 """Secrets of jobs: sent once, sealed in the tables, handed to the running attempt alone, gone with the job."""
 
+import hashlib
 import json
 import logging
 import sqlite3
@@ -45,6 +46,8 @@ async def test_the_running_attempt_alone_gets_the_value(face: Face, tmp_path: Pa
     assert "seen-by-few" in written
     assert VALUE not in written
     assert VALUE.encode().hex() not in written.lower()
+    guess = hashlib.sha256(b"jobs\n" + json.dumps(JOB).encode()).hexdigest()
+    assert guess not in written, "a body that holds secrets can be guessed from its digest"
     status, shown = await face.json("GET", f"{API}/jobs/1")
     assert shown["spec"]["secrets"] == {"TOKEN": {}}
     _, own = await face.json("GET", f"{API}/jobs/1", token=start.job_token)
