@@ -329,6 +329,24 @@ class TokenCreated(Body):
     role: str
 
 
+class AuditView(Body):
+    """One write that somebody made through the API (`GET /audit`), without secrets and variables of jobs."""
+
+    at: str
+    user: str
+    role: str
+    #: Where the request came from.
+    address: str
+    #: Method and path of the endpoint.
+    action: str
+    #: What was changed, such as "job 12".
+    subject: str
+    #: Empty for what belongs to no project.
+    project: str
+    before: Any
+    after: Any
+
+
 class Health(Body):
     ok: bool
     #: Checks by name: "event_loop", "database", "solver".

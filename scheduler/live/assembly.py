@@ -42,7 +42,7 @@ from scheduler.live.auth.access_control import (
     caller_of_token,
     new_user_token,
 )
-from scheduler.live.auth.secret_box import SecretBox
+from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop

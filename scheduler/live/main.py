@@ -84,6 +84,8 @@ def run_server(
     listen = listen or ListenOptions()
     listen.check()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if listen.insecure:
+        log.warning("--insecure: tokens cross the network readable unless something else encrypts")
     # What anybody can cause without a token must not fill the disk.
     for noisy in ("aiohttp.server", "asyncio"):
         logging.getLogger(noisy).addFilter(SummedLines())

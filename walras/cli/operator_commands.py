@@ -330,6 +330,49 @@ def admin_resume_command(node: NodeArgument) -> None:
     show_line(f"node {node} takes jobs again")
 
 
+@admin_commands.command("audit")
+def admin_audit_command(
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only writes of this user.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only writes of this last time, such as 24h.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Show at most this many.")] = 100,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """List who changed what through the API, newest first (operators: in their projects)."""
+    from datetime import UTC, datetime, timedelta
+
+    length_s = parse_length_option(since, "--since")
+    first = "" if length_s is None else (datetime.now(UTC) - timedelta(seconds=length_s)).isoformat()
+    rows = with_client(lambda client: client.audit(user=user or "", since=first, limit=limit))
+    columns = [
+        Column("WHEN"),
+        Column("USER", shrinks=True),
+        Column("ACTION", shrinks=True),
+        Column("WHAT", shrinks=True),
+        Column("BEFORE", shrinks=True, spare=1),
+        Column("AFTER", shrinks=True),
+    ]
+    shown = [
+        [
+            row.at,
+            row.user,
+            row.action.replace("/api/v1", ""),
+            row.subject,
+            _audit_cell(row.before),
+            _audit_cell(row.after),
+        ]
+        for row in rows
+    ]
+    data = [row.model_dump(mode="json") for row in rows]
+    show_listing(Listing(columns, shown, data), output, header=not no_header)
+
+
+def _audit_cell(value: Any) -> str:
+    if not isinstance(value, dict):
+        return dash("" if value is None else str(value))
+    return " ".join(f"{name}={item}" for name, item in value.items() if item not in (None, "", [], {}))
+
+
 @admin_commands.command("replay")
 def admin_replay_command(
     data: Annotated[Path, typer.Option("--data", help="Data folder of a server, running or stopped.")],

@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
-from scheduler.live.auth.access_control import AgentCaller, UserCaller, UserRole
+from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.auth.job_privacy import spec_shown_to
+from scheduler.live.http.audit_trail import audited, job_standing
 from scheduler.live.http.requests import BODY_BYTES, RequestContext, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
@@ -31,8 +33,6 @@ from walras.states import JobState, Reason
 from walras.wire import LogAccepted
 
 _PAGE = 50
-#: In place of what the caller is not to see.
-HIDDEN = "(hidden)"
 _PAGE_MOST = 1000
 
 
@@ -96,22 +96,7 @@ async def show_job(call: RequestContext) -> JobDetail:
     spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
     written = json.loads("{}" if spec is None else spec.spec)
-    if not _may_read_envs(call, row):
-        written = _without_env_values(written)
-    return call.server.views.detail(row, usage, written, attempts)
-
-
-def _may_read_envs(call: RequestContext, row: JobRow) -> bool:
-    """Variables often hold what others should not know: for the owner, the job itself and administrators."""
-    match call.caller:
-        case UserCaller(name=name, role=role):
-            return role is UserRole.ADMIN or name == row.user
-        case _:
-            return True  # the job: the gate has seen that it is its own
-
-
-def _without_env_values(spec: dict[str, Any]) -> dict[str, Any]:
-    return {**spec, "envs": dict.fromkeys(spec["envs"], HIDDEN)} if spec.get("envs") else spec
+    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts)
 
 
 async def list_attempts(call: RequestContext) -> web.StreamResponse:
@@ -149,6 +134,7 @@ async def explain_job(call: RequestContext) -> Explanation:
 
 
 async def cancel_job(call: RequestContext) -> JobDetail:
+    """End it, whether it waits or runs."""
     row = await visible_job_row(call)
     if row.state.is_final and call.user.may_change(row.user, row.project):
         return await show_job(call)  # what was asked for is so: repeating a cancel is harmless
@@ -202,7 +188,13 @@ async def _change_job(call: RequestContext, step: Any) -> JobDetail:
         if job is None:
             state = transaction.state.ended.get(call.job_id, row.state)
             raise Conflict(f"job {call.job_id} has ended: {state}", fix="submit it again as a new job")
-        step(transaction, job)
+        audited(
+            call,
+            f"job {call.job_id}",
+            lambda _: job_standing(job),
+            lambda transaction: step(transaction, job),
+            job.row.project,
+        )(transaction)
 
     await call.server.loop.perform(checked)
     return await show_job(call)
@@ -320,7 +312,11 @@ async def state_kind_facts(call: RequestContext) -> FactsView:
     def step(transaction: Transaction) -> None:
         record_kind_facts(transaction, kind, facts, call.user.name)
 
-    await call.server.loop.perform(step)
+    def look(transaction: Transaction) -> Any:
+        known = transaction.core.ledger.facts.of(kind)
+        return None if known is None else asdict(known)
+
+    await call.server.loop.perform(audited(call, f"facts of kind {kind}", look, step))
     return _facts_view(call, kind)
 
 

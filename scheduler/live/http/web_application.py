@@ -20,6 +20,7 @@ from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
 from scheduler.live.http import cluster_api, job_api
+from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
     Audience,
@@ -35,6 +36,7 @@ from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submi
 from scheduler.live.server import Server
 from walras.api import (
     AttemptView,
+    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -296,6 +298,8 @@ def api_routes() -> list[Route]:
               response=cluster_api.TokenList),
         Route("DELETE", f"{_API}/tokens/{{prefix}}", cluster_api.revoke_token, "Revoke a token", role=admin,
               response=cluster_api.TokenView),
+        Route("GET", f"{_API}/audit", list_audit, "Who changed what", role=UserRole.OPERATOR,
+              response=list[AuditView], query=("user", "since", "limit")),
         Route("GET", f"{_API}/healthz", cluster_api.show_health, "The loop turns and the database writes", anybody,
               response=Health, waits=True),
         Route("GET", f"{_API}/readyz", cluster_api.show_readiness, "The server takes requests", anybody,

@@ -7,6 +7,7 @@ the arrival rule would choose.
 """
 
 import hashlib
+import hmac
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from scheduler.core.explain.pending_reasons import why_not_rented
 from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
-from scheduler.live.auth.secret_box import SecretBox
+from scheduler.live.auth.job_privacy import SecretBox, without_secret_values
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
@@ -38,7 +39,6 @@ from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_request import JobId, JobRequest, Kind
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_secrets import without_secret_values
 from walras.spec.job_spec import JobSpec, argv_of, env_of, is_unproven, kind_of, parse_spec, spec_mapping, to_request
 from walras.states import JobState, Reason
 
@@ -243,8 +243,10 @@ ANSWER_KEPT_S = 24 * 3600.0
 _PRUNE_EVERY_S = 3600.0
 
 
-def body_digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
+def body_digest(body: bytes, secret: bytes) -> str:
+    """What is kept of a body. Keyed where it may hold secrets: nobody can try guesses with the tables alone."""
+    keyed = b'"secrets"' in body
+    return hmac.new(secret, body, hashlib.sha256).hexdigest() if keyed else hashlib.sha256(body).hexdigest()
 
 
 def recall_answer(known: AnswerRow | None, digest: str, now: float) -> str | None:

@@ -418,6 +418,8 @@ class SqliteStore:
             clauses.append("user = ?")
         if query.projects is not None:
             clauses.append(f"project IN ({', '.join('?' for _ in query.projects)})")
+        if not query.of_no_project:
+            clauses.append("project <> ''")
         where = " AND ".join(clauses)
         return self._select("audit", AuditRow, f"{where} ORDER BY seq DESC LIMIT ?", *values, query.limit)
 

@@ -151,11 +151,13 @@ class MoneyQuery:
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """Which writes, newest first. Empty fields do not filter; `projects` None sees all, those of no project too."""
+    """Which writes, newest first. Empty fields do not filter; `projects` None sees all."""
 
     user: str = ""
     since_at: float = 0.0
     projects: tuple[str, ...] | None = None
+    #: Those that belong to no project (machines, policies, tokens) too.
+    of_no_project: bool = True
     limit: int = 100
 
 
