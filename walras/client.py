@@ -22,6 +22,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from walras.api import (
     AttemptView,
+    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -148,6 +149,7 @@ _PAGE = 500
 BodyT = TypeVar("BodyT", bound=BaseModel)
 AnySpec = JobSpec | Mapping[str, Any]
 _attempts: TypeAdapter[list[AttemptView]] = TypeAdapter(list[AttemptView])
+_audit: TypeAdapter[list[AuditView]] = TypeAdapter(list[AuditView])
 _facts: TypeAdapter[list[FactsView]] = TypeAdapter(list[FactsView])
 _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 
@@ -351,6 +353,12 @@ class Client:
         """Make a token. Only this answer holds the secret, so the call is not repeated after a lost answer."""
         body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
         return await self._body(TokenCreated, ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False))
+
+    async def audit(self, *, user: str = "", since: str = "", limit: int = 100) -> list[AuditView]:
+        """Returns who changed what, newest first; `since`: an RFC 3339 instant (administrators; operators: theirs)."""
+        query = {"user": user, "since": since, "limit": str(limit)}
+        query = {name: value for name, value in query.items() if value}
+        return _audit.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/audit", query=query)))
 
     async def health(self) -> Health:
         """Returns whether the server is ready, with its checks."""

@@ -350,6 +350,10 @@ class Proposal:
     memory: Any = None
     #: Shares of two jobs on the same accelerators: (job, job, pool row, share).
     packed: tuple[tuple[JobId, JobId, int, float], ...] = ()
+    #: Jobs of a plan that ride on paid machines: no reason to keep them.
+    riders: tuple[JobId, ...] = ()
+    #: Of each pool, the job on it that gains least at the prices: it would go first. 0: nobody is on it.
+    marginal: tuple[JobId, ...] = ()
 
 
 @dataclass(slots=True)

@@ -43,11 +43,11 @@ from scheduler.live.auth.access_control import (
     caller_of_token,
     new_user_token,
 )
-from scheduler.live.auth.secret_box import SecretBox
+from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
-from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, load_live_state
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState, load_live_state
 from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecasts
 from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
 from scheduler.live.loop.transaction import Transaction
@@ -55,16 +55,17 @@ from scheduler.live.providers.live_provider import LiveProvider, ProviderContext
 from scheduler.live.providers.provider_registry import build_providers, providers_by_pool
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
+from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import DEFAULT_POLICY, PolicyInForce, PolicyService, parse_policy_row
 from scheduler.live.services.views import ApiViews
-from scheduler.live.store.data_folder import DataFolder, LogStore, write_private
+from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import SpecRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
-from walras.cluster import Rendezvous
+from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
 from walras.spec.cluster_file import ClusterConfig
@@ -193,7 +194,10 @@ class ServerConfig:
 def settings_for_cluster(cluster: ClusterConfig | None) -> LiveSettings:
     """The paces that follow from the length of a lease: several heartbeats, and a warning, before one runs out."""
     settings = LiveSettings()
-    if cluster is None or cluster.lease is None:
+    if cluster is None:
+        return settings
+    settings = replace(settings, after_restore=cluster.after_restore)
+    if cluster.lease is None:
         return settings
     lease_s = cluster.lease
     return replace(
@@ -220,7 +224,10 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     """Build the server on what the tables hold. Blocks."""
     folder, settings = config.folder, config.settings
     epoch_unix_s = store.epoch_unix_s()
-    clock = Clock(epoch_unix_s, store.last_at(), config.clocks)
+    absence = store.absence()
+    clock = Clock(
+        epoch_unix_s, store.last_at(), config.clocks, absent_until=None if absence is None else absence.now_at
+    )
     secret = folder.server_secret(config.chance)
     box = SecretBox(secret)
     admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)
@@ -231,7 +238,14 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         for job in loaded.jobs
     }
     state = load_live_state(loaded, launches, clock.now(), settings.lease_s)
-    state.epoch_unix_s = epoch_unix_s
+    state.identity, state.epoch_unix_s = store.identity(), epoch_unix_s
+    former = store.former_incarnations()
+    begin_after_restore(state, former)
+    if former or state.next_job_id == 1:  # the tables may be younger than the files beside them
+        state.next_job_id = max(state.next_job_id, highest_number_used(folder) + 1)
+    if absence is not None:
+        log.info("away for %.0f s, %.0f s of it by wall time alone", absence.elapsed_s, absence.unproved_s)
+        discount_unproved_time(state, absence.unproved_s, settings.lease_s)
     state.spent_month_usd = store.spent()
     for (project, _), usd in state.spent_month_usd.items():
         state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
@@ -276,6 +290,23 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
     return AssembledServer(server, providers, loaded, requests, used)
+
+
+def discount_unproved_time(state: LiveState, unproved_s: float, lease_s: Mapping[str, float]) -> None:
+    """Count of the time that only the wall clock claims at most a lease for each live attempt.
+
+    Without the server's word it ended then; so it did not run (and is not charged) for longer.
+    """
+    for job in state.jobs.values():
+        if job.attempt is None:
+            continue
+        row = job.attempt.row
+        market = state.pools[row.pool_id].market if row.pool_id in state.pools else Market.OWNED
+        excess_s = unproved_s - lease_s[market]
+        if excess_s > 0:
+            row.leased_at += excess_s
+            row.usd_since_at += excess_s
+            row.started_at = None if row.started_at is None else row.started_at + excess_s
 
 
 def _spec(store: Store, job_id: JobId) -> SpecRow:

@@ -30,7 +30,7 @@ from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyService
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.data_folder import LogStore
-from scheduler.live.store.store_interface import Store
+from scheduler.live.store.store_interface import Store, StoreUnavailable
 from scheduler.live.store.table_rows import TokenRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 
@@ -118,5 +118,7 @@ class Server:
             checks["database"] = "ok"
         except TimeoutError:
             checks["database"] = "no write within 5 s"
+        except StoreUnavailable as error:
+            checks["database"] = str(error)
         checks["solver"] = self.solver.state
         return checks

@@ -74,7 +74,10 @@ def main() -> int:
             began = time.monotonic()
             is_found, words = look_for(bug, folder, options)
             found += is_found
-            print(f"{'found ' if is_found else 'MISSED'} {bug.name:36} {time.monotonic() - began:6.1f} s  {words}", flush=True)
+            print(
+                f"{'found ' if is_found else 'MISSED'} {bug.name:36} {time.monotonic() - began:6.1f} s  {words}",
+                flush=True,
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(f"{found} of {len(bugs)} found")

@@ -1,7 +1,7 @@
 """Runs seeds and shows what broke.
 
-    python -m tests.whole_system --seeds 100 --first 1          many seeds
-    python -m tests.whole_system --seed 17 [--keep 0,3]         one of them, with its story; only these of its faults
+python -m tests.whole_system --seeds 100 --first 1          many seeds
+python -m tests.whole_system --seed 17 [--keep 0,3]         one of them, with its story; only these of its faults
 """
 
 import argparse
@@ -51,7 +51,7 @@ def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     world = World(plan, folder)
     try:
         observer = world.run(with_replay=seed % 5 == 0)
-    except Exception:  # noqa: BLE001 - a mistake of the simulation is shown as one
+    except Exception:
         world.observer.violate("simulation", traceback.format_exc())
         observer = world.observer
     return Outcome(seed, observer.broken, observer.story, kept)

@@ -69,6 +69,9 @@ class Run:
     how: str = ""
     #: Somebody killed this rank and nothing else: its own fault, as far as anybody can see.
     was_killed_alone: bool = False
+    #: What it writes, and the incarnation of the cluster that started it.
+    log: Path = Path()
+    incarnation: str = ""
 
 
 class SimSocket:
@@ -161,6 +164,7 @@ class PlayedRank:
         self._began_at = machine.loop.time()
         self._socket: SimSocket | None = None
         self.run = Run(self._script, machine.name, plan.job_id, plan.attempt, rank, self._began_at, self._done_s)
+        self.run.log, self.run.incarnation = output.path, plan.incarnation
         machine.hooks.began(self.run, plan)
         self._timer = machine.call_later(TICK_S, self._tick)
 

@@ -196,7 +196,7 @@ class Observer(Hooks):
                 agent = None if life is None or life.process.is_dead else life.agent
                 is_settled = agent is not None and now > life.began_at + 15.0 and now > each._launched_at + 15.0
                 is_lost = self.lost_at.get(machine.name, 0.0) >= each._launched_at
-                if is_settled and key not in agent._followers and not is_lost:
+                if is_settled and key not in {each[:2] for each in agent._followers} and not is_lost:
                     self.violate("unaccounted", f"job {key[0]} attempt {key[1]} on {machine.name}: nobody follows it")
         if server is not None:
             try:

@@ -37,6 +37,7 @@ from tests.whole_system.plans import FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, Fault,
 from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
 from walras.clocks import Clocks
 from walras.errors import ConfigError, Forbidden
+from walras.protocol import PROTOCOL
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.wire import Register, ShapeFacts
@@ -147,7 +148,7 @@ class World:
             settings = settings_for_cluster(self._cluster)
             config = ServerConfig(self._data, self._cluster, POLICY, settings, self.clocks(), chance)
             why = f"exit code {await main_module._serve(config, life.store, ListenOptions(), None)}"
-        except Exception as error:  # noqa: BLE001 - whatever ends a server is a finding
+        except Exception as error:
             why = f"{type(error).__name__}: {error}"
         self.observer.violate("server", f"the server ends by itself: {why}")
         life.process.kill()
@@ -180,14 +181,19 @@ class World:
         chance = Random(f"agent {name} {self.plan.seed} {life.began_at}")
         host = Host(64.0, 64 << 30)
         machine = AgentMachine(state, Accelerators("a", count), host, False, {}, {}, self.clocks(), chance)
-        facts = ShapeFacts(
-            shape=f"a{count}", accelerator="a", accelerators=count, cpus=64.0, memory_bytes=64 << 30
-        )
+        facts = ShapeFacts(shape=f"a{count}", accelerator="a", accelerators=count, cpus=64.0, memory_bytes=64 << 30)
         token_file = self._data.join_token_file
         try:
-            life.store = AgentStore(state)
+            life.store = AgentStore(state, chance)
             client = ServerClient(SimSession(self.network, name), f"http://10.0.0.2:{self.first_port}")  # type: ignore[arg-type]
-            message = Register(node_id=name, facts=facts, version="1")
+            message = Register(
+                node_id=name,
+                facts=facts,
+                version="1",
+                protocol=PROTOCOL,
+                agent=life.store.agent,
+                boot_id=self.machines[name].boot_id,
+            )
             life.agent = Agent(machine, life.store, client, Enrolment(state, message, token_file, "10.0.0.1"))
             await life.agent.run()
             why = "it returned"
@@ -195,7 +201,7 @@ class World:
             why = "" if self.first_port == 0 else str(error)
         except BaseExceptionGroup as error:
             why = f"{error.exceptions[0]!r}"
-        except Exception as error:  # noqa: BLE001 - whatever ends an agent is a finding
+        except Exception as error:
             why = f"{type(error).__name__}: {error}"
         if why:
             self.observer.violate("server", f"the agent of {name} ends by itself: {why}")
@@ -353,8 +359,8 @@ class World:
             last = runs[-1]
             if last.how != "exit 0" or self.observer.lost_at.get(last.machine, 0.0) >= last.began_at:
                 continue
-            there = self.folder / last.machine / "attempts" / f"{job_id}-{last.attempt}" / f"rank-{last.rank}.log"
-            here = self._data.logs / str(job_id) / str(last.attempt) / f"{last.rank}.log"
+            there = last.log
+            here = self._data.logs / last.incarnation / str(job_id) / str(last.attempt) / f"{last.rank}.log"
             written = there.read_bytes() if there.exists() else None
             kept = here.read_bytes() if here.exists() else b""
             # The report of an end waits ten seconds for the rest of the logs, no longer.

@@ -50,6 +50,8 @@ class FleetMachine:
     paid_since: float = 0.0
     #: Since when it holds nothing.
     idle_since: float = 0.0
+    #: Rented: since when nobody has been planned on it who pays for it; inf: somebody is.
+    unpaid_since: float = inf
     #: Condition to return to when contact is back.
     before: MachineCondition = MachineCondition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
@@ -111,6 +113,8 @@ class PoolState:
     rent_failures: int = 0
     rent_problem: str = ""
     rent_not_before: float = -inf
+    #: Nothing of the last request came. What came in part is kept while the rest is asked for once more.
+    rent_refused: bool = False
     #: When idle machines are checked next; inf if no check is due.
     idle_look_at: float = inf
     lives: MachineLifetimes = field(default_factory=MachineLifetimes)

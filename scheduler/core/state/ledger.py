@@ -161,11 +161,20 @@ class ActivePolicy:
     quote: Quote | None = None
     proposal: Proposal | None = None
     solved_at: float = -inf
+    #: Jobs that the last answer has on paid machines without being a reason to keep these.
+    riders: frozenset[JobId] = frozenset()
 
     @property
     def plans(self) -> bool:
         """Whether the policy says who runs where, event by event."""
         return isinstance(self.pricing, PlanPolicy)
+
+    def most_usd_per_h(self, request: JobRequest) -> float:
+        """What an accelerator-hour of a rented machine costs the job at most, USD; inf: its market price.
+
+        Only plans tell who pays for machines from who rides on them.
+        """
+        return self.rules.most_usd_per_h(request) if self.plans else inf
 
 
 class Ledger:

@@ -18,6 +18,7 @@ from scheduler.live.auth.access_control import (
     new_user_token,
     parse_role,
 )
+from scheduler.live.http.audit_trail import audited, node_standing, note_write
 from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, json_list, parse_json_body
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
@@ -98,7 +99,9 @@ async def _change_node(call: RequestContext, step: Any) -> NodeView:
         node = transaction.state.nodes.get(node_id)
         if node is None or not node.is_member:
             raise NotFound(f"no machine {node_id}", fix="check `walras nodes`")
-        step(transaction, node)
+        audited(call, f"node {node_id}", lambda _: node_standing(node), lambda transaction: step(transaction, node))(
+            transaction
+        )
 
     await call.server.loop.perform(checked)
     return next(view for view in call.server.views.nodes() if view.node_id == node_id)
@@ -106,6 +109,9 @@ async def _change_node(call: RequestContext, step: Any) -> NodeView:
 
 async def revoke_pool(call: RequestContext) -> Revoked:
     asked = await call.model(Revocation)
+    # Noted before it is done: it cannot be taken back, and is no transaction of ours.
+    noted = {"notice_s": asked.notice_s}
+    await call.server.loop.perform(lambda turn: note_write(call, turn, f"pool {asked.pool_id}", after=noted))
     return Revoked(nodes=[*call.server.providers.revoke(PoolId(asked.pool_id), asked.notice_s)])
 
 
@@ -122,7 +128,12 @@ async def put_policy(call: RequestContext) -> PolicyView:
         spec, rules = call.server.policies.check(data)
         now, before = call.server.loop.clock.now(), call.server.policies.in_force.row.version
         return _policy_view(call, PolicyInForce(PolicyRow(before + 1, "", now, call.user.name), spec, rules))
-    return _policy_view(call, await call.server.policies.change(data, call.user.name))
+
+    def note(transaction: Transaction, replaced: PolicyInForce | None, chosen: PolicyInForce) -> None:
+        was, now = (None if each is None else dump_policy(each.spec, each.rules) for each in (replaced, chosen))
+        note_write(call, transaction, f"policy, version {chosen.row.version}", before=was, after=now)
+
+    return _policy_view(call, await call.server.policies.change(data, call.user.name, note))
 
 
 def _policy_view(call: RequestContext, in_force: PolicyInForce) -> PolicyView:
@@ -209,6 +220,8 @@ async def create_token(call: RequestContext) -> TokenCreated:
 
     def step(transaction: Transaction) -> None:
         transaction.batch.tokens.append(row)
+        granted = {"user": row.user, "role": row.role, "projects": projects, "expires_in_s": asked.expires_in_s}
+        note_write(call, transaction, f"token {row.prefix}", after=granted)
 
     await call.server.loop.perform(step)
     call.server.secrets.users[row.sha256] = row
@@ -229,6 +242,8 @@ async def revoke_token(call: RequestContext) -> TokenView:
 
     def step(transaction: Transaction) -> None:
         for row in found:
+            standing = {"user": row.user, "role": row.role, "revoked": row.revoked_at is not None}
+            note_write(call, transaction, f"token {prefix}", before=standing, after={**standing, "revoked": True})
             row.revoked_at = row.revoked_at or call.server.loop.clock.unix(transaction.at)
             transaction.batch.tokens.append(row)
 

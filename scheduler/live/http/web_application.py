@@ -19,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
 from scheduler.live.http import cluster_api, job_api
+from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
     Audience,
@@ -34,6 +35,7 @@ from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submi
 from scheduler.live.server import Server
 from walras.api import (
     AttemptView,
+    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -246,6 +248,7 @@ _JOB = _API + "/jobs/{job_id:[0-9]+}"
 _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
 _PAGE_QUERY = ("state", "user", "project", "active", "limit", "cursor")
+_UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
 _LOG_QUERY = ("attempt", "rank", "offset", "follow")
 
 
@@ -294,6 +297,8 @@ def api_routes() -> list[Route]:
               response=cluster_api.TokenList),
         Route("DELETE", f"{_API}/tokens/{{prefix}}", cluster_api.revoke_token, "Revoke a token", role=admin,
               response=cluster_api.TokenView),
+        Route("GET", f"{_API}/audit", list_audit, "Who changed what", role=UserRole.OPERATOR,
+              response=list[AuditView], query=("user", "since", "limit")),
         Route("GET", f"{_API}/healthz", cluster_api.show_health, "The loop turns and the database writes", anybody,
               response=Health, waits=True),
         Route("GET", f"{_API}/readyz", cluster_api.show_readiness, "The server takes requests", anybody,
@@ -303,7 +308,7 @@ def api_routes() -> list[Route]:
         Route("POST", "/agent/v1/heartbeat", cluster_api.agent_heartbeat, "Reports up, commands and leases down",
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
-              response=LogAccepted, query=("job_id", "attempt", "rank", "offset")),
+              response=LogAccepted, query=_UPLOAD_QUERY),
     ]  # fmt: skip
     # Probes of other systems look at the root.
     probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]

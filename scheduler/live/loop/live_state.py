@@ -21,7 +21,7 @@ from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
 from walras.job_request import JobId
 from walras.states import JobState
-from walras.wire import AgentCommand, AnyCommand, ProgressReport, ScriptLaunch, ShapeFacts
+from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, ProgressReport, ScriptLaunch, ShapeFacts
 
 #: A forecast is made anew once the job has done so many times the steps that it knew of; one that was wrong, sooner.
 _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
@@ -138,6 +138,15 @@ class LiveNode:
     leased_until: float = -inf
     #: Attempts that may be alive there: what the agent reports is compared with it.
     expected: set[tuple[JobId, int]] = field(default_factory=set)
+    #: Attempts that the agent named when it was heard last.
+    alive: set[tuple[JobId, int]] = field(default_factory=set)
+    #: Its agent has been heard by this process.
+    was_heard: bool = False
+    #: After a restore: its agent has not said yet what is there, or something is there that the tables do not know.
+    must_meet: bool = False
+    has_told: bool = False
+    #: Attempts whose start it has not confirmed, and since when that is waited for.
+    unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
 
     @property
     def shown_state(self) -> str:
@@ -156,8 +165,13 @@ class IgnoredCounters:
     stale_reports: int = 0
     stale_commits: int = 0
     fenced: int = 0
+    #: Reports of types that this release does not know, and those types.
+    unknown_reports: int = 0
+    unknown_types: set[str] = field(default_factory=set)
 
 
+#: Of a live state that no store stands behind.
+_UNNAMED = ClusterIdentity(cluster_id="0" * 32, incarnation="0" * 16)
 #: So many requests that are over are remembered.
 _PAST_RENTS = 1000
 
@@ -166,6 +180,9 @@ _PAST_RENTS = 1000
 class LiveState:
     """The live rows by name."""
 
+    identity: ClusterIdentity = _UNNAMED
+    #: Incarnations of this cluster before this one.
+    former: frozenset[str] = frozenset()
     jobs: dict[JobId, LiveJob] = field(default_factory=dict)
     nodes: dict[NodeId, LiveNode] = field(default_factory=dict)
     #: SHA-256 of an agent's credential -> its machine.

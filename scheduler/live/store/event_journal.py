@@ -105,6 +105,10 @@ def _solve_digest(solve: Solve) -> str:
     return json.dumps({"request_id": solve.request_id, "digest": digest.hexdigest()}, separators=(",", ":"))
 
 
+#: Arrays that problems have had since journals were recorded; empty ones say nothing.
+_LATER_FIELDS = frozenset({("Pools", "prepaid")})
+
+
 def _update_digest(digest: Any, value: Any) -> None:
     """Add a value to a digest: arrays by type, shape and bytes, the rest by structure."""
     if isinstance(value, np.ndarray):
@@ -113,6 +117,8 @@ def _update_digest(digest: Any, value: Any) -> None:
     elif is_dataclass(value):
         digest.update(type(value).__name__.encode())
         for column in fields(value):
+            if (type(value).__name__, column.name) in _LATER_FIELDS and not len(getattr(value, column.name)):
+                continue  # a question that an earlier version put, too
             _update_digest(digest, getattr(value, column.name))
     elif isinstance(value, Mapping):
         _update_digest(digest, sorted((str(key), item) for key, item in value.items()))

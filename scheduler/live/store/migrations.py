@@ -7,6 +7,7 @@ from random import Random
 
 from sqlite_utils import Database, Migrations
 
+from scheduler.live.store.journal_chain import chain_existing_rows, store_head
 from walras.clocks import SYSTEM_CLOCKS, Clocks, random_hex
 
 migrations = Migrations("walras")
@@ -192,3 +193,35 @@ def keep_audit(db: Database) -> None:
 def keep_secrets(db: Database) -> None:
     """Secrets of jobs that are not over, sealed under the server's key."""
     db.execute("CREATE TABLE secrets (job_id INTEGER PRIMARY KEY, sealed BLOB NOT NULL)")
+
+
+@migrations()
+def name_agents(db: Database) -> None:
+    """Which agent speaks for a machine, and in which incarnation jobs and attempts were numbered."""
+    for column in ("agent", "boot_id", "version", "incarnation"):
+        db.execute(f"ALTER TABLE nodes ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+    for table in ("jobs", "attempts"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN incarnation TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def chain_journal(db: Database) -> None:
+    """A running digest over the journal, so that rows that vanish are noticed, and when the server last wrote."""
+    db.execute("CREATE TABLE chain_marks (seq INTEGER PRIMARY KEY, digest TEXT NOT NULL)")
+    db.execute(
+        """CREATE TABLE chain (
+        id INTEGER PRIMARY KEY CHECK (id = 0), commits INTEGER NOT NULL, seq INTEGER NOT NULL, digest TEXT NOT NULL,
+        last_job_id INTEGER NOT NULL, unmarked INTEGER NOT NULL)"""
+    )
+    db.execute("INSERT INTO chain VALUES (0, 0, 0, '', 0, 0)")
+    store_head(db.conn, chain_existing_rows(db.conn))
+
+
+@migrations()
+def remember_clocks(db: Database) -> None:
+    """When the server last wrote, by the clocks of its machine: how long it was away is told from it."""
+    db.execute(
+        """CREATE TABLE last_alive (
+        id INTEGER PRIMARY KEY CHECK (id = 0), at REAL NOT NULL, unix_s REAL NOT NULL, boot_id TEXT NOT NULL,
+        boottime_s REAL NOT NULL)"""
+    )

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from walras.wire import EndedReport, NoticeReport, ProgressReport, StartedReport
-from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
+from workers.agent.report_outbox import ReportOutbox
+from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 
 
 def test_reports_stay_until_acknowledged_and_ids_only_grow(tmp_path: Path) -> None:
