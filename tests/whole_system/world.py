@@ -10,7 +10,6 @@ import contextvars
 import json
 import logging
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,8 +58,7 @@ class SimStore(SqliteStore):
     world: "World"
 
     def commit(self, batch: WriteBatch) -> None:
-        if self.world.is_disk_full:
-            raise sqlite3.OperationalError("database or disk is full")
+        self._db.conn.execute(f"PRAGMA max_page_count={1 if self.world.is_disk_full else 1 << 30}")
         super().commit(batch)
         self.world.observer.committed(batch)
 
