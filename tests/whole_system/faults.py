@@ -82,6 +82,7 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
             world.slow_disk_s = 0.004
         case "full_disk":
             world.is_disk_full = True
+            world.observer.commit_may_take_s += fault.amount + 5.0
             await asyncio.sleep(fault.amount)
             world.is_disk_full = False
         case "full_disk_agent":

@@ -28,7 +28,7 @@ from scheduler.live.main import ListenOptions
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.event_journal import replay_folder
 from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import JobQuery, WriteBatch
+from scheduler.live.store.store_interface import JobQuery, StoreUnavailable, WriteBatch
 from tests.whole_system.fake_machine import Machine, installed
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
@@ -95,7 +95,7 @@ class World:
         self.network = Network(self.loop, Random(f"network {plan.seed}"))
         scripts = {script.name: script for _, script, _ in plan.jobs}
         self.observer = Observer(self.loop, scripts, LEASE_S)
-        self.network.heard = self.observer.heard
+        self.network.heard, self.network.renewed = self.observer.heard, self.observer.renewed
         self.machines = {name: Machine(name, self.loop, self.observer) for name in plan.machines}
         self.observer.machines = list(self.machines.values())
         self.agents: dict[str, AgentLife] = {}
@@ -148,6 +148,10 @@ class World:
             why = f"exit code {await main_module._serve(config, life.store, ListenOptions(), None)}"
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
+            if isinstance(error, StoreUnavailable) and life.server is None:
+                self.observer.tell(f"the server does not start: {why}")
+                life.process.kill()
+                return
         self.observer.violate("server", f"the server ends by itself: {why}")
         life.process.kill()
 
