@@ -166,6 +166,28 @@ def test_decisions_read_no_clock_and_draw_no_chance() -> None:
     assert places == []
 
 
+#: Shells whose clocks and chance are arguments, but for these files: they run outside of what is simulated.
+SHELLS = ("scheduler/live/", "workers/agent/")
+REAL_CLOCKS_WITH_REASON = {
+    "scheduler/live/providers/local_provider.py": "starts real processes and waits for them",
+}
+
+
+def test_shells_are_given_their_clocks_and_chance() -> None:
+    """Server and agents name neither `time` nor `random` nor `secrets` to call them: a whole system runs in virtual
+    time from one seed."""
+    calls = re.compile(
+        r"\b(time\.(time|monotonic|sleep|time_ns|monotonic_ns|clock_gettime)|secrets\.token_\w+|os\.urandom"
+        r"|random\.(random|uniform|choice|randint|randrange|shuffle|sample)|uuid\.uuid\d|processes\.boottime)\("
+    )
+    found = {
+        name_of(path)
+        for path in package_sources()
+        if name_of(path).startswith(SHELLS) and calls.search(path.read_text())
+    }
+    assert found == set(REAL_CLOCKS_WITH_REASON)
+
+
 def test_nothing_asks_whether_it_is_simulated() -> None:
     """Live and simulated runs differ in their neighbours, never by a flag."""
     asks = re.compile(r"\b(_simulate|is_simulat\w+|simulation_mode|if simulated)\b")

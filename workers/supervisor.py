@@ -97,16 +97,20 @@ class Supervisor:
         while is_anyone_left or not self._ranks.have_all_ended:
             for key, _ in self._selector.select(self._sleep_s()):
                 self._handle_ready(key.data)
-            now = processes.boottime()
-            # Before any message is looked at: what an attempt says after its lease counts for nothing.
-            self._check_lease(now)
-            self._read_messages(now)
-            is_anyone_left = self._ranks.reap()
-            self._check_ranks(now)
-            self._act_on_ending(now)
-            self._journal.flush()
-            self._channels.drop_closed()
+            is_anyone_left = self._take_turn(processes.boottime())
         self._finish()
+
+    def _take_turn(self, now: float) -> bool:
+        """Act upon what has come in and upon the time. Returns True if a descendant is left."""
+        # Before any message is looked at: what an attempt says after its lease counts for nothing.
+        self._check_lease(now)
+        self._read_messages(now)
+        is_anyone_left = self._ranks.reap()
+        self._check_ranks(now)
+        self._act_on_ending(now)
+        self._journal.flush()
+        self._channels.drop_closed()
+        return is_anyone_left
 
     # ------------------------------------------------------------------------------------------- ending the ranks
 

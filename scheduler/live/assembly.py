@@ -19,6 +19,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from random import Random
 from typing import Any
 
 import walras
@@ -63,6 +64,7 @@ from scheduler.live.store.data_folder import DataFolder, LogStore, highest_numbe
 from scheduler.live.store.event_journal import parse_facts, parse_request
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import SpecRow
+from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
@@ -184,6 +186,9 @@ class ServerConfig:
     #: Content of a policy file; None: the policy in force, or the default at the first start.
     policy: Mapping[str, Any] | None
     settings: LiveSettings
+    clocks: Clocks = SYSTEM_CLOCKS
+    #: None: tokens and secrets cannot be guessed.
+    chance: Random | None = None
 
 
 def settings_for_cluster(cluster: ClusterConfig | None) -> LiveSettings:
@@ -220,8 +225,9 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     folder, settings = config.folder, config.settings
     epoch_unix_s = store.epoch_unix_s()
     absence = store.absence()
-    clock = Clock(epoch_unix_s, store.last_at(), absent_until=None if absence is None else absence.now_at)
-    secret = folder.server_secret()
+    absent_until = None if absence is None else absence.now_at
+    clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absent_until)
+    secret = folder.server_secret(config.chance)
     box = SecretBox(secret)
     admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)
     loaded = store.load()
@@ -246,16 +252,16 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     known = store.policies(limit=1)
     policies = PolicyService(loop, parse_policy_row(known[0]) if known else None)
     secrets = Secrets(
-        join_token=folder.join_token(),
+        join_token=folder.join_token(config.chance),
         job_tokens=JobTokens(secret),
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
         pin=folder.pin(),
     )
-    gateway = AgentGateway(loop, secrets.job_tokens, box)
+    gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance)
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
     provisioner = Provisioner(loop, providers_by_pool(providers.values()))
-    solver = SolverPool(loop, settings.solve_timeout_s)
+    solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
     forecasts = TargetForecasts(loop)
     loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts]
@@ -274,6 +280,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         views=ApiViews(clock, loop),
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         version=walras.__version__,
+        clocks=config.clocks,
+        chance=config.chance,
     )
     used: dict[JobId, PriorUsage] = {}
     for each in store.usage(specs, clock.now()):
@@ -337,10 +345,12 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
 
 async def _ensure_admin(server: Server, folder: DataFolder) -> None:
     """Somebody must be able to come in."""
-    callers = (caller_of_token(row) for row in server.secrets.users.values())
+    callers = (caller_of_token(row, server.clocks.wall()) for row in server.secrets.users.values())
     if any(caller is not None and caller.role is UserRole.ADMIN for caller in callers):
         return
-    token, row = new_user_token("admin", UserRole.ADMIN, (ALL_PROJECTS,), "first start")
+    clocks, chance = server.clocks, server.chance
+    projects = (ALL_PROJECTS,)
+    token, row = new_user_token("admin", UserRole.ADMIN, projects, "first start", clocks=clocks, chance=chance)
 
     def step(transaction: Transaction) -> None:
         transaction.batch.tokens.append(row)

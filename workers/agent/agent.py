@@ -6,13 +6,11 @@ forget is written before it is done (`store`), so that it can be killed and star
 
 import asyncio
 import logging
-import random
-import secrets
-import time
 from pathlib import Path
 from typing import Any
 
 from walras import __version__
+from walras.clocks import random_hex, random_pause
 from walras.contract import SIGKILL
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.protocol import PROTOCOL
@@ -86,7 +84,7 @@ class Agent:
         self._followers: dict[AttemptKey, Follower] = {}
         self._acks: list[int] = []
         self._boot_id = processes.boot_id()
-        self._session = secrets.token_hex(8)
+        self._session = random_hex(machine.chance, 16)
         self._is_resynced = False
         enrolment.on_other_incarnation = self._tell_again
 
@@ -111,7 +109,7 @@ class Agent:
     async def _watch_notice(self) -> None:
         seen = ""
         while True:
-            notice = await next_notice(self._machine.state, seen)
+            notice = await next_notice(self._machine.state, seen, self._machine.clocks)
             seen = notice.digest
             if self._store.is_new_notice(notice.digest):
                 self._outbox.put(NoticeReport(report_id=self._outbox.next_id(), gone_in_s=notice.gone_in_s))
@@ -134,13 +132,13 @@ class Agent:
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("not registered yet: %s", error)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(self._backoff_s(failures))
             except ServerRefusal as error:
                 if not error.is_to_wait_for:
                     raise
                 failures += 1
                 log.warning("the name is not free yet: %s; %s", error, error.fix)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(self._backoff_s(failures))
 
     async def _enrol_again(self) -> None:
         """Try to register again and only log a failure: attempts may run, and the cause may be mended meanwhile."""
@@ -171,26 +169,26 @@ class Agent:
 
     async def _heartbeat_forever(self) -> None:
         """Report, renew leases and execute commands, forever. Without a server, supervisors run until leases end."""
-        failures = 0
+        failures, monotonic = 0, self._machine.clocks.monotonic
         while True:
-            started_at = time.monotonic()
+            started_at = monotonic()
             try:
                 made_progress = await self._heartbeat_once()
                 failures = 0
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("heartbeat: %s", error)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(self._backoff_s(failures))
                 continue
             except ServerRefusal as error:
                 self._take_refusal(error)
                 failures += 1
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(self._backoff_s(failures))
                 await self._enrol_again()
                 continue
             self._expire_holds()
             # A server that does not hold the call open must not be called in a tight loop.
-            pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (time.monotonic() - started_at)
+            pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (monotonic() - started_at)
             await self._wait_for_urgent(max(MIN_PAUSE_S, pause_s))
 
     async def _heartbeat_once(self) -> bool:
@@ -215,7 +213,7 @@ class Agent:
             highest_job_id=self._store.highest_job_id,
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
-        sent_at = processes.boottime()
+        sent_at = self._machine.clocks.boottime()
         answer = await self._call(message)
         if answer is None:
             return True
@@ -307,7 +305,7 @@ class Agent:
                 self._refuse(key, conflict)
                 return
             port = bind_rendezvous_port() if command.node_rank == 0 else None
-            self._holds.take(key, DeviceHold(command.devices, port, time.monotonic() + HOLD_S))
+            self._holds.take(key, DeviceHold(command.devices, port, self._machine.clocks.monotonic() + HOLD_S))
         port_number = self._holds.port_of(key)
         address = self._enrolment.address if port_number else ""
         self._outbox.put(PreparedReport(**self._stamp(key), address=address, port=port_number))
@@ -371,7 +369,7 @@ class Agent:
         self._outbox.move(key[0], key[1], phase, report, incarnation=key[2])
 
     def _expire_holds(self) -> None:
-        for key in self._holds.expired(time.monotonic()):
+        for key in self._holds.expired(self._machine.clocks.monotonic()):
             self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
 
     # ------------------------------------------------------------------------------------------- attempts
@@ -449,10 +447,8 @@ class Agent:
             except Exception:
                 log.exception("job %d attempt %d cannot be ended, trying again", *key[:2])
                 failures += 1
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(self._backoff_s(failures))
 
-
-def _backoff_s(failures: int) -> float:
-    """Exponential backoff with a cap, and jitter so that agents do not call in step."""
-    longest = min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10))
-    return longest * random.uniform(0.5, 1.0)
+    def _backoff_s(self, failures: int) -> float:
+        """Exponential backoff with a cap, and jitter so that agents do not call in step."""
+        return random_pause(self._machine.chance, min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10)))

@@ -9,7 +9,6 @@ steps_per_s}`.
 import asyncio
 import contextlib
 import os
-import secrets
 import shutil
 import socket
 import sys
@@ -18,12 +17,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Annotated
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 import workers
+from walras.clocks import SYSTEM_CLOCKS, Clocks, random_hex
 from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
@@ -129,6 +130,9 @@ class AgentMachine:
     speeds: Speeds
     #: The agent's own environment; ranks see a whitelist of it.
     environ: Mapping[str, str]
+    clocks: Clocks = SYSTEM_CLOCKS
+    #: None: what is drawn cannot be guessed.
+    chance: Random | None = None
 
     def attempt_folder(self, job_id: int, attempt: int, incarnation: str = "") -> Path:
         return self.state / "attempts" / attempt_stem(job_id, attempt, incarnation)
@@ -136,7 +140,7 @@ class AgentMachine:
 
 def start_refusal(machine: AgentMachine, command: StartCommand, lease_until: float) -> str:
     """Returns why the attempt cannot start here; empty if it can."""
-    late_s = processes.boottime() - lease_until
+    late_s = machine.clocks.boottime() - lease_until
     if late_s >= 0:
         return f"the start arrived {late_s:.1f} s after its lease of {command.lease_s:g} s had run out"
     if command.workdir and not os.path.isdir(command.workdir):
@@ -164,7 +168,7 @@ def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until:
     sockets = socket_folder(machine.state)
     stem = attempt_stem(command.job_id, command.attempt, command.incarnation)
     rank_socket = str(sockets / f"{stem}.r")
-    cookie = secrets.token_hex(16)
+    cookie = random_hex(machine.chance, 32)
     count = max(1, machine.accelerators.count)
     settings = RankSettings(
         client_folder=build_client_folder(machine.state),

@@ -215,7 +215,8 @@ async def create_token(call: RequestContext) -> TokenCreated:
     asked = await call.model(NewToken)
     role, projects = parse_role(asked.role), tuple(dict.fromkeys(asked.projects))
     check_grant(call.user, role, projects)
-    token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s)
+    clocks, chance = call.server.clocks, call.server.chance
+    token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s, clocks, chance)
 
     def step(transaction: Transaction) -> None:
         transaction.batch.tokens.append(row)
@@ -230,7 +231,7 @@ async def create_token(call: RequestContext) -> TokenCreated:
 
 async def list_tokens(call: RequestContext) -> TokenList:
     rows = await call.server.read(call.server.store.tokens)
-    return TokenList(items=[_token_view(row) for row in rows])
+    return TokenList(items=[_token_view(row, call.server.clocks.wall()) for row in rows])
 
 
 async def revoke_token(call: RequestContext) -> TokenView:
@@ -247,15 +248,15 @@ async def revoke_token(call: RequestContext) -> TokenView:
             transaction.batch.tokens.append(row)
 
     await call.server.loop.perform(step)
-    return _token_view(found[0])
+    return _token_view(found[0], call.server.clocks.wall())
 
 
-def _token_view(row: TokenRow) -> TokenView:
+def _token_view(row: TokenRow, unix_s: float) -> TokenView:
     return TokenView(
         prefix=row.prefix,
         user=row.user,
         role=row.role,
         projects=json.loads(row.projects),
         created_by=row.created_by,
-        is_expired_or_revoked=caller_of_token(row) is None,
+        is_expired_or_revoked=caller_of_token(row, unix_s) is None,
     )

@@ -8,7 +8,6 @@ exist.
 import json
 import logging
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -182,7 +181,7 @@ class AuthMiddleware:
 
     def _refuse_stranger(self, request: web.Request) -> web.StreamResponse:
         """Nobody learns without a token which paths exist. The connection ends with the answer."""
-        if self._failures.failed(request.remote or "", time.monotonic()):
+        if self._failures.failed(request.remote or "", self._server.clocks.monotonic()):
             refusal = unauthorised("no token, or one that is not valid (any more)")
         else:
             refusal = too_many_requests("too many requests with a wrong token", retry_s=10)

@@ -9,8 +9,8 @@ is dead: it becomes UNREACHABLE first.
 import asyncio
 import contextlib
 import logging
-import secrets
 from dataclasses import dataclass, field, fields
+from random import Random
 
 from scheduler.core.events import NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
 from scheduler.core.explain.feasibility import shape_text
@@ -42,6 +42,7 @@ from scheduler.live.services.agent_reports import end_attempt, process_reports
 from scheduler.live.services.unconfirmed_starts import has_unconfirmed, withdraw_unconfirmed
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_rows import NodeRow
+from walras.clocks import random_token
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
@@ -93,9 +94,10 @@ class _LongPoll:
 class AgentGateway:
     """Registers agents, takes their heartbeats, hands out commands and leases, and notices silence."""
 
-    def __init__(self, loop: ServerLoop, job_tokens: JobTokens, box: SecretBox) -> None:
+    def __init__(self, loop: ServerLoop, job_tokens: JobTokens, box: SecretBox, chance: Random | None = None) -> None:
         self._loop = loop
         self._box = box
+        self._chance = chance
         self._job_tokens = job_tokens
         self._long_polls: dict[NodeId, _LongPoll] = {}
 
@@ -107,7 +109,7 @@ class AgentGateway:
         """
         check_protocol(message)
         check_cluster(self._loop.state.identity, message.cluster, message.node_id)
-        credential = f"wlr_a_{secrets.token_urlsafe(32)}"
+        credential = f"wlr_a_{random_token(self._chance)}"
 
         def step(transaction: Transaction) -> None:
             if only_rent is not None:

@@ -11,11 +11,12 @@ import contextlib
 import json
 import os
 import re
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from scheduler.live.store.store_interface import StoreUnavailable
+from walras.clocks import random_hex, random_token
 from walras.contract import pinned_token, split_token
 from walras.errors import ConfigError
 
@@ -59,9 +60,9 @@ class DataFolder:
         for folder in (self.path, self.logs, self.checkpoints, self.machines):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def join_token(self) -> str:
+    def join_token(self, chance: Random | None = None) -> str:
         """The token that admits machines, made at the first start. Raises ConfigError where the file is empty."""
-        token = split_token(_kept(self.join_token_file, f"wlr_join_{secrets.token_urlsafe(32)}"))[0]
+        token = split_token(_kept(self.join_token_file, f"wlr_join_{random_token(chance)}"))[0]
         if not token:
             fix = "restore it from a backup, or delete it: a new one is made"
             raise ConfigError(f"{self.join_token_file} is empty", field="--data", fix=fix)
@@ -83,10 +84,10 @@ class DataFolder:
                 if wanted != written:
                     write_private(path, wanted + "\n")
 
-    def server_secret(self) -> bytes:
+    def server_secret(self, chance: Random | None = None) -> bytes:
         """The key of job tokens, made at the first start. Raises ConfigError where the file holds none."""
         path = self.path / "secret.key"
-        text = _kept(path, secrets.token_hex(32))
+        text = _kept(path, random_hex(chance, 64))
         if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
             what = "is empty" if not text else "does not hold 64 hexadecimal digits"
             fix = "restore it from a backup, or delete it: a new one is made, and running jobs get new tokens"

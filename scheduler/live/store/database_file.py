@@ -10,11 +10,13 @@ import shutil
 import sqlite3
 import time
 from pathlib import Path
+from random import Random
 
 from sqlite_utils import Database
 
 from scheduler.live.store.journal_chain import ChainHead, find_chain_damage
-from scheduler.live.store.migrations import migrations
+from scheduler.live.store.migrations import lend_functions, migrations
+from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.errors import ConfigError
 
 #: A start spends at most this long on the pages of the database, s; `walras admin check` has no such bound.
@@ -73,7 +75,7 @@ def _has_tables(path: Path) -> bool:
         connection.close()
 
 
-def open_database(path: Path) -> Database:
+def open_database(path: Path, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None) -> Database:
     """The database with its tables of today. Raises ConfigError where its pages are damaged."""
     # Calls come one at a time, from the writer thread; the thread that opens is another one.
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -86,6 +88,7 @@ def open_database(path: Path) -> Database:
         raise damaged(path, damage)
     database = Database(connection)
     _copy_before_migrations(database, path)
+    lend_functions(database, clocks, chance)
     migrations.apply(database)
     return database
 

@@ -1,13 +1,23 @@
-"""The schema, and every change ever made to it. Migrations only go forward; each was applied somewhere."""
+"""The schema, and every change ever made to it. Migrations only go forward; each was applied somewhere.
 
-import secrets
-import time
+Whoever applies them lends the connection two functions (`lend_functions`): now in Unix seconds, and chance.
+"""
+
+from random import Random
 
 from sqlite_utils import Database, Migrations
 
 from scheduler.live.store.journal_chain import chain_existing_rows, store_head
+from walras.clocks import SYSTEM_CLOCKS, Clocks, random_hex
 
 migrations = Migrations("walras")
+
+
+def lend_functions(db: Database, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None) -> None:
+    """What the statements of migrations call: `walras_unix_s()` and `walras_random_hex(digits)`."""
+    db.conn.create_function("walras_unix_s", 0, clocks.wall)
+    db.conn.create_function("walras_random_hex", 1, lambda digits: random_hex(chance, digits))
+
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value REAL NOT NULL);
@@ -86,7 +96,7 @@ def first_tables(db: Database) -> None:
     for statement in _SCHEMA.split(";"):
         if statement.strip():
             db.execute(statement)
-    db.execute("INSERT INTO meta (name, value) VALUES ('epoch_unix_s', ?), ('touched', 0)", [time.time()])
+    db.execute("INSERT INTO meta (name, value) VALUES ('epoch_unix_s', walras_unix_s()), ('touched', 0)")
 
 
 @migrations()
@@ -160,8 +170,8 @@ def name_cluster(db: Database) -> None:
         why TEXT NOT NULL)"""
     )
     db.execute(
-        "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why) VALUES (?, ?, ?, 'made')",
-        [secrets.token_hex(16), secrets.token_hex(8), time.time()],
+        "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why) "
+        " VALUES (walras_random_hex(32), walras_random_hex(16), walras_unix_s(), 'made')"
     )
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
@@ -178,7 +179,14 @@ class FolderLock:
 class SqliteStore:
     """`Store` on `folder/walras.db`."""
 
-    def __init__(self, folder: Path, clocks: Clocks = SYSTEM_CLOCKS, *, new_cluster: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clocks: Clocks = SYSTEM_CLOCKS,
+        chance: Random | None = None,
+        *,
+        new_cluster: bool = False,
+    ) -> None:
         """Open it. Raises ConfigError where it is missing, damaged, or older than what was acknowledged; Conflict where
         another server holds it. `new_cluster`: put what is there aside and begin anew.
         """
@@ -191,7 +199,7 @@ class SqliteStore:
             if new_cluster:
                 begin_new_cluster(folder)
             check_database_is_there(folder, new_cluster=new_cluster)
-            self._db = open_database(self._path)
+            self._db = open_database(self._path, clocks, chance)
             check_nothing_was_lost(self._db.conn, self._path, self._tip.read())
         except sqlite3.DatabaseError as error:
             self._lock.release()
