@@ -57,6 +57,12 @@ def name_process(pid: int) -> ProcessName | None:
     return None if stat is None else ProcessName(pid, stat.start_ticks)
 
 
+def is_stopped(pid: int) -> bool:
+    """True while the process is frozen by SIGSTOP."""
+    stat = _stat(pid)
+    return stat is not None and stat.state in "Tt"
+
+
 def parent_of(pid: int) -> int:
     """Returns the number of the parent; 0 if there is no such process."""
     stat = _stat(pid)

@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from workers.processes import reserve_room
+from workers.processes import ProcessName, boot_id, reserve_room
 from workers.rank_messages import SocketMessage, parse_object
 
 JournalEvent = dict[str, Any]
@@ -121,6 +121,17 @@ PLAN_FILE = "plan.json"
 JOURNAL_FILE = "journal.jsonl"
 SUPERVISOR_FILE = "supervisor.json"
 SUPERVISOR_LOG = "supervisor.log"
+
+
+def find_supervisor(folder: Path) -> ProcessName | None:
+    """Returns the supervisor of the attempt in this folder; None if none was started since this machine booted."""
+    facts = parse_object(read_ranks_file(folder / SUPERVISOR_FILE, 0, MAX_LINE_BYTES))
+    if facts is None or facts.get("boot_id") != boot_id():
+        return None
+    pid, start_ticks = facts.get("pid"), facts.get("start_ticks")
+    if type(pid) is not int or type(start_ticks) is not int or pid <= 1:
+        return None
+    return ProcessName(pid, start_ticks)
 
 
 @dataclass(frozen=True)

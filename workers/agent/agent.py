@@ -31,13 +31,13 @@ from walras.wire import (
     StopCommand,
 )
 from workers import processes
-from workers.agent.follower import Follower, supervisor_of
+from workers.agent.follower import Follower
 from workers.agent.launch import AgentMachine, disk_problem, launch_supervisor, make_attempt_plan, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
-from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
+from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, find_supervisor, rank_log, read_plan
 
 log = logging.getLogger(__name__)
 
@@ -344,7 +344,7 @@ class Agent:
 
     async def _end_without_plan(self, key: AttemptKey, folder: Path) -> None:
         """Nobody knows its devices or its cookie any more; its guardian ends what is left of it."""
-        supervisor = supervisor_of(folder)
+        supervisor = find_supervisor(folder)
         while supervisor is not None and supervisor.is_alive:
             processes.send_signal([supervisor.pid], SIGKILL)
             await asyncio.sleep(MIN_PAUSE_S)

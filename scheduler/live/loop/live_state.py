@@ -100,6 +100,8 @@ class LiveAttempt:
     usual_steps_per_s: float | None = None
     #: The core has heard that it differs from that.
     is_unusual: bool = False
+    #: Some part lost its supervisor under the eyes of its agent.
+    loss_witnessed: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -136,6 +138,8 @@ class LiveNode:
     leased_until: float = -inf
     #: Attempts that may be alive there: what the agent reports is compared with it.
     expected: set[tuple[JobId, int]] = field(default_factory=set)
+    #: What keeps its agent from taking more work, as it says with every heartbeat.
+    problem: str = ""
 
     @property
     def shown_state(self) -> str:

@@ -165,7 +165,7 @@ class AgentGateway:
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         """Take what the agent reports; answer at once if there is something new to say, else within `wait_s`."""
         node = self._node(message.node_id)
-        node.heard_at = self._loop.clock.now()
+        node.heard_at, node.problem = self._loop.clock.now(), message.problem
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))
             node = self._node(message.node_id)
