@@ -367,7 +367,8 @@ class Agent:
         del self._followers[follower.key]
         self._holds.release(follower.key)
         kept = 0 if self._disk_problem() else FOLDERS_KEPT
-        await asyncio.to_thread(_remove_old_folders, self._machine.state / "attempts", self._here(), kept)
+        needed = [*self._here(), *self._store.unwritten_keys]
+        await asyncio.to_thread(_remove_old_folders, self._machine.state / "attempts", needed, kept)
 
     async def _give_up(self, follower: Follower, why: str) -> None:
         """Whatever is wrong with one attempt ends that attempt: never the agent, and with it everybody else's."""
