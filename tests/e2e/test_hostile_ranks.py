@@ -3,6 +3,7 @@
 Real agents, supervisors and ranks; a stand-in for the server. A bystander on the same machine notices nothing.
 """
 
+import json
 import os
 import signal
 import sys
@@ -12,7 +13,9 @@ import pytest
 
 from tests.support.agent_commands import LOOP, Begin, a_start, a_stop
 from tests.support.fake_agent_server import FakeAgentServer
+from tests.support.fault_jobs import HIDING, HIDING_PROCESSES, command
 from workers import processes
+from workers.supervisor_protocol import DESCENDANTS_FILE
 
 pytestmark = pytest.mark.slow
 
@@ -150,3 +153,26 @@ async def test_a_supervisor_that_is_frozen_cannot_outstay_its_stop(
     ended = await server.report("ended", 20)
     assert (ended.cause, ended.witnessed) == ("supervisor_lost", True)
     assert agent.alive() == []
+
+
+async def test_guardian_and_supervisor_killed_together_leave_nothing(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """Descendants that double-fork, change their session and drop their environment are found by what was noted."""
+    agent = begin()
+    told = tmp_path / "pids"
+    await server.send(a_start(tmp_path, "", argv=command(HIDING, told)))
+    await server.until(lambda: told.exists() and len(told.read_text().split()) == HIDING_PROCESSES, 20, "they hide")
+    names = [processes.name_process(int(number)) for number in told.read_text().split()]
+    hidden = [name for name in names if name is not None]
+    noted = agent.state / "attempts" / "1-1" / DESCENDANTS_FILE
+    await server.until(
+        lambda: {name.pid for name in hidden} <= {pid for pid, _ in json.loads(noted.read_bytes())["names"]},
+        10,
+        "the supervisor has noted them",
+    )
+    (guardian,), (supervisor,) = agent.guardians(), agent.supervisors()
+    processes.send_signal([guardian, supervisor], signal.SIGKILL)
+    ended = await server.report("ended")
+    assert ended.cause == "supervisor_lost"
+    assert [name for name in hidden if name.is_alive] == []

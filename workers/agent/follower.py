@@ -26,6 +26,7 @@ from workers.supervisor_protocol import (
     AttemptPlan,
     JournalEvent,
     find_attempt_end,
+    find_descendants,
     find_supervisor,
     rank_log,
     read_attempt_journal,
@@ -130,7 +131,9 @@ class Follower:
         self._report_end({"cause": "supervisor_lost"})
 
     def _kill_rest(self) -> None:
+        """Also what threw its environment away: by the session of the supervisor, and by what that saw last."""
         processes.kill_carriers(self.plan.cookie, KILL_TIMEOUT_S)
+        processes.kill_known(*find_descendants(self._folder), KILL_TIMEOUT_S)
 
     def _tell_job(self, text: str) -> None:
         """Append a line to the job's own log, as the supervisor would."""
