@@ -300,6 +300,8 @@ class AttemptEnded:
     node_id: NodeId | None = None
     #: Steps done by the job, as far as anybody knows; None: as last reported.
     steps: float | None = None
+    #: The supervisor was lost while its machine and its agent lived on: the job's own doing, as far as anybody saw.
+    witnessed: bool = False
 
 
 @dataclass(slots=True)

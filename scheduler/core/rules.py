@@ -98,6 +98,9 @@ class RoundRules:
     prepare_timeout_s: float = 60.0
     #: Wait after a failed attempt: this long, doubled with each failure, at most 32 times.
     backoff_s: float = 5.0
+    #: A job that loses its supervisor this many times in a row, without a checkpoint between, on machines that live on
+    #: is held; 0: never.
+    supervisor_losses_held: int = 5
     #: A machine on which this many distinct jobs failed within `quarantine_window_s`, and none succeeded since, takes
     #: no more jobs; at most a quarter of a pool's owned machines.
     quarantine_jobs: int = 3

@@ -33,7 +33,7 @@ from walras.wire import (
     UnknownCommand,
 )
 from workers import processes
-from workers.agent.follower import Follower, supervisor_of
+from workers.agent.follower import Follower
 from workers.agent.launch import (
     AgentMachine,
     disk_problem,
@@ -47,7 +47,7 @@ from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
-from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
+from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, find_supervisor, rank_log, read_plan
 
 log = logging.getLogger(__name__)
 
@@ -412,7 +412,7 @@ class Agent:
 
     async def _end_without_plan(self, key: AttemptKey, folder: Path) -> None:
         """Nobody knows its devices or its cookie any more; its guardian ends what is left of it."""
-        supervisor = supervisor_of(folder)
+        supervisor = find_supervisor(folder)
         while supervisor is not None and supervisor.is_alive:
             processes.send_signal([supervisor.pid], SIGKILL)
             await asyncio.sleep(MIN_PAUSE_S)
@@ -436,7 +436,8 @@ class Agent:
         del self._followers[key]
         self._holds.release(key)
         kept = 0 if self._disk_problem() else FOLDERS_KEPT
-        await asyncio.to_thread(remove_old_folders, self._machine.state / "attempts", self._here(), kept)
+        needed = [*self._here(), *self._store.unwritten_keys]
+        await asyncio.to_thread(remove_old_folders, self._machine.state / "attempts", needed, kept)
 
     async def _give_up(self, key: AttemptKey, follower: Follower, why: str) -> None:
         """Whatever is wrong with one attempt ends that attempt: never the agent, and with it everybody else's."""

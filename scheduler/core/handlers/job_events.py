@@ -92,7 +92,7 @@ def on_job_released(cycle: Cycle, job: JobRecord, event: JobReleased) -> None:
 def release_job(cycle: Cycle, job: JobRecord) -> None:
     """Let a held job, or one that was to be held, go on."""
     job.hold_reason = None
-    job.idle_yields = job.refusals = 0
+    job.idle_yields = job.refusals = job.supervisor_losses = 0
     if job.state is JobState.HELD:
         cycle.set_job_state(job, JobState.PENDING, Reason.WAIT_NOT_EVALUATED)
         cycle.solves.problem_changed = True

@@ -50,6 +50,8 @@ class JobRecord:
     infra_failures: int = 0
     #: Starts in a row that never got a rank running.
     refusals: int = 0
+    #: Supervisors lost in a row on machines that lived on, without a checkpoint between.
+    supervisor_losses: int = 0
     #: Ends by exit 85 without having made a step since the start.
     idle_yields: int = 0
     #: It has shown that it can save its work.

@@ -191,7 +191,7 @@ class NewToken(BaseModel):
     #: Projects it opens; "*" is every project.
     projects: list[ShownName] = Field(default=["default"], min_length=1, max_length=1000)
     #: None: does not expire.
-    expires_in_s: float | None = Field(default=None, gt=0)
+    expires_in_s: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
 
 
 class TokenView(BaseModel):

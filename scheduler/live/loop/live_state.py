@@ -100,6 +100,8 @@ class LiveAttempt:
     usual_steps_per_s: float | None = None
     #: The core has heard that it differs from that.
     is_unusual: bool = False
+    #: Some part lost its supervisor under the eyes of its agent.
+    loss_witnessed: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -147,6 +149,8 @@ class LiveNode:
     has_told: bool = False
     #: Attempts whose start it has not confirmed, and since when that is waited for.
     unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
+    #: What keeps its agent from taking more work, as it says with every heartbeat.
+    problem: str = ""
 
     @property
     def shown_state(self) -> str:
