@@ -196,6 +196,7 @@ _TIMERS: dict[str, Callable[[Cycle, int, int], None]] = {
     "round": policy_events.on_round_timer,
     "gate": policy_events.on_solve_timer,
     "idle": machine_events.on_idle_timer,
+    "drain": machine_events.on_drain_timer,
     "rent": machine_events.on_rent_timer,
     "ready": _of_timed_job(job_events.on_job_ready),
     "max_queue": _of_timed_job(job_events.on_max_queue_time),

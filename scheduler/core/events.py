@@ -100,6 +100,8 @@ class NodeLeaving:
     node_id: NodeId
     gone_at: float
     reason: Reason = Reason.INFRA_SPOT_RECLAIM
+    #: Jobs that would lose their work, or may not be stopped, go on there until they end, at most until `gone_at`.
+    gentle: bool = False
 
 
 @dataclass(slots=True)

@@ -125,7 +125,8 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
     paid_since = billing.paid_since(transaction.state, node) if row.rent_token else None
     emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since))
     if cordon == "leaving":
-        emit(transaction, NodeLeaving(transaction.at, row.node_id, inf, Reason.HOLD_ADMIN))
+        gentle, until = row.drain_until_at is not None, inf if row.drain_until_at is None else row.drain_until_at
+        emit(transaction, NodeLeaving(transaction.at, row.node_id, until, Reason.HOLD_ADMIN, gentle))
     elif cordon == "quarantined":
         emit(transaction, NodeQuarantined(transaction.at, row.node_id, detail))
     if state == "unreachable":

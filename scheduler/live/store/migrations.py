@@ -161,3 +161,10 @@ def name_cluster(db: Database) -> None:
         "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why) VALUES (?, ?, ?, 'made')",
         [secrets.token_hex(16), secrets.token_hex(8), time.time()],
     )
+
+
+@migrations()
+def keep_core_state(db: Database) -> None:
+    """What a core knows that is in no other table, as of a recent instant (one row); and gentle drains."""
+    db.execute("CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)")
+    db.execute("ALTER TABLE nodes ADD COLUMN drain_until_at REAL")

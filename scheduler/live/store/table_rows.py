@@ -123,6 +123,8 @@ class NodeRow:
     reports_acked: int = 0
     #: Rented machines: until when their use is in the ledger of money; None: it has not begun.
     billed_until_at: float | None = None
+    #: Drained gently: until when jobs that would lose their work may go on; None: it is not.
+    drain_until_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,15 @@ async def test_machines_are_drained_and_resumed(face: Face) -> None:
     await face.world.submit({})
     await agent.start_all()
     status, node = await face.json("POST", f"{API}/nodes/n1/drain")
-    assert (status, node["state"], node["detail"]) == (200, "leaving", "drained by admin")
+    assert (status, node["state"]) == (200, "leaving")
+    assert node["detail"] == "drained by admin; what cannot be saved runs on"
+    await agent.beat()
+    assert agent.commands[-1].type != "stop"  # a plain script: nothing shows that it saves its work
+    status, node = await face.json("POST", f"{API}/nodes/n1/drain", {"deadline_s": 7200})
+    assert node["detail"] == "drained by admin; what cannot be saved runs on, for 7200 s at most"
+    assert (await face.json("POST", f"{API}/nodes/n1/drain", {"deadline_s": -1}))[0] == 400
+    status, node = await face.json("POST", f"{API}/nodes/n1/drain", {"now": True})
+    assert (status, node["detail"]) == (200, "drained by admin")
     await agent.beat()
     assert agent.commands[-1].type == "stop"
     assert (await face.json("POST", f"{API}/nodes/n1/resume"))[1]["state"] == "up"
