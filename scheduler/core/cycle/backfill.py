@@ -239,7 +239,9 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
 def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRecord]) -> bool:
     """Lend to the first of these jobs that may borrow. They share a shape: if one has no room, none has."""
     for job in jobs:
-        if _may_borrow(cycle, job, reservation) and cycle.ledger.count_on(job, reservation.pool) <= cycle.limits.room(job):
+        if _may_borrow(cycle, job, reservation) and cycle.ledger.count_on(job, reservation.pool) <= cycle.limits.room(
+            job
+        ):
             return lend_reserved_place(cycle, reservation, job)
     return False
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from optimizer.decision import Memory, Quote
 from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
-from scheduler.core.events import Proposal
+from scheduler.core.events import Proposal, RememberedJob
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
@@ -189,6 +189,8 @@ class Ledger:
         self.profiling: set[JobId] = set()
         #: Kinds of which a job has shown that it can save its work.
         self.saving_kinds: set[Kind] = set()
+        #: What the core before this one knew of jobs that have not been restored yet.
+        self.remembered: dict[JobId, RememberedJob] = {}
         #: Jobs waiting for the end of another: dependency -> dependents.
         self.dependents: dict[JobId, list[JobId]] = {}
         #: Projects and their users ("project", "project/user") in order of first sight: name -> row of the problem's

@@ -144,7 +144,12 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
     is_first_speed = report.steps_per_s is not None and not job.speed_forwarded
     if report.steps_per_s is not None:
         _forward_unusual_speed(transaction, job, attempt, report, is_first=is_first_speed)
-    if is_first or is_first_speed or is_news or transaction.at >= job.progress_forwarded_at + transaction.progress_interval_s:
+    if (
+        is_first
+        or is_first_speed
+        or is_news
+        or transaction.at >= job.progress_forwarded_at + transaction.progress_interval_s
+    ):
         forward_progress(transaction, job, attempt)
 
 

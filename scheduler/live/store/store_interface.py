@@ -15,6 +15,7 @@ from scheduler.live.store.table_rows import (
     ChargeKind,
     ChargeRow,
     CheckpointRow,
+    CoreStateRow,
     FactsRow,
     JobRow,
     JournalRow,
@@ -76,6 +77,7 @@ class WriteBatch:
     #: Older answers are deleted (0: none are).
     answers_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
+    core_state: list[CoreStateRow] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -101,6 +103,8 @@ class LoadedState:
     facts: tuple[FactsRow, ...]
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
+    #: What the last core knew beyond all this; None: nothing was kept.
+    core_state: CoreStateRow | None
     last_job_id: int
     last_command_id: int
     last_charge_id: int

@@ -241,6 +241,15 @@ class RestartCostRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CoreStateRow:
+    """What the core knows that is in no other table, as of `at`: one row, replaced. `body` is JSON of the event."""
+
+    at: float
+    body: str
+    one: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyRow:
     version: int
     #: JSON of the mapping that was given.

@@ -67,8 +67,10 @@ def test_a_job_that_has_saved_nothing_keeps_its_place(policy: str) -> None:
     """Without the rule it is asked to leave: the same job without `unproven` is, in the next test."""
     fleet = full(policy, 3600.0, unproven=True)
     assert revoked_until(fleet, 3600.0 + 4000.0) == set()
-    assert any("cannot be moved without loss" in line.detail or "cannot be stopped" in line.detail
-               for line in pending_reasons(fleet.core, J2))
+    assert any(
+        "cannot be moved without loss" in line.detail or "cannot be stopped" in line.detail
+        for line in pending_reasons(fleet.core, J2)
+    )
     assert CANNOT_BE_MOVED in [each.type for each in job_conditions(fleet.core, J1)]
 
 
