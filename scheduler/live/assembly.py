@@ -10,8 +10,8 @@ gives no command about attempts that go on; whatever else it starts is an ordina
 active (about 0.3 ms a job) and not what has happened, and a new version can take over from an old one. Arrears, the
 waits between tries (of failed jobs, refused starts, machines that could not be rented), the last prices and the
 failures seen on machines are written down every few seconds and at an orderly stop, and told to the fresh core; the
-policy's memory begins anew, and so do reservations. A solve follows at once. Commands that agents have not confirmed are
-in the outbox and go out again under their old ids.
+policy's memory begins anew, and so do reservations. A solve follows at once. Commands that agents have not confirmed
+are in the outbox and go out again under their old ids.
 """
 
 import asyncio

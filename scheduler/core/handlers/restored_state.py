@@ -18,7 +18,7 @@ from walras.cluster import PoolId
 
 #: Arrears below this are nothing, accelerator-seconds.
 _NOTHING_S = 0.5
-#: Kinds and machines of which something is kept.
+#: Kinds of which it is kept that they save their work.
 _KINDS_MAX = 10_000
 
 

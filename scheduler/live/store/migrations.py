@@ -164,7 +164,7 @@ def name_cluster(db: Database) -> None:
 
 
 @migrations()
-def keep_core_state(db: Database) -> None:
+def remember_core_state(db: Database) -> None:
     """What a core knows that is in no other table, as of a recent instant (one row); and gentle drains."""
     db.execute(
         "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
