@@ -109,7 +109,5 @@ def test_arrears_waits_prices_and_evidence_survive_a_restart() -> None:
     assert new.saving_kinds == {Kind("k")}
     fresh = SchedulerCore()
     for event, commands in fleet.log:
-        again = fresh.handle(as_journaled(event))
-        assert [encode_command(event.at, each) for each in again] == [
-            encode_command(event.at, each) for each in commands
-        ]
+        again, at = fresh.handle(as_journaled(event)), event.at
+        assert [encode_command(at, each) for each in again] == [encode_command(at, each) for each in commands]
