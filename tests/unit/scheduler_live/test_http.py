@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.requests import Audience
 from scheduler.live.http.web_application import api_routes, plain_path
@@ -117,7 +118,7 @@ async def test_the_same_key_is_the_same_job(face: Face) -> None:
     assert (await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k"))[0] == 201
     assert await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k") == (
         200,
-        {"id": 1, "name": "job", "error": None},
+        {"id": 1, "name": "job", "error": None, "note": f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"},
     )
     status, problem = await face.json("POST", f"{API}/jobs", {"run": "b"}, key="k")
     assert (status, problem["code"]) == (422, "idempotency_key_reused")
