@@ -238,7 +238,9 @@ def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> 
     if event.gentle:
         cycle.timers.set(event.gone_at, "drain", machine.row)
     for job in _jobs_on(cycle, machine):
-        if job.revoked is None and not (event.gentle and _runs_to_its_end(cycle, job)):
+        job.is_aside = job.revoked is None and event.gentle and _runs_to_its_end(cycle, job)
+        cycle.ledger.set_eligible(job)
+        if job.revoked is None and not job.is_aside:
             revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
 
 
@@ -270,6 +272,9 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
     """An administrator lets the machine take jobs again."""
     machine.failures.clear()
     machine.gentle_until = -inf
+    for job in _jobs_on(cycle, machine):
+        job.is_aside = False
+        cycle.ledger.set_eligible(job)
     if machine.condition in (MachineCondition.LEAVING, MachineCondition.QUARANTINED):
         cycle.ledger.fleet.set_condition(machine, MachineCondition.UP)
         cycle.backlog.freed[machine.row] = None

@@ -54,6 +54,8 @@ class JobRecord:
     idle_yields: int = 0
     #: It has shown that it can save its work.
     saves: bool = False
+    #: It runs to its end on a machine that is drained, beside what the fleet has to share.
+    is_aside: bool = False
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
@@ -362,6 +364,7 @@ class Ledger:
             job.state in _SCHEDULABLE_STATES
             and not job.blocked_by
             and not job.over_budget
+            and not job.is_aside
             and job.hold_reason is None
             and job.ready_at <= self.now
         )

@@ -172,3 +172,18 @@ def test_a_drain_with_a_deadline_or_at_once_stops_all() -> None:
     fleet = drained(gone_at=7200.0, unproven=True)
     fleet.tell(ev.NodeUncordoned(fleet.at, NodeId("a1")))
     assert revoked_until(fleet, 8000.0) == set()
+
+
+@pytest.mark.parametrize("policy", ["walras", "max_min_fairness"])
+def test_what_runs_on_where_a_machine_is_drained_takes_nothing_from_the_others(policy: str) -> None:
+    """Its machine is no capacity any more, so it must not use up that of the other machine in a plan."""
+    fleet = measured(cluster(policy, rules=QUICK, machines="aa"))
+    submit(fleet, job(1, "a", 4, steps=1e8, unproven=True))
+    fleet.at = 3600.0
+    where = fleet.attempts[J1].placement.parts[0].node_id
+    fleet.tell(ev.NodeLeaving(fleet.at, where, inf, Reason.HOLD_ADMIN, gentle=True))
+    settle(fleet)
+    submit(fleet, job(2, "a", 4, steps=100.0))
+    revoked_until(fleet, 3700.0)
+    assert J2 in fleet.attempts
+    assert not fleet.attempts[J1].stopping
