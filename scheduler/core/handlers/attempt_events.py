@@ -18,7 +18,7 @@ from scheduler.core.events import (
     Prepared,
     RoundEnded,
 )
-from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt
+from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
@@ -95,8 +95,13 @@ def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecord
 
 def _saw_saving(cycle: Cycle, job: JobRecord) -> None:
     """The job may be moved from now on, which a plan should know."""
-    if saw_saving(cycle.ledger, job):
-        cycle.solves.problem_changed = True
+    if not saw_saving(cycle.ledger, job):
+        return
+    cycle.solves.problem_changed = True
+    machines = (cycle.ledger.fleet.machines[row] for row, _ in job.place)
+    drained = [each.node_id for each in machines if each is not None and each.gentle_until > cycle.now]
+    if drained and job.revoked is None and job.request.preemptible:
+        revoke_attempt(cycle, job, Reason.HOLD_ADMIN, detail=f"{drained[0]} leaves")
 
 
 def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:

@@ -59,6 +59,17 @@ class Revocation(BaseModel):
     notice_s: float = Field(default=0.0, ge=0, le=86_400)
 
 
+class Drain(BaseModel):
+    """How a machine is emptied. Jobs that can save their work move at once; others run to their ends, unless ..."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    #: All jobs are asked to stop now.
+    now: bool = False
+    #: All that still run after this time are asked to stop; None: they may run on.
+    deadline_s: float | None = Field(default=None, gt=0, le=366 * 86_400, allow_inf_nan=False)
+
+
 class Revoked(BaseModel):
     """Machines that will be gone."""
 
@@ -78,9 +89,14 @@ async def show_prices(call: RequestContext) -> PriceList:
 
 
 async def drain_node(call: RequestContext) -> NodeView:
+    asked = await call.model(Drain) if call.request.can_read_body else Drain()
+
     def step(transaction: Transaction, node: LiveNode) -> None:
-        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, inf, Reason.HOLD_ADMIN))
-        node.row.detail = f"drained by {call.user.name}"
+        until = inf if asked.deadline_s is None else transaction.at + asked.deadline_s
+        gentle = not asked.now
+        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, until, Reason.HOLD_ADMIN, gentle))
+        left = "" if asked.deadline_s is None else f", for {asked.deadline_s:g} s at most"
+        node.row.detail = f"drained by {call.user.name}" + (f"; what cannot be saved runs on{left}" if gentle else "")
 
     return await _change_node(call, step)
 

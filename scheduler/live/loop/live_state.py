@@ -14,7 +14,7 @@ from math import inf
 from pydantic import TypeAdapter
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
-from scheduler.core.events import Proposal
+from scheduler.core.events import Proposal, StateRestored
 from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
@@ -222,6 +222,8 @@ class LiveState:
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
     #: The month that the core knows of.
     month: str = ""
+    #: What was written down last of what only the core knows, but for its instant.
+    kept_core_state: StateRestored | None = None
 
     def end_rent(self, rent: RentRow) -> None:
         """The request has failed, or its machines are all gone."""

@@ -105,7 +105,7 @@ def _skip_report(transaction: Transaction, node: LiveNode, report: UnknownReport
 
 def begin_node_departure(transaction: Transaction, node: LiveNode, gone_in_s: float) -> None:
     """The machine will be taken away."""
-    if node.is_member and node.row.cordon != "leaving":
+    if node.is_member and (node.row.cordon != "leaving" or node.row.drain_until_at is not None):
         emit(transaction, NodeLeaving(transaction.at, node.row.node_id, transaction.at + gone_in_s))
         node.row.detail = f"notice: gone in {gone_in_s:g} s"
 
