@@ -28,6 +28,8 @@ class ProblemDetail(Body):
     detail: str = ""
     field: str = ""
     fix: str = ""
+    #: With `other_incarnation`: the cluster's id and its incarnation, for agents.
+    cluster: dict[str, str] | None = None
 
 
 class AttemptView(Body):
@@ -146,6 +148,8 @@ class SubmitResult(Body):
     id: int | None = None
     name: str = ""
     error: ProblemDetail | None = None
+    #: What the owner should know of the job now; empty: nothing.
+    note: str = ""
 
 
 class BatchResult(Body):
@@ -163,6 +167,8 @@ class DryRun(Body):
     chosen: dict[str, Any] | None = None
     reason: Reason | None = None
     detail: str = ""
+    #: What the owner should know of the job beforehand; empty: nothing.
+    note: str = ""
 
 
 class ReasonView(Body):
@@ -236,6 +242,8 @@ class NodeView(Body):
     free: int
     jobs: list[int]
     last_heard_s: float | None = None
+    #: Release of its agent; empty while it has not said.
+    version: str = ""
 
 
 class PriceView(Body):

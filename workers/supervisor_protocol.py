@@ -176,6 +176,8 @@ class AttemptPlan:
     rank_socket: str
     control_socket: str
     log_cap_bytes: int
+    #: The incarnation of the cluster that granted the attempt; empty: none was named.
+    incarnation: str = ""
 
     @property
     def ranks(self) -> range:

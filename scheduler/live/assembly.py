@@ -42,6 +42,7 @@ from scheduler.live.auth.access_control import (
     caller_of_token,
     new_user_token,
 )
+from scheduler.live.auth.secret_box import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
@@ -53,15 +54,17 @@ from scheduler.live.providers.live_provider import LiveProvider, ProviderContext
 from scheduler.live.providers.provider_registry import build_providers, providers_by_pool
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
+from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import DEFAULT_POLICY, PolicyInForce, PolicyService, parse_policy_row
 from scheduler.live.services.views import ApiViews
-from scheduler.live.store.data_folder import DataFolder, LogStore, write_private
+from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import SpecRow
 from walras.cluster import Rendezvous
+from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.job_spec import parse_spec
@@ -160,6 +163,7 @@ def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage
         prepared=() if attempt is None else tuple(part.node_id for part in attempt.parts.values() if part.prepared),
         rendezvous=None if attempt is None else _rendezvous_of(attempt),
         revoked=revoked,
+        saves=job.checkpoint is not None,
     )
 
 
@@ -185,7 +189,10 @@ class ServerConfig:
 def settings_for_cluster(cluster: ClusterConfig | None) -> LiveSettings:
     """The paces that follow from the length of a lease: several heartbeats, and a warning, before one runs out."""
     settings = LiveSettings()
-    if cluster is None or cluster.lease is None:
+    if cluster is None:
+        return settings
+    settings = replace(settings, after_restore=cluster.after_restore)
+    if cluster.lease is None:
         return settings
     lease_s = cluster.lease
     return replace(
@@ -213,7 +220,9 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     folder, settings = config.folder, config.settings
     epoch_unix_s = store.epoch_unix_s()
     clock = Clock(epoch_unix_s, store.last_at())
-    admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints)
+    secret = folder.server_secret()
+    box = SecretBox(secret)
+    admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)
     loaded = store.load()
     specs = {job.job_id: _spec(store, job.job_id) for job in loaded.jobs}
     launches = {
@@ -221,21 +230,25 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         for job in loaded.jobs
     }
     state = load_live_state(loaded, launches, clock.now(), settings.lease_s)
-    state.epoch_unix_s = epoch_unix_s
+    state.identity, state.epoch_unix_s = store.identity(), epoch_unix_s
+    former = store.former_incarnations()
+    begin_after_restore(state, former)
+    if former or state.next_job_id == 1:  # the tables may be younger than the files beside them
+        state.next_job_id = max(state.next_job_id, highest_number_used(folder) + 1)
     state.spent_month_usd = store.spent()
     for (project, _), usd in state.spent_month_usd.items():
         state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
     loop = ServerLoop(SchedulerCore(), state, store, clock, settings)
     known = store.policies(limit=1)
     policies = PolicyService(loop, parse_policy_row(known[0]) if known else None)
-    secret = folder.server_secret()
     secrets = Secrets(
         join_token=folder.join_token(),
         job_tokens=JobTokens(secret),
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
+        pin=folder.pin(),
     )
-    gateway = AgentGateway(loop, secrets.job_tokens)
+    gateway = AgentGateway(loop, secrets.job_tokens, box)
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
     provisioner = Provisioner(loop, providers_by_pool(providers.values()))
     solver = SolverPool(loop, settings.solve_timeout_s)
@@ -313,4 +326,5 @@ async def _ensure_admin(server: Server, folder: DataFolder) -> None:
 
     await server.loop.perform(step)
     server.secrets.users[row.sha256] = row
-    await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, token + "\n")
+    shown = pinned_token(token, server.secrets.pin)
+    await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, shown + "\n")

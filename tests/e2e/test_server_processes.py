@@ -64,7 +64,7 @@ def test_ranks_are_undisturbed_by_a_server_that_is_killed_and_comes_back(server:
     wait_for(lambda: server.state(short) == "SUCCEEDED", 40, "the next one too")
     job = server.call("GET", f"/jobs/{job_id}")[1]
     assert [attempt["attempt"] for attempt in job["attempt_list"]] == [1]
-    log = (server.data / "logs" / str(job_id) / "1" / "0.log").read_text().splitlines()
+    log = server.log(job_id, 1).splitlines()
     assert (log[0][:4], log[1:]) == ("pid ", [f"line {i}" for i in range(1, 41)])
     assert replay_folder(server.data).identical
 

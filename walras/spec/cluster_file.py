@@ -3,7 +3,7 @@
 The same file drives the live server, the demo and the simulator.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -118,6 +118,9 @@ class ClusterConfig(ProviderSections):
     #: How long an attempt runs on after the last contact between its machine and the server; None: 10 minutes on
     #: owned and on-demand machines, 2 minutes on spot machines.
     lease: Annotated[Length, Field(ge=5, le=86_400)] | None = None
+    #: What becomes of attempts that run on when the server's database was restored from a backup: `go_on`, or `stop`
+    #: (their jobs are held).
+    after_restore: Literal["go_on", "stop"] = "go_on"
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
     speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
     #: Price changes and revocations that a live server simulates, for rehearsals.

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from walras.contract import SIGKILL
 from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
 from workers import processes
-from workers.agent.report_store import AttemptPhase, ReportOutbox
+from workers.agent.report_outbox import AttemptOutbox
+from workers.agent.report_store import AttemptPhase
 from workers.agent.server_client import LogShipper
 from workers.rank_messages import finite_number, parse_object
 from workers.supervisor_protocol import (
@@ -46,7 +47,7 @@ class Follower:
     """One attempt whose supervisor was started, by this agent or one before it."""
 
     def __init__(
-        self, folder: Path, plan: AttemptPlan, outbox: ReportOutbox, shipper: LogShipper, journal_offset: int
+        self, folder: Path, plan: AttemptPlan, outbox: AttemptOutbox, shipper: LogShipper, journal_offset: int
     ) -> None:
         self.key = (plan.job_id, plan.attempt)
         self.plan = plan

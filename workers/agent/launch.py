@@ -7,6 +7,7 @@ steps_per_s}`.
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -27,7 +28,7 @@ from walras.contract import SIGKILL
 from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
-from workers.devices import Accelerators, Host
+from workers.devices import Accelerators, AttemptKey, Host
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
 from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_supervisor, write_plan
 
@@ -107,8 +108,15 @@ LOG_CAP_BYTES = 64 * 1024**2
 #: Below this much free space no attempt starts: it could neither log nor checkpoint.
 MIN_FREE_BYTES = 256 * 1024**2
 LAUNCH_TIMEOUT_S = 30.0
+#: Digits of an incarnation in the names of folders and sockets: enough to tell the lives of one cluster apart.
+_INCARNATION_SHOWN = 8
 #: Characters of a failed supervisor's last line that go with the refusal.
 LAST_WORDS = 500
+
+
+def attempt_stem(job_id: int, attempt: int, incarnation: str) -> str:
+    """Names the attempt among the files of this agent; short, as socket paths are."""
+    return f"{job_id}-{attempt}-{incarnation[:_INCARNATION_SHOWN]}" if incarnation else f"{job_id}-{attempt}"
 
 
 @dataclass(frozen=True)
@@ -123,8 +131,8 @@ class AgentMachine:
     #: The agent's own environment; ranks see a whitelist of it.
     environ: Mapping[str, str]
 
-    def attempt_folder(self, job_id: int, attempt: int) -> Path:
-        return self.state / "attempts" / f"{job_id}-{attempt}"
+    def attempt_folder(self, job_id: int, attempt: int, incarnation: str = "") -> Path:
+        return self.state / "attempts" / attempt_stem(job_id, attempt, incarnation)
 
 
 def start_refusal(machine: AgentMachine, command: StartCommand, lease_until: float) -> str:
@@ -155,7 +163,7 @@ def disk_problem(machine: AgentMachine) -> str:
 def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until: float) -> AttemptPlan:
     """Everything the supervisor needs; makes the attempt's socket folder."""
     sockets = socket_folder(machine.state)
-    stem = f"{command.job_id}-{command.attempt}"
+    stem = attempt_stem(command.job_id, command.attempt, command.incarnation)
     rank_socket = str(sockets / f"{stem}.r")
     cookie = secrets.token_hex(16)
     count = max(1, machine.accelerators.count)
@@ -173,7 +181,7 @@ def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until:
         argv=command.argv,
         env=rank_environment(machine.environ, command, settings),
         # A job without a folder of its own gets a fresh one with every attempt.
-        workdir=command.workdir or str(machine.attempt_folder(command.job_id, command.attempt) / "work"),
+        workdir=command.workdir or str(machine.state / "attempts" / stem / "work"),
         devices=command.devices,
         node_rank=command.node_rank,
         first_rank=command.first_rank,
@@ -187,6 +195,7 @@ def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until:
         rank_socket=rank_socket,
         control_socket=str(sockets / f"{stem}.a"),
         log_cap_bytes=LOG_CAP_BYTES,
+        incarnation=command.incarnation,
     )
 
 
@@ -229,3 +238,13 @@ def _write_folder(folder: Path, plan: AttemptPlan) -> None:
     folder.mkdir(parents=True, mode=0o700)
     (folder / "work").mkdir()
     write_plan(folder, plan)
+
+
+def remove_old_folders(attempts: Path, open_keys: list[AttemptKey], kept_folders: int) -> None:
+    """Delete the folders of ended attempts but for the newest; what is gone already is no error."""
+    kept = {attempt_stem(*key) for key in open_keys}
+    with contextlib.suppress(OSError):  # one of them is gone already
+        over = (path for path in attempts.iterdir() if path.name not in kept)
+        oldest_first = sorted(over, key=lambda path: path.lstat().st_mtime)
+        for path in oldest_first[: max(0, len(oldest_first) - kept_folders)]:
+            shutil.rmtree(path, ignore_errors=True)

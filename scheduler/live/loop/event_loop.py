@@ -57,6 +57,8 @@ class LiveSettings:
     heartbeat_s: float = 5.0
     #: Silence after which a machine is shown as unreachable and gets no new jobs.
     unreachable_s: float = 15.0
+    #: What becomes of attempts that run on when the database was restored: "go_on", or "stop" (their jobs are held).
+    after_restore: str = "go_on"
     #: How long after a request its machines may still enrol with the request's own token.
     enrol_s: float = 1800.0
     #: A solve that takes longer is given up (the policy keeps its last answer).

@@ -187,11 +187,11 @@ class ApiViews:
             await cooperative.yield_if_due()
         return found
 
-    def detail(self, row: JobRow, usage: Iterable[JobUsage], spec: str, attempts: Iterable[AttemptRow]) -> JobDetail:
+    def detail(
+        self, row: JobRow, usage: Iterable[JobUsage], spec: dict[str, Any], attempts: Iterable[AttemptRow]
+    ) -> JobDetail:
         views = [self.attempt(attempt) for attempt in attempts]
-        return JobDetail(
-            **self._job(row, list(usage)), spec=json.loads(spec), target=self.target(row), attempt_list=views
-        )
+        return JobDetail(**self._job(row, list(usage)), spec=spec, target=self.target(row), attempt_list=views)
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""
@@ -302,12 +302,17 @@ class ApiViews:
             free=self._free(node),
             jobs=sorted({job_id for job_id, _ in node.expected}),
             last_heard_s=max(0.0, self._clock.now() - node.heard_at),
+            version=node.row.version,
         )
 
     def _silence(self, node: LiveNode) -> str:
         """What will become of a machine that does not answer."""
         if node.row.state != "unreachable":
             return ""
+        if (
+            node.has_told or not node.must_meet
+        ) and self._clock.now() - node.heard_at <= self._loop.settings.unreachable_s:
+            return "waits until every machine has said what it runs, as the database was restored"
         left_s = max(0.0, node.leased_until + self._loop.settings.lease_margin_s - self._clock.now())
         return f"no heartbeat; lost in {left_s:.0f} s unless it comes back"
 

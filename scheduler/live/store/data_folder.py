@@ -1,16 +1,21 @@
 """The server's folder: which file is what, the secrets made at the first start, and the logs of ranks.
 
-Secrets are readable by their owner only. DIR/logs/<job>/<attempt>/<rank>.log holds what a rank wrote, as bytes, for
-every attempt. Bytes arrive with their offset; what is there already is skipped and a gap is not taken, so sending again
-does no harm. The names come from numbers alone. All calls block on the disk: the server makes them in threads.
+Secrets are readable by their owner only. DIR/logs/<incarnation>/<job>/<attempt>/<rank>.log holds what a rank wrote, as
+bytes, for every attempt: the incarnation is the one that granted it, so that a number given out again after a restore
+never shows another job's text. (Attempts from before incarnations were kept lie in DIR/logs/<job>/.) Bytes arrive with
+their offset; what is there already is skipped and a gap is not taken, so sending again does no harm. The names come
+from numbers and hexadecimal digits alone. All calls block on the disk: the server makes them in threads.
 """
 
 import contextlib
 import json
 import os
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+
+from walras.contract import pinned_token, split_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,23 @@ class DataFolder:
 
     def join_token(self) -> str:
         """The token that admits machines, made at the first start."""
-        return _kept(self.join_token_file, f"wlr_join_{secrets.token_urlsafe(32)}")
+        return split_token(_kept(self.join_token_file, f"wlr_join_{secrets.token_urlsafe(32)}"))[0]
+
+    def pin(self) -> str:
+        """The fingerprint that tokens carry; empty if the server's certificate is not pinned."""
+        with contextlib.suppress(FileNotFoundError):
+            return split_token(self.join_token_file.read_text(encoding="utf-8"))[1]
+        return ""
+
+    def pin_tokens(self, pin: str) -> None:
+        """Write the certificate's fingerprint (empty: none) behind the tokens of the folder."""
+        self.join_token()
+        for path in (self.join_token_file, self.admin_token_file):
+            if path.is_file():
+                written = path.read_text(encoding="utf-8").strip()
+                wanted = pinned_token(split_token(written)[0], pin)
+                if wanted != written:
+                    write_private(path, wanted + "\n")
 
     def server_secret(self) -> bytes:
         """The key of job tokens, made at the first start."""
@@ -62,8 +83,10 @@ class DataFolder:
         return 0
 
     def announce(self, url: str, port: int) -> None:
-        """Say that the server is ready, and where."""
-        write_private(self.server_file, json.dumps({"url": url, "pid": os.getpid(), "port": port}))
+        """Say that the server is ready, and where; `sha256`: the certificate, where it is pinned."""
+        pin = self.pin()
+        told = {"url": url, "pid": os.getpid(), "port": port} | ({"sha256": pin} if pin else {})
+        write_private(self.server_file, json.dumps(told))
 
 
 def write_private(path: Path, text: str) -> None:
@@ -97,9 +120,11 @@ class LogStore:
         self._folder = folder
         self._limit_bytes = limit_bytes
 
-    def append(self, job_id: int, attempt: int, rank: int, offset: int, data: bytes) -> LogAppended:
+    def append(
+        self, job_id: int, attempt: int, rank: int, offset: int, data: bytes, incarnation: str = ""
+    ) -> LogAppended:
         """Take bytes that start at `offset`; answers where to go on."""
-        path = self._path(job_id, attempt, rank)
+        path = self._path(job_id, attempt, rank, incarnation)
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab") as file:
             size = file.tell()
@@ -109,14 +134,38 @@ class LogStore:
                 size = file.tell()
         return LogAppended(size, size >= self._limit_bytes)
 
-    def read(self, job_id: int, attempt: int, rank: int, offset: int, limit_bytes: int) -> bytes:
+    def read(self, job_id: int, attempt: int, rank: int, offset: int, limit_bytes: int, incarnation: str = "") -> bytes:
         """Bytes from `offset` on; nothing where nothing was written (yet)."""
         try:
-            with open(self._path(job_id, attempt, rank), "rb") as file:
+            with open(self._path(job_id, attempt, rank, incarnation), "rb") as file:
                 file.seek(offset)
                 return file.read(limit_bytes)
         except FileNotFoundError:
             return b""
 
-    def _path(self, job_id: int, attempt: int, rank: int) -> Path:
-        return self._folder / str(int(job_id)) / str(int(attempt)) / f"{int(rank)}.log"
+    def _path(self, job_id: int, attempt: int, rank: int, incarnation: str) -> Path:
+        assert not incarnation or _INCARNATION.fullmatch(incarnation), incarnation
+        return self._folder / incarnation / str(int(job_id)) / str(int(attempt)) / f"{int(rank)}.log"
+
+
+_INCARNATION = re.compile(r"[0-9a-f]{16}", re.ASCII)
+#: Fewer digits than an incarnation has, which may happen to be decimal.
+_JOB_FOLDER = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
+
+
+def highest_number_used(folder: DataFolder) -> int:
+    """Returns the highest job number of which logs or checkpoints lie here; 0 if there are none.
+
+    A restored database is older than they are, and a number given out again would meet another job's files.
+    """
+    lives = [name for name in _names_in(folder.logs) if _INCARNATION.fullmatch(name)]
+    folders = [folder.logs, folder.checkpoints / "jobs", *(folder.logs / life for life in lives)]
+    names = (name for each in folders for name in _names_in(each) if _JOB_FOLDER.fullmatch(name))
+    return max(map(int, names), default=0)
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
