@@ -6,7 +6,6 @@ forget is written before it is done (`store`), so that it can be killed and star
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from pathlib import Path
@@ -47,13 +46,12 @@ from workers.agent.launch import (
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
-from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal
+from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
 from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, find_supervisor, rank_log, read_plan
 
 log = logging.getLogger(__name__)
 
-MAX_BACKOFF_S = 5.0
 MIN_PAUSE_S = 0.05
 #: The longest that a call may be held open (`walras.wire.Heartbeat`).
 MAX_WAIT_S = 60.0
@@ -134,13 +132,13 @@ class Agent:
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("not registered yet: %s", error)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures))
             except ServerRefusal as error:
                 if not error.is_to_wait_for:
                     raise
                 failures += 1
                 log.warning("the name is not free yet: %s; %s", error, error.fix)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures))
 
     async def _enrol_again(self) -> None:
         """Try to register again and only log a failure: attempts may run, and the cause may be mended meanwhile."""
@@ -180,12 +178,12 @@ class Agent:
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("heartbeat: %s", error)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures))
                 continue
             except ServerRefusal as error:
                 self._take_refusal(error)
                 failures += 1
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures))
                 await self._enrol_again()
                 continue
             self._expire_holds()
@@ -450,10 +448,4 @@ class Agent:
             except Exception:
                 log.exception("job %d attempt %d cannot be ended, trying again", *key[:2])
                 failures += 1
-                await asyncio.sleep(_backoff_s(failures))
-
-
-def _backoff_s(failures: int) -> float:
-    """Exponential backoff with a cap, and jitter so that agents do not call in step."""
-    longest = min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10))
-    return longest * random.uniform(0.5, 1.0)
+                await asyncio.sleep(call_backoff_s(failures))

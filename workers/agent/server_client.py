@@ -9,6 +9,7 @@ The only state of log shipping is which byte the server wants next.
 import asyncio
 import json
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,16 @@ class ServerRefusal(Forbidden):
     def is_to_wait_for(self) -> bool:
         """Another agent may have ranks alive under this name: time decides."""
         return self.code == "name_held"
+
+
+#: The longest wait between two calls that fail.
+MAX_BACKOFF_S = 5.0
+
+
+def call_backoff_s(failures: int) -> float:
+    """Exponential backoff with a cap, and jitter so that agents do not call in step."""
+    longest = min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10))
+    return longest * random.uniform(0.5, 1.0)
 
 
 class ServerClient:
