@@ -57,7 +57,6 @@ MIN_PAUSE_S = 0.05
 MAX_WAIT_S = 60.0
 #: A gang that was prepared and never started holds its devices for this long.
 HOLD_S = 120.0
-#: Characters of what the server is told is wrong here.
 MAX_PROBLEM = 200
 #: Folders of ended attempts that are kept for inspection.
 FOLDERS_KEPT = 20
@@ -436,8 +435,8 @@ class Agent:
         del self._followers[key]
         self._holds.release(key)
         kept = 0 if self._disk_problem() else FOLDERS_KEPT
-        needed = [*self._here(), *self._store.unwritten_keys]
-        await asyncio.to_thread(remove_old_folders, self._machine.state / "attempts", needed, kept)
+        needed, folders = [*self._here(), *self._store.unwritten_keys], self._machine.state / "attempts"
+        await asyncio.to_thread(remove_old_folders, folders, needed, kept)
 
     async def _give_up(self, key: AttemptKey, follower: Follower, why: str) -> None:
         """Whatever is wrong with one attempt ends that attempt: never the agent, and with it everybody else's."""
