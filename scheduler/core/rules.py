@@ -167,6 +167,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "profiling_payback": (0.0, 1e6),
     "prepare_timeout_s": (_SHORTEST_S, _DAY_S),
     "backoff_s": (1e-3, _DAY_S),
+    "supervisor_losses_held": (0, 1_000_000),
     "quarantine_jobs": (0, 1_000_000),
     "quarantine_window_s": (_SHORTEST_S, 10 * _YEAR_S),
     "delay_usd_per_h": (0.0, 1e9),

@@ -62,7 +62,7 @@ class AgentHere:
                 database.execute("INSERT INTO notices VALUES (?)", (f"{number}" * 100,))
         with contextlib.suppress(sqlite3.OperationalError):
             for number in range(10_000):
-                database.execute("INSERT INTO attempts VALUES (?, 1, 'over', 0)", (100_000 + number,))
+                database.execute("INSERT INTO granted VALUES (NULL, 'x', ?, 1, 'over', 0, NULL, NULL)", (number,))
         with contextlib.suppress(sqlite3.OperationalError):
             for number in range(10_000):
                 database.execute("INSERT INTO reports VALUES (?, '')", (-1 - number,))

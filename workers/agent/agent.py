@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from walras import __version__
-from walras.clocks import random_hex, random_pause
+from walras.clocks import random_hex
 from walras.contract import SIGKILL
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.protocol import PROTOCOL
@@ -45,19 +45,17 @@ from workers.agent.launch import (
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
-from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal
+from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
 from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, find_supervisor, rank_log, read_plan
 
 log = logging.getLogger(__name__)
 
-MAX_BACKOFF_S = 5.0
 MIN_PAUSE_S = 0.05
 #: The longest that a call may be held open (`walras.wire.Heartbeat`).
 MAX_WAIT_S = 60.0
 #: A gang that was prepared and never started holds its devices for this long.
 HOLD_S = 120.0
-#: Characters of what the server is told is wrong here.
 MAX_PROBLEM = 200
 #: Folders of ended attempts that are kept for inspection.
 FOLDERS_KEPT = 20
@@ -132,13 +130,13 @@ class Agent:
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("not registered yet: %s", error)
-                await asyncio.sleep(self._backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
             except ServerRefusal as error:
                 if not error.is_to_wait_for:
                     raise
                 failures += 1
                 log.warning("the name is not free yet: %s; %s", error, error.fix)
-                await asyncio.sleep(self._backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
 
     async def _enrol_again(self) -> None:
         """Try to register again and only log a failure: attempts may run, and the cause may be mended meanwhile."""
@@ -178,12 +176,12 @@ class Agent:
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("heartbeat: %s", error)
-                await asyncio.sleep(self._backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
                 continue
             except ServerRefusal as error:
                 self._take_refusal(error)
                 failures += 1
-                await asyncio.sleep(self._backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
                 await self._enrol_again()
                 continue
             self._expire_holds()
@@ -448,8 +446,4 @@ class Agent:
             except Exception:
                 log.exception("job %d attempt %d cannot be ended, trying again", *key[:2])
                 failures += 1
-                await asyncio.sleep(self._backoff_s(failures))
-
-    def _backoff_s(self, failures: int) -> float:
-        """Exponential backoff with a cap, and jitter so that agents do not call in step."""
-        return random_pause(self._machine.chance, min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10)))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))

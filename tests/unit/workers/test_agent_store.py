@@ -96,11 +96,11 @@ def test_what_is_over_is_forgotten_in_the_end(tmp_path: Path) -> None:
     with store._db:
         store._db.execute("BEGIN")
         for number in range(2, ROWS_KEPT + 500):
-            store._db.execute("INSERT INTO attempts VALUES (?, 1, 'over', 0)", (number,))
+            store._db.execute("INSERT INTO granted VALUES (NULL, '', ?, 1, 'over', 0, NULL, NULL)", (number,))
             store._db.execute("INSERT INTO notices VALUES (?)", (str(number),))
     for number in range(5000, 5000 + PRUNE_EVERY):
         store.move_attempt(number, 1, AttemptPhase.OVER, [])
-    for table, kept in (("attempts", ROWS_KEPT + 1), ("notices", ROWS_KEPT)):
+    for table, kept in (("granted", ROWS_KEPT + 1), ("notices", ROWS_KEPT)):
         assert store._db.execute(f"SELECT count(*) FROM {table}").fetchone() == (kept,)
     assert store.attempt(1, 1) == KnownAttempt(1, 1, AttemptPhase.RUNNING, 0)
     assert store.attempt(2, 1) is None
