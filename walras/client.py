@@ -302,9 +302,13 @@ class Client:
     async def nodes(self) -> list[NodeView]:
         return _nodes.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/nodes")))
 
-    async def drain_node(self, node_id: str) -> None:
-        """Let the machine's jobs end or move away, and start no new ones there."""
-        await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain"))
+    async def drain_node(self, node_id: str, *, now: bool = False, deadline_s: float | None = None) -> None:
+        """Start no new jobs there, and let those there move away; what cannot be saved runs to its end.
+
+        `now`: all are asked to stop at once. `deadline_s`: all that still run then are.
+        """
+        body: dict[str, Any] = {"now": now} | ({} if deadline_s is None else {"deadline_s": deadline_s})
+        await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain", body=body))
 
     async def resume_node(self, node_id: str) -> None:
         """Use a drained or quarantined machine again."""

@@ -11,12 +11,16 @@ message, and skips unknown types.
 
 from typing import Any, get_args
 
+#: What this release speaks.
 PROTOCOL = 2
 
 #: 16 or more hexadecimal digits that name one agent's state folder; empty from agents of version 1.
 AGENT_PATTERN = r"^([0-9a-f]{16,64})?$"
 #: The incarnation of the database that granted an attempt; empty where that was version 1.
 INCARNATION_PATTERN = r"^([0-9a-f]{16})?$"
+#: Of the digits of a cluster's id, and of the incarnation of its database.
+CLUSTER_PATTERN = r"^[0-9a-f]{32}$"
+LIFE_PATTERN = r"^[0-9a-f]{16}$"
 #: Characters kept of the name of an unknown type.
 _TYPE_MOST = 64
 

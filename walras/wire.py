@@ -14,7 +14,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from walras.job_request import Kind
-from walras.protocol import AGENT_PATTERN, INCARNATION_PATTERN, known_or_unknown, types_of
+from walras.protocol import (
+    AGENT_PATTERN,
+    CLUSTER_PATTERN,
+    INCARNATION_PATTERN,
+    LIFE_PATTERN,
+    known_or_unknown,
+    types_of,
+)
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
@@ -54,8 +61,8 @@ class ClusterIdentity(Message):
     a backup: job numbers and attempts of one incarnation say nothing about those of another.
     """
 
-    cluster_id: str = Field(pattern=r"^[0-9a-f]{32}$")
-    incarnation: str = Field(pattern=r"^[0-9a-f]{16}$")
+    cluster_id: str = Field(pattern=CLUSTER_PATTERN)
+    incarnation: str = Field(pattern=LIFE_PATTERN)
 
 
 # ------------------------------------------------------------------------------------------------ machine facts

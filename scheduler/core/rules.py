@@ -98,6 +98,9 @@ class RoundRules:
     prepare_timeout_s: float = 60.0
     #: Wait after a failed attempt: this long, doubled with each failure, at most 32 times.
     backoff_s: float = 5.0
+    #: A job that loses its supervisor this many times in a row, without a checkpoint between, on machines that live on
+    #: is held; 0: never.
+    supervisor_losses_held: int = 5
     #: A machine on which this many distinct jobs failed within `quarantine_window_s`, and none succeeded since, takes
     #: no more jobs; at most a quarter of a pool's owned machines.
     quarantine_jobs: int = 3
@@ -164,6 +167,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "profiling_payback": (0.0, 1e6),
     "prepare_timeout_s": (_SHORTEST_S, _DAY_S),
     "backoff_s": (1e-3, _DAY_S),
+    "supervisor_losses_held": (0, 1_000_000),
     "quarantine_jobs": (0, 1_000_000),
     "quarantine_window_s": (_SHORTEST_S, 10 * _YEAR_S),
     "delay_usd_per_h": (0.0, 1e9),

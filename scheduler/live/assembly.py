@@ -8,9 +8,10 @@ measurements, the machines as they are, the open requests for machines, the atte
 jobs. The order matters: jobs that hold machines come first, so that no occupied machine is given away. The fresh core
 gives no command about attempts that go on; whatever else it starts is an ordinary decision. So a restart costs what is
 active (about 0.3 ms a job) and not what has happened, and a new version can take over from an old one. Arrears, the
-policy's memory and the waits between tries (of failed jobs, refused starts, machines that could not be rented) begin
-anew; restarts that are charged to a job are kept. A solve follows at once. Commands that agents have not confirmed are
-in the outbox and go out again under their old ids.
+waits between tries (of failed jobs, refused starts, machines that could not be rented), the last prices and the
+failures seen on machines are written down every few seconds and at an orderly stop, and told to the fresh core; the
+policy's memory begins anew, and so do reservations. A solve follows at once. Commands that agents have not confirmed
+are in the outbox and go out again under their old ids.
 """
 
 import asyncio
@@ -61,7 +62,7 @@ from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import DEFAULT_POLICY, PolicyInForce, PolicyService, parse_policy_row
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
-from scheduler.live.store.event_journal import parse_facts, parse_request
+from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import SpecRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
@@ -111,6 +112,8 @@ def restore_core(
     for node in list(transaction.state.nodes.values()):
         if node.is_member:
             _restore_node(transaction, node)
+    if loaded.core_state is not None:
+        emit(transaction, replace(parse_state(loaded.core_state.body), at=transaction.at))
     for rent in list(transaction.state.rents.values()):
         here = sum(node.row.rent_token == rent.token and node.is_member for node in transaction.state.nodes.values())
         if rent.machines > here:
@@ -130,7 +133,8 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
     paid_since = billing.paid_since(transaction.state, node) if row.rent_token else None
     emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since))
     if cordon == "leaving":
-        emit(transaction, NodeLeaving(transaction.at, row.node_id, inf, Reason.HOLD_ADMIN))
+        gentle, until = row.drain_until_at is not None, inf if row.drain_until_at is None else row.drain_until_at
+        emit(transaction, NodeLeaving(transaction.at, row.node_id, until, Reason.HOLD_ADMIN, gentle))
     elif cordon == "quarantined":
         emit(transaction, NodeQuarantined(transaction.at, row.node_id, detail))
     if state == "unreachable":
@@ -225,9 +229,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     folder, settings = config.folder, config.settings
     epoch_unix_s = store.epoch_unix_s()
     absence = store.absence()
-    clock = Clock(
-        epoch_unix_s, store.last_at(), config.clocks, absent_until=None if absence is None else absence.now_at
-    )
+    absent_until = None if absence is None else absence.now_at
+    clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absent_until)
     secret = folder.server_secret(config.chance)
     box = SecretBox(secret)
     admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)

@@ -1,13 +1,16 @@
 """`walras server`: reads the configuration, runs the server until a signal, and shuts it down in order."""
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +26,22 @@ from scheduler.live.assembly import (
 from scheduler.live.auth.tls_material import TlsFiles, TlsMaterial, load_tls, own_certificate
 from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, SummedLines, limits_of_process
 from scheduler.live.http.web_application import make_app
-from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc, watch_months
+from scheduler.live.loop.event_loop import (
+    collect_all_hourly,
+    freeze_gc,
+    keep_core_state,
+    watch_core_state,
+    watch_months,
+)
 from scheduler.live.providers.live_provider import PricedProvider
 from scheduler.live.providers.market_prices import MarketWatch, play_market_script
+from scheduler.live.server import Server
 from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.retention import prune
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import StoreUnavailable
 from walras.errors import ConfigError
-from walras.spec.cluster_file import ClusterConfig
+from walras.spec.cluster_file import ClusterConfig, KeepEntry
 from walras.spec.file_model import load_mapping, load_yaml
 
 log = logging.getLogger(__name__)
@@ -38,7 +49,10 @@ log = logging.getLogger(__name__)
 #: sysexits' EX_SOFTWARE: a mistake of ours ended the server; a restart begins from what was committed.
 EXIT_CRASHED = 70
 _SHUTDOWN_S = 1.0
+#: At an orderly stop what the core knows is written down, unless that takes longer than this.
+_KEEP_STATE_WITHIN_S = 5.0
 _WATCH_AGAIN_S = 1.0
+_PRUNE_EVERY_S = 86_400.0
 #: An idle connection of somebody known is closed after this.
 _KEEPALIVE_S = 75.0
 
@@ -174,6 +188,9 @@ async def _start_parts(
     tasks.append(asyncio.create_task(_through_full_disks(server.providers.janitor.watch), name="janitor"))
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_months(server.loop)), name="months"))
     tasks.append(asyncio.create_task(_through_full_disks(server.loop.note_clocks), name="clocks"))
+    if config.cluster is not None and config.cluster.keep is not None:
+        tasks.append(asyncio.create_task(_prune_daily(server, config.folder, config.cluster.keep), name="retention"))
+    tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_core_state(server.loop)), name="core state"))
     await server.solver.start()
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
@@ -192,6 +209,18 @@ async def _through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) ->
             return await watch()
         except StoreUnavailable:
             await asyncio.sleep(_WATCH_AGAIN_S)
+
+
+async def _prune_daily(server: Server, folder: DataFolder, keep: KeepEntry) -> None:
+    """Delete what is older than it is to be kept, for ever. A bite that finds no room or no turn waits for tomorrow."""
+    work = partial(prune, folder.path, jobs_older_s=keep.jobs, logs_older_s=keep.logs)
+    while True:
+        try:
+            told = await server.read(work)
+            log.info("deleted %d ended jobs, and the logs of %d", told.jobs, told.logs)
+        except (OSError, sqlite3.OperationalError) as error:
+            log.warning("what is older than `keep` was not all deleted: %s", error)
+        await asyncio.sleep(_PRUNE_EVERY_S)
 
 
 async def _listen(
@@ -248,6 +277,9 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await server.providers.close()
     for provider in assembled.providers.values():
         await provider.close()
+    if tasks and not tasks[0].done():  # the loop is alive: this is an orderly stop
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(server.loop.perform(keep_core_state), _KEEP_STATE_WITHIN_S)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

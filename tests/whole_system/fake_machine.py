@@ -24,6 +24,7 @@ from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
 from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
 from workers import supervisor as supervisor_module
+from workers import supervisor_protocol as protocol_module
 from workers.supervisor import Supervisor
 from workers.supervisor_protocol import (
     SUPERVISOR_FILE,
@@ -325,6 +326,9 @@ class SimSupervisor(Supervisor):
     def _wake_on_signals(self) -> None:
         return
 
+    def _note_descendants(self, now: float) -> None:
+        """Its descendants are played: no process of this machine is one."""
+
     def _turn_now(self) -> None:
         if not self.is_alive:
             return
@@ -549,12 +553,23 @@ def installed(loop: VirtualLoop, machines: list[Machine]) -> Iterator[None]:
                 each.die()
         return True
 
+    def send_signal(pids: list[int], number: int) -> None:
+        for machine in machines:
+            for each in [each for each in machine.supervisors if each.pid in pids]:
+                each.die()
+
     no_selectors = types.SimpleNamespace(DefaultSelector=_NoSelector, EVENT_READ=1)
     changes: list[tuple[Any, str, Any]] = [
         (processes, "boottime", loop.time),
         (processes, "boot_id", lambda: _current_machine().boot_id),
         (processes.ProcessName, "is_alive", property(is_alive)),
         (processes, "kill_carriers", kill_carriers),
+        (processes, "kill_known", lambda names, leader, timeout_s: None),
+        (processes, "send_signal", send_signal),
+        (processes, "is_stopped", lambda pid: False),
+        (processes, "descendants", lambda pid: []),
+        (processes, "name_process", lambda pid: None),
+        (protocol_module, "boot_id", lambda: _current_machine().boot_id),
         (supervisor_module, "Ranks", PlayedRanks),
         (supervisor_module, "Channels", PlayedChannels),
         (supervisor_module, "selectors", no_selectors),

@@ -76,6 +76,8 @@ class Observer(Hooks):
     def violate(self, rule: str, words: str) -> None:
         self.tell(f"BROKEN {rule}: {words}")
         self.broken.append((self.loop.time() - 1000.0, rule, words))
+        # What comes after a broken promise means little.
+        self.loop.stop()
 
     # ---------------------------------------------------------------- what machines say
 

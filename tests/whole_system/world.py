@@ -377,7 +377,11 @@ class World:
         sys.unraisablehook = lambda _: None
         try:
             with installed(self.loop, self.observer.machines), self._patched():
-                self.loop.run_until_complete(self.loop.create_task(self.play(), context=self._context))
+                try:
+                    self.loop.run_until_complete(self.loop.create_task(self.play(), context=self._context))
+                except RuntimeError:
+                    if not self.observer.broken:
+                        raise
                 self.check_end(with_replay=with_replay)
         finally:
             for process in [*(each.process for each in self.agents.values()), self.life.process if self.life else None]:

@@ -317,9 +317,18 @@ def admin_token_command(
 
 
 @admin_commands.command("drain")
-def admin_drain_command(node: NodeArgument) -> None:
-    """Drain a machine: it gets no new jobs; its running jobs checkpoint and move elsewhere."""
-    with_client(lambda client: client.drain_node(node))
+def admin_drain_command(
+    node: NodeArgument,
+    now: Annotated[bool, typer.Option("--now", help="Ask all jobs there to stop now, even if work is lost.")] = False,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", help="Ask all jobs that still run after this time to stop, such as 2h.")
+    ] = None,
+) -> None:
+    """Drain a machine: no new jobs; those that can save their work move, the others run to their ends."""
+    deadline_s = parse_length_option(deadline, "--deadline")
+    if now and deadline_s is not None:
+        raise UserError("--now and --deadline contradict each other", field="--deadline", fix="give one of them")
+    with_client(lambda client: client.drain_node(node, now=now, deadline_s=deadline_s))
     show_line(f"node {node} takes no new jobs")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from walras import __version__
-from walras.clocks import random_hex, random_pause
+from walras.clocks import random_hex
 from walras.contract import SIGKILL
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.protocol import PROTOCOL
@@ -33,7 +33,7 @@ from walras.wire import (
     UnknownCommand,
 )
 from workers import processes
-from workers.agent.follower import Follower, supervisor_of
+from workers.agent.follower import Follower
 from workers.agent.launch import (
     AgentMachine,
     disk_problem,
@@ -45,19 +45,17 @@ from workers.agent.launch import (
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
-from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal
+from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
-from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
+from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, find_supervisor, rank_log, read_plan
 
 log = logging.getLogger(__name__)
 
-MAX_BACKOFF_S = 5.0
 MIN_PAUSE_S = 0.05
 #: The longest that a call may be held open (`walras.wire.Heartbeat`).
 MAX_WAIT_S = 60.0
 #: A gang that was prepared and never started holds its devices for this long.
 HOLD_S = 120.0
-#: Characters of what the server is told is wrong here.
 MAX_PROBLEM = 200
 #: Folders of ended attempts that are kept for inspection.
 FOLDERS_KEPT = 20
@@ -133,13 +131,13 @@ class Agent:
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("not registered yet: %s", error)
-                await asyncio.sleep(self._backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
             except ServerRefusal as error:
                 if not error.is_to_wait_for:
                     raise
                 failures += 1
                 log.warning("the name is not free yet: %s; %s", error, error.fix)
-                await asyncio.sleep(self._backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
 
     async def _enrol_again(self) -> None:
         """Try to register again and only log a failure: attempts may run, and the cause may be mended meanwhile."""
@@ -179,12 +177,12 @@ class Agent:
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("heartbeat: %s", error)
-                await asyncio.sleep(self._backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
                 continue
             except ServerRefusal as error:
                 self._take_refusal(error)
                 failures += 1
-                await asyncio.sleep(self._backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
                 await self._enrol_again()
                 continue
             self._expire_holds()
@@ -415,7 +413,7 @@ class Agent:
 
     async def _end_without_plan(self, key: AttemptKey, folder: Path) -> None:
         """Nobody knows its devices or its cookie any more; its guardian ends what is left of it."""
-        supervisor = supervisor_of(folder)
+        supervisor = find_supervisor(folder)
         while supervisor is not None and supervisor.is_alive:
             processes.send_signal([supervisor.pid], SIGKILL)
             await asyncio.sleep(MIN_PAUSE_S)
@@ -439,7 +437,8 @@ class Agent:
         del self._followers[key]
         self._holds.release(key)
         kept = 0 if self._disk_problem() else FOLDERS_KEPT
-        await asyncio.to_thread(remove_old_folders, self._machine.state / "attempts", self._here(), kept)
+        needed = [*self._here(), *self._store.unwritten_keys]
+        await asyncio.to_thread(remove_old_folders, self._machine.state / "attempts", needed, kept)
 
     async def _give_up(self, key: AttemptKey, follower: Follower, why: str) -> None:
         """Whatever is wrong with one attempt ends that attempt: never the agent, and with it everybody else's."""
@@ -450,8 +449,4 @@ class Agent:
             except Exception:
                 log.exception("job %d attempt %d cannot be ended, trying again", *key[:2])
                 failures += 1
-                await asyncio.sleep(self._backoff_s(failures))
-
-    def _backoff_s(self, failures: int) -> float:
-        """Exponential backoff with a cap, and jitter so that agents do not call in step."""
-        return random_pause(self._machine.chance, min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10)))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))

@@ -25,12 +25,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 import workers
 from walras.clocks import SYSTEM_CLOCKS, Clocks, random_hex
+from walras.contract import SIGKILL
 from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
 from workers.devices import Accelerators, AttemptKey, Host
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
-from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, write_plan
+from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_supervisor, write_plan
 
 #: The kernel's limit for the path of a Unix socket is 107 bytes.
 MAX_SOCKET_FOLDER_BYTES = 80
@@ -223,6 +224,9 @@ async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
         code = -1
     if code == 0:
         return ""
+    supervisor = find_supervisor(folder)
+    if supervisor is not None and supervisor.is_alive:  # its ranks may have frozen it before it could say that it is up
+        processes.send_signal([supervisor.pid], SIGKILL)
     await asyncio.to_thread(processes.kill_carriers, plan.cookie, 5.0)
     return f"the supervisor did not start (code {code}): {_last_words(folder)} (all of it: {folder / SUPERVISOR_LOG})"
 

@@ -29,6 +29,7 @@ from walras.wire import (
     RefusedReport,
     StartedReport,
 )
+from workers import processes
 from workers.devices import AttemptKey
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 #: Ids are reserved in blocks, so that progress reports need no write each, and no id is used twice. The next block is
 #: reserved when half of one is used: the other half lasts through days of a full disk.
 ID_BLOCK = 1_000_000
+#: More than any agent uses.
+IDS_PER_S = 1000
 #: Attempts that are over and notices that were seen are remembered up to this many, the newest.
 ROWS_KEPT = 1000
 #: Attempts that end between two looks at whether there are too many rows.
@@ -134,10 +137,13 @@ class AgentStore:
         #: Names this folder for ever: whoever lost it is another agent.
         self.agent = self._own_name(chance)
         self.highest_job_id = int(self._db.execute("SELECT coalesce(max(job_id), 0) FROM granted").fetchone()[0])
+        self._ids_are_durable = True
         row = self._db.execute("SELECT next_id FROM reserved").fetchone()
-        self._next_id = self._reserved = 1 if row is None else int(row[0])
         if row is None:
             self._db.execute("INSERT INTO reserved VALUES (1)")
+        # Past what an earlier agent may have used while its disk was full, and could not write down.
+        spread = 0 if row is None else int(processes.boottime() * IDS_PER_S)
+        self._next_id = self._reserved = 1 if row is None else int(row[0]) + spread
 
     def _own_name(self, chance: Random | None) -> str:
         row = self._db.execute("SELECT incarnation FROM agent").fetchone()
@@ -151,15 +157,20 @@ class AgentStore:
         os.close(self._lock)
 
     def next_report_id(self) -> int:
-        """Larger than every id before it, restarts included. Raises OSError after days of a full disk."""
-        if self._next_id + ID_BLOCK // 2 >= self._reserved:
-            reserved = self._next_id + ID_BLOCK
-            if self._try(lambda: self._db.execute("UPDATE reserved SET next_id = ?", (reserved,))):
-                self._reserved = reserved
-            elif self._next_id >= self._reserved:
-                raise OSError(self.problem)
+        """Larger than every id before it, restarts included."""
+        if self._next_id + ID_BLOCK // 2 >= self._reserved and not self._reserve() and self._next_id >= self._reserved:
+            # Started on a full disk. The next agent begins further on, by the time that has passed.
+            self._reserved = self._next_id + ID_BLOCK
+            self._ids_are_durable = False
         self._next_id += 1
         return self._next_id - 1
+
+    def _reserve(self) -> bool:
+        reserved = self._next_id + ID_BLOCK
+        if not self._try(lambda: self._db.execute("UPDATE reserved SET next_id = ?", (reserved,))):
+            return False
+        self._reserved, self._ids_are_durable = reserved, True
+        return True
 
     def reports(self, limit: int) -> list[AnyReport]:
         """The oldest reports that are not acknowledged. A row that cannot be read back is dropped, and logged."""
@@ -260,6 +271,11 @@ class AgentStore:
             self._unwritten.notices.add(digest)
             return True
 
+    @property
+    def unwritten_keys(self) -> list[AttemptKey]:
+        """Attempts whose last words only the supervisor's journal holds."""
+        return [write.key for write in self._unwritten.writes if write.key is not None]
+
     def flush(self) -> bool:
         """Write what the disk did not take before. Returns True once everything is durable."""
         while self._unwritten.writes:
@@ -267,6 +283,8 @@ class AgentStore:
             if not self._try(lambda write=write: self._perform(write)):  # type: ignore[misc]
                 return False
             self._unwritten.writes.pop(0)
+        if not self._ids_are_durable and not self._reserve():
+            return False
         acknowledged = self._unwritten.acknowledged
         return self._try(lambda: self._db.execute("DELETE FROM reports WHERE report_id <= ?", (acknowledged,)))
 

@@ -12,12 +12,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from walras.api import ProblemDetail
+from walras.clocks import random_pause
 from walras.contract import split_token
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.protocol import protocol_problem
@@ -55,6 +57,15 @@ class ServerRefusal(Forbidden):
     def is_to_wait_for(self) -> bool:
         """Another agent may have ranks alive under this name: time decides."""
         return self.code == "name_held"
+
+
+#: The longest wait between two calls that fail.
+MAX_BACKOFF_S = 5.0
+
+
+def call_backoff_s(failures: int, chance: Random | None) -> float:
+    """Exponential backoff with a cap, and jitter so that agents do not call in step."""
+    return random_pause(chance, min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10)))
 
 
 class ServerClient:

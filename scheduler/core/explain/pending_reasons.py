@@ -189,9 +189,12 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
 
 
 def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
-    """Where nobody may pass: the job that all behind it wait for, on whatever pool. None: the job itself is first."""
+    """Where nobody may pass: the job that this one, which has a place, waits for. None: it waits for a place itself."""
     cycle, rules = core.cycle, core.cycle.policy.rules
     if not (cycle.ordering.strict or rules.backfill is Backfill.NONE) or cycle.policy.plans:
+        return None
+    shape, fleet = core.ledger.classes.shapes[core.ledger.class_of(job).shape], core.ledger.fleet
+    if all(fleet.find(state.row, shape) is None for state in fleet.pools if shape.counts[state.row]):
         return None
     pools = range(len(core.ledger.fleet.pools))
     heads = [

@@ -109,7 +109,7 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
     columns.fixed_at[job.slot] = inf
     cycle.spending.ended(job)
     columns.let_go(job.slot)
-    job.place, job.is_secured = (), False
+    job.place, job.is_secured, job.is_aside = (), False, False
     job.ends_version = -1
     job.profiling_until = -inf
     ledger.profiling.discard(job.job_id)

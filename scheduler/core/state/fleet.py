@@ -63,6 +63,8 @@ class FleetMachine:
     shared: set[tuple[int, ...]] = field(default_factory=set)
     #: Jobs were revoked here for a preempting job that waits for more devices: what is free already is not for others.
     closed: bool = False
+    #: Leaving: until when jobs that would lose their work may go on there; -inf: none may.
+    gentle_until: float = -inf
     #: (instant, job) of failures that may be the machine's fault.
     failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
 

@@ -59,6 +59,17 @@ class Revocation(BaseModel):
     notice_s: float = Field(default=0.0, ge=0, le=86_400)
 
 
+class Drain(BaseModel):
+    """How a machine is emptied. Jobs that can save their work move at once; others run to their ends, unless ..."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    #: All jobs are asked to stop now.
+    now: bool = False
+    #: All that still run after this time are asked to stop; None: they may run on.
+    deadline_s: float | None = Field(default=None, gt=0, le=366 * 86_400, allow_inf_nan=False)
+
+
 class Revoked(BaseModel):
     """Machines that will be gone."""
 
@@ -78,9 +89,14 @@ async def show_prices(call: RequestContext) -> PriceList:
 
 
 async def drain_node(call: RequestContext) -> NodeView:
+    asked = await call.model(Drain) if call.request.can_read_body else Drain()
+
     def step(transaction: Transaction, node: LiveNode) -> None:
-        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, inf, Reason.HOLD_ADMIN))
-        node.row.detail = f"drained by {call.user.name}"
+        until = inf if asked.deadline_s is None else transaction.at + asked.deadline_s
+        gentle = not asked.now
+        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, until, Reason.HOLD_ADMIN, gentle))
+        left = "" if asked.deadline_s is None else f", for {asked.deadline_s:g} s at most"
+        node.row.detail = f"drained by {call.user.name}" + (f"; what cannot be saved runs on{left}" if gentle else "")
 
     return await _change_node(call, step)
 
@@ -179,7 +195,8 @@ async def show_spending(call: RequestContext) -> MoneyReport:
     open_now = sum_charges(billing.open_charges(state, server.loop.clock.now()), query)
     await server.loop.settled()
     written = await server.read(server.store.money, query)
-    return spending_report(query, [*written, *open_now])
+    # By job it has as many rows as the ledger has jobs: not in the loop.
+    return await server.read(spending_report, query, [*written, *open_now])
 
 
 class NewToken(BaseModel):
@@ -191,7 +208,7 @@ class NewToken(BaseModel):
     #: Projects it opens; "*" is every project.
     projects: list[ShownName] = Field(default=["default"], min_length=1, max_length=1000)
     #: None: does not expire.
-    expires_in_s: float | None = Field(default=None, gt=0)
+    expires_in_s: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
 
 
 class TokenView(BaseModel):

@@ -90,6 +90,8 @@ def _apply_event(transaction: Transaction, event: Event) -> None:
     elif isinstance(event, (NodeLeaving, NodeUncordoned)):
         node = state.nodes[event.node_id]
         node.row.cordon = "leaving" if isinstance(event, NodeLeaving) else ""
+        gentle = isinstance(event, NodeLeaving) and event.gentle
+        node.row.drain_until_at = event.gone_at if isinstance(event, NodeLeaving) and gentle else None
         node.row.detail = ""
         transaction.node_changed(node)
 

@@ -27,7 +27,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from heapq import heappop, heappush
@@ -35,11 +35,14 @@ from typing import Any, Protocol, TypeVar
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Woke
+from scheduler.core.handlers.restored_state import remembered_state
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit, emit_in_pieces
 from scheduler.live.loop.live_state import LiveState
 from scheduler.live.loop.transaction import FrozenTransaction, Transaction, TransactionEffects
+from scheduler.live.store.event_journal import dump_state
 from scheduler.live.store.store_interface import Store, StoreUnavailable
+from scheduler.live.store.table_rows import CoreStateRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market
 from walras.errors import ClusterError, UserError
@@ -397,6 +400,26 @@ def _was_refused(done: "asyncio.Future[list[Any]]") -> bool:
 def _log_refused_step(task: "asyncio.Future[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
         log.warning("a step that nobody waited for was refused: %s", task.exception())
+
+
+#: What only the core knows is written down this often, and at an orderly stop.
+_KEEP_STATE_EVERY_S = 10.0
+
+
+def keep_core_state(transaction: Transaction) -> None:
+    """Write down what the core knows that no table has: a successor begins with it."""
+    found = remembered_state(transaction.core.ledger)
+    timeless = replace(found, at=0.0)
+    if timeless != transaction.state.kept_core_state:
+        transaction.state.kept_core_state = timeless
+        transaction.batch.core_state[:] = [CoreStateRow(found.at, dump_state(found))]
+
+
+async def watch_core_state(loop: ServerLoop) -> None:
+    """For ever."""
+    while True:
+        await asyncio.sleep(_KEEP_STATE_EVERY_S)
+        await loop.perform(keep_core_state)
 
 
 #: The calendar is looked at this often at least: wall clocks are set, machines sleep.

@@ -14,7 +14,7 @@ from math import inf
 from pydantic import TypeAdapter
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
-from scheduler.core.events import Proposal
+from scheduler.core.events import Proposal, StateRestored
 from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
@@ -100,6 +100,8 @@ class LiveAttempt:
     usual_steps_per_s: float | None = None
     #: The core has heard that it differs from that.
     is_unusual: bool = False
+    #: Some part lost its supervisor under the eyes of its agent.
+    loss_witnessed: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -151,6 +153,8 @@ class LiveNode:
     has_told: bool = False
     #: Attempts whose start it has not confirmed, and since when that is waited for.
     unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
+    #: What keeps its agent from taking more work, as it says with every heartbeat.
+    problem: str = ""
 
     #: The newest call of each start of its agent that was heard lately, the present one last.
     calls: dict[str, int] = field(default_factory=dict)
@@ -236,6 +240,8 @@ class LiveState:
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
     #: The month that the core knows of.
     month: str = ""
+    #: What was written down last of what only the core knows, but for its instant.
+    kept_core_state: StateRestored | None = None
 
     def end_rent(self, rent: RentRow) -> None:
         """The request has failed, or its machines are all gone."""

@@ -240,7 +240,7 @@ class AgentGateway:
         check_speaker(node, message, now, self._loop.settings.unreachable_s)
         if node.is_late(message.session, message.call):
             return self._answer(node, message)
-        node.heard_at, node.was_heard = now, True
+        node.heard_at, node.was_heard, node.problem = now, True, message.problem
         node.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))

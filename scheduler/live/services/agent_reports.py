@@ -66,6 +66,8 @@ def record_counted_facts(transaction: Transaction, job: LiveJob, attempt: LiveAt
 
 #: So many unknown types of reports are told in the log.
 _TYPES_TOLD = 100
+#: Bandwidths that a link can have, bytes per second: what else a job tells is not taken up.
+_NETWORK_LEAST, _NETWORK_MOST = 1.0, 1e15
 #: The rest of a gang gets this long once a part has failed.
 _GANG_GRACE_S = 5.0
 
@@ -103,7 +105,7 @@ def _skip_report(transaction: Transaction, node: LiveNode, report: UnknownReport
 
 def begin_node_departure(transaction: Transaction, node: LiveNode, gone_in_s: float) -> None:
     """The machine will be taken away."""
-    if node.is_member and node.row.cordon != "leaving":
+    if node.is_member and (node.row.cordon != "leaving" or node.row.drain_until_at is not None):
         emit(transaction, NodeLeaving(transaction.at, node.row.node_id, transaction.at + gone_in_s))
         node.row.detail = f"notice: gone in {gone_in_s:g} s"
 
@@ -202,7 +204,9 @@ def _record_target_value(transaction: Transaction, job: LiveJob, report: Progres
 
 def _forward_network_speed(transaction: Transaction, attempt: LiveAttempt, bytes_per_s: float | None) -> None:
     """Once an attempt: its ranks measure it when they meet, and repeat it with every report."""
-    if bytes_per_s is not None and not attempt.network_forwarded and len(attempt.parts) > 1:
+    if bytes_per_s is None or not _NETWORK_LEAST <= bytes_per_s <= _NETWORK_MOST:
+        return
+    if not attempt.network_forwarded and len(attempt.parts) > 1:
         attempt.network_forwarded = True
         emit(transaction, NetworkMeasured(transaction.at, attempt.row.job_id, attempt.row.attempt, bytes_per_s))
         planned = transaction.core.ledger.networks.planned(attempt.row.pool_id)
@@ -314,6 +318,7 @@ def _part_ended(
         return
     part.exit_code, part.signal, part.failed_rank = report.exit_code, report.signal, report.failed_rank
     part.steps = report.steps
+    attempt.loss_witnessed = attempt.loss_witnessed or report.witnessed
     end_part(transaction, part, report.cause)
     if _has_failed(part) and part.exit_code != EXIT_CHECKPOINTED:
         stop_other_parts(transaction, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
@@ -356,6 +361,7 @@ def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) ->
             failed.signal,
             failed.node_id,
             steps,
+            attempt.loss_witnessed and cause is EndCause.SUPERVISOR_LOST,
         ),
     )
 

@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 def job_of_former_life(state: LiveState, report: AttemptReport) -> LiveJob | None:
     """The job that a report of a former incarnation is about, if it is the same job and the report is news of it.
 
-    None too where the number was given to another job since.
+    None too where the number was given to another job since, or where an attempt of this incarnation holds machines: it
+    began from what was known, and what came before it says nothing about it.
     """
     job = state.jobs.get(JobId(report.job_id))
     if job is None or report.incarnation not in state.former or job.row.incarnation == state.identity.incarnation:
@@ -33,7 +34,10 @@ def job_of_former_life(state: LiveState, report: AttemptReport) -> LiveJob | Non
 
 
 def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport, *, is_inside: bool) -> None:
-    """Take what a former attempt saved or finished. `is_inside`: its checkpoint lies in the job's own folder."""
+    """Take what a former attempt saved or finished. `is_inside`: its checkpoint lies in the job's own folder.
+
+    The core is told nothing of it: it counts attempts that it granted. A later start resumes from the checkpoint.
+    """
     if isinstance(report, CommittedReport):
         manifest, known = report.manifest, job.checkpoint
         if not is_inside or (known is not None and manifest.step < known.step):

@@ -297,7 +297,7 @@ class ApiViews:
             market=node.facts.market,
             zone=pool.zone if pool is not None else node.facts.zone,
             state=node.shown_state,
-            detail=node.row.detail or self._silence(node),
+            detail=node.problem or node.row.detail or self._silence(node),
             accelerators=node.facts.accelerators,
             free=self._free(node),
             jobs=sorted({job_id for job_id, _ in node.expected}),

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.live.store.data_folder import DataFolder
-from scheduler.live.store.database_file import find_page_damage, put_aside
+from scheduler.live.store.database_file import FolderLock, find_page_damage, put_aside
 from scheduler.live.store.journal_chain import ChainHead, TipFile, accept_chain, find_chain_damage, load_head
-from scheduler.live.store.sqlite_store import FolderLock, SqliteStore
+from scheduler.live.store.sqlite_store import SqliteStore
 from walras.clocks import SYSTEM_CLOCKS, random_hex
 from walras.errors import ConfigError, Conflict, NotFound, UserError
 

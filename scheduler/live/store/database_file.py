@@ -4,6 +4,7 @@ A folder that has keys but no database has lost it: going on would begin a new c
 only when asked for. Damage is looked for at every start, for a bounded time.
 """
 
+import fcntl
 import logging
 import os
 import shutil
@@ -17,7 +18,7 @@ from sqlite_utils import Database
 from scheduler.live.store.journal_chain import ChainHead, find_chain_damage
 from scheduler.live.store.migrations import lend_functions, migrations
 from walras.clocks import SYSTEM_CLOCKS, Clocks
-from walras.errors import ConfigError
+from walras.errors import ConfigError, Conflict
 
 #: A start spends at most this long on the pages of the database, s; `walras admin check` has no such bound.
 _CHECK_S = 20.0
@@ -158,3 +159,26 @@ def check_nothing_was_lost(connection: sqlite3.Connection, path: Path, tip: Chai
     if damage:
         fix = f"{_RESTORE}; or go on without what is lost: `walras admin accept-loss --data DIR`"
         raise ConfigError(f"{path}: {damage}", field="--data", fix=fix)
+
+
+class FolderLock:
+    """Held by the one server that may write in a data folder; freed by the kernel when its process dies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "lock"
+        self._file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the server
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise Conflict(
+                f"{folder} is in use by another server (pid {holder})", fix="stop that server, or choose another --data"
+            ) from None
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()

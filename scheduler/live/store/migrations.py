@@ -225,3 +225,12 @@ def remember_clocks(db: Database) -> None:
         id INTEGER PRIMARY KEY CHECK (id = 0), at REAL NOT NULL, unix_s REAL NOT NULL, boot_id TEXT NOT NULL,
         boottime_s REAL NOT NULL)"""
     )
+
+
+@migrations()
+def remember_core_state(db: Database) -> None:
+    """What a core knows that is in no other table, as of a recent instant (one row); and gentle drains."""
+    db.execute(
+        "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
+    )
+    db.execute("ALTER TABLE nodes ADD COLUMN drain_until_at REAL")

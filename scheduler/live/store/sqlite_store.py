@@ -3,8 +3,6 @@
 A file lock refuses a second server on the same folder.
 """
 
-import fcntl
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +15,7 @@ from typing import Any, TypeVar
 
 from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
 from scheduler.live.store.database_file import (
+    FolderLock,
     begin_new_cluster,
     check_database_is_there,
     check_nothing_was_lost,
@@ -43,6 +42,7 @@ from scheduler.live.store.table_rows import (
     ChargeKind,
     ChargeRow,
     CheckpointRow,
+    CoreStateRow,
     FactsRow,
     JobRow,
     JournalRow,
@@ -61,7 +61,7 @@ from scheduler.live.store.table_rows import (
 )
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import NodeId
-from walras.errors import ConfigError, Conflict, NotFound
+from walras.errors import ConfigError, NotFound
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason
 from walras.wire import ClusterIdentity
@@ -109,6 +109,7 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("tokens", TokenRow),
     ("audit", AuditRow),
     ("secrets", SecretRow),
+    ("core_state", CoreStateRow),
 )
 
 
@@ -151,29 +152,6 @@ def _named_failures(path: Path) -> Iterator[None]:
         raise StoreUnavailable(f"{path} cannot be written: {error}") from None
     except OSError as error:
         raise StoreUnavailable(f"{path} cannot be written: {error}") from None
-
-
-class FolderLock:
-    """Held by the one server that may write in a data folder; freed by the kernel when its process dies."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "lock"
-        self._file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the server
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
-            self._file.close()
-            raise Conflict(
-                f"{folder} is in use by another server (pid {holder})", fix="stop that server, or choose another --data"
-            ) from None
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
-
-    def release(self) -> None:
-        self._file.close()
 
 
 class SqliteStore:
@@ -308,6 +286,7 @@ class SqliteStore:
             facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
             networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
+            core_state=self._first(self._select("core_state", CoreStateRow, "1")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
             ),

@@ -17,6 +17,7 @@ from scheduler.live.store.table_rows import (
     ChargeKind,
     ChargeRow,
     CheckpointRow,
+    CoreStateRow,
     FactsRow,
     JobRow,
     JournalRow,
@@ -88,6 +89,7 @@ class WriteBatch:
     #: Sealed secrets of jobs that came, and jobs that are over.
     secrets: list[SecretRow] = field(default_factory=list)
     secrets_done: list[JobId] = field(default_factory=list)
+    core_state: list[CoreStateRow] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -114,6 +116,8 @@ class LoadedState:
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
     secrets: tuple[SecretRow, ...]
+    #: What the last core knew beyond all this; None: nothing was kept.
+    core_state: CoreStateRow | None
     last_job_id: int
     last_command_id: int
     last_charge_id: int

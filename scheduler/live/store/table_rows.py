@@ -135,6 +135,8 @@ class NodeRow:
     version: str = ""
     #: The newest incarnation in which the agent has said what is on the machine; empty: before incarnations were kept.
     incarnation: str = ""
+    #: Drained gently: until when jobs that would lose their work may go on; None: it is not.
+    drain_until_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,15 @@ class RestartCostRow:
 
     kind: Kind
     restart_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStateRow:
+    """What the core knows that is in no other table, as of `at`: one row, replaced. `body` is JSON of the event."""
+
+    at: float
+    body: str
+    one: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from scheduler.live.assembly import settings_for_cluster
 from scheduler.live.loop.event_loop import LiveSettings
 from scheduler.live.store.data_folder import LogStore
 from tests.support.live_world import FakeAgent, World, world
 from walras.errors import NameHeld, OtherIncarnation
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import check_model
 from walras.wire import StartCommand
 
 _WHOLE = {"resources": {"accelerators": "a:2"}}
@@ -228,3 +231,12 @@ async def test_a_start_of_the_backup_that_was_carried_out_is_not_carried_out_aga
         agent.told.clear()
         answer = await _meet(agent, again)
         assert [command.incarnation for command in answer.commands] == [start.incarnation]
+
+
+def test_the_cluster_file_says_what_becomes_of_the_fleet() -> None:
+    """With a length of leases or without one."""
+    pool = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 8, "memory": "16GB", "machines": 1}
+    for more in ({}, {"lease": 60}):
+        told = check_model(ClusterConfig, {"pools": [pool], "after_restore": "stop", **more}, source="cluster")
+        assert settings_for_cluster(told).after_restore == "stop"
+    assert settings_for_cluster(None).after_restore == "go_on"

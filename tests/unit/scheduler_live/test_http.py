@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.requests import Audience
 from scheduler.live.http.web_application import api_routes, plain_path
@@ -117,7 +118,7 @@ async def test_the_same_key_is_the_same_job(face: Face) -> None:
     assert (await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k"))[0] == 201
     assert await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k") == (
         200,
-        {"id": 1, "name": "job", "error": None},
+        {"id": 1, "name": "job", "error": None, "note": f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"},
     )
     status, problem = await face.json("POST", f"{API}/jobs", {"run": "b"}, key="k")
     assert (status, problem["code"]) == (422, "idempotency_key_reused")
@@ -289,7 +290,15 @@ async def test_machines_are_drained_and_resumed(face: Face) -> None:
     await face.world.submit({})
     await agent.start_all()
     status, node = await face.json("POST", f"{API}/nodes/n1/drain")
-    assert (status, node["state"], node["detail"]) == (200, "leaving", "drained by admin")
+    assert (status, node["state"]) == (200, "leaving")
+    assert node["detail"] == "drained by admin; what cannot be saved runs on"
+    await agent.beat()
+    assert agent.commands[-1].type != "stop"  # a plain script: nothing shows that it saves its work
+    status, node = await face.json("POST", f"{API}/nodes/n1/drain", {"deadline_s": 7200})
+    assert node["detail"] == "drained by admin; what cannot be saved runs on, for 7200 s at most"
+    assert (await face.json("POST", f"{API}/nodes/n1/drain", {"deadline_s": -1}))[0] == 400
+    status, node = await face.json("POST", f"{API}/nodes/n1/drain", {"now": True})
+    assert (status, node["detail"]) == (200, "drained by admin")
     await agent.beat()
     assert agent.commands[-1].type == "stop"
     assert (await face.json("POST", f"{API}/nodes/n1/resume"))[1]["state"] == "up"
