@@ -119,7 +119,7 @@ class Observer(Hooks):
     def asked_to_end(self, supervisor: SimSupervisor, reason: str) -> None:
         plan, now, name = supervisor.plan, self.loop.time(), supervisor.machine.name
         self.tell(f"job {plan.job_id} attempt {plan.attempt} on {name}: asked to end, {reason}")
-        silent_s = now - max(self.renewed_at.get(name, 0.0), supervisor._launched_at)
+        silent_s = now - self.renewed_at.get(name, supervisor._launched_at)
         is_known_over = plan.job_id in self.final or plan.job_id in self.stopped_on_purpose
         is_lost = self.lost_at.get(name, 0.0) >= supervisor._launched_at or now < self.split_until
         if reason.startswith("lease") and silent_s < 0.6 * self.lease_s and not is_lost and not is_known_over:
