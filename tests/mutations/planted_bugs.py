@@ -56,13 +56,6 @@ BUGS: tuple[PlantedBug, ...] = (
         "                asyncio.ensure_future(self._commit(frozen))\n",
     ),
     PlantedBug(
-        "effects_before_commit", _LOOP,
-        "            frozen = transaction.freeze()\n",
-        "            frozen = transaction.freeze()\n"
-        "            for handler in self.effect_handlers[:1]:\n"
-        "                handler.deliver(transaction.effects)\n",
-    ),
-    PlantedBug(
         "commit_given_up_on_full_disk", _LOOP,
         "                continue\n            if self._stuck is not None:\n",
         "                return\n            if self._stuck is not None:\n",

@@ -576,7 +576,7 @@ def installed(loop: VirtualLoop, machines: list[Machine]) -> Iterator[None]:
         (supervisor_module, "LONGEST_SLEEP_S", 5.0),
         (agent_module, "bind_rendezvous_port", lambda: _PlayedPort(next(ports))),
         (launch_module, "build_client_folder", lambda state: Path("/client")),
-        (follower_module, "RECONNECT_S", 0.1),
+        (follower_module, "LOOK_EVERY_S", 5.0),
         (os, "fsync", lambda _: None),
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in changes]

@@ -30,6 +30,9 @@ async def act(world: "World", fault: Fault) -> None:
         case "kill_server_in":
             if world.life is not None:
                 world.life.process.countdown = int(fault.amount)
+        case "kill_in_commit":
+            world.commits_to_crash, odd = divmod(int(fault.amount), 2)
+            world.commits_to_crash, world.crashes_after_commit = world.commits_to_crash + 1, bool(odd)
         case "down":
             world.server_down_until = world.loop.time() + fault.amount
             _kill_server(world)

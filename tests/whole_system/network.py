@@ -171,6 +171,8 @@ class Network:
             self._later(fate.back_s, self._reset, answer)
             return
         status, body = task.result()
+        if answer in self._waiting:
+            self._waiting[answer] = None  # on its way: it arrives even if the server dies now
         if source in self.cut_off or fate.is_answer_lost:
             return
         if fate.is_cut:

@@ -175,7 +175,8 @@ class Observer(Hooks):
             if attempt.state is AttemptState.NODE_LOST and key not in self.killed:
                 places = {run.machine for run in self.runs[key[0]] if run.attempt == key[1]}
                 places |= {word for word in attempt.placement.split('"') if word in self.seen_lost}
-                if not any(self.lost_at.get(place, 0.0) >= began for place in places) and now >= self.split_until:
+                known_from = began - self.commit_may_take_s
+                if not any(self.lost_at.get(place, 0.0) >= known_from for place in places) and now >= self.split_until:
                     self.violate("false_lost", f"job {key[0]} attempt {key[1]}: {attempt.reason}")
 
     def _judge_end(self, job_id: int, state: JobState) -> None:

@@ -33,7 +33,7 @@ from tests.whole_system.fake_machine import Machine, installed
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
 from tests.whole_system.plans import FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, Fault, Plan
-from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
+from tests.whole_system.virtual_loop import PROCESS, ProcessKilled, SimProcess, VirtualLoop
 from walras.clocks import Clocks
 from walras.errors import ConfigError, Forbidden
 from walras.protocol import PROTOCOL
@@ -59,8 +59,20 @@ class SimStore(SqliteStore):
 
     def commit(self, batch: WriteBatch) -> None:
         self._db.conn.execute(f"PRAGMA max_page_count={1 if self.world.is_disk_full else 1 << 30}")
+        self.world.commits_to_crash -= 1
+        crashes = self.world.commits_to_crash == 0
+        if crashes and not self.world.crashes_after_commit:
+            self._crash()
         super().commit(batch)
         self.world.observer.committed(batch)
+        if crashes:
+            self._crash()
+
+    def _crash(self) -> None:
+        """The server dies here, with this batch written or not."""
+        assert self.world.life is not None
+        self.world.life.process.kill()
+        raise ProcessKilled
 
 
 @dataclass
@@ -102,6 +114,8 @@ class World:
         self.life: ServerLife | None = None
         self.is_disk_full, self.full_agents = False, set[str]()
         self.wall_offset_s = 0.0
+        #: So many commits from now the server dies, before it writes the batch or right after.
+        self.commits_to_crash, self.crashes_after_commit = -1, False
         self.port = 0
         self.first_port = 0
         self.server_down_until = 0.0
@@ -310,7 +324,7 @@ class World:
         left = sorted(set(observer.acknowledged.values()) - set(observer.final) - self._held)
         if not observer.broken and (left or not all(task.done() for task in users)):
             observer.violate("liveness", f"after {LIVENESS_S:g} s not ended: jobs {left}")
-        await asyncio.sleep(15.0)
+        await asyncio.sleep(6.0)
 
     _held: set[int] = set()
 
