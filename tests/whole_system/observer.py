@@ -28,7 +28,8 @@ from typing import Any
 
 from scheduler.core.invariants import check_invariants
 from scheduler.live.store.store_interface import WriteBatch
-from tests.whole_system.fake_machine import Hooks, Machine, Run, Script, SimSupervisor
+from tests.whole_system.fake_machine import Hooks, Machine, SimSupervisor
+from tests.whole_system.played_ranks import Run, Script
 from tests.whole_system.virtual_loop import VirtualLoop
 from walras.states import AttemptState, JobState
 from workers.supervisor_protocol import AttemptPlan

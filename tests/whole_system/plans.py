@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.whole_system.fake_machine import Script
+from tests.whole_system.played_ranks import Script
 
 LEASE_S = 20.0
 #: Faults happen until this instant (virtual seconds after the start), then everything is healed.
@@ -89,8 +89,9 @@ def _job(chance: Random, number: int, largest: int) -> tuple[float, Script, dict
 
 
 _KINDS = (
-    ("kill_server", 5), ("kill_server_in", 6), ("down", 3), ("kill_agent", 5), ("kill_agent_in", 5), ("freeze_agent", 2),
-    ("reboot", 2), ("cut_off", 4), ("weather", 5), ("kill_supervisor", 2), ("kill_rank", 2), ("cancel", 3), ("hold", 2),
+    ("kill_server", 5), ("kill_server_in", 6), ("down", 3), ("kill_agent", 5), ("kill_agent_in", 5),
+    ("freeze_agent", 2), ("reboot", 2), ("cut_off", 4), ("weather", 5), ("kill_supervisor", 2), ("kill_rank", 2),
+    ("cancel", 3), ("hold", 2),
     ("drain", 2), ("resume", 1), ("policy", 1), ("slow_disk", 2), ("notice", 1), ("rogue", 2), ("wall", 2),
     ("kill_in_commit", 12), ("kill_both", 5), ("full_disk_agent", 2), ("lose_state", 2), ("twin", 1), ("full_disk", 4),
 )  # fmt: skip

@@ -51,5 +51,5 @@ async def test_a_new_start_without_the_job_ends_it(tmp_path: Path) -> None:
         agent.here.clear()
         answer = await w.server.gateway.heartbeat(call(agent, 1, session="s2", resync=True))
         await w.quiet()
-        assert [attempt.state for attempt in w.server.store.attempts(1)][0] == "NODE_LOST"
+        assert next(attempt.state for attempt in w.server.store.attempts(1)) == "NODE_LOST"
         assert answer.lease_s > 0
