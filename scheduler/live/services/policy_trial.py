@@ -2,8 +2,8 @@
 
 What an order policy reads of all live jobs, or the problem that a policy of shares or plans would be asked, is copied
 in a step of the loop. A worker process makes the policy from it and asks all that the scheduler will ask. So a policy
-that raises, hangs, answers no columns, or ends its process is refused while the one before it still rules. Policies that
-are part of Walras have their own tests and are not tried.
+that raises, hangs, answers no columns, or ends its process is refused while the one before it still rules. Policies
+that are part of Walras have their own tests and are not tried.
 """
 
 from collections.abc import Iterable
