@@ -1,11 +1,11 @@
-"""Projects and users under `walras`: a flood of one does not keep the few of another waiting, and one alone is as ever."""
+"""Projects and users under `walras`: a flood of one does not keep the few of another waiting; one alone is as ever."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from benchmarks.bench_fairness import POLICIES, flooded_fleet, flood_of, waits_and_times
+from benchmarks.bench_fairness import POLICIES, flood_of, flooded_fleet, waits_and_times
 from optimizer.assignment.fair_standing import fair_standing
 from optimizer.policies.walras import Walras
 from optimizer.policy import PolicySpec

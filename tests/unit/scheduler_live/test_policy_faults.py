@@ -13,7 +13,11 @@ from scheduler.live.loop.apply_commands import emit
 from scheduler.live.services.policy_service import DEFAULT_POLICY
 from scheduler.live.services.policy_trial import run_trial, trial_on_live_state, try_policy
 from scheduler.live.store.event_journal import replay_journal
+from walras.api import PolicyView
+from walras.cli.operator_commands import _show_policy
+from walras.cli.terminal_output import OutputFormat
 from walras.errors import ConfigError
+from walras.spec.text_formats import parse_yaml
 
 PLUG = '''
 """An order that fails as its file says."""
@@ -208,3 +212,18 @@ async def test_a_policy_whose_solves_fail_again_and_again_is_put_back(tmp_path: 
         await fail()
         assert w.server.policies.in_force.spec.name == "fifo"
         assert "3 times in a row, the last: ZeroDivisionError" in w.server.policies.in_force.put_back
+
+
+def test_the_banner_names_the_version_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    """`walras policy show` says it before the policy, as comments: what it prints stays a policy file."""
+    why = "version 2 failed: key() failed at plug.py:21: RuntimeError: out of sorts"
+    view = PolicyView(
+        version=3, name="fifo", parameters={}, rules={}, changed_at="today", changed_by="walras", put_back=why
+    )
+    _show_policy(view, OutputFormat.TABLE)
+    shown = capsys.readouterr().out
+    assert f"# ATTENTION: {why}" in shown
+    assert parse_yaml(shown, source="shown", max_bytes=10_000) == {
+        "policy": {"name": "fifo", "parameters": {}},
+        "rules": {},
+    }
