@@ -318,6 +318,8 @@ class PolicyView(Body):
     rules: dict[str, Any]
     changed_at: str
     changed_by: str
+    #: Why the policy before it left: it failed, and this is the last good one. Empty: somebody wanted this one.
+    put_back: str = ""
 
 
 class TokenCreated(Body):

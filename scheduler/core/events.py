@@ -47,6 +47,8 @@ class PolicyChanged:
     at: float
     policy: PolicySpec
     rules: RoundRules
+    #: Why the one before it left: it failed, and this is the last good one. Empty: somebody wanted it so.
+    put_back: str = ""
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from random import Random
 from typing import Any
 
 import walras
+from optimizer.policy import PolicySpec
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import (
     JobRestored,
@@ -59,7 +60,8 @@ from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.job_submission import JobAdmission
-from scheduler.live.services.policy_service import DEFAULT_POLICY, PolicyInForce, PolicyService, parse_policy_row
+from scheduler.live.services.policy_service import PolicyInForce, PolicyService
+from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
@@ -94,7 +96,7 @@ def restore_core(
     spent = billing.restate_spending(transaction)
     transaction.begin_generation(SchedulerCore())
     transaction.state.scores_stored = 0
-    emit(transaction, PolicyChanged(transaction.at, in_force.spec, in_force.rules))
+    emit(transaction, PolicyChanged(transaction.at, in_force.spec, in_force.rules, in_force.put_back))
     emit(transaction, spent)
     for pool in list(transaction.state.pools.values()):
         emit(transaction, PoolDeclared(transaction.at, pool))
@@ -253,8 +255,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     for (project, _), usd in state.spent_month_usd.items():
         state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
     loop = ServerLoop(SchedulerCore(), state, store, clock, settings)
-    known = store.policies(limit=1)
-    policies = PolicyService(loop, parse_policy_row(known[0]) if known else None)
+    policies = PolicyService(loop, store.policies())
     secrets = Secrets(
         join_token=folder.join_token(config.chance),
         job_tokens=JobTokens(secret),
@@ -268,7 +269,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
     forecasts = TargetForecasts(loop)
-    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts]
+    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies]
     server = Server(
         loop=loop,
         store=store,
@@ -324,16 +325,19 @@ def _spec(store: Store, job_id: JobId) -> SpecRow:
 async def restore_and_configure(assembled: AssembledServer, config: ServerConfig) -> None:
     """Let a fresh core take over, then change what the files say differently. The loop must be running."""
     server, policies = assembled.server, assembled.server.policies
-    if policies.has_policy:
 
-        def begin(transaction: Transaction) -> None:
-            restore_core(transaction, policies.in_force, assembled.loaded, assembled.requests, assembled.used)
+    def trial_of(spec: PolicySpec) -> PolicyTrial | None:
+        had_s = {job_id: had.accelerator_s for job_id, had in assembled.used.items()}
+        return trial_on_stored_jobs(spec, assembled.loaded.jobs, assembled.requests, had_s, server.loop.clock.now())
 
-        await server.loop.perform(begin)
-    if config.policy is not None and not policies.is_in_force(config.policy):
-        await policies.change(config.policy, "policy file")
-    elif not policies.has_policy:
-        await policies.change(DEFAULT_POLICY, "default")
+    # Before the core hears of a single job: a policy that fails must not decide who begins.
+    chosen = await policies.choose(config.policy, trial_of)
+
+    def begin(transaction: Transaction) -> None:
+        restore_core(transaction, chosen, assembled.loaded, assembled.requests, assembled.used)
+        policies.store_if_new(transaction)
+
+    await server.loop.perform(begin)
     pools = [] if config.cluster is None else config.cluster.pool_list()
     for entry in () if config.cluster is None else config.cluster.pools:
         server.state.expect(entry.pool_id, entry.machines)

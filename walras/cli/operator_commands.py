@@ -256,6 +256,9 @@ def _show_policy(view: "PolicyView", output: OutputFormat, *, dry_run: bool = Fa
 
     by = f" by {view.changed_by}" if view.changed_by else ""
     show_line(f"# version {view.version}" + (", if set" if dry_run else f", in force since {view.changed_at}{by}"))
+    if view.put_back:
+        show_line(f"# ATTENTION: {view.put_back}")
+        show_line("# so this one, the last that worked, is in force; the trace is in the server's log")
     written = {"policy": {"name": view.name, "parameters": view.parameters}, "rules": view.rules}
     for line in dump_yaml(written).splitlines():
         show_line(line)

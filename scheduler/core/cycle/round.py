@@ -218,7 +218,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     quote = cycle.policy.quote
     if quote is None or len(quote.prices) != len(pools):
         quote = Quote(np.zeros(len(pools)), "none", 1.0)
-    best, _ = best_configuration_at(pricing, describe_newcomer(ledger, job, ways, capacity), quote)
+    best, _ = best_configuration_at(cycle.policy, describe_newcomer(ledger, job, ways, capacity), quote)
     if best is None:
         return False
     pool = int(ways.pool[best])

@@ -270,7 +270,7 @@ def _values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[fl
     ways = configurations_of(ledger.classes, np.array([job.class_row]), capacity)
     if not len(ways.job):
         return {}
-    value = policy.pricing.value(describe_newcomer(ledger, job, ways, capacity), quote)
+    value = policy.value(describe_newcomer(ledger, job, ways, capacity), quote)
     cost = ways.count * quote.prices[ways.pool]
     # Of several gang sizes on a pool, the one that gains most.
     return {int(ways.pool[at]): (value[at], cost[at], quote.unit) for at in np.argsort(value - cost, kind="stable")}

@@ -124,6 +124,7 @@ def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
     assert not _runs_something(cycle, machine), f"{machine.node_id} is used by {sorted(machine.holders)}"
     drop_reservations_on(cycle, machine)
     cycle.ledger.fleet.set_condition(machine, MachineCondition.RELEASED, detail)
+    machine.given_back = True
     cycle.commands.append(ReleaseNode(machine.node_id, detail))
 
 
@@ -256,7 +257,8 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
     for job in end_attempts_on_lost_machine(cycle, machine, event.reason):
         if job.revoked is None:
             revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} is lost")
-    taken = event.reason is Reason.INFRA_SPOT_RECLAIM
+    # What the scheduler gave back itself, the market did not take: a provider may say the one of the other.
+    taken = event.reason is Reason.INFRA_SPOT_RECLAIM and not machine.given_back
     cycle.ledger.fleet.pools[machine.pool].lives.ended(cycle.now, machine.joined_at, taken=taken)
     cycle.spending.machine_gone(machine)
     cycle.ledger.fleet.remove(machine)

@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.decision import Memory, Quote
-from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
+from optimizer.policy import Newcomer, PlanPolicy, PolicySpec, PricingPolicy
+from optimizer.problem import FloatArray
 from scheduler.core.events import Proposal, RememberedJob
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
 from scheduler.core.state.job_columns import JobColumns
+from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
 from walras.cluster import NodeId, Placement, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
@@ -167,6 +169,28 @@ class ActivePolicy:
     solved_at: float = -inf
     #: Jobs that the last answer has on paid machines without being a reason to keep these.
     riders: frozenset[JobId] = frozenset()
+    #: What the policy did wrong first; from then on it is not asked any more. None: nothing.
+    fault: PolicyFault | None = None
+    #: Solves in a row that brought no answer.
+    failed_solves: int = 0
+
+    def failed(self, fault: PolicyFault) -> None:
+        """Note a fault; the first one counts."""
+        self.fault = self.fault or fault
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """What each configuration is worth to a newcomer (c,); 0 under a policy without prices, or that failed."""
+        nothing = np.zeros(len(newcomer.pool))
+        if self.pricing is None or self.fault is not None:
+            return nothing
+        try:
+            value = np.asarray(self.pricing.value(newcomer, quote), dtype=np.float64)
+            if value.shape != nothing.shape or np.isnan(value).any():
+                raise ValueError(f"value() answers numbers of shape {nothing.shape}, not {value!r}"[:200])
+        except (Exception, SystemExit) as error:  # code of others: whatever it was, the event is handled to its end
+            self.failed(fault_of("value", error))
+            return nothing
+        return value
 
     @property
     def plans(self) -> bool:

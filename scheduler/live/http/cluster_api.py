@@ -141,7 +141,7 @@ async def show_current_policy(call: RequestContext) -> PolicyView:
 async def put_policy(call: RequestContext) -> PolicyView:
     data = parse_json_body(await call.body())
     if call.flag("dry_run"):
-        spec, rules = call.server.policies.check(data)
+        spec, rules = await call.server.policies.try_out(data)
         now, before = call.server.loop.clock.now(), call.server.policies.in_force.row.version
         return _policy_view(call, PolicyInForce(PolicyRow(before + 1, "", now, call.user.name), spec, rules))
 
@@ -153,8 +153,7 @@ async def put_policy(call: RequestContext) -> PolicyView:
 
 
 def _policy_view(call: RequestContext, in_force: PolicyInForce) -> PolicyView:
-    rules = dump_policy(in_force.spec, in_force.rules)["rules"]
-    return call.server.views.policy(in_force.row, in_force.spec.name, dict(in_force.spec.parameters), rules)
+    return call.server.views.policy(in_force.row, dump_policy(in_force.spec, in_force.rules), in_force.put_back)
 
 
 # ------------------------------------------------------------------------------------------ health

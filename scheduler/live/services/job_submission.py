@@ -391,5 +391,5 @@ def _chosen_on_arrival(
         restart_s=ledger.costs.restart_s(request.kind, standing.rules.restart_default_s),
         priority_class=request.priority_class,
     )
-    best, _ = best_configuration_at(standing.pricing, newcomer, standing.quote)
+    best, _ = best_configuration_at(standing, newcomer, standing.quote)
     return best

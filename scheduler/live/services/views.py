@@ -5,7 +5,7 @@ condition where something is wrong. The forecast itself is made by `TargetForeca
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -382,12 +382,14 @@ class ApiViews:
 
     # ---------------------------------------------------------------- policy
 
-    def policy(self, row: PolicyRow, name: str, parameters: dict[str, Any], rules: dict[str, Any]) -> PolicyView:
+    def policy(self, row: PolicyRow, written: Mapping[str, Any], put_back: str) -> PolicyView:
+        """A policy file's content (`dump_policy`) in its place in the history."""
         return PolicyView(
             version=row.version,
-            name=name,
-            parameters=parameters,
-            rules=rules,
+            name=written["policy"]["name"],
+            parameters=written["policy"]["parameters"],
+            rules=written["rules"],
+            put_back=put_back,
             changed_at=self._clock.shown(row.changed_at),
             changed_by=row.changed_by,
         )
