@@ -286,6 +286,8 @@ class Heartbeat(Message):
     node_id: str = Field(max_length=100)
     #: Changes when the agent restarts.
     session: str = Field(default="", max_length=100)
+    #: Counts the calls of a session: one that comes late, or twice, is told from the newest. 0: not counted.
+    call: Count = 0
     #: True with the first call after a (re)start: `here` is then the complete truth about this machine.
     resync: bool = False
     here: list[AttemptHere] = Field(default_factory=list, max_length=1024)

@@ -83,6 +83,7 @@ class Agent:
         self._acks: list[int] = []
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
+        self._calls = 0
         self._is_resynced = False
         enrolment.on_other_incarnation = self._tell_again
 
@@ -194,9 +195,11 @@ class Agent:
         reports = self._outbox.batch()
         acks, here = list(self._acks), self._here()
         has_something = bool(reports or acks or not self._is_resynced)
+        self._calls += 1
         message = Heartbeat(
             node_id=self._enrolment.node_id,
             session=self._session,
+            call=self._calls,
             resync=not self._is_resynced,
             here=[AttemptHere(job_id=key[0], attempt=key[1], incarnation=key[2]) for key in here],
             reports=reports,
