@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.core.commands import Command
+from scheduler.core.commands import Command, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, Proposal, Solved
+from scheduler.core.events import Event, JobSubmitted, Proposal, Solved
 from scheduler.core.rules import RoundRules, StatedValue
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.engine import RunLimits
@@ -184,3 +184,27 @@ def test_no_plan_of_jobs_that_run_is_certified_as_nothing() -> None:
     assert len(seen) >= 20
     assert min(proposal.objective for proposal in seen) > 0
     assert all(proposal.objective <= proposal.bound * (1 + 1e-9) for proposal in seen)
+
+
+# ------------------------------------------------------------------------------------------------ arrivals
+
+
+def test_who_arrives_where_there_is_room_starts_in_the_same_step() -> None:
+    """Half of them at least; before, all waited for the next plan, which is never further than a restart."""
+    random, at, jobs = Random(1), 0.0, list[SimulatedJob]()
+    for number in range(1, 41):
+        at += random.expovariate(1 / 700.0)
+        jobs.append(job(number, random.uniform(0.1, 0.8), at=at))
+    core, room, admitted = SchedulerCore(), 0, 0
+
+    def watch(event: Event, commands: list[Command]) -> None:
+        nonlocal room, admitted
+        if isinstance(event, JobSubmitted):
+            starts = any(isinstance(each, Start) for each in commands)
+            room += starts or core.ledger.fleet.pools[0].free > 0
+            admitted += starts
+
+    result = Simulation(scenario(PoolModel(OWNED, machines=3)), core=core).run(jobs, watch)
+    assert len(result.jobs) == len(jobs)
+    assert room >= 20
+    assert admitted >= 0.5 * room
