@@ -208,3 +208,20 @@ def test_who_arrives_where_there_is_room_starts_in_the_same_step() -> None:
     assert len(result.jobs) == len(jobs)
     assert room >= 20
     assert admitted >= 0.5 * room
+
+
+@pytest.mark.parametrize("step_s", [0.0, HOUR_S])
+def test_a_machine_that_riders_took_over_from_a_payer_is_given_back(step_s: float) -> None:
+    """Payers and riders by chance on one owned and many rented machines: all payers end, and nothing is rented then."""
+    for seed in range(3):
+        random = Random(seed)
+        payers = [job(n, random.uniform(0.2, 1.5), 5.0, random.uniform(0, 6 * HOUR_S)) for n in range(1, 13)]
+        riders = [job(n, random.uniform(0.2, 1.5), None, random.uniform(0, 3 * HOUR_S)) for n in range(101, 141)]
+        pool = replace(SURE, quota=12, billing_step_s=step_s)
+        core = SchedulerCore()
+        told = scenario(PoolModel(OWNED, machines=1), rented(pool))
+        result = Simulation(told, core=core).run(sorted([*payers, *riders], key=lambda each: each.at))
+        assert result.violations == []
+        assert {each.job_id for each in result.jobs} >= set(range(1, 13))
+        assert sum(each.usd for each in result.jobs if each.job_id > 100) == 0.0
+        assert result.bills[pool.pool_id] <= 3.0 * (2 * sum(each.request.steps or 0 for each in payers) / HOUR_S + 12)
