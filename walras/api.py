@@ -132,7 +132,8 @@ class JobDetail(JobView):
     spec: dict[str, Any]
     #: Null if the job has no target.
     target: TargetView | None = None
-    #: What an hour of it is worth, USD, and who says so: job, user, project, policy; empty: nobody. Null once it is over.
+    #: What an hour of it is worth, USD (null once it is over), and who says so: job, user, project, policy; empty:
+    #: nobody.
     value_usd_per_h: float | None = None
     value_by: str = ""
     attempt_list: list[AttemptView] = Field(default_factory=list)

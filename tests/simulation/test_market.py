@@ -225,3 +225,13 @@ def test_a_machine_that_riders_took_over_from_a_payer_is_given_back(step_s: floa
         assert {each.job_id for each in result.jobs} >= set(range(1, 13))
         assert sum(each.usd for each in result.jobs if each.job_id > 100) == 0.0
         assert result.bills[pool.pool_id] <= 3.0 * (2 * sum(each.request.steps or 0 for each in payers) / HOUR_S + 12)
+
+
+def test_a_rider_that_cannot_be_stopped_has_no_paid_machine() -> None:
+    """It would hold up who pays, and keep the machine. One that can be stopped rides."""
+    told = scenario(rented(replace(SURE, quota=1, billing_step_s=HOUR_S)))
+    for preemptible, ended in ((False, {1}), (True, {1, 2})):
+        rider = job(2, 0.2)
+        rider = replace(rider, request=replace(rider.request, preemptible=preemptible))
+        result = run(told, [job(1, 0.4, 5.0), rider], until_h=5.0)
+        assert {each.job_id for each in result.jobs} == ended

@@ -230,7 +230,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
     place = ledger.fleet.find(pool, ledger.classes.shapes[ledger.class_of(job).shape])
-    if place is None:
+    if place is None or (pools[pool].rented and _would_hold_up_payers(cycle, job)):
         return False
     # Until the next solve it is entitled to what it was given.
     ledger.columns.settle(job.slot, cycle.now)
@@ -252,6 +252,12 @@ def _waits_for_plan(cycle: Cycle, job: JobRecord, *, is_wanted: bool) -> bool:
     next_at = cycle.solves.requested_at + policy.rules.resolve_min_s
     is_near = next_at - cycle.now <= cycle.ledger.restart_s(job, policy.rules)
     return bool(cycle.solves.in_flight) or (is_wanted and is_near)
+
+
+def _would_hold_up_payers(cycle: Cycle, job: JobRecord) -> bool:
+    """Whether nobody pays for the job, and nobody could ask it to leave a paid machine."""
+    can_leave = job.request.preemptible and not job.loses_work
+    return cycle.policy.plans and not can_leave and cycle.policy.rules.value_of(job.request)[0] <= 0
 
 
 def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capacity: FloatArray) -> Newcomer:
