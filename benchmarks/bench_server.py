@@ -32,7 +32,7 @@ _AGENTS_S = 20.0
 _SUBMITTERS = 32
 
 
-class _Server:
+class BenchServer:
     """A server process, and an open session to it."""
 
     def __init__(self, data: Path, session: aiohttp.ClientSession, process: "subprocess.Popen[bytes]") -> None:
@@ -49,10 +49,15 @@ class _Server:
             return await answer.json()
 
     async def register(self, node_id: str, facts: dict[str, Any]) -> str:
-        """Have a machine admitted; its credential."""
+        """Have a machine admitted; returns its credential."""
+        return str((await self.registration(node_id, facts))["credential"])
+
+    async def registration(self, node_id: str, facts: dict[str, Any]) -> dict[str, Any]:
+        """Have a machine admitted; returns the server's whole answer."""
         join_token = (self._data / "join.token").read_text().strip()
         message = {"node_id": node_id, "facts": facts}
-        return str((await self.call("POST", "/agent/v1/register", message, join_token))["credential"])
+        answer: dict[str, Any] = await self.call("POST", "/agent/v1/register", message, join_token)
+        return answer
 
     def cpu_s(self) -> float:
         times = self.process.cpu_times()
@@ -60,16 +65,18 @@ class _Server:
 
 
 @contextmanager
-def _started(folder: Path) -> "Iterator[tuple[subprocess.Popen[bytes], float]]":
-    """A server on the folder, and how long it took to be ready, seconds."""
+def started_server(folder: Path, files: int | None = None) -> "Iterator[tuple[subprocess.Popen[bytes], float]]":
+    """A server on the folder, and how long it took to be ready, seconds. `files`: so many may be open, and no more."""
     policy = folder / "policy.yaml"
     policy.write_text(_POLICY)
     command = [str(Path(sys.executable).parent / "walras"), "server", "--data", str(folder / "data")]
+    if files is not None:
+        command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "-", *command]
     began = time.monotonic()
     with open(folder / "server.log", "ab") as log:
         process = subprocess.Popen([*command, "--policy", str(policy)], stdout=log, stderr=log)
     try:
-        while not _is_ready(folder / "data" / "server.json", process.pid):
+        while not is_ready(folder / "data" / "server.json", process.pid):
             assert process.poll() is None, (folder / "server.log").read_text()
             assert time.monotonic() - began < _START_S, "the server is not ready in time"
             time.sleep(0.02)
@@ -79,15 +86,15 @@ def _started(folder: Path) -> "Iterator[tuple[subprocess.Popen[bytes], float]]":
         process.wait(60)
 
 
-def _is_ready(announced: Path, pid: int) -> bool:
+def is_ready(announced: Path, pid: int) -> bool:
     """The file of the server before does not count."""
     return announced.is_file() and bool(json.loads(announced.read_text())["pid"] == pid)
 
 
 @asynccontextmanager
-async def _talking(folder: Path, process: "subprocess.Popen[bytes]") -> AsyncIterator[_Server]:
+async def talking(folder: Path, process: "subprocess.Popen[bytes]") -> AsyncIterator[BenchServer]:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        yield _Server(folder / "data", session, process)
+        yield BenchServer(folder / "data", session, process)
 
 
 async def _each(count: int, at_once: int, work: Callable[[], Awaitable[Any]]) -> tuple[float, list[float]]:
@@ -105,28 +112,28 @@ async def _each(count: int, at_once: int, work: Callable[[], Awaitable[Any]]) ->
     return time.monotonic() - began, took_s
 
 
-def _quantile_ms(took_s: list[float], share: float) -> float:
+def quantile_ms(took_s: list[float], share: float) -> float:
     return 1000.0 * float(np.quantile(took_s, share))
 
 
-async def _submits(server: _Server, scale: float) -> Measured:
+async def _submits(server: BenchServer, scale: float) -> Measured:
     """Single submits one after another and from many clients, then batches up to the wanted number of stored jobs."""
     singles, batches = max(64, int(1000 * scale)), max(2, int(80 * scale))
     single = Measured("submits, acknowledged when durable", f"{singles} single ones, {batches} batches of 100")
     passed_s, took_s = await _each(singles, 1, lambda: server.call("POST", "/api/v1/jobs", _JOB))
     single.add("one client: submits", singles / passed_s, "1/s")
-    single.add("one client: p99", _quantile_ms(took_s, 0.99), "ms")
+    single.add("one client: p99", quantile_ms(took_s, 0.99), "ms")
     passed_s, took_s = await _each(singles, _SUBMITTERS, lambda: server.call("POST", "/api/v1/jobs", _JOB))
     single.add(f"{_SUBMITTERS} clients: submits", len(took_s) / passed_s, "1/s")
-    single.add(f"{_SUBMITTERS} clients: p99", _quantile_ms(took_s, 0.99), "ms")
+    single.add(f"{_SUBMITTERS} clients: p99", quantile_ms(took_s, 0.99), "ms")
     batch = {"jobs": [_JOB] * 100}
     passed_s, took_s = await _each(batches, 1, lambda: server.call("POST", "/api/v1/jobs:batch", batch))
     single.add("one client, batches: submits", 100 * batches / passed_s, "1/s")
-    single.add("one client, batches: p99 of a batch", _quantile_ms(took_s, 0.99), "ms")
+    single.add("one client, batches: p99 of a batch", quantile_ms(took_s, 0.99), "ms")
     return single
 
 
-async def _pages(server: _Server, scale: float) -> Measured:
+async def _pages(server: BenchServer, scale: float) -> Measured:
     looks = max(50, int(500 * scale))
     stored = (await server.call("GET", "/api/v1/jobs?limit=1"))["items"][0]["id"]
     measured = Measured("lists", f"{stored} jobs stored, all of them waiting, {looks} looks")
@@ -134,14 +141,14 @@ async def _pages(server: _Server, scale: float) -> Measured:
         _, took_s = await _each(
             looks if what.endswith(" 50 jobs") else looks // 10, 1, lambda p=path: server.call("GET", p)
         )
-        measured.add(f"{what}: p50", _quantile_ms(took_s, 0.5), "ms")
-        measured.add(f"{what}: p99", _quantile_ms(took_s, 0.99), "ms")
+        measured.add(f"{what}: p50", quantile_ms(took_s, 0.5), "ms")
+        measured.add(f"{what}: p99", quantile_ms(took_s, 0.99), "ms")
     _, took_s = await _each(looks // 5, 1, lambda: server.call("GET", f"/api/v1/jobs/{stored}/explain"))
-    measured.add("GET /jobs/ID/explain: p99", _quantile_ms(took_s, 0.99), "ms")
+    measured.add("GET /jobs/ID/explain: p99", quantile_ms(took_s, 0.99), "ms")
     return measured
 
 
-async def _agents(server: _Server, scale: float) -> Measured:
+async def _agents(server: BenchServer, scale: float) -> Measured:
     """Machines that have nothing to say, at the pace of a real agent."""
     count = max(20, int(1000 * scale))
     measured = Measured("machines", f"{count} agents with nothing to say, heartbeats held open")
@@ -174,7 +181,7 @@ async def _agents(server: _Server, scale: float) -> Measured:
         passed_s, used_s = time.monotonic() - began, server.cpu_s() - before_s
         measured.add("heartbeats", len(beats) / passed_s, "1/s")
         measured.add("share of one processor", 100.0 * used_s / passed_s, "%")
-        measured.add("answer later than asked: p99", _quantile_ms(beats, 0.99), "ms")
+        measured.add("answer later than asked: p99", quantile_ms(beats, 0.99), "ms")
     finally:
         for task in tasks:
             task.cancel()
@@ -183,7 +190,7 @@ async def _agents(server: _Server, scale: float) -> Measured:
 
 
 async def _first_run(folder: Path, process: "subprocess.Popen[bytes]", scale: float) -> list[Measured]:
-    async with _talking(folder, process) as server:
+    async with talking(folder, process) as server:
         taken = asyncio.create_task(_stay(server, await server.register("taken", _TAKEN)))
         try:
             return [await _submits(server, scale), await _pages(server, scale), await _agents(server, scale)]
@@ -192,7 +199,7 @@ async def _first_run(folder: Path, process: "subprocess.Popen[bytes]", scale: fl
             await asyncio.gather(taken, return_exceptions=True)
 
 
-async def _stay(server: _Server, credential: str) -> None:
+async def _stay(server: BenchServer, credential: str) -> None:
     """The machine that is taken is never silent."""
     while True:
         await server.call("POST", "/agent/v1/heartbeat", {"node_id": "taken"}, credential)
@@ -203,9 +210,9 @@ def measure(scale: float = 1.0) -> list[Measured]:
     """`scale` shrinks the number of requests, stored jobs and agents."""
     with tempfile.TemporaryDirectory(prefix="walras-bench-") as name:
         folder = Path(name)
-        with _started(folder) as (process, empty_s):
+        with started_server(folder) as (process, empty_s):
             results = asyncio.run(_first_run(folder, process, scale))
-        with _started(folder) as (_, full_s):
+        with started_server(folder) as (_, full_s):
             pass
     restart = Measured("start of the server", "until it is ready; with the jobs above, all active")
     restart.add("first start, nothing stored", empty_s, "s")

@@ -180,9 +180,27 @@ class PlanPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class DeclaresLimits(Protocol):
+    """A policy under which projects or users hold no more than a part of the fleet, at any instant."""
+
+    def entity_limits(self) -> Mapping[str, float]:
+        """Largest part of all accelerators by "project" or "project/user"; who is not named has none."""
+        ...
+
+
 Policy = SharePolicy | OrderPolicy | PlanPolicy
 #: Policies that solve something, and quote prices.
 PricingPolicy = SharePolicy | PlanPolicy
+
+
+class ValuesNewcomers(Protocol):
+    """What says what places are worth to a newcomer: a pricing policy, or one that is asked under guard."""
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Worth of each configuration, in the quote's unit (c,)."""
+        ...
+
 
 HeterogeneityAware = Annotated[
     bool,
@@ -245,7 +263,7 @@ SpaceSharing = Annotated[
 _SURPLUS_ROUNDING = 1e-9
 
 
-def best_configuration_at(policy: PricingPolicy, newcomer: Newcomer, quote: Quote) -> tuple[int | None, FloatArray]:
+def best_configuration_at(policy: ValuesNewcomers, newcomer: Newcomer, quote: Quote) -> tuple[int | None, FloatArray]:
     """The configuration with the largest value minus price, and that surplus for each of them (c,).
 
     None where no configuration has any value, or each costs more than its value. A surplus of exactly zero admits: that

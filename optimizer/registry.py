@@ -59,6 +59,11 @@ _BUILT_IN: Mapping[str, str] = {
 }
 
 
+def is_built_in(name: str) -> bool:
+    """Whether the policy of this name is part of Walras, and not of another package."""
+    return name in _BUILT_IN
+
+
 def names() -> tuple[str, ...]:
     """Every registered policy, in alphabetical order."""
     return tuple(sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=ENTRY_POINTS))}))

@@ -28,6 +28,8 @@ class ProblemDetail(Body):
     detail: str = ""
     field: str = ""
     fix: str = ""
+    #: With `other_incarnation`: the cluster's id and its incarnation, for agents.
+    cluster: dict[str, str] | None = None
 
 
 class AttemptView(Body):
@@ -150,6 +152,8 @@ class SubmitResult(Body):
     id: int | None = None
     name: str = ""
     error: ProblemDetail | None = None
+    #: What the owner should know of the job now; empty: nothing.
+    note: str = ""
 
 
 class BatchResult(Body):
@@ -170,6 +174,8 @@ class DryRun(Body):
     #: What an hour of it is worth, USD, and who says so: job, user, project, policy; empty: nobody.
     value_usd_per_h: float = 0.0
     value_by: str = ""
+    #: What the owner should know of the job beforehand; empty: nothing.
+    note: str = ""
 
 
 class ReasonView(Body):
@@ -243,6 +249,8 @@ class NodeView(Body):
     free: int
     jobs: list[int]
     last_heard_s: float | None = None
+    #: Release of its agent; empty while it has not said.
+    version: str = ""
 
 
 class PriceView(Body):
@@ -317,6 +325,8 @@ class PolicyView(Body):
     rules: dict[str, Any]
     changed_at: str
     changed_by: str
+    #: Why the policy before it left: it failed, and this is the last good one. Empty: somebody wanted this one.
+    put_back: str = ""
 
 
 class TokenCreated(Body):
@@ -326,6 +336,24 @@ class TokenCreated(Body):
     prefix: str
     user: str
     role: str
+
+
+class AuditView(Body):
+    """One write that somebody made through the API (`GET /audit`), without secrets and variables of jobs."""
+
+    at: str
+    user: str
+    role: str
+    #: Where the request came from.
+    address: str
+    #: Method and path of the endpoint.
+    action: str
+    #: What was changed, such as "job 12".
+    subject: str
+    #: Empty for what belongs to no project.
+    project: str
+    before: Any
+    after: Any
 
 
 class Health(Body):

@@ -9,6 +9,7 @@ a submission carries an idempotency key by which the server recognises it, so it
 are read from a byte offset and followed over lost connections, without a byte lost or repeated.
 """
 
+import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from walras.api import (
     AttemptView,
+    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -37,6 +39,7 @@ from walras.api import (
     TokenCreated,
 )
 from walras.contract import NEXT_OFFSET_HEADER
+from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
 from walras.transport import ApiCall, Patience, Transport, response_error
@@ -146,6 +149,7 @@ _PAGE = 500
 BodyT = TypeVar("BodyT", bound=BaseModel)
 AnySpec = JobSpec | Mapping[str, Any]
 _attempts: TypeAdapter[list[AttemptView]] = TypeAdapter(list[AttemptView])
+_audit: TypeAdapter[list[AuditView]] = TypeAdapter(list[AuditView])
 _facts: TypeAdapter[list[FactsView]] = TypeAdapter(list[FactsView])
 _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 
@@ -180,12 +184,12 @@ class Client:
 
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
         """Submit one job. With the same key the server returns the same job, even to another client."""
-        call = ApiCall("POST", f"{_API}/jobs", body=_mapping(spec), headers=_key(idempotency_key))
+        call = ApiCall("POST", f"{_API}/jobs", body=_with_secrets(spec), headers=_key(idempotency_key))
         return await self._body(SubmitResult, call)
 
     async def submit_batch(self, specs: Sequence[AnySpec], *, idempotency_key: str | None = None) -> BatchResult:
         """Submit up to 1000 jobs; each is accepted or refused on its own, in the order given."""
-        body = {"jobs": [_mapping(spec) for spec in specs]}
+        body = {"jobs": [_with_secrets(spec) for spec in specs]}
         return await self._body(
             BatchResult, ApiCall("POST", f"{_API}/jobs:batch", body=body, headers=_key(idempotency_key))
         )
@@ -298,9 +302,13 @@ class Client:
     async def nodes(self) -> list[NodeView]:
         return _nodes.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/nodes")))
 
-    async def drain_node(self, node_id: str) -> None:
-        """Let the machine's jobs end or move away, and start no new ones there."""
-        await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain"))
+    async def drain_node(self, node_id: str, *, now: bool = False, deadline_s: float | None = None) -> None:
+        """Start no new jobs there, and let those there move away; what cannot be saved runs to its end.
+
+        `now`: all are asked to stop at once. `deadline_s`: all that still run then are.
+        """
+        body: dict[str, Any] = {"now": now} | ({} if deadline_s is None else {"deadline_s": deadline_s})
+        await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain", body=body))
 
     async def resume_node(self, node_id: str) -> None:
         """Use a drained or quarantined machine again."""
@@ -350,6 +358,12 @@ class Client:
         body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
         return await self._body(TokenCreated, ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False))
 
+    async def audit(self, *, user: str = "", since: str = "", limit: int = 100) -> list[AuditView]:
+        """Returns who changed what, newest first; `since`: an RFC 3339 instant (administrators; operators: theirs)."""
+        query = {"user": user, "since": since, "limit": str(limit)}
+        query = {name: value for name, value in query.items() if value}
+        return _audit.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/audit", query=query)))
+
     async def health(self) -> Health:
         """Returns whether the server is ready, with its checks."""
         return await self._body(Health, ApiCall("GET", "/readyz"))
@@ -357,6 +371,11 @@ class Client:
 
 def _mapping(spec: AnySpec) -> dict[str, Any]:
     return spec_mapping(spec) if isinstance(spec, JobSpec) else dict(spec)
+
+
+def _with_secrets(spec: AnySpec) -> dict[str, Any]:
+    """Returns the job with the values of its secrets, from this process's environment and files."""
+    return with_secret_values(_mapping(spec), os.environ)
 
 
 def _key(given: str | None) -> dict[str, str]:

@@ -16,6 +16,7 @@ COOKIE_VARIABLE = "WALRAS_ATTEMPT_COOKIE"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_FALLOC_FL_KEEP_SIZE = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,6 +38,7 @@ class ProcessName:
 class _Stat:
     state: str
     parent: int
+    session: int
     start_ticks: int
 
 
@@ -54,6 +56,12 @@ def boot_id() -> str:
 def name_process(pid: int) -> ProcessName | None:
     stat = _stat(pid)
     return None if stat is None else ProcessName(pid, stat.start_ticks)
+
+
+def is_stopped(pid: int) -> bool:
+    """True while the process is frozen by SIGSTOP."""
+    stat = _stat(pid)
+    return stat is not None and stat.state in "Tt"
 
 
 def parent_of(pid: int) -> int:
@@ -126,6 +134,27 @@ def kill_carriers(cookie: str, timeout_s: float) -> bool:
     return True
 
 
+def session_members(leader: ProcessName) -> list[int]:
+    """Every living process of a session, also once its leader has ended: its number is not given out again before."""
+    now = _stat(leader.pid)
+    if now is not None and now.start_ticks != leader.start_ticks:
+        return []  # the session is over, and another process has the number
+    stats = ((pid, _stat(pid)) for pid in _pids())
+    return [pid for pid, stat in stats if stat and stat.session == leader.pid and stat.state not in "ZX"]
+
+
+def kill_known(names: list[ProcessName], leader: ProcessName | None, timeout_s: float) -> None:
+    """SIGKILL these processes, what descends from them, and the session of the leader, until none of them is left."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        known = {name.pid for name in names if name.is_alive}
+        found = known.union(*(descendants(pid) for pid in known), () if leader is None else session_members(leader))
+        if not found:
+            return
+        send_signal(sorted(found), signal.SIGKILL)
+        time.sleep(0.02)
+
+
 def kill_all_below_me(timeout_s: float) -> bool:
     """SIGKILL and reap every descendant. True proves that none is left: a subreaper without children has none."""
     until = time.monotonic() + timeout_s
@@ -147,6 +176,11 @@ def reap_all() -> bool:
     return False
 
 
+def reserve_room(file: int, length: int) -> None:
+    """Set room on the disk aside for a file without changing its length, where the file system can do that."""
+    _LIBC.fallocate(file, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length))
+
+
 def _prctl(option: int, argument: int) -> None:
     if _LIBC.prctl(option, argument, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
@@ -164,7 +198,7 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # The command's name is in parentheses and may hold anything, parentheses and spaces included.
     fields = text[text.rindex(b")") + 2 :].split()
-    return _Stat(state=fields[0].decode(), parent=int(fields[1]), start_ticks=int(fields[19]))
+    return _Stat(state=fields[0].decode(), parent=int(fields[1]), session=int(fields[3]), start_ticks=int(fields[19]))
 
 
 def free_port() -> int:

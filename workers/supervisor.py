@@ -13,17 +13,22 @@ It decides when to ask, signal and kill; it knows nothing of the server. Instant
 not stop, so a machine that thaws after its lease has run out kills before it does anything else. Standard library only.
 """
 
+import contextlib
+import json
 import os
 import selectors
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
+from workers.rank_messages import NotesOfJob, SocketMessage, check_rank_message
 from workers.ranks import RankOutput, Ranks
 from workers.supervisor_protocol import (
+    DESCENDANTS_FILE,
     JOURNAL_FILE,
     SUPERVISOR_FILE,
     SUPERVISOR_LOG,
@@ -32,7 +37,6 @@ from workers.supervisor_protocol import (
     Channels,
     Connection,
     PeerRole,
-    SocketMessage,
     read_plan,
     write_durably,
 )
@@ -48,6 +52,12 @@ MAX_GRACE_PART = 1 / 3
 KILL_TIMEOUT_S = 10.0
 LONGEST_SLEEP_S = 0.5
 KILLING_SLEEP_S = 0.05
+#: Between two looks at which descendants there are.
+LOOK_EVERY_S = 1.0
+#: Notes of ranks that go into the journal.
+MAX_NOTES = 100
+#: How long a journal that cannot be written may keep an attempt from being over.
+LAST_WRITE_S = 120.0
 
 
 @dataclass
@@ -67,6 +77,9 @@ class Supervisor:
 
     def __init__(self, folder: Path, plan: AttemptPlan) -> None:
         self._plan = plan
+        self._folder = folder
+        self._look_at = 0.0
+        self._descendants: SocketMessage = {}
         self._journal = AttemptJournal(folder / JOURNAL_FILE)
         self._selector = selectors.DefaultSelector()
         self._channels = Channels(self._selector, plan.rank_socket, plan.control_socket)
@@ -78,6 +91,8 @@ class Supervisor:
         self._start_s: float | None = None
         self._launched_at = processes.boottime()
         self._end_requested = False
+        self._notes = NotesOfJob()
+        self._notes_recorded = 0
         self._wake_on_signals()
         self._ranks = Ranks(folder, plan)
         for rank in self._ranks.all:
@@ -90,15 +105,21 @@ class Supervisor:
         while is_anyone_left or not self._ranks.have_all_ended:
             for key, _ in self._selector.select(self._sleep_s()):
                 self._handle_ready(key.data)
-            now = processes.boottime()
-            # Before any message is looked at: what an attempt says after its lease counts for nothing.
-            self._check_lease(now)
-            self._read_messages(now)
-            is_anyone_left = self._ranks.reap()
-            self._check_ranks(now)
-            self._act_on_ending(now)
-            self._channels.drop_closed()
+            is_anyone_left = self._take_turn(processes.boottime())
         self._finish()
+
+    def _take_turn(self, now: float) -> bool:
+        """Act upon what has come in and upon the time. Returns True if a descendant is left."""
+        # Before any message is looked at: what an attempt says after its lease counts for nothing.
+        self._check_lease(now)
+        self._read_messages(now)
+        is_anyone_left = self._ranks.reap()
+        self._check_ranks(now)
+        self._act_on_ending(now)
+        self._journal.flush()
+        self._note_descendants(now)
+        self._channels.drop_closed()
+        return is_anyone_left
 
     # ------------------------------------------------------------------------------------------- ending the ranks
 
@@ -186,11 +207,16 @@ class Supervisor:
             for message in inbox:
                 try:
                     if connection.role is PeerRole.RANK:
-                        self._handle_rank_message(connection, message, now)
+                        checked = check_rank_message(message)
+                        self._tell_job(checked.notes)
+                        if checked.message is not None:
+                            self._handle_rank_message(connection, checked.message, now)
                     else:
                         self._handle_agent_message(connection, message, now)
-                except (KeyError, TypeError, ValueError):
+                except (KeyError, TypeError, ValueError, OverflowError):
                     connection.is_open = False  # not our protocol
+            if connection.fault and connection.role is PeerRole.RANK:
+                self._tell_job([f"connection to the supervisor closed: {connection.fault}"])
 
     def _handle_rank_message(self, connection: Connection, message: SocketMessage, now: float) -> None:
         match message["type"]:
@@ -206,8 +232,13 @@ class Supervisor:
                 self._handle_commit(message)
             case "finished":
                 connection.handles_stop = False
-            case "note":
-                self._record({"type": "note", "text": str(message["text"])[:2000]})
+            case "note" if self._notes_recorded < MAX_NOTES:
+                self._notes_recorded += 1
+                self._record({"type": "note", "text": message["text"]})
+
+    def _tell_job(self, notes: list[str]) -> None:
+        """Say in the job's own log, that of the first rank here, what was made of its messages."""
+        self._ranks.all[0].output.write(self._notes.lines(notes))
 
     def _handle_progress(self, message: SocketMessage, now: float) -> None:
         if self._start_s is None:
@@ -217,14 +248,14 @@ class Supervisor:
 
     def _handle_commit(self, message: SocketMessage) -> None:
         own = os.path.join(self._plan.checkpoint_dir, f"attempt-{self._plan.attempt:04d}", "")
-        path = os.path.normpath(str(message["path"]))
-        manifest = {"step": float(message["step"]), "path": path, "digest": str(message["digest"])}
+        path = os.path.normpath(message["path"])
+        manifest = {"step": message["step"], "path": path, "digest": message["digest"]}
         is_ours = path.startswith(own)
         if self._has_expired or not is_ours:
             why = "its lease had ended" if self._has_expired else f"it is not below {own}"
-            self._record({"type": "note", "text": f"checkpoint at step {message['step']} does not count: {why}"})
+            self._tell_job([f"checkpoint at step {message['step']:g} does not count: {why}"])
         else:
-            self._record({"type": "committed", "manifest": manifest, "took_s": float(message["took_s"])})
+            self._record({"type": "committed", "manifest": manifest, "took_s": message["took_s"]})
 
     def _handle_agent_message(self, connection: Connection, message: SocketMessage, now: float) -> None:
         match message["type"]:
@@ -271,9 +302,33 @@ class Supervisor:
                 "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
             }
         )
+        self._write_last()
         self._channels.drop_closed()
         self._channels.close()
         self._journal.close()
+
+    def _note_descendants(self, now: float) -> None:
+        """For the day on which guardian and supervisor are killed together: some descendants drop all other traces."""
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_EVERY_S
+        names = [processes.name_process(pid) for pid in processes.descendants(os.getpid())]
+        seen: SocketMessage = {"boot_id": processes.boot_id(), "leader": _listed(processes.name_process(os.getsid(0)))}
+        seen["names"] = [_listed(name) for name in names if name is not None]
+        if seen == self._descendants:
+            return
+        partial = self._folder / f"{DESCENDANTS_FILE}.partial"
+        with contextlib.suppress(OSError):  # not synced: what a power failure takes, it takes with the processes
+            partial.write_text(json.dumps(seen))
+            partial.replace(self._folder / DESCENDANTS_FILE)
+            self._descendants = seen
+
+    def _write_last(self) -> None:
+        """Wait for room on a full disk: an end that nobody wrote down reads as a supervisor that was lost."""
+        until = processes.boottime() + LAST_WRITE_S
+        while not self._journal.flush() and processes.boottime() < until:
+            time.sleep(LONGEST_SLEEP_S)
+        self._channels.broadcast(PeerRole.AGENT, {"type": "event"})
 
     def _cause(self) -> str:
         """An end that we brought about is ours, unless the ranks made the best of it."""
@@ -294,6 +349,10 @@ class Supervisor:
 
     def _request_end(self, *_: object) -> None:
         self._end_requested = True
+
+
+def _listed(name: processes.ProcessName | None) -> list[int] | None:
+    return None if name is None else [name.pid, name.start_ticks]
 
 
 def supervise(folder: Path, ready: int) -> None:

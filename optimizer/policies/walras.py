@@ -16,9 +16,13 @@ jobs are placed first, in the order in which they became so, in a reserve of `re
 long anybody waits. Priority classes are served one after the other. Lengths may be known, guessed or unknown: then a
 job is taken to have its Gittins rank left, and nobody is overdue.
 
+With several projects or users, the values of a job are multiplied by 1 + `fairness` x hours that its project and its
+user are behind their shares (`fair_standing`).
+
 Source: our own; docs/walras-policy.md derives it.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -94,16 +98,33 @@ class Walras:
         float,
         Field(ge=0, description="Weight of cost: value units per USD/h. 0: cost is ignored."),
     ] = 0.0
+    fairness: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1000,
+            description="Weight of fair shares: what each hour that a project or user is behind its share adds to the "
+            "value of its jobs, in multiples of that value. 0: the policy knows no users.",
+        ),
+    ] = 60.0
+    fair_half_life: Annotated[
+        float,
+        Field(gt=0, description="Seconds after which what a project or user is behind its share counts half."),
+    ] = 604800.0
     #: Whoever runs may be moved, for others or for its own sake.
     moves: Annotated[bool, Field(description="False: a running job is never moved or preempted.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is the overdue jobs in the order in which they became so."""
         from optimizer.assignment import column_values, plan_draft, remaining_time
+        from optimizer.assignment.fair_standing import fair_standing
 
         measured_by = remaining_time.reference_configurations(problem)
         known = remaining_time.job_lengths_of(problem, measured_by.rate, self.hide_lengths)
         values = column_values.column_values_of(problem, known, measured_by, self._terms())
+        standing = fair_standing(problem, memory, self.fairness, self.fair_half_life)
+        if standing is not None:
+            values = replace(values, value=values.value * standing.factor[problem.columns.job])
         measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
         plan, overdue = plan_draft.begin_plan(problem), list[int]()
         if len(problem.jobs):
@@ -117,7 +138,9 @@ class Walras:
             starvation_guard.place_overdue(problem, ends_s, overdue, plan.free, plan.column, rules)
             plan_draft.count_fixed(plan, values.value)
             assign_jobs(problem, values.value, plan, assign_by_search, only_fitting=False)
-        told = {"overdue": problem.jobs.job_id[overdue].tolist()}
+        told: dict[str, object] = {"overdue": problem.jobs.job_id[overdue].tolist()}
+        if standing is not None:
+            told["fair"] = standing.remembered(problem, plan.column)
         return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, overdue), told
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:

@@ -14,6 +14,7 @@ from optimizer.registry import make
 from scheduler.core import events as ev
 from scheduler.core import speed_events as speeds
 from scheduler.core.commands import Command, WakeAt
+from scheduler.core.cycle.backfill import settle_limits
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
 from scheduler.core.handlers import (
     attempt_events,
@@ -22,6 +23,7 @@ from scheduler.core.handlers import (
     job_events,
     machine_events,
     policy_events,
+    restored_state,
     speed_reports,
 )
 from scheduler.core.state.fleet import FleetMachine
@@ -81,6 +83,8 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
         budgets.settle_budgets(cycle)
     if cycle.deadlines.heap or cycle.deadlines.secured:
         deadlines.settle_deadlines(cycle)
+    if cycle.limits.are_declared or cycle.limits.parked:
+        settle_limits(cycle)
     mechanism.settle(cycle)
     if cycle.spending.has_news:
         budgets.settle_budgets_after_starts(cycle)
@@ -159,6 +163,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.NodeUncordoned: _of_machine(machine_events.on_node_uncordoned),
     ev.NodeQuarantined: _of_machine(machine_events.on_node_quarantined),
     ev.RentFailed: machine_events.on_rent_failed,
+    ev.StateRestored: restored_state.on_state_restored,
     ev.RentRestored: machine_events.on_rent_restored,
     ev.MoneyRestated: budgets.on_money_restated,
     ev.JobSubmitted: job_events.on_job_submitted,
@@ -193,6 +198,7 @@ _TIMERS: dict[str, Callable[[Cycle, int, int], None]] = {
     "round": policy_events.on_round_timer,
     "gate": policy_events.on_solve_timer,
     "idle": machine_events.on_idle_timer,
+    "drain": machine_events.on_drain_timer,
     "rent": machine_events.on_rent_timer,
     "ready": _of_timed_job(job_events.on_job_ready),
     "max_queue": _of_timed_job(job_events.on_max_queue_time),

@@ -47,6 +47,8 @@ class PolicyChanged:
     at: float
     policy: PolicySpec
     rules: RoundRules
+    #: Why the one before it left: it failed, and this is the last good one. Empty: somebody wanted it so.
+    put_back: str = ""
 
 
 @dataclass(slots=True)
@@ -100,6 +102,8 @@ class NodeLeaving:
     node_id: NodeId
     gone_at: float
     reason: Reason = Reason.INFRA_SPOT_RECLAIM
+    #: Jobs that would lose their work, or may not be stopped, go on there until they end, at most until `gone_at`.
+    gentle: bool = False
 
 
 @dataclass(slots=True)
@@ -152,6 +156,8 @@ class JobRestored:
     revoked: Reason | None = None
     #: What it has cost.
     spent_usd: float = 0.0
+    #: It has shown that it can save its work.
+    saves: bool = False
 
 
 @dataclass(slots=True)
@@ -162,6 +168,30 @@ class RentRestored:
     token: str
     pool_id: PoolId
     machines: int
+
+
+#: Of a job: not before, refused starts in a row, failures of the world, idle yields in a row, whether it has lost work,
+#: whether it has shown that it saves, and accelerator-seconds owed by pool.
+RememberedJob = tuple[JobId, float, int, int, int, bool, bool, tuple[tuple[PoolId, float], ...]]
+#: Of a pool: failed requests for machines in a row, not asked again before, and why the last one failed.
+RememberedPool = tuple[PoolId, int, float, str]
+
+
+@dataclass(slots=True)
+class StateRestored:
+    """What the core before this one knew beyond jobs and machines. After those of machines, before those of jobs."""
+
+    at: float
+    jobs: tuple[RememberedJob, ...] = ()
+    pools: tuple[RememberedPool, ...] = ()
+    #: (machine, (instant, job) of failures there that may be the machine's fault).
+    failures: tuple[tuple[NodeId, tuple[tuple[float, JobId], ...]], ...] = ()
+    saving_kinds: tuple[Kind, ...] = ()
+    #: The last prices, of which policy, in which unit, and worth how much; by pool.
+    policy: str = ""
+    prices: tuple[tuple[PoolId, float], ...] = ()
+    price_unit: str = ""
+    exchange: float = 1.0
 
 
 @dataclass(slots=True)
@@ -258,6 +288,8 @@ class AttemptProgressed:
     samples: int = 0
     #: Start command to first step done, seconds; with the first report only.
     start_s: float | None = None
+    #: The script says that it has a checkpoint open: it can save its work when it is asked to stop.
+    saves: bool = False
 
 
 @dataclass(slots=True)
@@ -296,6 +328,8 @@ class AttemptEnded:
     node_id: NodeId | None = None
     #: Steps done by the job, as far as anybody knows; None: as last reported.
     steps: float | None = None
+    #: The supervisor was lost while its machine and its agent lived on: the job's own doing, as far as anybody saw.
+    witnessed: bool = False
 
 
 @dataclass(slots=True)
@@ -379,6 +413,7 @@ Event = (
     | RentFailed
     | NodeQuarantined
     | RentRestored
+    | StateRestored
     | MoneyEvent
     | JobSubmitted
     | JobRestored

@@ -98,6 +98,9 @@ class RoundRules:
     prepare_timeout_s: float = 60.0
     #: Wait after a failed attempt: this long, doubled with each failure, at most 32 times.
     backoff_s: float = 5.0
+    #: A job that loses its supervisor this many times in a row, without a checkpoint between, on machines that live on
+    #: is held; 0: never.
+    supervisor_losses_held: int = 5
     #: A machine on which this many distinct jobs failed within `quarantine_window_s`, and none succeeded since, takes
     #: no more jobs; at most a quarter of a pool's owned machines.
     quarantine_jobs: int = 3
@@ -147,13 +150,41 @@ class RoundRules:
 # ------------------------------------------------------------------------------------------------ the policy file
 
 _RULES = TypeAdapter(RoundRules)
+_SHORTEST_S, _DAY_S, _YEAR_S = 0.1, 86_400.0, 365 * 86_400.0
+#: Least and most of each number. Lengths of time may be 0 too: "at every event", "at once", "never".
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "round_s": (_SHORTEST_S, 30 * _DAY_S),
+    "resolve_min_s": (_SHORTEST_S, 30 * _DAY_S),
+    "hysteresis": (0.0, 1e6),
+    "tolerated_lag": (0.0, 1.0),
+    "min_runtime_s": (_SHORTEST_S, _YEAR_S),
+    "max_reservations": (0, 10_000),
+    "opportunistic_rate": (0.0, 1e6),
+    "restart_default_s": (1e-3, _YEAR_S),
+    "owed_limit_rounds": (0.0, 1e6),
+    "profiling_s": (_SHORTEST_S, 30 * _DAY_S),
+    "profiling_share": (0.0, 1.0),
+    "profiling_payback": (0.0, 1e6),
+    "prepare_timeout_s": (_SHORTEST_S, _DAY_S),
+    "backoff_s": (1e-3, _DAY_S),
+    "supervisor_losses_held": (0, 1_000_000),
+    "quarantine_jobs": (0, 1_000_000),
+    "quarantine_window_s": (_SHORTEST_S, 10 * _YEAR_S),
+    "delay_usd_per_h": (0.0, 1e9),
+    "spare_usd_per_h": (0.0, 1e9),
+    "rent_keep_s": (_SHORTEST_S, _YEAR_S),
+    "rent_backoff_s": (_SHORTEST_S, _YEAR_S),
+    "rent_backoff_max_s": (_SHORTEST_S, _YEAR_S),
+}
 #: As much as a job may say of itself.
 _MOST_USD_PER_H = 1e9
-_NON_NEGATIVE = tuple(field.name for field in fields(RoundRules) if field.type in (int, float))
 
 
-def parse_policy(data: Any) -> tuple[PolicySpec, RoundRules]:
-    """Check a policy file's content. Raises ConfigError (or UnknownPolicyError) naming the field and the fix."""
+def parse_policy(data: Any, *, bounded: bool = True) -> tuple[PolicySpec, RoundRules]:
+    """Check a policy file's content. Raises ConfigError (or UnknownPolicyError) naming the field and the fix.
+
+    `bounded` False: a policy that was accepted once, by a version with wider bounds, is read as it is.
+    """
     if not isinstance(data, Mapping):
         raise ConfigError("a policy file is a mapping with `policy` and `rules`", field="policy")
     _refuse_unknown(data, ("policy", "rules"), "")
@@ -168,10 +199,10 @@ def parse_policy(data: Any) -> tuple[PolicySpec, RoundRules]:
         raise ConfigError("policy.parameters: must be a mapping", field="policy.parameters")
     spec = PolicySpec(policy["name"], dict(parameters))
     make(spec)  # refuses unknown names and parameters
-    return spec, parse_rules(data.get("rules") or {})
+    return spec, parse_rules(data.get("rules") or {}, bounded=bounded)
 
 
-def parse_rules(data: Any) -> RoundRules:
+def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
     """Check the `rules` part. Raises ConfigError."""
     if not isinstance(data, Mapping):
         raise ConfigError("rules: must be a mapping", field="rules")
@@ -189,10 +220,15 @@ def parse_rules(data: Any) -> RoundRules:
         )
     _check_budgets(data.get("budgets", ()), rules)
     _check_values(data.get("values", ()), rules)
-    for name in _NON_NEGATIVE:
+    for name, (least, most) in _BOUNDS.items():
         value = getattr(rules, name)
-        if not value >= 0 or value == float("inf"):
+        if not 0 <= value < float("inf"):
             raise ConfigError(f"rules.{name}: must be a finite number >= 0, not {value}", field=f"rules.{name}")
+        if bounded and value and not least <= value <= most:
+            told = f"{'0, or ' if least > 0 else ''}from {least:g} to {most:g}"
+            raise ConfigError(
+                f"rules.{name}: must be {told}, not {value:g}", field=f"rules.{name}", fix=f"choose {told}"
+            )
     return rules
 
 

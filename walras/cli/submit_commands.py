@@ -12,7 +12,7 @@ import typer
 
 from walras.cli.arguments import OutputOption, read_document
 from walras.cli.session import remember_submitted_job, server_access, with_client
-from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import JobSpecError, UserError
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ def submit_command(
     elif quiet:
         show_line(str(submitted.id))
     else:
+        if submitted.note:
+            warn(f"note: job {submitted.id} {submitted.note}")
         show_line(f"job {submitted.id} ({submitted.name or spec.name}) is in the queue")
         show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
 
@@ -222,6 +224,8 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         show_line(f"an hour of it is worth {plan.value_usd_per_h:g} USD, says its {plan.value_by}")
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
+    if plan.note:
+        show_line(f"it {plan.note}")
     show_line("nothing was submitted")
 
 

@@ -5,32 +5,49 @@ are. So a follower can begin at any time, also after everything is over.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from walras.wire import AnyReport, CommittedReport, EndedReport, Manifest, ProgressReport
+from walras.contract import SIGKILL
+from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
 from workers import processes
-from workers.agent.report_store import AttemptPhase, ReportOutbox
+from workers.agent.report_outbox import AttemptOutbox
+from workers.agent.report_store import AttemptPhase
 from workers.agent.server_client import LogShipper
-from workers.processes import ProcessName
-from workers.supervisor_protocol import JOURNAL_FILE, SUPERVISOR_FILE, AttemptPlan, JournalEvent, read_attempt_journal
+from workers.rank_messages import finite_number, parse_object
+from workers.supervisor_protocol import (
+    JOURNAL_FILE,
+    AttemptPlan,
+    JournalEvent,
+    find_attempt_end,
+    find_descendants,
+    find_supervisor,
+    rank_log,
+    read_attempt_journal,
+)
 
 log = logging.getLogger(__name__)
 
 RECONNECT_S = 0.1
 KILL_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 1024 * 1024
+#: A supervisor that is frozen this long after the grace of its stop is killed.
+FROZEN_MARGIN_S = 5.0
+LOOK_EVERY_S = 1.0
 
 
 class Follower:
     """One attempt whose supervisor was started, by this agent or one before it."""
 
     def __init__(
-        self, folder: Path, plan: AttemptPlan, outbox: ReportOutbox, shipper: LogShipper, journal_offset: int
+        self, folder: Path, plan: AttemptPlan, outbox: AttemptOutbox, shipper: LogShipper, journal_offset: int
     ) -> None:
         self.key = (plan.job_id, plan.attempt)
         self.plan = plan
@@ -41,6 +58,11 @@ class Follower:
         self._writer: asyncio.StreamWriter | None = None
         self._progress: dict[str, Any] | None = None
         self._stop: dict[str, Any] | None = None
+        self._supervisor = find_supervisor(folder)
+        #: A supervisor that is frozen then has been told to stop, and will not: boot time.
+        self._frozen_until = inf
+        #: This agent saw the supervisor alive.
+        self._is_witness = False
 
     # ------------------------------------------------------------------------------------------- to the supervisor
 
@@ -50,6 +72,7 @@ class Follower:
     def stop(self, grace_s: float, reason: str) -> bool:
         """Request the end, again after each reconnection. Returns True if the message was sent to the supervisor."""
         self._stop = {"type": "stop", "grace_s": grace_s, "reason": reason}
+        self._frozen_until = min(self._frozen_until, processes.boottime() + grace_s + FROZEN_MARGIN_S)
         return self._send(self._stop)
 
     def save(self) -> None:
@@ -70,22 +93,58 @@ class Follower:
     async def follow(self) -> None:
         """Follow the attempt until it is over and its last report is queued."""
         shipping = asyncio.create_task(self._shipper.run())
+        watching = asyncio.create_task(self._end_frozen())
         try:
-            supervisor = _supervisor_of(self._folder)
-            while supervisor is not None and supervisor.is_alive:
+            while self._supervisor is not None and self._supervisor.is_alive:
+                self._is_witness = True
                 await self._read_connection()
                 self._read_journal()
                 await asyncio.sleep(RECONNECT_S)
         finally:
             shipping.cancel()
-        await asyncio.gather(shipping, return_exceptions=True)
+            watching.cancel()
+        await asyncio.gather(shipping, watching, return_exceptions=True)
         self._read_journal()
         ended = self._find_end()
         if ended is None:
             # Its guardian does this too; but nothing is reported as over before somebody has looked.
-            await asyncio.to_thread(processes.kill_carriers, self.plan.cookie, KILL_TIMEOUT_S)
+            await asyncio.to_thread(self._kill_rest)
         await self._shipper.ship_rest()
         self._report_end(ended or {"cause": "supervisor_lost"})
+
+    async def _end_frozen(self) -> None:
+        """Kill a supervisor that its ranks froze: it would hold its accelerators for ever, and keep no lease."""
+        while self._supervisor is not None:
+            is_late = processes.boottime() >= self._frozen_until
+            if is_late and self._supervisor.is_alive and processes.is_stopped(self._supervisor.pid):
+                processes.send_signal([self._supervisor.pid], SIGKILL)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def give_up(self, why: str) -> None:
+        """End the attempt by force and report it as lost: following it went wrong, which concerns nobody else."""
+        self._tell_job(f"attempt stopped: the agent could not follow it ({why})")
+        if self._supervisor is not None and self._supervisor.is_alive:
+            processes.send_signal([self._supervisor.pid], SIGKILL)
+        await asyncio.to_thread(self._kill_rest)
+        with contextlib.suppress(Exception):  # whatever it is that went wrong, the end is to be reported
+            await self._shipper.ship_rest()
+        self._progress = None
+        self._report_end({"cause": "supervisor_lost"})
+
+    def _kill_rest(self) -> None:
+        """Also what threw its environment away: by the session of the supervisor, and by what that saw last."""
+        processes.kill_carriers(self.plan.cookie, KILL_TIMEOUT_S)
+        processes.kill_known(*find_descendants(self._folder), KILL_TIMEOUT_S)
+
+    def _tell_job(self, text: str) -> None:
+        """Append a line to the job's own log, as the supervisor would."""
+        with contextlib.suppress(OSError):
+            path = rank_log(self._folder, self.plan.first_rank)
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.write(file, f"[walras] {text}\n".encode(errors="replace"))
+            finally:
+                os.close(file)
 
     async def _read_connection(self) -> None:
         """One connection to the supervisor, as long as it lasts."""
@@ -100,7 +159,10 @@ class Follower:
         self._read_journal()
         try:
             while line := await reader.readline():
-                self._handle_message(json.loads(line))
+                message = parse_object(line)
+                if message is None:
+                    raise ValueError("a line is no JSON object")
+                self._handle_message(message)
         except (OSError, ValueError) as error:
             log.warning("job %d attempt %d: supervisor's connection: %s", *self.key, error)
         finally:
@@ -108,9 +170,9 @@ class Follower:
             writer.close()
 
     def _handle_message(self, message: dict[str, Any]) -> None:
-        if message["type"] == "event":
+        if message.get("type") == "event":
             self._read_journal()
-        elif message["type"] == "progress":
+        elif message.get("type") == "progress":
             self._progress = message
             report = self._progress_report()
             if report is not None:
@@ -118,23 +180,23 @@ class Follower:
 
     def _read_journal(self) -> None:
         events, offset = read_attempt_journal(self._folder / JOURNAL_FILE, self._offset)
-        if not events:
+        if offset == self._offset:
             return
         reports: list[AnyReport] = []
         for event in events:
-            if event["type"] == "committed" and self._reports_for_gang:
-                reports.append(self._committed_report(event))
-            elif event["type"] == "note":
-                log.info("job %d attempt %d: %s", *self.key, event["text"])
+            if event.get("type") == "committed" and self._reports_for_gang:
+                reports += self._committed_reports(event)
+            elif event.get("type") == "note":
+                log.info("job %d attempt %d: %.2000s", *self.key, event.get("text"))
         self._offset = offset
         self._outbox.advance_journal(*self.key, offset, reports)
 
     def _find_end(self) -> JournalEvent | None:
-        """Searches the whole journal: an earlier agent may have read that far, and died before it reported the end."""
-        events, _ = read_attempt_journal(self._folder / JOURNAL_FILE)
-        ended = next((event for event in events if event["type"] == "ended"), None)
-        if ended is not None:
-            self._progress = ended["progress"] or self._progress
+        """Looks at the journal anew: an earlier agent may have read that far, and died before it reported the end."""
+        ended = find_attempt_end(self._folder / JOURNAL_FILE)
+        progress = None if ended is None else ended.get("progress")
+        if isinstance(progress, dict):
+            self._progress = progress
         return ended
 
     # ------------------------------------------------------------------------------------------- reports
@@ -143,15 +205,19 @@ class Follower:
     def _reports_for_gang(self) -> bool:
         return self.plan.node_rank == 0
 
-    def _committed_report(self, event: JournalEvent) -> CommittedReport:
+    def _committed_reports(self, event: JournalEvent) -> list[CommittedReport]:
+        """Returns its report; none if the line is not what a supervisor writes."""
         job_id, attempt = self.key
-        return CommittedReport(
-            report_id=self._outbox.next_id(),
-            job_id=job_id,
-            attempt=attempt,
-            manifest=Manifest(**event["manifest"]),
-            took_s=event["took_s"],
-        )
+        fields = {"manifest": event.get("manifest"), "took_s": event.get("took_s")}
+        try:
+            return [
+                CommittedReport.model_validate(
+                    fields | {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
+                )
+            ]
+        except ValidationError as error:
+            log.warning("job %d attempt %d: checkpoint ignored: %s", job_id, attempt, error.errors()[:1])
+            return []
 
     def _progress_report(self) -> ProgressReport | None:
         """Returns None if another machine reports for the gang, or the script sent impossible figures."""
@@ -171,28 +237,13 @@ class Follower:
 
     def _report_end(self, ended: JournalEvent) -> None:
         job_id, attempt = self.key
-        steps = None if self._progress is None else float(self._progress["steps"])
         last = self._progress_report()
-        report = EndedReport(
-            report_id=self._outbox.next_id(),
-            job_id=job_id,
-            attempt=attempt,
-            cause=ended["cause"],
-            exit_code=ended.get("exit_code"),
-            signal=ended.get("signal"),
-            failed_rank=ended.get("failed_rank"),
-            steps=steps,
-            cpu_s=ended.get("cpu_s", 0.0),
-        )
+        fields = {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
+        told = {name: ended[name] for name in ("cause", "exit_code", "signal", "failed_rank", "cpu_s") if name in ended}
+        try:
+            steps = None if self._progress is None else finite_number(self._progress.get("steps"))
+            report = EndedReport.model_validate(fields | told | {"steps": steps, "witnessed": self._is_witness})
+        except ValidationError as error:
+            log.warning("job %d attempt %d: its end cannot be read: %s", job_id, attempt, error.errors()[:1])
+            report = EndedReport.model_validate(fields | {"cause": "supervisor_lost", "witnessed": self._is_witness})
         self._outbox.move(job_id, attempt, AttemptPhase.OVER, *([last] if last is not None else []), report)
-
-
-def _supervisor_of(folder: Path) -> ProcessName | None:
-    """Returns the supervisor of the attempt in this folder; None if none was started since this machine booted."""
-    try:
-        facts = json.loads((folder / SUPERVISOR_FILE).read_bytes())
-    except FileNotFoundError:
-        return None
-    if facts["boot_id"] != processes.boot_id():
-        return None
-    return ProcessName(facts["pid"], facts["start_ticks"])

@@ -221,7 +221,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     quote = cycle.policy.quote
     if quote is None or len(quote.prices) != len(pools):
         quote = Quote(np.zeros(len(pools)), _NO_UNIT, 1.0)
-    best, _ = best_configuration_at(pricing, describe_newcomer(ledger, job, ways, capacity), quote)
+    best, _ = best_configuration_at(cycle.policy, describe_newcomer(ledger, job, ways, capacity), quote)
     if best is None:
         return False
     pool = int(ways.pool[best])
@@ -230,7 +230,9 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
     place = ledger.fleet.find(pool, ledger.classes.shapes[ledger.class_of(job).shape])
-    if place is None or (pools[pool].rented and _would_hold_up_payers(cycle, job)):
+    if place is None or ways.count[best] > cycle.limits.room(job):
+        return False
+    if pools[pool].rented and _would_hold_up_payers(cycle, job):
         return False
     # Until the next solve it is entitled to what it was given.
     ledger.columns.settle(job.slot, cycle.now)

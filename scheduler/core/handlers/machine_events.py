@@ -29,6 +29,7 @@ from scheduler.core.placement.preemption import is_preemptible
 from scheduler.core.placement.reservations import drop_reservations_on
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import billed_until
 from walras.states import JobState, Reason
@@ -123,6 +124,7 @@ def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
     assert not _runs_something(cycle, machine), f"{machine.node_id} is used by {sorted(machine.holders)}"
     drop_reservations_on(cycle, machine)
     cycle.ledger.fleet.set_condition(machine, MachineCondition.RELEASED, detail)
+    machine.given_back = True
     cycle.commands.append(ReleaseNode(machine.node_id, detail))
 
 
@@ -144,7 +146,8 @@ def _has_riders_only(cycle: Cycle, machine: FleetMachine) -> bool:
         return False
     jobs, riders = (cycle.ledger.jobs[job_id] for job_id in machine.holders), cycle.policy.riders
     return all(
-        job.revoked is not None or (job.job_id in riders and is_preemptible(job) and cycle.ordering.can_be_stopped(job))
+        job.revoked is not None
+        or (job.job_id in riders and is_preemptible(cycle, job) and cycle.ordering.can_be_stopped(job))
         for job in jobs
     )
 
@@ -254,7 +257,8 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
     for job in end_attempts_on_lost_machine(cycle, machine, event.reason):
         if job.revoked is None:
             revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} is lost")
-    taken = event.reason is Reason.INFRA_SPOT_RECLAIM
+    # What the scheduler gave back itself, the market did not take: a provider may say the one of the other.
+    taken = event.reason is Reason.INFRA_SPOT_RECLAIM and not machine.given_back
     cycle.ledger.fleet.pools[machine.pool].lives.ended(cycle.now, machine.joined_at, taken=taken)
     cycle.spending.machine_gone(machine)
     cycle.ledger.fleet.remove(machine)
@@ -268,9 +272,30 @@ def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> 
     cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "leaves")
     grace_s = max(0.0, event.gone_at - cycle.now)
+    machine.gentle_until = event.gone_at if event.gentle else -inf
+    if event.gentle:
+        cycle.timers.set(event.gone_at, "drain", machine.row)
+    for job in _jobs_on(cycle, machine):
+        job.is_aside = job.revoked is None and event.gentle and _runs_to_its_end(cycle, job)
+        cycle.ledger.set_eligible(job)
+        if job.revoked is None and not job.is_aside:
+            revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
+
+
+def _runs_to_its_end(cycle: Cycle, job: JobRecord) -> bool:
+    """Whether a gentle drain waits for the job: stopping it would lose its work, or its owner does not allow it."""
+    return not job.request.preemptible or may_lose_work(cycle.ledger, job)
+
+
+def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
+    """What a gentle drain has waited for has had its time: all that still runs there is asked to stop."""
+    machine = cycle.ledger.fleet.machines[row] if row < len(cycle.ledger.fleet.machines) else None
+    if machine is None or not -inf < machine.gentle_until <= cycle.now:
+        return
+    machine.gentle_until = -inf
     for job in _jobs_on(cycle, machine):
         if job.revoked is None:
-            revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
+            revoke_attempt(cycle, job, Reason.HOLD_ADMIN, detail=f"{machine.node_id} leaves: its time is over")
 
 
 def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
@@ -284,6 +309,10 @@ def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
 def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordoned) -> None:
     """An administrator lets the machine take jobs again."""
     machine.failures.clear()
+    machine.gentle_until = -inf
+    for job in _jobs_on(cycle, machine):
+        job.is_aside = False
+        cycle.ledger.set_eligible(job)
     if machine.condition in (MachineCondition.LEAVING, MachineCondition.QUARANTINED):
         cycle.ledger.fleet.set_condition(machine, MachineCondition.UP)
         cycle.backlog.freed[machine.row] = None

@@ -3,14 +3,18 @@
 from dataclasses import replace
 from math import inf
 
-from optimizer.policy import OrderPolicy, Policy
+from optimizer.policy import DeclaresLimits, OrderPolicy, Policy
 from scheduler.core.cycle.round import MakeMechanism
 from scheduler.core.cycle.solve_requests import apply_proposal
 from scheduler.core.events import PolicyChanged, Solved, SolveFailed, Woke
 from scheduler.core.handlers.deadlines import entitle_secured_jobs
 from scheduler.core.handlers.machine_events import rent_for_proposal
 from scheduler.core.state.ledger import ActivePolicy
+from scheduler.core.state.policy_faults import PolicyFault
 from scheduler.core.state.working_set import Cycle, NoOrdering
+
+#: A policy whose solves fail so often in a row has failed.
+SOLVES_UNTIL_FAULT = 3
 
 
 def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_mechanism: MakeMechanism) -> None:
@@ -21,6 +25,7 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
     ledger.costs.version += 1
     ledger.columns.counts_owed = pricing is not None
     cycle.spending.set_budgets(event.rules.budgets)
+    cycle.limits.declare(policy.entity_limits() if isinstance(policy, DeclaresLimits) else {})
     cycle.ordering = NoOrdering()
     cycle.mechanism = make_mechanism(cycle, policy, event.rules)
     for job in ledger:
@@ -36,6 +41,7 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
 def on_solved(cycle: Cycle, event: Solved) -> None:
     """Apply the answer, unless it is void: entitlements, prices, machines to rent; jobs are compared by it."""
     if apply_proposal(cycle, event):
+        cycle.policy.failed_solves = 0
         entitle_secured_jobs(cycle)
         rent_for_proposal(cycle, event.proposal)
         cycle.backlog.rebuild_queues = True
@@ -48,6 +54,10 @@ def on_solve_failed(cycle: Cycle, event: SolveFailed) -> None:
         cycle.solves.in_flight = 0
         cycle.solves.problem_changed = True
         cycle.due = replace(cycle.due, solve_ended=True)
+        policy = cycle.policy
+        policy.failed_solves += event.request_id > cycle.solves.void_up_to
+        if policy.failed_solves >= SOLVES_UNTIL_FAULT:
+            policy.failed(PolicyFault("decide", "", f"{policy.failed_solves} times in a row, the last: {event.reason}"))
 
 
 def on_woke(cycle: Cycle, event: Woke) -> None:

@@ -14,12 +14,14 @@ from math import inf, nan
 
 import numpy as np
 
-from optimizer.policy import OrderPolicy, ResetsService
+from optimizer.policy import OrderPolicy
 from optimizer.problem import BoolArray, FloatArray, IntArray
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.policy_faults import GuardedOrder
 from scheduler.core.state.remaining_work import remaining_here_of_all_s, remaining_on_best_s
+from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Incumbents
 from walras.job_request import JobId
 
@@ -92,10 +94,9 @@ class RankOrdering:
     def __init__(self, ledger: Ledger, rules: RoundRules, policy: OrderPolicy) -> None:
         self._ledger = ledger
         self._rules = rules
-        self._policy = policy
-        self.compares = policy.preemptive
-        self.strict = policy.strict
-        self._renewing = policy if isinstance(policy, ResetsService) else None
+        self._policy = GuardedOrder(policy, ledger.policy.failed)
+        self.compares = self._policy.preemptive
+        self.strict = self._policy.strict
         #: Rank of jobs looked at in this instant's comparison.
         self._ranks: dict[JobId, float] = {}
         self._ranked_at = nan
@@ -106,8 +107,8 @@ class RankOrdering:
     def _columns(self, rows: IntArray | slice) -> list[FloatArray]:
         """The whole key in columns, most significant first: class, the policy's, submission, number."""
         columns = self._ledger.columns
-        own = self._policy.key(LedgerOrderFacts(self._ledger, rows))
         last = (columns.submitted_at[rows], columns.job_id[rows].astype(np.float64))
+        own = self._policy.key(LedgerOrderFacts(self._ledger, rows), len(last[0]))
         return [-columns.priority_class[rows].astype(np.float64), *own, *last]
 
     def _remember(self, job_id: JobId, rank: float) -> None:
@@ -124,7 +125,7 @@ class RankOrdering:
     def keys(self, job: JobRecord) -> list[tuple[int, QueueKey]]:
         slot, columns = job.slot, self._ledger.columns
         facts = LedgerOrderFacts(self._ledger, slice(slot, slot + 1), idle=not job.place)
-        own = [column.item() for column in self._policy.key(facts)]
+        own = [column.item() for column in self._policy.key(facts, 1)]
         key = (-columns.priority_class.item(slot), *own, columns.submitted_at.item(slot), job.job_id)
         return [(pool, key) for pool in self._ledger.class_of(job).pools]
 
@@ -168,11 +169,11 @@ class RankOrdering:
         return waiting
 
     def _renew(self, rows: IntArray) -> None:
-        if self._renewing is not None:
+        facts = LedgerOrderFacts(self._ledger, rows)
+        again = self._policy.renews(facts, len(rows))
+        if again is not None:
             self._ranking = None
-            facts, columns = LedgerOrderFacts(self._ledger, rows), self._ledger.columns
-            again = self._renewing.renews(facts)
-            columns.renewed_at_s[rows[again]] = facts.attained_s[again]
+            self._ledger.columns.renewed_at_s[rows[again]] = facts.attained_s[again]
 
     # ------------------------------------------------------------------------------------------ preemption
 
@@ -221,7 +222,8 @@ class RankOrdering:
     def incumbents(self, pool: int, most: int) -> Incumbents:
         ledger, rules, now = self._ledger, self._rules, self._ledger.now
         columns, ranking = ledger.columns, self._rank_all()
-        last = (columns.pool[ranking.rows] == pool).nonzero()[0][::-1][:most]
+        here = (columns.pool[ranking.rows] == pool) & (columns.fixed_at[ranking.rows] >= now)
+        last = here.nonzero()[0][::-1][:most]
         slots = ranking.rows[last]
         return _RankedIncumbents(
             [ledger.jobs[job_id] for job_id in columns.job_id[slots].tolist()],
@@ -254,7 +256,8 @@ class RankOrdering:
         return False
 
     def can_be_stopped(self, job: JobRecord) -> bool:
-        return self.compares and job.request.preemptible and not job.loses_work
+        can_save = job.request.preemptible and not job.loses_work
+        return self.compares and can_save and not is_fixed(self._ledger, job)
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return True

@@ -61,8 +61,12 @@ class FleetMachine:
     ends_version: int = -1
     #: Devices of `holders` that two jobs share.
     shared: set[tuple[int, ...]] = field(default_factory=set)
+    #: Rented, and the provider was asked to take it back.
+    given_back: bool = False
     #: Jobs were revoked here for a preempting job that waits for more devices: what is free already is not for others.
     closed: bool = False
+    #: Leaving: until when jobs that would lose their work may go on there; -inf: none may.
+    gentle_until: float = -inf
     #: (instant, job) of failures that may be the machine's fault.
     failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
 

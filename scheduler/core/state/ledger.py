@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.decision import Memory, Quote
-from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
-from scheduler.core.events import Proposal
+from optimizer.policy import Newcomer, PlanPolicy, PolicySpec, PricingPolicy
+from optimizer.problem import FloatArray
+from scheduler.core.events import Proposal, RememberedJob
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
 from scheduler.core.state.job_columns import JobColumns
+from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
 from walras.cluster import NodeId, Placement, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
@@ -50,8 +52,14 @@ class JobRecord:
     infra_failures: int = 0
     #: Starts in a row that never got a rank running.
     refusals: int = 0
+    #: Supervisors lost in a row on machines that lived on, without a checkpoint between.
+    supervisor_losses: int = 0
     #: Ends by exit 85 without having made a step since the start.
     idle_yields: int = 0
+    #: It has shown that it can save its work.
+    saves: bool = False
+    #: It runs to its end on a machine that is drained, beside what the fleet has to share.
+    is_aside: bool = False
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
@@ -161,6 +169,28 @@ class ActivePolicy:
     solved_at: float = -inf
     #: Jobs that the last answer has on paid machines without being a reason to keep these.
     riders: frozenset[JobId] = frozenset()
+    #: What the policy did wrong first; from then on it is not asked any more. None: nothing.
+    fault: PolicyFault | None = None
+    #: Solves in a row that brought no answer.
+    failed_solves: int = 0
+
+    def failed(self, fault: PolicyFault) -> None:
+        """Note a fault; the first one counts."""
+        self.fault = self.fault or fault
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """What each configuration is worth to a newcomer (c,); 0 under a policy without prices, or that failed."""
+        nothing = np.zeros(len(newcomer.pool))
+        if self.pricing is None or self.fault is not None:
+            return nothing
+        try:
+            value = np.asarray(self.pricing.value(newcomer, quote), dtype=np.float64)
+            if value.shape != nothing.shape or np.isnan(value).any():
+                raise ValueError(f"value() answers numbers of shape {nothing.shape}, not {value!r}"[:200])
+        except (Exception, SystemExit) as error:  # code of others: whatever it was, the event is handled to its end
+            self.failed(fault_of("value", error))
+            return nothing
+        return value
 
     @property
     def plans(self) -> bool:
@@ -194,6 +224,10 @@ class Ledger:
         self.spreading = 0
         #: Jobs whose attempt was started to learn a speed.
         self.profiling: set[JobId] = set()
+        #: Kinds of which a job has shown that it can save its work.
+        self.saving_kinds: set[Kind] = set()
+        #: What the core before this one knew of jobs that have not been restored yet.
+        self.remembered: dict[JobId, RememberedJob] = {}
         #: Jobs waiting for the end of another: dependency -> dependents.
         self.dependents: dict[JobId, list[JobId]] = {}
         #: Projects and their users ("project", "project/user") in order of first sight: name -> row of the problem's
@@ -334,6 +368,7 @@ class Ledger:
         columns.running_at[slot] = inf
         columns.profiling_until[slot] = -inf
         columns.loses_work[slot] = False
+        columns.fixed_at[slot] = inf
         columns.attained_s[slot] = 0.0
         columns.settled_at[slot] = at
         columns.renewed_at_s[slot] = 0.0
@@ -364,6 +399,7 @@ class Ledger:
             job.state in _SCHEDULABLE_STATES
             and not job.blocked_by
             and not job.over_budget
+            and not job.is_aside
             and job.hold_reason is None
             and job.ready_at <= self.now
         )

@@ -5,6 +5,7 @@ dispatch, authorisation and OpenAPI. A handler receives a `RequestContext`. Erro
 stable code, the field, and the fix.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,13 +20,18 @@ from scheduler.live.auth.access_control import Caller, UserCaller, UserRole
 from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.server import Server
 from scheduler.live.services.job_submission import KeyReused
+from scheduler.live.store.store_interface import StoreUnavailable
 from walras.api import ProblemDetail
 from walras.errors import (
     ConfigError,
     Conflict,
     Forbidden,
     JobSpecError,
+    NameHeld,
     NotFound,
+    OtherCluster,
+    OtherIncarnation,
+    OtherProtocol,
     UnknownPolicyError,
     UserError,
     WalrasError,
@@ -37,6 +43,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 #: Largest bodies: of most requests, and of those that carry many jobs or log bytes.
 BODY_BYTES = 1024 * 1024
 LARGE_BODY_BYTES = 16 * 1024 * 1024
+#: A whole body is here within this time.
+BODY_S = 60.0
 _JOB_DIGITS = 18
 #: What is read and thrown away of a body that is too large, so that its sender sees the answer.
 _DRAIN_BYTES = 64 * 1024 * 1024
@@ -56,6 +64,10 @@ class Audience(Enum):
 
 class BodyTooLarge(UserError):
     """The body is larger than the endpoint takes."""
+
+
+class BodyTooSlow(UserError):
+    """The body did not come within `BODY_S`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,14 @@ class RequestContext:
         return JobId(int(text))
 
     async def body(self, limit_bytes: int = BODY_BYTES) -> bytes:
-        """The whole body. Raises TooLarge."""
+        """The whole body. Raises BodyTooLarge, BodyTooSlow."""
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await self._read_body(limit_bytes)
+        except TimeoutError:
+            raise BodyTooSlow(f"the body took longer than {BODY_S:.0f} s", fix="send it faster, or less") from None
+
+    async def _read_body(self, limit_bytes: int) -> bytes:
         declared = self.request.content_length
         chunks: list[bytes] = []
         size = 0
@@ -122,6 +141,25 @@ class RequestContext:
         return text in ("true", "1")
 
 
+def check_text(text: str, field: str) -> None:
+    """Raise UserError for bytes of a request that are no UTF-8 text, or hold a NUL: no table takes them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{field} is not UTF-8", field=field, fix="send text in UTF-8") from None
+    if "\0" in text:
+        raise UserError(f"{field} holds a NUL", field=field, fix="leave it out")
+
+
+def check_place(request: web.Request) -> None:
+    """Raise UserError for a path or a query that is no text."""
+    for name, value in request.match_info.items():
+        check_text(value, name)
+    for name, value in request.query.items():
+        check_text(name, "query")
+        check_text(value, name)
+
+
 Handler = Callable[[RequestContext], Awaitable[BaseModel | web.StreamResponse]]
 
 
@@ -159,15 +197,21 @@ def parse_json_body(body: bytes) -> Any:
 
 #: Most specific first.
 _PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
+    (BodyTooSlow, 408, "too_slow", "Too slow"),
     (BodyTooLarge, 413, "too_large", "Too large"),
     (KeyReused, 422, "idempotency_key_reused", "Idempotency key reused"),
     (JobSpecError, 400, "job_spec", "Invalid job spec"),
     (UnknownPolicyError, 400, "unknown_policy", "Unknown policy"),
     (ConfigError, 400, "config", "Invalid configuration"),
     (NotFound, 404, "not_found", "Not found"),
+    (OtherCluster, 409, "other_cluster", "Another cluster"),
+    (OtherIncarnation, 409, "other_incarnation", "Another incarnation"),
+    (OtherProtocol, 409, "other_protocol", "Another protocol"),
+    (NameHeld, 409, "name_held", "Name held by another agent"),
     (Conflict, 409, "conflict", "Conflict"),
     (Forbidden, 403, "forbidden", "Forbidden"),
     (UserError, 400, "invalid_request", "Invalid request"),
+    (StoreUnavailable, 503, "store_unavailable", "The database cannot be written"),
     (Overloaded, 429, "overloaded", "Too much to do"),
 )
 
@@ -178,14 +222,17 @@ def problem_detail_of(error: WalrasError) -> ProblemDetail:
         if isinstance(error, kind):
             field = error.field if isinstance(error, UserError) else ""
             fix = error.fix if isinstance(error, UserError) else ""
-            return ProblemDetail(title=title, status=status, code=code, detail=str(error), field=field, fix=fix)
+            cluster = error.identity if isinstance(error, OtherIncarnation) else None
+            return ProblemDetail(
+                title=title, status=status, code=code, detail=str(error), field=field, fix=fix, cluster=cluster
+            )
     return ProblemDetail(title="The cluster failed", status=503, code="cluster_error", detail=str(error))
 
 
 def problem_response(problem: ProblemDetail, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(
         status=problem.status,
-        body=problem.model_dump_json().encode(),
+        body=problem.model_dump_json(exclude_none=True).encode(),
         content_type="application/problem+json",
         headers=headers,
     )

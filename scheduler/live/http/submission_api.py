@@ -5,12 +5,20 @@ batch are checked one by one, ordered by their dependencies, and admitted in one
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, parse_json_body, problem_detail_of
+from scheduler.live.http.audit_trail import note_write
+from scheduler.live.http.requests import (
+    LARGE_BODY_BYTES,
+    RequestContext,
+    check_text,
+    parse_json_body,
+    problem_detail_of,
+)
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.job_submission import (
@@ -30,7 +38,7 @@ from scheduler.live.store.table_rows import AnswerRow
 from walras.api import BatchResult, DryRun, SubmitResult
 from walras.errors import JobSpecError, UserError
 from walras.job_request import JobId
-from walras.spec.job_spec import MAX_SPEC_BYTES, to_request
+from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
 from walras.states import JobState
 
 _KEY_LENGTH = 200
@@ -50,7 +58,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
     body = await call.body()
     if len(body) > MAX_SPEC_BYTES * 2:
         raise JobSpecError(f"the spec is larger than {MAX_SPEC_BYTES:,} bytes", fix="keep data in files of their own")
-    key, digest = _idempotency_key(call), body_digest(b"jobs\n" + body)
+    key, digest = _idempotency_key(call), _digest(call, b"jobs\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
     draft = draft_job(_spec_mapping(parse_json_body(body)), call.user)
@@ -60,7 +68,8 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
         if key and (again := recall_answer(_recent_answer(transaction, call, key), digest, transaction.at)) is not None:
             return 200, again
         job_id = call.server.admission.admit(transaction, draft, needs, ended, call.user.name)
-        answer = submit_result(job_id, draft.spec).model_dump_json()
+        note_write(call, transaction, f"job {job_id}", after=_draft_facts(draft), project=draft.project)
+        answer = submit_result(transaction.core, job_id, draft.spec).model_dump_json()
         if key:
             remember_answer(transaction, call.user.name, key, digest, answer)
         return 201, answer
@@ -71,7 +80,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
 
 async def submit_batch(call: RequestContext) -> web.StreamResponse:
     body = await call.body(LARGE_BODY_BYTES)
-    key, digest = _idempotency_key(call), body_digest(b"batch\n" + body)
+    key, digest = _idempotency_key(call), _digest(call, b"batch\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
     parsed = parse_json_body(body)
@@ -87,6 +96,8 @@ async def submit_batch(call: RequestContext) -> web.StreamResponse:
         batch.again = recall_answer(_recent_answer(transaction, call, key), digest, transaction.at) if key else None
 
     def last(transaction: Transaction) -> None:
+        if batch.again is None:
+            batch.note(transaction)
         if key and batch.again is None:
             remember_answer(transaction, call.user.name, key, digest, batch.answer())
 
@@ -142,11 +153,21 @@ class _BatchSubmission:
                 needs = [*self._sibling_ids(position), *self._earlier[position][0]]
                 ended = self._earlier[position][1]
                 job_id = self._call.server.admission.admit(transaction, each, needs, ended, self._call.user.name)
-                self._results[position] = submit_result(job_id, each.spec)
+                self._results[position] = submit_result(transaction.core, job_id, each.spec)
             except UserError as error:
                 self._refuse(position, error)
 
         return admit
+
+    def note(self, transaction: Transaction) -> None:
+        """A row for each project: the jobs that were admitted."""
+        by_project: dict[str, list[int]] = {}
+        for draft, result in zip(self._drafts, self._results, strict=True):
+            if draft is not None and result.id is not None:
+                by_project.setdefault(draft.project, []).append(result.id)
+        for project, ids in by_project.items():
+            subject = f"jobs {min(ids)}-{max(ids)}"
+            note_write(self._call, transaction, subject, after={"admitted": len(ids)}, project=project)
 
     def answer(self) -> str:
         return BatchResult(items=self._results).model_dump_json()
@@ -172,6 +193,13 @@ class _BatchSubmission:
         name = "" if each is None else each.spec.name
         self._results[position] = SubmitResult(name=name, error=problem_detail_of(error))
         self._drafts[position] = None
+
+
+def _draft_facts(draft: JobDraft) -> dict[str, Any]:
+    """What the audit says of a new job; its spec is stored with it."""
+    spec = draft.spec
+    told = {"name": spec.name, "priority": spec.priority, "secrets": sorted(spec.secrets)}
+    return told | {"variables": sorted(spec.envs), "hold": spec.hold}
 
 
 async def _dependencies(
@@ -203,10 +231,15 @@ def _spec_mapping(data: Any) -> Mapping[str, Any]:
     return data
 
 
+def _digest(call: RequestContext, body: bytes) -> str:
+    return body_digest(body, call.server.secrets.job_tokens.secret)
+
+
 def _idempotency_key(call: RequestContext) -> str:
     key = call.request.headers.get("Idempotency-Key", "")
     if len(key) > _KEY_LENGTH:
         raise UserError(f"longer than {_KEY_LENGTH} characters", field="Idempotency-Key", fix="use a UUID")
+    check_text(key, "Idempotency-Key")
     return key
 
 
@@ -240,5 +273,6 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
         at=now,
         now_wall=server.loop.clock.unix(now),
     )
+    request = replace(request, unproven=is_unproven(draft.spec))
     check_feasible(server.core, server.state, request)
     return dry_run(server.core, request)

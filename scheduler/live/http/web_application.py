@@ -8,7 +8,6 @@ exist.
 import json
 import logging
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,10 +19,13 @@ from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
 from scheduler.live.http import cluster_api, job_api
+from scheduler.live.http.audit_trail import list_audit
+from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
     Audience,
     RequestContext,
     Route,
+    check_place,
     problem_detail_of,
     problem_response,
     too_many_requests,
@@ -33,6 +35,7 @@ from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submi
 from scheduler.live.server import Server
 from walras.api import (
     AttemptView,
+    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -48,6 +51,7 @@ from walras.api import (
     SubmitResult,
     TokenCreated,
 )
+from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
 from walras.spec.job_spec import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
@@ -155,8 +159,11 @@ log = logging.getLogger(__name__)
 class AuthMiddleware:
     """aiohttp middleware over the route table."""
 
-    def __init__(self, server: Server, routes: Mapping[Any, Route], concurrency: int) -> None:
+    def __init__(
+        self, server: Server, routes: Mapping[Any, Route], concurrency: int, guard: ConnectionGuard | None = None
+    ) -> None:
         self._server = server
+        self._guard = guard or ConnectionGuard()
         #: By (method, aiohttp resource's canonical path).
         self._routes = routes
         self._concurrency = concurrency
@@ -165,12 +172,23 @@ class AuthMiddleware:
 
     @web.middleware
     async def __call__(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        caller = self._server.identify(_bearer(request))
-        if caller is None:
-            # Nobody learns without a token which paths exist.
-            if not self._failures.failed(request.remote or "", time.monotonic()):
-                return too_many_requests("too many requests with a wrong token", retry_s=10)
-            return unauthorised("no token, or one that is not valid (any more)")
+        caller, transport = self._server.identify(_bearer(request)), request.transport
+        self._guard.request_begins(transport, is_known=caller is not None)
+        try:
+            return self._refuse_stranger(request) if caller is None else await self._answer(request, caller)
+        finally:
+            self._guard.request_ends(transport)
+
+    def _refuse_stranger(self, request: web.Request) -> web.StreamResponse:
+        """Nobody learns without a token which paths exist. The connection ends with the answer."""
+        if self._failures.failed(request.remote or "", self._server.clocks.monotonic()):
+            refusal = unauthorised("no token, or one that is not valid (any more)")
+        else:
+            refusal = too_many_requests("too many requests with a wrong token", retry_s=10)
+        refusal.force_close()
+        return refusal
+
+    async def _answer(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         resource = request.match_info.route.resource
         route = self._routes.get((request.method, resource.canonical if resource is not None else ""))
         if route is None:
@@ -188,6 +206,7 @@ class AuthMiddleware:
         self._under_way += counted
         try:
             check_audience(route, caller, request)
+            check_place(request)
             result = await route.handler(RequestContext(request, self._server, caller))
         except WalrasError as error:
             return problem_response(problem_detail_of(error))
@@ -220,7 +239,8 @@ def check_audience(route: Route, caller: Caller, request: web.Request) -> None:
 
 def _bearer(request: web.Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    # A token may be sent as it stands in its file, with the fingerprint of our certificate behind it.
+    return split_token(token)[0] if scheme.lower() == "bearer" else ""
 
 
 _API = "/api/v1"
@@ -228,6 +248,7 @@ _JOB = _API + "/jobs/{job_id:[0-9]+}"
 _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
 _PAGE_QUERY = ("state", "user", "project", "active", "limit", "cursor")
+_UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
 _LOG_QUERY = ("attempt", "rank", "offset", "follow")
 
 
@@ -254,8 +275,8 @@ def api_routes() -> list[Route]:
         Route("GET", f"{_JOB}/logs", job_api.show_log, "What a rank wrote", _OWN, response="text/plain",
               query=_LOG_QUERY, waits=True),
         Route("GET", f"{_API}/nodes", cluster_api.list_nodes, "Machines", response=list[NodeView]),
-        Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Take no new jobs, stop those there", role=admin,
-              response=NodeView),
+        Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Empty it without losing work, or now", role=admin,
+              request=cluster_api.Drain, response=NodeView),
         Route("POST", f"{_NODE}/resume", cluster_api.resume_node, "Take jobs again", role=admin, response=NodeView),
         Route("POST", f"{_API}/pools:revoke", cluster_api.revoke_pool, "Take a pool's rented machines away, for drills",
               role=admin, request=cluster_api.Revocation, response=cluster_api.Revoked),
@@ -276,6 +297,8 @@ def api_routes() -> list[Route]:
               response=cluster_api.TokenList),
         Route("DELETE", f"{_API}/tokens/{{prefix}}", cluster_api.revoke_token, "Revoke a token", role=admin,
               response=cluster_api.TokenView),
+        Route("GET", f"{_API}/audit", list_audit, "Who changed what", role=UserRole.OPERATOR,
+              response=list[AuditView], query=("user", "since", "limit")),
         Route("GET", f"{_API}/healthz", cluster_api.show_health, "The loop turns and the database writes", anybody,
               response=Health, waits=True),
         Route("GET", f"{_API}/readyz", cluster_api.show_readiness, "The server takes requests", anybody,
@@ -285,7 +308,7 @@ def api_routes() -> list[Route]:
         Route("POST", "/agent/v1/heartbeat", cluster_api.agent_heartbeat, "Reports up, commands and leases down",
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
-              response=LogAccepted, query=("job_id", "attempt", "rank", "offset")),
+              response=LogAccepted, query=_UPLOAD_QUERY),
     ]  # fmt: skip
     # Probes of other systems look at the root.
     probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]
@@ -306,11 +329,11 @@ def _openapi_route(table: Sequence[Route]) -> Route:
     return route
 
 
-def make_app(server: Server) -> web.Application:
-    """The application; its middleware finds each request's route in the table."""
+def make_app(server: Server, guard: ConnectionGuard | None = None) -> web.Application:
+    """The application; its middleware finds each request's route in the table, and tells the guard who is known."""
     table = api_routes()
     by_place: dict[tuple[str, str], Route] = {}
-    gate = AuthMiddleware(server, by_place, server.loop.settings.concurrency)
+    gate = AuthMiddleware(server, by_place, server.loop.settings.concurrency, guard)
     # Bodies are read and bounded by the handlers.
     app = web.Application(middlewares=[gate.__call__], client_max_size=0)
     for route in table:

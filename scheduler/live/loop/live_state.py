@@ -14,14 +14,14 @@ from math import inf
 from pydantic import TypeAdapter
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
-from scheduler.core.events import Proposal
+from scheduler.core.events import Proposal, StateRestored
 from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
 from walras.job_request import JobId
 from walras.states import JobState
-from walras.wire import AgentCommand, AnyCommand, ProgressReport, ScriptLaunch, ShapeFacts
+from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, ProgressReport, ScriptLaunch, ShapeFacts
 
 #: A forecast is made anew once the job has done so many times the steps that it knew of; one that was wrong, sooner.
 _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
@@ -100,6 +100,8 @@ class LiveAttempt:
     usual_steps_per_s: float | None = None
     #: The core has heard that it differs from that.
     is_unusual: bool = False
+    #: Some part lost its supervisor under the eyes of its agent.
+    loss_witnessed: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -118,6 +120,8 @@ class LiveJob:
     progress_forwarded: bool = True
     progress_forwarded_at: float = -inf
     speed_forwarded: bool = False
+    #: Its script said in the newest report that it can save its work.
+    says_saves: bool = False
     #: What it is to reach, if anything, and how far it is. The row has it as it was written last.
     target: JobTarget | None = None
 
@@ -136,6 +140,17 @@ class LiveNode:
     leased_until: float = -inf
     #: Attempts that may be alive there: what the agent reports is compared with it.
     expected: set[tuple[JobId, int]] = field(default_factory=set)
+    #: Attempts that the agent named when it was heard last.
+    alive: set[tuple[JobId, int]] = field(default_factory=set)
+    #: Its agent has been heard by this process.
+    was_heard: bool = False
+    #: After a restore: its agent has not said yet what is there, or something is there that the tables do not know.
+    must_meet: bool = False
+    has_told: bool = False
+    #: Attempts whose start it has not confirmed, and since when that is waited for.
+    unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
+    #: What keeps its agent from taking more work, as it says with every heartbeat.
+    problem: str = ""
 
     @property
     def shown_state(self) -> str:
@@ -154,8 +169,13 @@ class IgnoredCounters:
     stale_reports: int = 0
     stale_commits: int = 0
     fenced: int = 0
+    #: Reports of types that this release does not know, and those types.
+    unknown_reports: int = 0
+    unknown_types: set[str] = field(default_factory=set)
 
 
+#: Of a live state that no store stands behind.
+_UNNAMED = ClusterIdentity(cluster_id="0" * 32, incarnation="0" * 16)
 #: So many requests that are over are remembered.
 _PAST_RENTS = 1000
 
@@ -164,6 +184,9 @@ _PAST_RENTS = 1000
 class LiveState:
     """The live rows by name."""
 
+    identity: ClusterIdentity = _UNNAMED
+    #: Incarnations of this cluster before this one.
+    former: frozenset[str] = frozenset()
     jobs: dict[JobId, LiveJob] = field(default_factory=dict)
     nodes: dict[NodeId, LiveNode] = field(default_factory=dict)
     #: SHA-256 of an agent's credential -> its machine.
@@ -180,6 +203,8 @@ class LiveState:
     answers_pruned_at: float = -inf
     #: How jobs of this process ended: the store may not know the newest yet. The oldest leave first.
     ended: dict[JobId, JobState] = field(default_factory=dict)
+    #: Sealed secrets of jobs that have some.
+    secrets: dict[JobId, bytes] = field(default_factory=dict, repr=False)
     proposal: Proposal | None = None
     solved_at: float = 0.0
     counters: IgnoredCounters = field(default_factory=IgnoredCounters)
@@ -197,6 +222,8 @@ class LiveState:
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
     #: The month that the core knows of.
     month: str = ""
+    #: What was written down last of what only the core knows, but for its instant.
+    kept_core_state: StateRestored | None = None
 
     def end_rent(self, rent: RentRow) -> None:
         """The request has failed, or its machines are all gone."""
@@ -276,5 +303,6 @@ def load_live_state(
     state.pools = {row.pool_id: parse_pool(row.body) for row in loaded.pools}
     for pool_id, machines in Counter(node.pool_id for node in loaded.nodes if not node.rent_token).items():
         state.expect(pool_id, machines)
+    state.secrets = {row.job_id: row.sealed for row in loaded.secrets}
     state.rents = {rent.token: rent for rent in loaded.rents}
     return state

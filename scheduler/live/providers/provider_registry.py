@@ -9,6 +9,7 @@ how to add one.
 import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
@@ -31,6 +32,9 @@ PROVIDERS: dict[str, str] = {
     "aws": "scheduler.live.providers.aws_provider:build_aws_provider",
 }
 
+#: Of pools that only the simulator can rent.
+SIMULATED = "simulated"
+
 
 def builder_of(name: str) -> BuildProvider:
     """Returns the function that builds the provider of this name; it returns None if it has nothing to rent out."""
@@ -40,7 +44,19 @@ def builder_of(name: str) -> BuildProvider:
 
 
 def build_providers(context: ProviderContext) -> dict[str, LiveProvider]:
-    """Builds every provider that the cluster file rents machines from, by name."""
+    """Builds every provider that the cluster file rents machines from, by name. Raises ConfigError for unknown ones.
+
+    `simulated` is known and rents out nothing here: a file serves simulator and server alike.
+    """
+    for position, entry in enumerate(() if context.cluster is None else context.cluster.pools):
+        if entry.provider and entry.provider not in (*PROVIDERS, SIMULATED):
+            field, known = f"pools[{position}].provider", (*sorted(PROVIDERS), SIMULATED)
+            near = get_close_matches(entry.provider, known, 1)
+            raise ConfigError(
+                f"pool {entry.pool_id}: no provider is called {entry.provider!r}; known: {', '.join(known)}",
+                field=field,
+                fix=f"did you mean `provider: {near[0]}`?" if near else "docs/how-to/add-a-provider.md adds one",
+            )
     built = {name: builder_of(name)(context) for name in PROVIDERS}
     return {name: provider for name, provider in built.items() if provider is not None}
 

@@ -1,20 +1,35 @@
-"""The policy in force and its history: validated, versioned, changed without a restart."""
+"""The policy in force and its history: tried, validated, versioned, changed without a restart.
+
+A policy of others is tried on a copy of the live state before it is put in force (`policy_trial.py`). One that fails
+later (`ActivePolicy.fault`) is put back to the last good one of the history, as a version of its own that says why; the
+policy that Walras uses by default is the last resort. A policy never ends the server, nor keeps it from starting.
+"""
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from optimizer.policy import PolicySpec
 from scheduler.core.events import PolicyChanged
 from scheduler.core.rules import RoundRules, dump_policy, parse_policy
+from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import ServerLoop
-from scheduler.live.loop.transaction import Transaction
+from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.services.policy_trial import PolicyTrial, trial_on_live_state, try_policy
 from scheduler.live.store.table_rows import PolicyRow
+from walras.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 #: Used until an administrator says otherwise. Plans are for events: another may follow after a second.
 DEFAULT_POLICY: Mapping[str, Any] = {"policy": {"name": "walras"}, "rules": {"resolve_min_s": 1.0}}
+#: In the body of a version that nobody asked for: which version failed, and how.
+_PUT_BACK = "put_back"
+#: Copies what a policy is to be tried on; None: it needs no trial.
+MakeTrial = Callable[[PolicySpec], PolicyTrial | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +37,51 @@ class PolicyInForce:
     row: PolicyRow
     spec: PolicySpec
     rules: RoundRules
+    #: Which version failed, and how, if that is why this one is in force.
+    put_back: str = ""
+
+    def is_same_as(self, spec: PolicySpec, rules: RoundRules) -> bool:
+        """Whether that policy would decide what this one decides."""
+        return (self.spec, self.rules) == (spec, rules)
+
+
+#: Told of a change: the policy before, if there was one, and the one that is in force now.
+NotePolicy = Callable[[Transaction, PolicyInForce | None, PolicyInForce], None]
 
 
 def parse_policy_row(row: PolicyRow) -> PolicyInForce:
-    spec, rules = parse_policy(json.loads(row.body))
-    return PolicyInForce(row, spec, rules)
+    """A version of the history. Raises ConfigError where it means nothing here (any more)."""
+    body = json.loads(row.body)
+    put_back = str(body.pop(_PUT_BACK, ""))
+    spec, rules = parse_policy(body, bounded=False)
+    return PolicyInForce(row, spec, rules, put_back)
 
 
 class PolicyService:
-    """Changes the policy."""
+    """Changes the policy. `history` is the stored one, the newest first."""
 
-    def __init__(self, loop: ServerLoop, in_force: PolicyInForce | None) -> None:
+    def __init__(self, loop: ServerLoop, history: Sequence[PolicyRow]) -> None:
         self._loop = loop
-        self._in_force = in_force
-        if in_force is not None:
-            self._pace(in_force.rules)
+        self._in_force: PolicyInForce | None = None
+        #: The versions that can be read here, the newest first.
+        self._history: list[PolicyInForce] = []
+        #: The newest version there is, readable or not; 0: none.
+        self._last_version = history[0].version if history else 0
+        self._failed: list[tuple[PolicySpec, RoundRules]] = []
+        self._reported: PolicyFault | None = None
+        #: What the newest stored version did wrong, if it cannot be read.
+        self._unreadable: PolicyFault | None = None
+        for row in history:
+            try:
+                self._history.append(parse_policy_row(row))
+            except (
+                Exception,
+                SystemExit,
+            ) as error:  # code of others is imported here
+                fault = fault_of("make", error)
+                log.error("version %d of the policy: %s\n%s", row.version, fault, fault.trace)
+                if row is history[0]:
+                    self._unreadable = fault
 
     @property
     def has_policy(self) -> bool:
@@ -47,32 +92,155 @@ class PolicyService:
         assert self._in_force is not None, "a server has a policy before it answers"
         return self._in_force
 
+    # ---------------------------------------------------------------- at the start
+
+    async def choose(self, given: Mapping[str, Any] | None, trial_of: MakeTrial) -> PolicyInForce:
+        """The policy to begin with: the file's, else the newest stored one that works, else the default.
+
+        `trial_of` copies what is stored of the jobs. Raises ConfigError where the file says what cannot be meant; one
+        that can be read and fails in its trial is passed over as any other.
+        """
+        fault, failed = self._unreadable, self._last_version
+        if given is not None:
+            spec, rules = self.check(given)
+            newest = self._history[0] if self._history else None
+            if newest is not None and newest.row.version == self._last_version and newest.is_same_as(spec, rules):
+                given = None
+            else:
+                found = await self._tried(trial_of(spec))
+                if found is None:
+                    return self._chosen(self._version(spec, rules, "policy file"))
+                fault, failed = found, self._last_version + 1
+                self._failed.append((spec, rules))
+        for known in self._history:
+            if (known.spec, known.rules) in self._failed:
+                continue
+            found = await self._tried(trial_of(known.spec))
+            if found is None:
+                return self._chosen(known if fault is None else self._version_put_back(known, failed, fault))
+            self._failed.append((known.spec, known.rules))
+            if fault is None:
+                fault, failed = found, known.row.version
+        spec, rules = self.check(DEFAULT_POLICY)
+        if fault is None:
+            return self._chosen(self._version(spec, rules, "default"))
+        default = PolicyInForce(PolicyRow(0, "", 0.0, "default"), spec, rules)
+        return self._chosen(self._version_put_back(default, failed, fault))
+
+    def _chosen(self, chosen: PolicyInForce) -> PolicyInForce:
+        self._in_force = chosen
+        self._pace(chosen.rules)
+        return chosen
+
+    def store_if_new(self, transaction: Transaction) -> None:
+        """Write the version that was chosen at the start, unless it is the newest stored one."""
+        chosen = self.in_force
+        if chosen.row.version > self._last_version:
+            self._remember(transaction, chosen)
+
+    # ---------------------------------------------------------------- at people's wish
+
     def check(self, data: Any) -> tuple[PolicySpec, RoundRules]:
         """What the data means. Raises ConfigError naming the field."""
         spec, rules = parse_policy(data)
         # As a reader of the journal will see it.
         return PolicySpec(spec.name, json.loads(json.dumps(dict(spec.parameters)))), rules
 
-    def is_in_force(self, data: Any) -> bool:
+    async def try_out(self, data: Any) -> tuple[PolicySpec, RoundRules]:
+        """The same, tried on a copy of the live state. Raises ConfigError naming the method and the line."""
         spec, rules = self.check(data)
-        return self._in_force is not None and (self._in_force.spec, self._in_force.rules) == (spec, rules)
+        trial = await self._loop.perform(
+            lambda transaction: trial_on_live_state(transaction.core, spec, rules.delay_usd_per_h)
+        )
+        fault = await self._tried(trial)
+        if fault is not None:
+            in_force = f"version {self.in_force.row.version} stays in force" if self.has_policy else "nothing changed"
+            raise ConfigError(
+                f"policy '{spec.name}': {fault}; tried on a copy of the live state; {in_force}",
+                field="policy.name",
+                fix="the trace is in the server's log",
+            )
+        return spec, rules
 
-    async def change(self, data: Any, by: str) -> PolicyInForce:
-        """Put a policy in force. Raises ConfigError; then nothing changes."""
-        spec, rules = self.check(data)
+    async def change(self, data: Any, by: str, note: NotePolicy | None = None) -> PolicyInForce:
+        """Try a policy and put it in force. Raises ConfigError; then nothing changes.
+
+        `note` is called in the same transaction.
+        """
+        spec, rules = await self.try_out(data)
 
         def step(transaction: Transaction) -> PolicyInForce:
-            version = 1 if self._in_force is None else self._in_force.row.version + 1
-            body = json.dumps(dump_policy(spec, rules))
-            changed = PolicyInForce(PolicyRow(version, body, transaction.at, by), spec, rules)
-            emit(transaction, PolicyChanged(transaction.at, spec, rules))
-            transaction.batch.policies.append(changed.row)
-            self._in_force = changed
+            before = self._in_force
+            changed = self._version(spec, rules, by, transaction.at)
+            self._put_in_force(transaction, changed)
+            if note is not None:
+                note(transaction, before, changed)
             return changed
 
         changed = await self._loop.perform(step)
         self._pace(rules)
         return changed
+
+    # ---------------------------------------------------------------- when it fails
+
+    def deliver(self, effects: TransactionEffects) -> None:
+        """After every commit: where the policy in force has failed, put the last good one back."""
+        fault = self._loop.core.ledger.policy.fault
+        if fault is None or fault is self._reported or self._in_force is None:
+            return
+        self._reported = fault
+        name, version = self._in_force.spec.name, self._in_force.row.version
+        log.error("policy '%s', version %d: %s\n%s", name, version, fault, fault.trace)
+        self._loop.perform_soon(lambda transaction: self._put_back(transaction, fault))
+
+    def _put_back(self, transaction: Transaction, fault: PolicyFault) -> None:
+        failed = self.in_force
+        if transaction.core.ledger.policy.fault is not fault:
+            return  # somebody was faster
+        self._failed.append((failed.spec, failed.rules))
+        good = next((known for known in self._history if (known.spec, known.rules) not in self._failed), None)
+        if good is None:
+            spec, rules = self.check(DEFAULT_POLICY)
+            good = PolicyInForce(PolicyRow(0, "", 0.0, "default"), spec, rules)
+            if failed.is_same_as(spec, rules):
+                log.error("no other policy is known: it stays in force")
+                return
+        changed = self._version_put_back(good, failed.row.version, fault, transaction.at)
+        self._put_in_force(transaction, changed)
+        self._pace(changed.rules)
+        log.error("version %d is in force: %s", changed.row.version, changed.put_back)
+
+    # ---------------------------------------------------------------- versions
+
+    async def _tried(self, trial: PolicyTrial | None) -> PolicyFault | None:
+        if trial is None:
+            return None
+        fault = await try_policy(trial)
+        if fault is not None:
+            log.error("policy '%s', tried: %s\n%s", trial.spec.name, fault, fault.trace)
+        return fault
+
+    def _version(
+        self, spec: PolicySpec, rules: RoundRules, by: str, at: float | None = None, put_back: str = ""
+    ) -> PolicyInForce:
+        body = dump_policy(spec, rules) | ({_PUT_BACK: put_back} if put_back else {})
+        at = self._loop.clock.now() if at is None else at
+        return PolicyInForce(PolicyRow(self._last_version + 1, json.dumps(body), at, by), spec, rules, put_back)
+
+    def _version_put_back(
+        self, good: PolicyInForce, failed: int, fault: PolicyFault, at: float | None = None
+    ) -> PolicyInForce:
+        return self._version(good.spec, good.rules, "walras", at, f"version {failed} failed: {fault}")
+
+    def _put_in_force(self, transaction: Transaction, changed: PolicyInForce) -> None:
+        emit(transaction, PolicyChanged(transaction.at, changed.spec, changed.rules, changed.put_back))
+        self._remember(transaction, changed)
+        self._in_force = changed
+
+    def _remember(self, transaction: Transaction, changed: PolicyInForce) -> None:
+        transaction.batch.policies.append(changed.row)
+        self._history.insert(0, changed)
+        self._last_version = changed.row.version
 
     def _pace(self, rules: RoundRules) -> None:
         """Progress is news once a round, or sooner where a profiling lease is shorter than a round."""

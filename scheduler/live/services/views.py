@@ -5,7 +5,7 @@ condition where something is wrong. The forecast itself is made by `TargetForeca
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,12 +187,14 @@ class ApiViews:
             await cooperative.yield_if_due()
         return found
 
-    def detail(self, row: JobRow, usage: Iterable[JobUsage], spec: str, attempts: Iterable[AttemptRow]) -> JobDetail:
+    def detail(
+        self, row: JobRow, usage: Iterable[JobUsage], spec: dict[str, Any], attempts: Iterable[AttemptRow]
+    ) -> JobDetail:
         views, ledger = [self.attempt(attempt) for attempt in attempts], self._loop.core.ledger
         known = ledger.jobs.get(row.job_id)
         value, by = (None, "") if known is None else ledger.policy.rules.value_of(known.request)
         return JobDetail(
-            **self._job(row, list(usage)), spec=json.loads(spec), target=self.target(row), attempt_list=views,
+            **self._job(row, list(usage)), spec=spec, target=self.target(row), attempt_list=views,
             value_usd_per_h=value, value_by=by,
         )  # fmt: skip
 
@@ -300,17 +302,22 @@ class ApiViews:
             market=node.facts.market,
             zone=pool.zone if pool is not None else node.facts.zone,
             state=node.shown_state,
-            detail=node.row.detail or self._silence(node),
+            detail=node.problem or node.row.detail or self._silence(node),
             accelerators=node.facts.accelerators,
             free=self._free(node),
             jobs=sorted({job_id for job_id, _ in node.expected}),
             last_heard_s=max(0.0, self._clock.now() - node.heard_at),
+            version=node.row.version,
         )
 
     def _silence(self, node: LiveNode) -> str:
         """What will become of a machine that does not answer."""
         if node.row.state != "unreachable":
             return ""
+        if (
+            node.has_told or not node.must_meet
+        ) and self._clock.now() - node.heard_at <= self._loop.settings.unreachable_s:
+            return "waits until every machine has said what it runs, as the database was restored"
         left_s = max(0.0, node.leased_until + self._loop.settings.lease_margin_s - self._clock.now())
         return f"no heartbeat; lost in {left_s:.0f} s unless it comes back"
 
@@ -380,12 +387,14 @@ class ApiViews:
 
     # ---------------------------------------------------------------- policy
 
-    def policy(self, row: PolicyRow, name: str, parameters: dict[str, Any], rules: dict[str, Any]) -> PolicyView:
+    def policy(self, row: PolicyRow, written: Mapping[str, Any], put_back: str) -> PolicyView:
+        """A policy file's content (`dump_policy`) in its place in the history."""
         return PolicyView(
             version=row.version,
-            name=name,
-            parameters=parameters,
-            rules=rules,
+            name=written["policy"]["name"],
+            parameters=written["policy"]["parameters"],
+            rules=written["rules"],
+            put_back=put_back,
             changed_at=self._clock.shown(row.changed_at),
             changed_by=row.changed_by,
         )

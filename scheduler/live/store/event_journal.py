@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from scheduler.core.commands import Command, Solve
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event
+from scheduler.core.events import Event, StateRestored
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.sqlite_store import read_stored_journal
 from scheduler.live.store.table_rows import JournalRow
@@ -80,6 +80,17 @@ def dump_facts(facts: ModelFacts) -> str:
 
 def parse_facts(text: str) -> ModelFacts:
     return _FACTS.validate_python(json.loads(text))
+
+
+def dump_state(state: StateRestored) -> str:
+    """Of up to tens of thousands of jobs, several times a minute: plain tuples, written without being checked anew."""
+    return json.dumps({each.name: getattr(state, each.name) for each in fields(state)}, separators=(",", ":"))
+
+
+def parse_state(text: str) -> StateRestored:
+    """Raises ValueError for a text that is none."""
+    state: StateRestored = _ADAPTERS[StateRestored].validate_python(json.loads(text))
+    return state
 
 
 def dump_pool(pool: Pool) -> str:

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler.core.state.throughput import ScoredBelief
+from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
+    AuditRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
+    CoreStateRow,
     FactsRow,
     JobRow,
     JournalRow,
@@ -26,13 +29,19 @@ from scheduler.live.store.table_rows import (
     PoolRow,
     RentRow,
     RestartCostRow,
+    SecretRow,
     SpecRow,
     SpeedRow,
     TokenRow,
 )
 from walras.cluster import NodeId
+from walras.errors import ClusterError
 from walras.job_request import JobId
 from walras.wire import ClusterIdentity
+
+
+class StoreUnavailable(ClusterError):
+    """The database cannot be written at present (a full disk, mostly); nothing of the batch was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,11 @@ class WriteBatch:
     #: Older answers are deleted (0: none are).
     answers_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
+    audit: list[AuditRow] = field(default_factory=list)
+    #: Sealed secrets of jobs that came, and jobs that are over.
+    secrets: list[SecretRow] = field(default_factory=list)
+    secrets_done: list[JobId] = field(default_factory=list)
+    core_state: list[CoreStateRow] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -101,6 +115,9 @@ class LoadedState:
     facts: tuple[FactsRow, ...]
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
+    secrets: tuple[SecretRow, ...]
+    #: What the last core knew beyond all this; None: nothing was kept.
+    core_state: CoreStateRow | None
     last_job_id: int
     last_command_id: int
     last_charge_id: int
@@ -137,6 +154,18 @@ class MoneyQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """Which writes, newest first. Empty fields do not filter; `projects` None sees all."""
+
+    user: str = ""
+    since_at: float = 0.0
+    projects: tuple[str, ...] | None = None
+    #: Those that belong to no project (machines, policies, tokens) too.
+    of_no_project: bool = True
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
 class JobUsage:
     """What a job's ended and live attempts on one accelerator type have cost, settled until `usd_since_at`."""
 
@@ -152,11 +181,15 @@ class Store(Protocol):
     # ---------------------------------------------------------------- writing (one thread)
 
     def commit(self, batch: WriteBatch) -> None:
-        """Write everything or nothing; durable on return."""
+        """Write everything or nothing; durable on return. Raises StoreUnavailable where trying again may help."""
         ...
 
     def touch(self) -> None:
         """Write something, to show that writing works."""
+        ...
+
+    def note_alive(self, at: float) -> None:
+        """Remember that the server was at this instant now, by all clocks of its machine."""
         ...
 
     def close(self) -> None:
@@ -169,12 +202,20 @@ class Store(Protocol):
         """The cluster, and the incarnation of this database."""
         ...
 
+    def former_incarnations(self) -> tuple[str, ...]:
+        """The incarnations of this cluster before this one, oldest first: there are some once it was restored."""
+        ...
+
     def epoch_unix_s(self) -> float:
         """Unix seconds of instant 0."""
         ...
 
     def last_at(self) -> float:
         """The latest instant in the journal."""
+        ...
+
+    def absence(self) -> Absence | None:
+        """How long no server has noted its clocks here; None: none ever did."""
         ...
 
     def load(self) -> LoadedState:
@@ -228,3 +269,7 @@ class Store(Protocol):
     def token(self, sha256: str) -> TokenRow | None: ...
 
     def tokens(self) -> list[TokenRow]: ...
+
+    def audit(self, query: AuditQuery) -> list[AuditRow]:
+        """Writes through the API."""
+        ...

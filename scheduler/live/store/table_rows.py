@@ -40,6 +40,8 @@ class JobRow:
     budget_usd: float | None = None
     #: JSON of `scheduler.live.loop.live_state.JobTarget`; empty where the job has none.
     target: str = ""
+    #: The incarnation of the database in which it was submitted; empty: before incarnations were kept.
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class AttemptRow:
     usd: float = 0.0
     usd_per_h: float = 0.0
     usd_since_at: float = 0.0
+    #: The incarnation that granted it; empty: before incarnations were kept.
+    incarnation: str = ""
 
 
 @dataclass(slots=True)
@@ -123,6 +127,16 @@ class NodeRow:
     reports_acked: int = 0
     #: Rented machines: until when their use is in the ledger of money; None: it has not begun.
     billed_until_at: float | None = None
+    #: The agent that speaks for the machine (its state folder), and the boot of the machine it speaks from. The first
+    #: is never shown: whoever knows it may register as this agent.
+    agent: str = ""
+    boot_id: str = ""
+    #: The agent's release, as it says.
+    version: str = ""
+    #: The newest incarnation in which the agent has said what is on the machine; empty: before incarnations were kept.
+    incarnation: str = ""
+    #: Drained gently: until when jobs that would lose their work may go on; None: it is not.
+    drain_until_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +253,15 @@ class RestartCostRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CoreStateRow:
+    """What the core knows that is in no other table, as of `at`: one row, replaced. `body` is JSON of the event."""
+
+    at: float
+    body: str
+    one: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyRow:
     version: int
     #: JSON of the mapping that was given.
@@ -256,6 +279,33 @@ class AnswerRow:
     body_sha256: str
     answer: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRow:
+    """The secrets of a job that is not over, sealed under the server's key."""
+
+    job_id: JobId
+    sealed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One write that somebody made through the API: who, what, when, before and after. Never changed."""
+
+    at: float
+    user: str
+    role: str
+    address: str
+    #: Method and path of the endpoint.
+    action: str
+    #: What was changed: "job 12", "node n1", "policy".
+    subject: str
+    #: Whose operators may see it; empty: administrators alone.
+    project: str
+    #: JSON, bounded; "null" where there was nothing.
+    before: str
+    after: str
 
 
 @dataclass(slots=True)

@@ -8,9 +8,11 @@ from fake_fleet import FakeFleet, job, pool
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.core import SchedulerCore
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market, NodeId, Pool, billed_until
 from walras.job_request import JobId
+from walras.states import Reason
 
 HOUR_S = 3600.0
 SPOT = pool("s", market=Market.SPOT, quota=3)
@@ -138,3 +140,22 @@ def test_an_owned_machine_on_which_jobs_fail_stays_for_an_administrator() -> Non
     commands = fleet.end(JobId(1), exit_code=3)
     assert any(isinstance(c, cmd.NodeCordoned) for c in commands)
     assert fleet.released == []
+
+
+@pytest.mark.parametrize("notice", [False, True])
+def test_what_the_scheduler_gave_back_itself_is_no_revocation(notice: bool) -> None:
+    """A provider may call the end of any spot machine a reclaim; only those that were wanted count against the pool."""
+    core = SchedulerCore()
+    core.handle(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(rent_keep_s=120.0)))
+    core.handle(ev.PoolDeclared(0.0, SPOT))
+    for name in ("s0", "s1"):
+        core.handle(ev.NodeJoined(0.0, NodeId(name), SPOT.pool_id, "token"))
+    core.handle(ev.NodeLost(10.0, NodeId("s1"), Reason.INFRA_SPOT_RECLAIM))
+    lives = core.ledger.fleet.pools[0].lives
+    assert lives.revocations == 1
+    told = [command for command in core.handle(ev.Woke(5000.0)) if isinstance(command, cmd.ReleaseNode)]
+    assert [command.node_id for command in told] == ["s0"]
+    if notice:
+        core.handle(ev.NodeLeaving(5001.0, NodeId("s0"), 5003.0, Reason.INFRA_SPOT_RECLAIM))
+    core.handle(ev.NodeLost(5003.0, NodeId("s0"), Reason.INFRA_SPOT_RECLAIM))
+    assert lives.revocations == 1

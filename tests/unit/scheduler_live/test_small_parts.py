@@ -19,12 +19,16 @@ from scheduler.live.http.web_application import BadTokenLimit
 from scheduler.live.loop import billing
 from scheduler.live.loop.live_state import parse_placement, placement_json
 from scheduler.live.main import check_host
+from scheduler.live.providers.live_provider import ProviderContext
+from scheduler.live.providers.provider_registry import build_providers
 from scheduler.live.services.job_submission import sibling_positions, submission_order
-from scheduler.live.store.data_folder import LogStore
+from scheduler.live.store.data_folder import DataFolder, LogStore
 from scheduler.live.store.table_rows import AttemptRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId, Shape
 from walras.errors import ConfigError, Forbidden
 from walras.job_request import JobId
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import check_model
 from walras.spec.job_spec import JobSpec
 from walras.states import AttemptState
 
@@ -44,11 +48,11 @@ def test_a_token_expires_and_is_not_kept() -> None:
     token, row = new_user_token("ada", UserRole.USER, ("p",), "admin", expires_in_s=60.0)
     assert token not in repr(row)
     assert token.startswith(row.prefix)
-    caller = caller_of_token(row)
+    caller = caller_of_token(row, row.created_at)
     assert caller is not None
     assert (caller.name, caller.role, caller.sees("p"), caller.sees("q")) == ("ada", UserRole.USER, True, False)
     row.expires_at = 1.0
-    assert caller_of_token(row) is None
+    assert caller_of_token(row, row.created_at) is None
 
 
 def test_job_tokens_cannot_be_made_up() -> None:
@@ -137,3 +141,20 @@ def test_an_address_that_others_reach_is_refused(host: str) -> None:
         check_host(host)
     for fine in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
         check_host(fine)
+
+
+def test_a_cluster_file_with_an_unknown_provider_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    """Before, such pools were accepted and never rented. `simulated` is for the simulator, and no mistake."""
+    entry = {"accelerator": "a", "accelerators": 1, "cpus": 1, "memory": "1GB", "market": "spot", "quota": 1}
+    told = {name: {"pools": [{**entry, "shape": "s", "provider": name}]} for name in ("gcp", "locl", "simulated")}
+    contexts = {
+        name: ProviderContext(check_model(ClusterConfig, data, source="cluster"), DataFolder(tmp_path), b"")
+        for name, data in told.items()
+    }
+    with pytest.raises(ConfigError, match="no provider is called 'gcp'; known: aws, local, simulated") as refused:
+        build_providers(contexts["gcp"])
+    assert refused.value.field == "pools[0].provider"
+    with pytest.raises(ConfigError) as refused:
+        build_providers(contexts["locl"])
+    assert refused.value.fix == "did you mean `provider: local`?"
+    assert "simulated" not in build_providers(contexts["simulated"])

@@ -1,0 +1,79 @@
+"""Projects and users under `walras`: a flood of one does not keep the few of another waiting; one alone is as ever."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.bench_fairness import POLICIES, flood_of, flooded_fleet, waits_and_times
+from optimizer.assignment.fair_standing import fair_standing
+from optimizer.policies.walras import Walras
+from optimizer.policy import PolicySpec
+from optimizer.problem import Entities, Problem
+from simulator.simulation import simulate
+from tests.support.problems import Setting, build
+
+HOUR_S = 3600.0
+
+
+def shared(jobs_of_ada: int, jobs_of_bob: int, capacity: float = 4.0, at: float = 0.0) -> Problem:
+    """Jobs of one accelerator each, of two users of one project, on one pool."""
+    n = jobs_of_ada + jobs_of_bob
+    problem = build(Setting([[1.0]] * n, [capacity]))
+    entity = np.array([1] * jobs_of_ada + [2] * jobs_of_bob, dtype=np.int64)
+    tree = Entities(("lab", "lab/ada", "lab/bob"), np.ones(3), np.array([-1, 0, 0], dtype=np.int64))
+    return replace(problem, at=at, jobs=replace(problem.jobs, entity=entity), entities=tree)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_flood_does_not_keep_the_few_waiting(seed: int) -> None:
+    """Bob's first jobs start within a round or so of being due; without fairness they wait for the flood."""
+    flood = 100
+    waits, mean_s = waits_and_times(seed, POLICIES["walras"], flood)
+    without, mean_without_s = waits_and_times(seed, POLICIES["walras, no users"], flood)
+    even, _ = waits_and_times(seed, POLICIES["max-min"], flood)
+    assert waits <= 2 * 360.0
+    assert waits <= 1.5 * even
+    assert waits < without / 3
+    assert mean_s <= 1.06 * mean_without_s  # a third of the flood: six jobs weigh three times as much
+
+
+def test_one_user_alone_is_decided_for_as_without_users() -> None:
+    """The same starts at the same instants, and the same memory, digit by digit."""
+    jobs = [replace(job, request=replace(job.request, user="ada")) for job in flood_of(1, 40)]
+    plain = simulate(jobs, flooded_fleet(PolicySpec("walras", {"fairness": 0.0})))
+    fair = simulate(jobs, flooded_fleet(PolicySpec("walras")))
+    assert fair.jobs == plain.jobs
+    alone = shared(5, 0)
+    assert fair_standing(alone, None, 60.0, HOUR_S) is None
+    told, memory = Walras().decide(alone, None)
+    assert memory == {"overdue": []}
+    assert told.column.tolist() == Walras(fairness=0.0).decide(alone, None)[0].column.tolist()
+
+
+def test_who_is_behind_its_share_gains_worth_by_the_second_and_loses_it_when_served() -> None:
+    before = {"fair": {"at": 0.0, "deficit": {"lab/bob": 0.0}, "rate": {"lab/bob": 2.0, "lab/ada": -2.0}}}
+    standing = fair_standing(shared(4, 4, at=1800.0), before, 60.0, 1e9)
+    assert standing is not None
+    # Two accelerators are his share: an hour's half without them is half an hour behind.
+    assert standing.factor.tolist() == pytest.approx([1.0] * 4 + [1.0 + 60.0 * 0.5] * 4)
+    served = standing.remembered(shared(4, 4), np.array([0, -1, -1, -1, 4, 5, 6, -1]))
+    assert served["rate"] == {"lab/ada": 1.0, "lab/bob": -1.0}  # of two for each, one and three
+
+
+def test_old_deficits_fade_and_entitlements_follow_demand() -> None:
+    before = {"fair": {"at": 0.0, "deficit": {"lab/bob": 800.0}, "rate": {}}}
+    standing = fair_standing(shared(9, 1, at=HOUR_S), before, 60.0, HOUR_S)
+    assert standing is not None
+    assert standing.deficit.tolist() == pytest.approx([0.0, 0.0, 400.0])
+    # Bob asks for one of four; the rest of his share is Ada's.
+    assert standing.entitled.tolist() == pytest.approx([4.0, 3.0, 1.0])
+
+
+def test_less_than_a_place_behind_is_not_behind() -> None:
+    """Shares of 1.5 accelerators: who has one is not 'behind' by half a place; who has none is."""
+    problem = shared(3, 3, capacity=3.0)
+    standing = fair_standing(problem, None, 60.0, HOUR_S)
+    assert standing is not None
+    assert standing.remembered(problem, np.array([0, 1, -1, 3, -1, -1]))["rate"] == {}
+    assert standing.remembered(problem, np.array([0, 1, 2, -1, -1, -1]))["rate"] == {"lab/bob": 1.5}
