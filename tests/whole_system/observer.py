@@ -179,7 +179,9 @@ class Observer(Hooks):
                 places |= {word for word in attempt.placement.split('"') if word in self.seen_lost}
                 known_from = began - self.commit_may_take_s
                 if not any(self.lost_at.get(place, 0.0) >= known_from for place in places) and now >= self.split_until:
-                    self.violate("false_lost", f"job {key[0]} attempt {key[1]} at {attempt.placement}: {attempt.reason}")
+                    self.violate(
+                        "false_lost", f"job {key[0]} attempt {key[1]} at {attempt.placement}: {attempt.reason}"
+                    )
 
     def _judge_end(self, job_id: int, state: JobState) -> None:
         """An end says what the ranks of the last attempt did."""
