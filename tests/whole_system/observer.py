@@ -173,12 +173,15 @@ class Observer(Hooks):
             held_s = attempt.ended_at - attempt.leased_at
             if self.is_strict_about_money and held_s > now - began + self.commit_may_take_s:
                 self.violate("money", f"job {key[0]} attempt {key[1]} held {held_s:.1f} s, {now - began:.1f} s passed")
-            if attempt.state is AttemptState.NODE_LOST and key not in self.killed:
+            has_run = any(run.attempt == key[1] for run in self.runs[key[0]])
+            if attempt.state is AttemptState.NODE_LOST and has_run and key not in self.killed:
                 places = {run.machine for run in self.runs[key[0]] if run.attempt == key[1]}
                 places |= {word for word in attempt.placement.split('"') if word in self.seen_lost}
                 known_from = began - self.commit_may_take_s
                 if not any(self.lost_at.get(place, 0.0) >= known_from for place in places) and now >= self.split_until:
-                    self.violate("false_lost", f"job {key[0]} attempt {key[1]}: {attempt.reason}")
+                    self.violate(
+                        "false_lost", f"job {key[0]} attempt {key[1]} at {attempt.placement}: {attempt.reason}"
+                    )
 
     def _judge_end(self, job_id: int, state: JobState) -> None:
         """An end says what the ranks of the last attempt did."""

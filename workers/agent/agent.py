@@ -83,8 +83,7 @@ class Agent:
         self._acks: list[int] = []
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
-        self._calls = 0
-        self._is_resynced = False
+        self._calls, self._is_resynced = 0, False
         enrolment.on_other_incarnation = self._tell_again
 
     async def run(self) -> None:
@@ -230,8 +229,7 @@ class Agent:
                 follower.confirm_checkpoint(digest)
         for command in answer.commands:
             await self._execute(command, sent_at)
-        is_acknowledged = bool(reports) and answer.reports_acked >= reports[0].report_id
-        return is_acknowledged or bool(acks or answer.commands)
+        return bool(acks or answer.commands or (reports and answer.reports_acked >= reports[0].report_id))
 
     def _disk_problem(self) -> str:
         """Returns why this machine takes no attempt now; empty if it does. Those that run go on."""
