@@ -168,7 +168,7 @@ SHELLS = ("scheduler/live/", "workers/agent/")
 REAL_CLOCKS_WITH_REASON = {
     "scheduler/live/providers/local_provider.py": "starts real processes and waits for them",
     "scheduler/live/auth/job_privacy.py": "a nonce that could be guessed would be none",
-    "workers/agent/follower.py": "the supervisor's clock, `workers.processes.boottime`, which a simulation replaces whole",
+    "workers/agent/follower.py": "the clock of supervisors, `processes.boottime`, which a simulation replaces",
     "workers/agent/report_store.py": "the same clock",
 }
 
