@@ -314,6 +314,10 @@ class Client:
         """Use a drained or quarantined machine again."""
         await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/resume"))
 
+    async def forget_node(self, node_id: str) -> None:
+        """Strike a machine that is lost, or silent and empty, off the list. Raises Conflict while it may be alive."""
+        await self._transport.json(ApiCall("DELETE", f"{_API}/nodes/{quote(node_id, safe='')}"))
+
     async def prices(self, *, whole: bool = False) -> PriceList:
         """Returns the price of every pool at the last solve, and that solve's certificate.
 

@@ -278,6 +278,8 @@ def api_routes() -> list[Route]:
         Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Empty it without losing work, or now", role=admin,
               request=cluster_api.Drain, response=NodeView),
         Route("POST", f"{_NODE}/resume", cluster_api.resume_node, "Take jobs again", role=admin, response=NodeView),
+        Route("DELETE", _NODE, cluster_api.forget_node, "Forget a machine that will not come back", role=admin,
+              response=NodeView),
         Route("POST", f"{_API}/pools:revoke", cluster_api.revoke_pool, "Take a pool's rented machines away, for drills",
               role=admin, request=cluster_api.Revocation, response=cluster_api.Revoked),
         Route("GET", f"{_API}/prices", cluster_api.show_prices, "Prices of the pools", response=PriceList,

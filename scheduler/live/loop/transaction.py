@@ -98,6 +98,17 @@ class Transaction:
 
     def node_changed(self, node: LiveNode) -> None:
         self._nodes[node.row.node_id] = node.row
+        if node.row.node_id in self.batch.nodes_done:  # forgotten and joined again, in one transaction
+            self.batch.nodes_done.remove(node.row.node_id)
+
+    def node_forgotten(self, node: LiveNode) -> None:
+        """The machine leaves the live state and the tables. Nothing may be alive there."""
+        node_id = node.row.node_id
+        del self.state.nodes[node_id]
+        self.state.credentials.pop(node.row.credential, None)
+        self._nodes.pop(node_id, None)
+        self.batch.outbox_done.extend(node.outbox)
+        self.batch.nodes_done.append(node_id)
 
     def rent_changed(self, rent: RentRow) -> None:
         self._rents[rent.token] = rent

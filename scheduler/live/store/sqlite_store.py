@@ -214,6 +214,8 @@ class SqliteStore:
                 connection.execute("DELETE FROM answers WHERE at < ?", [batch.answers_until])
             if batch.secrets_done:
                 connection.executemany("DELETE FROM secrets WHERE job_id = ?", [(j,) for j in batch.secrets_done])
+            if batch.nodes_done:
+                connection.executemany("DELETE FROM nodes WHERE node_id = ?", [(n,) for n in batch.nodes_done])
             if batch.outbox_done:
                 connection.executemany("DELETE FROM outbox WHERE command_id = ?", [(c,) for c in batch.outbox_done])
             last_job_id = max((row.job_id for row in batch.jobs), default=0)

@@ -90,6 +90,8 @@ class WriteBatch:
     secrets: list[SecretRow] = field(default_factory=list)
     secrets_done: list[JobId] = field(default_factory=list)
     core_state: list[CoreStateRow] = field(default_factory=list)
+    #: Machines that leave the table.
+    nodes_done: list[NodeId] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
