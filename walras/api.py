@@ -300,8 +300,11 @@ class MoneyReport(Body):
 
     #: project | user | job | pool | month
     by: str
-    #: Most expensive first.
+    #: Most expensive first, at most `limit` of them.
     items: list[MoneyRow]
+    #: The sum of all others and how many these are; None and 0 where there are no more.
+    rest: MoneyRow | None = None
+    rest_of: int = 0
     used_usd: float
     #: Cost of rented time that no job held. 0 for users who see only some projects.
     idle_usd: float

@@ -144,11 +144,14 @@ def money_command(
     by: Annotated[str, typer.Option("--by", help="Group the sums by project, user, job, pool or month.")] = "project",
     month: Annotated[str, typer.Option("--month", help="Only this month (UTC), such as 2026-11.")] = "",
     project: ProjectOption = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=100_000, help="Show the dearest so many; the others are one row.")
+    ] = 1000,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """Show what was spent, at the prices in force at the time of use, and what on-demand would have cost."""
-    found = with_client(lambda client: client.money(by, month=month, project=project or ""))
+    found = with_client(lambda client: client.money(by, month=month, project=project or "", limit=limit))
     columns = (
         Column(by.upper(), shrinks=True),
         Column("HELD", right=True),
@@ -157,7 +160,10 @@ def money_command(
         Column("ON DEMAND", right=True),
     )
     data = found.model_dump(mode="json")
-    show_listing(Listing(columns, [_money_row(row) for row in found.items], data), output, header=not no_header)
+    rows = [_money_row(row) for row in found.items]
+    if found.rest is not None:
+        rows.append([f"{found.rest_of:,} others", *_money_row(found.rest)[1:]])
+    show_listing(Listing(columns, rows, data), output, header=not no_header)
     if output is OutputFormat.TABLE:
         show_line(_money_total_line(found))
 

@@ -208,11 +208,12 @@ async def show_spending(call: RequestContext) -> MoneyReport:
         raise UserError(f"{month[:40]!r} is no month", field="month", fix="write it as 2026-11")
     server = call.server
     state = server.state
-    query = MoneyQuery(by, state.next_charge_id, month, asked.get("project", ""), call.user.visible_projects)
+    limit = call.number("limit", 1000, 1, 100_000)
+    query = MoneyQuery(by, state.next_charge_id, month, asked.get("project", ""), call.user.visible_projects, limit)
     open_now = sum_charges(billing.open_charges(state, server.loop.clock.now()), query)
     await server.loop.settled()
-    written = await server.read(server.store.money, query)
-    # By job it has as many rows as the ledger has jobs: not in the loop.
+    written = await server.read(server.store.money, query, [each.key for each in open_now])
+    # By job it may have thousands of rows: not in the loop.
     return await server.read(spending_report, query, [*written, *open_now])
 
 

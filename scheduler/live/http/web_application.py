@@ -285,7 +285,7 @@ def api_routes() -> list[Route]:
         Route("GET", f"{_API}/prices", cluster_api.show_prices, "Prices of the pools", response=PriceList,
               query=("whole",)),
         Route("GET", f"{_API}/money", cluster_api.show_spending, "What was spent", response=MoneyReport,
-              query=("by", "month", "project")),
+              query=("by", "month", "project", "limit")),
         Route("POST", f"{_API}/facts", job_api.state_kind_facts, "State facts of a kind of jobs", role=user,
               request=job_api.KindStated, response=FactsView),
         Route("GET", f"{_API}/facts", job_api.list_kind_facts, "What is known of kinds of jobs",

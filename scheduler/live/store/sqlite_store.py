@@ -24,8 +24,8 @@ from scheduler.live.store.database_file import (
 )
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, load_head
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id, store_last_alive
+from scheduler.live.store.money_sums import sum_money
 from scheduler.live.store.store_interface import (
-    MONEY_KEYS,
     AuditQuery,
     JobQuery,
     JobUsage,
@@ -361,24 +361,8 @@ class SqliteStore:
         )
         return {(project, month): usd for project, month, usd in cursor}
 
-    def money(self, query: MoneyQuery) -> list[MoneySum]:
-        assert query.by in MONEY_KEYS, query.by
-        clauses: list[str] = ["charge_id < ?"]
-        values: list[Any] = [query.before_id]
-        for column, wanted in (("month", query.month), ("project", query.project)):
-            if wanted:
-                clauses.append(f"{column} = ?")
-                values.append(wanted)
-        if query.projects is not None:
-            clauses.append(f"kind = 'use' AND project IN ({', '.join('?' for _ in query.projects)})")
-            values.extend(query.projects)
-        cursor = self._reader().execute(
-            f"SELECT {MONEY_KEYS[query.by]}, kind, market = 'owned', sum(usd), sum(on_demand_usd),"
-            " sum(accelerators * (until_at - since_at))"
-            f" FROM charges WHERE {' AND '.join(clauses)} GROUP BY 1, 2, 3",
-            values,
-        )
-        return [MoneySum(str(row[0]), ChargeKind(row[1]), bool(row[2]), *row[3:]) for row in cursor]
+    def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
+        return sum_money(self._reader(), query, open_keys)
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool:
         sql = "SELECT 1 FROM parts WHERE job_id = ? AND attempt = ? AND node_id = ?"
