@@ -208,11 +208,18 @@ async def _through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) ->
 
 async def _prune_daily(server: Server, folder: DataFolder, keep: KeepEntry) -> None:
     """Delete what is older than it is to be kept, for ever. A bite that finds no room or no turn waits for tomorrow."""
-    work = partial(prune, folder.path, jobs_older_s=keep.jobs, logs_older_s=keep.logs)
+    work = partial(
+        prune,
+        folder.path,
+        jobs_older_s=keep.jobs,
+        logs_older_s=keep.logs,
+        checkpoints_older_s=keep.checkpoints,
+        journal_older_s=keep.journal,
+    )
     while True:
         try:
             told = await server.read(work)
-            log.info("deleted %d ended jobs, and the logs of %d", told.jobs, told.logs)
+            log.info("deleted: %s", told)
         except (OSError, sqlite3.OperationalError) as error:
             log.warning("what is older than `keep` was not all deleted: %s", error)
         await asyncio.sleep(_PRUNE_EVERY_S)

@@ -423,7 +423,7 @@ class SqliteStore:
 
 
 def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
-    """The whole journal of a data folder, read without taking its lock."""
+    """The journal of a data folder as far as it is kept, read without taking its lock."""
     path = folder / "walras.db"
     if not path.is_file():
         raise NotFound(
@@ -431,7 +431,8 @@ def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
         )
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
-        for values in connection.execute(f"SELECT {_columns(JournalRow)} FROM journal ORDER BY seq"):
+        kept = "seq > coalesce((SELECT value FROM meta WHERE name = 'journal_cut'), 0)"
+        for values in connection.execute(f"SELECT {_columns(JournalRow)} FROM journal WHERE {kept} ORDER BY seq"):
             yield JournalRow(*values)
     finally:
         connection.close()
