@@ -132,6 +132,9 @@ class JobDetail(JobView):
     """`GET /jobs/{id}`."""
 
     spec: dict[str, Any]
+    #: The life of the server's database in which it was submitted, if that is not the present one (a restore came
+    #: between); else empty.
+    incarnation: str = ""
     #: Null if the job has no target.
     target: TargetView | None = None
     attempt_list: list[AttemptView] = Field(default_factory=list)
@@ -244,6 +247,12 @@ class NodeView(Body):
     last_heard_s: float | None = None
     #: Release of its agent; empty while it has not said.
     version: str = ""
+    #: Boot of the machine from which its agent speaks; empty while it has not said.
+    boot: str = ""
+    #: Version of the agents' protocol that it speaks; null until it is heard by this process.
+    protocol: int | None = None
+    #: What keeps its agent from taking more work; empty: nothing.
+    problem: str = ""
 
 
 class PriceView(Body):

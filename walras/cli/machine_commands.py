@@ -38,10 +38,16 @@ if TYPE_CHECKING:
     from walras.spec.catalog import Catalog, CatalogInstance
 
 
-def nodes_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
+def nodes_command(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show each agent's release, protocol, boot and problem.")
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
     """List the machines, their free accelerators, and the jobs they run."""
     found = with_client(lambda client: client.nodes())
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("NODE", shrinks=True),
         Column("ACCELERATOR"),
         Column("MARKET", spare=2),
@@ -53,10 +59,16 @@ def nodes_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeader
         Column("HEARD", right=True, spare=1),
         Column("DETAIL", shrinks=True),
     )
+    rows = [_node_row(node) for node in found]
+    if verbose:
+        columns += (Column("RELEASE"), Column("PROTOCOL", right=True), Column("BOOT"), Column("PROBLEM", shrinks=True))
+        rows = [row + _agent_cells(node) for row, node in zip(rows, found, strict=True)]
     data = [node.model_dump(mode="json") for node in found]
-    show_listing(
-        Listing(columns, [_node_row(node) for node in found], data, STATE_STYLES), output, header=not no_header
-    )
+    show_listing(Listing(columns, rows, data, STATE_STYLES), output, header=not no_header)
+
+
+def _agent_cells(node: "NodeView") -> list[str]:
+    return [dash(node.version), dash(node.protocol), dash(node.boot), dash(node.problem)]
 
 
 def _node_row(node: "NodeView") -> list[str]:

@@ -151,6 +151,8 @@ class LiveNode:
     unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
     #: What keeps its agent from taking more work, as it says with every heartbeat.
     problem: str = ""
+    #: The protocol that its agent speaks; None until it is heard.
+    protocol: int | None = None
 
     @property
     def shown_state(self) -> str:

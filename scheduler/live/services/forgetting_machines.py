@@ -40,20 +40,18 @@ def check_may_be_forgotten(transaction: Transaction, node: LiveNode, unreachable
             field="node_id",
             fix=f"empty it with `walras admin drain {node_id}`, or wait until it is lost",
         )
-    if not node.is_member:
-        return
-    if node.row.rent_token:
+    if node.is_member and node.row.rent_token:
         raise Conflict(
             f"{node_id} is rented and has not been given back", field="node_id", fix="its provider gives it back"
         )
     silent_s = transaction.at - node.heard_at
     if silent_s <= unreachable_s:
         raise Conflict(
-            f"{node_id} is a member of the cluster and was heard {silent_s:.0f} s ago",
+            f"the agent of {node_id} was heard {silent_s:.0f} s ago",
             field="node_id",
             fix=f"stop its agent, and try again after {unreachable_s:.0f} s",
         )
-    if node.must_meet or node.expected or node.outbox:
+    if node.is_member and (node.must_meet or node.expected or node.outbox):
         raise Conflict(
             f"{node_id} has not said what is left on it",
             field="node_id",

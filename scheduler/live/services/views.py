@@ -191,7 +191,9 @@ class ApiViews:
         self, row: JobRow, usage: Iterable[JobUsage], spec: dict[str, Any], attempts: Iterable[AttemptRow]
     ) -> JobDetail:
         views = [self.attempt(attempt) for attempt in attempts]
-        return JobDetail(**self._job(row, list(usage)), spec=spec, target=self.target(row), attempt_list=views)
+        former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
+        told = self._job(row, list(usage))
+        return JobDetail(**told, spec=spec, incarnation=former, target=self.target(row), attempt_list=views)
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""
@@ -303,6 +305,9 @@ class ApiViews:
             jobs=sorted({job_id for job_id, _ in node.expected}),
             last_heard_s=max(0.0, self._clock.now() - node.heard_at),
             version=node.row.version,
+            boot=node.row.boot_id,
+            protocol=node.protocol,
+            problem=node.problem,
         )
 
     def _silence(self, node: LiveNode) -> str:
