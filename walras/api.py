@@ -132,6 +132,9 @@ class JobDetail(JobView):
     """`GET /jobs/{id}`."""
 
     spec: dict[str, Any]
+    #: The life of the server's database in which it was submitted, if that is not the present one (a restore came
+    #: between); else empty.
+    incarnation: str = ""
     #: Null if the job has no target.
     target: TargetView | None = None
     #: What an hour of it is worth, USD (null once it is over), and who says so: job, user, project, policy; empty:
@@ -251,6 +254,12 @@ class NodeView(Body):
     last_heard_s: float | None = None
     #: Release of its agent; empty while it has not said.
     version: str = ""
+    #: Boot of the machine from which its agent speaks; empty while it has not said.
+    boot: str = ""
+    #: Version of the agents' protocol that it speaks; null until it is heard by this process.
+    protocol: int | None = None
+    #: What keeps its agent from taking more work; empty: nothing.
+    problem: str = ""
 
 
 class PriceView(Body):
@@ -307,8 +316,11 @@ class MoneyReport(Body):
 
     #: project | user | job | pool | month
     by: str
-    #: Most expensive first.
+    #: Most expensive first, at most `limit` of them.
     items: list[MoneyRow]
+    #: The sum of all others and how many these are; None and 0 where there are no more.
+    rest: MoneyRow | None = None
+    rest_of: int = 0
     used_usd: float
     #: Cost of rented time that no job held. 0 for users who see only some projects.
     idle_usd: float

@@ -314,6 +314,10 @@ class Client:
         """Use a drained or quarantined machine again."""
         await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/resume"))
 
+    async def forget_node(self, node_id: str) -> None:
+        """Strike a machine that is lost, or silent and empty, off the list. Raises Conflict while it may be alive."""
+        await self._transport.json(ApiCall("DELETE", f"{_API}/nodes/{quote(node_id, safe='')}"))
+
     async def prices(self, *, whole: bool = False) -> PriceList:
         """Returns the price of every pool at the last solve, and that solve's certificate.
 
@@ -321,9 +325,11 @@ class Client:
         """
         return await self._body(PriceList, ApiCall("GET", f"{_API}/prices", query={"whole": "true"} if whole else {}))
 
-    async def money(self, by: str = "project", *, month: str = "", project: str = "") -> MoneyReport:
-        """Returns the spending until now, by project, user, job, pool or month."""
-        filters = {"by": by, "month": month, "project": project}
+    async def money(
+        self, by: str = "project", *, month: str = "", project: str = "", limit: int | None = None
+    ) -> MoneyReport:
+        """Returns the spending until now, by project, user, job, pool or month; the dearest, and all others as one."""
+        filters = {"by": by, "month": month, "project": project, "limit": "" if limit is None else str(limit)}
         query = {name: value for name, value in filters.items() if value}
         return await self._body(MoneyReport, ApiCall("GET", f"{_API}/money", query=query))
 

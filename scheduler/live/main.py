@@ -26,13 +26,8 @@ from scheduler.live.assembly import (
 from scheduler.live.auth.tls_material import TlsFiles, TlsMaterial, load_tls, own_certificate
 from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, SummedLines, limits_of_process
 from scheduler.live.http.web_application import make_app
-from scheduler.live.loop.event_loop import (
-    collect_all_hourly,
-    freeze_gc,
-    keep_core_state,
-    watch_core_state,
-    watch_months,
-)
+from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc
+from scheduler.live.loop.recurring_steps import keep_core_state, watch_core_state, watch_months
 from scheduler.live.providers.live_provider import PricedProvider
 from scheduler.live.providers.market_prices import MarketWatch, play_market_script
 from scheduler.live.server import Server
@@ -213,11 +208,18 @@ async def _through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) ->
 
 async def _prune_daily(server: Server, folder: DataFolder, keep: KeepEntry) -> None:
     """Delete what is older than it is to be kept, for ever. A bite that finds no room or no turn waits for tomorrow."""
-    work = partial(prune, folder.path, jobs_older_s=keep.jobs, logs_older_s=keep.logs)
+    work = partial(
+        prune,
+        folder.path,
+        jobs_older_s=keep.jobs,
+        logs_older_s=keep.logs,
+        checkpoints_older_s=keep.checkpoints,
+        journal_older_s=keep.journal,
+    )
     while True:
         try:
             told = await server.read(work)
-            log.info("deleted %d ended jobs, and the logs of %d", told.jobs, told.logs)
+            log.info("deleted: %s", told)
         except (OSError, sqlite3.OperationalError) as error:
             log.warning("what is older than `keep` was not all deleted: %s", error)
         await asyncio.sleep(_PRUNE_EVERY_S)
@@ -279,7 +281,7 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
         await provider.close()
     if tasks and not tasks[0].done():  # the loop is alive: this is an orderly stop
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(server.loop.perform(keep_core_state), _KEEP_STATE_WITHIN_S)
+            await asyncio.wait_for(server.loop.perform_in_pieces(keep_core_state), _KEEP_STATE_WITHIN_S)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

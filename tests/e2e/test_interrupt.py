@@ -1,5 +1,6 @@
 """Ctrl-C in a terminal during a simulation whose policy runs compiled code: exit code 130 and one line."""
 
+import json
 import os
 import pty
 import signal
@@ -41,6 +42,19 @@ def test_ctrl_c_ends_a_simulation_in_one_line(tmp_path: Path, after_s: float) ->
     made = ["generate:gavel", "--trace-jobs", "3000", "--cluster", "gavel-36-36-36"]
     arguments = ["simulate", "run", *made, "--policy", "walras"]
     code, said = _interrupted(arguments, after_s, tmp_path)
+    assert code == 130, said
+    lines = [line for line in said.replace("^C", "").splitlines() if line.strip()]
+    assert lines == ["walras: interrupted"], said
+
+
+@pytest.mark.parametrize("after_s", [1.5, 3.1])
+def test_ctrl_c_ends_a_solve_in_one_line(tmp_path: Path, after_s: float) -> None:
+    """While the problem is read, and while code is loaded, compiled or at work on it."""
+    pools = {f"p{number}": {"capacity": 40, "machine_size": 4} for number in range(30)}
+    speeds = [{"pool": name, "accelerators": 1, "steps_per_s": 1.0 + number % 7} for number, name in enumerate(pools)]
+    jobs = [{"id": number, "configurations": speeds} for number in range(1, 20_001)]
+    (tmp_path / "large.json").write_text(json.dumps({"schema_version": 1, "pools": pools, "jobs": jobs}))
+    code, said = _interrupted(["solve", "large.json"], after_s, tmp_path)
     assert code == 130, said
     lines = [line for line in said.replace("^C", "").splitlines() if line.strip()]
     assert lines == ["walras: interrupted"], said

@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 
 from benchmarks.loop_watch import LoopWatch, watched
+from scheduler.core.events import PoolDeclared
 from scheduler.live.loop.event_loop import freeze_gc
+from scheduler.live.loop.recurring_steps import keep_core_state
+from scheduler.live.store.event_journal import parse_state
+from scheduler.live.store.table_rows import CoreStateRow
+from tests.support.fake_fleet import job, pool
 from tests.support.http_face import Face, facing
-from tests.support.live_world import FakeAgent
+from tests.support.live_world import FakeAgent, world
 
 #: By itself, in a young process: garbage of other tests is not the server's.
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -99,4 +104,42 @@ async def test_no_callback_holds_up_the_loop_for_20_ms(tmp_path: Path, policy: s
             break
         again = await _held_up(tmp_path / str(burst), policy)
         too_long = {what: min(seconds, again[what]) for what, seconds in too_long.items() if what in again}
+    assert not too_long
+
+
+REMEMBERED, POOLS = 10_000, 8
+
+
+async def _keep_much(folder: Path) -> tuple[dict[str, float], CoreStateRow | None]:
+    """What took longer than the bound while a core of many jobs was written down twice, and what was written."""
+    async with world(folder, policy={"policy": {"name": "fifo"}}, real_time=True) as w:
+        core = w.server.core
+        for number in range(POOLS):
+            core.handle(PoolDeclared(core.ledger.now, pool(f"p{number}")))
+        for number in range(1, REMEMBERED + 1):
+            record = core.ledger.add(job(number), core.ledger.now)
+            record.saves, record.refusals = True, 1
+        core.ledger.columns.owed[:] = 100.0
+        await w.server.loop.perform_in_pieces(keep_core_state)
+        freeze_gc()
+        with watched() as watch:
+            for owed in (200.0, 300.0):
+                core.ledger.columns.owed[:] = owed
+                await w.server.loop.perform_in_pieces(keep_core_state)
+        print(f"{1000 * watch.longest_processor_s:.1f} ms of processor at most")
+        return {what: s for s, what in sorted(watch.processor) if s > LONGEST_S}, w.server.store.load().core_state
+
+
+@pytest.mark.usefixtures("still")
+async def test_what_only_the_core_knows_is_written_down_without_holding_up_the_loop(tmp_path: Path) -> None:
+    """Of 10,000 jobs of which each has something to keep, in each of 8 pools."""
+    too_long: dict[str, float] = {}
+    for burst in range(BURSTS):
+        too_long, kept = await _keep_much(tmp_path / str(burst))
+        assert kept is not None
+        jobs = parse_state(kept.body).jobs
+        assert len(jobs) == REMEMBERED
+        assert {seconds for each in jobs for _, seconds in each[-1]} == {300.0}
+        if not too_long:
+            break
     assert not too_long

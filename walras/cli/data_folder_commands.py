@@ -84,13 +84,28 @@ def admin_prune_command(
     data: DataOption,
     jobs: Annotated[str, typer.Option("--jobs", help="Keep jobs for this long after their end.")] = "400d",
     logs: Annotated[str, typer.Option("--logs", help="Keep their logs for this long.")] = "90d",
+    checkpoints: Annotated[
+        str | None, typer.Option("--checkpoints", help="Keep their own checkpoints for this long; default: for ever.")
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option("--journal", help="Keep what the journal says of starts this long ago; default: for ever."),
+    ] = None,
 ) -> None:
     """Delete what is kept of jobs that ended long ago; the server may run. The ledger of money stays."""
     from scheduler.live.store.retention import prune
 
     jobs_s, logs_s = parse_length_option(jobs, "--jobs"), parse_length_option(logs, "--logs")
-    told = prune(data, jobs_older_s=jobs_s, logs_older_s=logs_s)
-    show_line(f"deleted {told.jobs} ended jobs, and the logs of {told.logs}")
+    told = prune(
+        data,
+        jobs_older_s=jobs_s,
+        logs_older_s=logs_s,
+        checkpoints_older_s=parse_length_option(checkpoints, "--checkpoints"),
+        journal_older_s=parse_length_option(journal, "--journal"),
+    )
+    show_line(f"deleted {told.jobs} ended jobs, the logs of {told.logs}, the checkpoints of {told.checkpoints}")
+    if journal is not None:
+        show_line(f"deleted {told.journal_rows} rows of the journal")
 
 
 DATA_FOLDER_COMMANDS: dict[str, Callable[..., None]] = {

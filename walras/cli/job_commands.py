@@ -282,6 +282,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("submitted", job.submitted_at),
         ("started", job.started_at or ""),
         ("ended", job.ended_at or ""),
+        *([("incarnation", f"{job.incarnation}, before a restore")] if job.incarnation else []),
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
     ]
     return [[name, dash(value)] for name, value in facts]

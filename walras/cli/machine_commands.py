@@ -38,10 +38,16 @@ if TYPE_CHECKING:
     from walras.spec.catalog import Catalog, CatalogInstance
 
 
-def nodes_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
+def nodes_command(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show each agent's release, protocol, boot and problem.")
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
     """List the machines, their free accelerators, and the jobs they run."""
     found = with_client(lambda client: client.nodes())
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("NODE", shrinks=True),
         Column("ACCELERATOR"),
         Column("MARKET", spare=2),
@@ -53,10 +59,16 @@ def nodes_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeader
         Column("HEARD", right=True, spare=1),
         Column("DETAIL", shrinks=True),
     )
+    rows = [_node_row(node) for node in found]
+    if verbose:
+        columns += (Column("RELEASE"), Column("PROTOCOL", right=True), Column("BOOT"), Column("PROBLEM", shrinks=True))
+        rows = [row + _agent_cells(node) for row, node in zip(rows, found, strict=True)]
     data = [node.model_dump(mode="json") for node in found]
-    show_listing(
-        Listing(columns, [_node_row(node) for node in found], data, STATE_STYLES), output, header=not no_header
-    )
+    show_listing(Listing(columns, rows, data, STATE_STYLES), output, header=not no_header)
+
+
+def _agent_cells(node: "NodeView") -> list[str]:
+    return [dash(node.version), dash(node.protocol), dash(node.boot), dash(node.problem)]
 
 
 def _node_row(node: "NodeView") -> list[str]:
@@ -144,11 +156,14 @@ def money_command(
     by: Annotated[str, typer.Option("--by", help="Group the sums by project, user, job, pool or month.")] = "project",
     month: Annotated[str, typer.Option("--month", help="Only this month (UTC), such as 2026-11.")] = "",
     project: ProjectOption = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=100_000, help="Show the dearest so many; the others are one row.")
+    ] = 1000,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """Show what was spent, at the prices in force at the time of use, and what on-demand would have cost."""
-    found = with_client(lambda client: client.money(by, month=month, project=project or ""))
+    found = with_client(lambda client: client.money(by, month=month, project=project or "", limit=limit))
     columns = (
         Column(by.upper(), shrinks=True),
         Column("HELD", right=True),
@@ -157,7 +172,10 @@ def money_command(
         Column("ON DEMAND", right=True),
     )
     data = found.model_dump(mode="json")
-    show_listing(Listing(columns, [_money_row(row) for row in found.items], data), output, header=not no_header)
+    rows = [_money_row(row) for row in found.items]
+    if found.rest is not None:
+        rows.append([f"{found.rest_of:,} others", *_money_row(found.rest)[1:]])
+    show_listing(Listing(columns, rows, data), output, header=not no_header)
     if output is OutputFormat.TABLE:
         show_line(_money_total_line(found))
 

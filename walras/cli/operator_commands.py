@@ -342,6 +342,13 @@ def admin_resume_command(node: NodeArgument) -> None:
     show_line(f"node {node} takes jobs again")
 
 
+@admin_commands.command("forget")
+def admin_forget_command(node: NodeArgument) -> None:
+    """Strike a machine that will not come back off the list; it must be lost, or silent and empty."""
+    with_client(lambda client: client.forget_node(node))
+    show_line(f"node {node} is forgotten")
+
+
 @admin_commands.command("audit")
 def admin_audit_command(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only writes of this user.")] = None,

@@ -14,7 +14,16 @@ import typer
 from walras.cli.arguments import OutputOption, parse_length_option, read_document
 from walras.cli.plan_preemptible_commands import plan_checkpoint_command, plan_workers_command
 from walras.cli.plan_spot_commands import plan_moves_command, plan_spot_command
-from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.cli.terminal_output import (
+    Column,
+    Listing,
+    OutputFormat,
+    dash,
+    ends_at_interrupt,
+    show_json,
+    show_line,
+    show_listing,
+)
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length, format_money
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
     from simulator.workloads.capacity_plans import CapacityPlan, CapacityPlans
 
 
+@ends_at_interrupt
 def plan_collection_command(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="YAML file of jobs with their speeds, and machines with prices.")
@@ -167,6 +177,7 @@ LeaveAboveOption = Annotated[
 
 
 @plan_commands.command("capacity")
+@ends_at_interrupt
 def plan_capacity_command(
     trace: TraceArgument = None,
     arrivals_per_h: ArrivalsPerHOption = None,

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option, read_document
-from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.cli.terminal_output import (
+    Column,
+    Listing,
+    OutputFormat,
+    ends_at_interrupt,
+    show_json,
+    show_line,
+    show_listing,
+)
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length, format_money
@@ -58,6 +66,7 @@ StepOption = Annotated[
 ]
 
 
+@ends_at_interrupt
 def plan_checkpoint_command(
     lifetime: LifetimeOption,
     work: Annotated[str, typer.Option("--work", help="Run time of the whole job, such as 10h.")],
@@ -242,6 +251,7 @@ def _segments_text(segments_h: tuple[float, ...]) -> str:
 _MOST_OF_A_KIND = 999
 
 
+@ends_at_interrupt
 def plan_workers_command(
     file: Annotated[
         Path,

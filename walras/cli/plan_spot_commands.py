@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option, read_document
-from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
+from walras.cli.terminal_output import (
+    Column,
+    Listing,
+    OutputFormat,
+    ends_at_interrupt,
+    show_json,
+    show_line,
+    show_listing,
+)
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, UserError
 from walras.units import format_length, format_money
@@ -36,6 +44,7 @@ class HeldNow(StrEnum):
     ON_DEMAND = "on-demand"
 
 
+@ends_at_interrupt
 def plan_spot_command(
     traces: Annotated[
         list[Path],
@@ -195,6 +204,7 @@ def _check_line(checked: "CheckedBound") -> str:
     )
 
 
+@ends_at_interrupt
 def plan_moves_command(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="YAML file: the job's steps and its speed in each place.")

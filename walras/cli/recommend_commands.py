@@ -12,7 +12,16 @@ import typer
 from walras.cli.arguments import CatalogOption, CloudOption, OutputOption, parse_length_option, read_document
 from walras.cli.machine_commands import read_catalog
 from walras.cli.session import job_id_of, with_client
-from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
+from walras.cli.terminal_output import (
+    Column,
+    Listing,
+    OutputFormat,
+    ends_at_interrupt,
+    show_json,
+    show_line,
+    show_listing,
+    warn,
+)
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, UserError
 from walras.units import format_count, format_length, format_money
@@ -176,6 +185,7 @@ PictureOption = Annotated[
 ]
 
 
+@ends_at_interrupt
 def recommend_command(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="A job file with `steps` and `batch: {global: N}`.")],
     deadline: DeadlineOption = None,

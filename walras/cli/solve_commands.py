@@ -11,7 +11,7 @@ import typer
 
 from walras.cli.answer_tables import show_answer, show_answer_check
 from walras.cli.arguments import OutputOption, read_document, read_memory
-from walras.cli.terminal_output import OutputFormat, show_json, show_line, warn
+from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, show_json, show_line, warn
 from walras.errors import UserError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class DocumentKind(StrEnum):
     ANSWER = "answer"
 
 
+@ends_at_interrupt
 def solve_command(
     problem: Annotated[Path | None, typer.Argument(metavar="PROBLEM", help="A problem file, JSON or YAML.")] = None,
     policy: Annotated[
@@ -111,6 +112,7 @@ def solve_command(
         raise typer.Exit(EXIT_DOES_NOT_HOLD)
 
 
+@ends_at_interrupt
 def check_command(
     problem: Annotated[Path, typer.Argument(metavar="PROBLEM", help="A problem file, JSON or YAML.")],
     answer: Annotated[Path, typer.Argument(metavar="ANSWER", help="An answer to that problem, from any solver.")],

@@ -118,6 +118,10 @@ class KeepEntry(FileModel):
     jobs: Annotated[Length, Field(ge=3600)] = 400 * 86_400.0
     #: What they wrote.
     logs: Annotated[Length, Field(ge=3600)] = 90 * 86_400.0
+    #: Checkpoints in folders of their own (those that projects keep by name stay); None: for ever.
+    checkpoints: Annotated[Length, Field(ge=3600)] | None = None
+    #: Events and commands, up to the start of a server that is older; None: for ever.
+    journal: Annotated[Length, Field(ge=3600)] | None = None
 
 
 class ClusterConfig(ProviderSections):

@@ -1,10 +1,12 @@
 """What a core knows beyond its jobs and machines, kept over a restart: arrears, waits between tries, prices, evidence.
 
-`remembered_state` reads it without changing a bit of the core, so that it may be asked at any time. A fresh core takes
-it in before it hears of its jobs (`on_state_restored`), and hands each job its part when that comes (`recall_job`).
-What has ended meanwhile is forgotten.
+`gather_state` reads it without changing a bit of the core, so that it may be asked at any time. It does so in pieces,
+for there may be many jobs; between them the core must hear of nothing. A fresh core takes it in before it hears of its
+jobs (`on_state_restored`), and hands each job its part when that comes (`recall_job`). What has ended meanwhile is
+forgotten.
 """
 
+from collections.abc import Generator
 from math import inf
 
 import numpy as np
@@ -18,18 +20,21 @@ from walras.cluster import PoolId
 
 #: Arrears below this are nothing, accelerator-seconds.
 _NOTHING_S = 0.5
+#: Jobs, and arrears of jobs, between two pauses: less than a millisecond of work.
+_JOBS_IN_A_BITE, _OWED_IN_A_BITE = 500, 2000
 #: Kinds of which it is kept that they save their work.
 _KINDS_MAX = 10_000
 
 
-def remembered_state(ledger: Ledger) -> StateRestored:
-    """What a successor of the core should know, as the event that tells it."""
+def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
+    """What a successor of the core should know, as the event that tells it; with a pause after some hundred jobs."""
     quote, pools = ledger.policy.quote, ledger.fleet.pools
     pool_ids = [state.pool.pool_id for state in pools]
     known = quote is not None and len(quote.prices) == len(pools)
+    jobs = yield from _remembered_jobs(ledger, pool_ids)
     return StateRestored(
         at=ledger.now,
-        jobs=tuple(_remembered_jobs(ledger, pool_ids)),
+        jobs=tuple(jobs),
         pools=tuple(
             (state.pool.pool_id, state.rent_failures, state.rent_not_before, state.rent_problem)
             for state in pools
@@ -46,20 +51,36 @@ def remembered_state(ledger: Ledger) -> StateRestored:
     )
 
 
-def _remembered_jobs(ledger: Ledger, pool_ids: list[PoolId]) -> list[RememberedJob]:
+def _remembered_jobs(ledger: Ledger, pool_ids: list[PoolId]) -> Generator[None, None, list[RememberedJob]]:
     """Jobs of which there is something to tell."""
     found: list[RememberedJob] = []
-    slots, owed_s = ledger.columns.owed_at(ledger.now)
-    places = dict(zip(slots.tolist(), range(len(slots)), strict=True))
-    for job in ledger:
-        owed = owed_s[places[job.slot]]
-        rows = np.flatnonzero(np.abs(owed) >= _NOTHING_S).tolist()
-        waits_until = job.ready_at if job.ready_at > ledger.now else 0.0
+    now, columns = ledger.now, ledger.columns
+    owed_by_slot = yield from _owed_by_slot(ledger, pool_ids)
+    for number, job in enumerate(ledger):
+        if number % _JOBS_IN_A_BITE == 0:
+            yield
+        owed = tuple(owed_by_slot.get(job.slot, ()))
+        waits_until = job.ready_at if job.ready_at > now else 0.0
+        loses_work = columns.loses_work.item(job.slot)
         counts = (job.refusals, job.infra_failures, job.idle_yields)
-        if rows or waits_until or any(counts) or job.loses_work or job.saves:
-            by_pool = tuple((pool_ids[row], float(owed[row])) for row in rows)
-            found.append((job.job_id, waits_until, *counts, job.loses_work, job.saves, by_pool))
+        if owed or waits_until or job.saves or loses_work or any(counts):
+            found.append((job.job_id, waits_until, *counts, loses_work, job.saves, owed))
     return found
+
+
+def _owed_by_slot(
+    ledger: Ledger, pool_ids: list[PoolId]
+) -> Generator[None, None, dict[int, list[tuple[PoolId, float]]]]:
+    """What jobs are owed by pool, where that is something."""
+    slots, owed_s = ledger.columns.owed_at(ledger.now)
+    places, rows = np.nonzero(np.abs(owed_s) >= _NOTHING_S)
+    owed = zip(slots[places].tolist(), rows.tolist(), owed_s[places, rows].tolist(), strict=True)
+    by_slot: dict[int, list[tuple[PoolId, float]]] = {}
+    for number, (slot, row, seconds) in enumerate(owed):
+        if number % _OWED_IN_A_BITE == 0:
+            yield
+        by_slot.setdefault(slot, []).append((pool_ids[row], seconds))
+    return by_slot
 
 
 def on_state_restored(cycle: Cycle, event: StateRestored) -> None:

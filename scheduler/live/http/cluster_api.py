@@ -26,6 +26,7 @@ from scheduler.live.loop.billing import spending_report, sum_charges
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_gateway import check_node_owner
+from scheduler.live.services.forgetting_machines import forget_machine
 from scheduler.live.services.policy_service import PolicyInForce
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
 from scheduler.live.store.table_rows import PolicyRow, TokenRow
@@ -106,6 +107,23 @@ async def resume_node(call: RequestContext) -> NodeView:
         emit(transaction, NodeUncordoned(transaction.at, node.row.node_id))
 
     return await _change_node(call, step)
+
+
+async def forget_node(call: RequestContext) -> NodeView:
+    node_id = NodeId(call.request.match_info["node_id"])
+    unreachable_s = call.server.loop.settings.unreachable_s
+
+    def step(transaction: Transaction) -> NodeView | None:
+        node = transaction.state.nodes.get(node_id)
+        view = next((each for each in call.server.views.nodes() if each.node_id == node_id), None)
+        before = None if node is None else node_standing(node)
+        forget_machine(transaction, node_id, unreachable_s)
+        note_write(call, transaction, f"node {node_id}", before=before)
+        return view
+
+    found = await call.server.loop.perform(step)
+    assert found is not None, f"{node_id} was forgotten and not known"
+    return found
 
 
 async def _change_node(call: RequestContext, step: Any) -> NodeView:
@@ -190,11 +208,12 @@ async def show_spending(call: RequestContext) -> MoneyReport:
         raise UserError(f"{month[:40]!r} is no month", field="month", fix="write it as 2026-11")
     server = call.server
     state = server.state
-    query = MoneyQuery(by, state.next_charge_id, month, asked.get("project", ""), call.user.visible_projects)
+    limit = call.number("limit", 1000, 1, 100_000)
+    query = MoneyQuery(by, state.next_charge_id, month, asked.get("project", ""), call.user.visible_projects, limit)
     open_now = sum_charges(billing.open_charges(state, server.loop.clock.now()), query)
     await server.loop.settled()
-    written = await server.read(server.store.money, query)
-    # By job it has as many rows as the ledger has jobs: not in the loop.
+    written = await server.read(server.store.money, query, [each.key for each in open_now])
+    # By job it may have thousands of rows: not in the loop.
     return await server.read(spending_report, query, [*written, *open_now])
 
 

@@ -12,7 +12,7 @@ machine, what attempts held is theirs; the rest was idle.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from math import inf
 
@@ -309,6 +309,10 @@ class _Sums:
     machines_on_demand_usd: float = 0.0
     accelerator_s: float = 0.0
 
+    def include(self, other: "_Sums") -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
     def add(self, part: MoneySum) -> None:
         if part.kind is ChargeKind.MACHINE:
             self.machines_usd += part.usd
@@ -338,20 +342,27 @@ def sum_charges(charges: list[ChargeRow], query: MoneyQuery) -> list[MoneySum]:
 
 
 def spending_report(query: MoneyQuery, sums: list[MoneySum]) -> MoneyReport:
-    """Rows by key, dearest first, and the totals. What was idle of rented machines is a row of its own where nothing
-    of the key says whose it is.
+    """Rows by key, the `query.limit` dearest in order and the others as one, and the totals. What was idle of rented
+    machines is a row of its own where nothing of the key says whose it is.
     """
-    whole, by_key = _Sums(), {}  # type: ignore[var-annotated]
+    whole, rest, by_key, others = _Sums(), _Sums(), {}, 0  # type: ignore[var-annotated]
     for part in sums:
         whole.add(part)
         if part.kind is ChargeKind.USE or MONEY_KEYS[query.by] in ("pool_id", "month"):
-            by_key.setdefault(part.key, _Sums()).add(part)
+            (rest if part.others else by_key.setdefault(part.key, _Sums())).add(part)
+            others = max(others, part.others)
     rows = [_money_row(key, each) for key, each in by_key.items()]
+    rows.sort(key=lambda row: (-row.usd - row.idle_usd, row.key))
+    for row in rows[query.limit :]:
+        rest.include(by_key[row.key])
+        others += 1
     sees_machines = query.projects is None and not query.project
     total = _money_row("", whole)
     return MoneyReport(
         by=query.by,
-        items=sorted(rows, key=lambda row: (-row.usd - row.idle_usd, row.key)),
+        items=rows[: query.limit],
+        rest=_money_row("", rest) if others else None,
+        rest_of=others,
         used_usd=whole.use_usd,
         idle_usd=total.idle_usd if sees_machines else 0.0,
         total_usd=whole.use_usd + (total.idle_usd if sees_machines else 0.0),

@@ -27,7 +27,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from heapq import heappop, heappush
@@ -35,14 +35,10 @@ from typing import Any, Protocol, TypeVar
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Woke
-from scheduler.core.handlers.restored_state import remembered_state
-from scheduler.live.loop import billing
-from scheduler.live.loop.apply_commands import emit, emit_in_pieces
+from scheduler.live.loop.apply_commands import emit_in_pieces
 from scheduler.live.loop.live_state import LiveState
 from scheduler.live.loop.transaction import FrozenTransaction, Transaction, TransactionEffects
-from scheduler.live.store.event_journal import dump_state
 from scheduler.live.store.store_interface import Store, StoreUnavailable
-from scheduler.live.store.table_rows import CoreStateRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market
 from walras.errors import ClusterError, UserError
@@ -217,6 +213,10 @@ class ServerLoop:
         """
         return (await self._put([step]))[0]  # type: ignore[no-any-return]
 
+    async def perform_in_pieces(self, step: LongStep) -> None:
+        """As `perform`, for a step so long that the rest of the server must run between its pieces."""
+        await self._put((), step)
+
     async def perform_all(self, steps: Sequence[Step[T]]) -> list[T]:
         """Take steps in one batch: all of them are written, or none. Only the first may raise."""
         return await self._put(steps)
@@ -361,12 +361,12 @@ class ServerLoop:
         for _ in step(transaction):
             await cooperative.yield_if_due()
 
-    async def _put(self, steps: Sequence[Step[Any]]) -> list[Any]:
+    async def _put(self, steps: Sequence[Step[Any]], long: LongStep | None = None) -> list[Any]:
         if self._stuck is not None:
             raise self._stuck
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         try:
-            self._inbox.put_nowait(_QueuedSteps(steps, done))
+            self._inbox.put_nowait(_QueuedSteps(steps, done, long))
         except asyncio.QueueFull:
             raise Overloaded("the server has more to do than it can hold; try again in a moment") from None
         self._callers.add(done)
@@ -400,42 +400,3 @@ def _was_refused(done: "asyncio.Future[list[Any]]") -> bool:
 def _log_refused_step(task: "asyncio.Future[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
         log.warning("a step that nobody waited for was refused: %s", task.exception())
-
-
-#: What only the core knows is written down this often, and at an orderly stop.
-_KEEP_STATE_EVERY_S = 10.0
-
-
-def keep_core_state(transaction: Transaction) -> None:
-    """Write down what the core knows that no table has: a successor begins with it."""
-    found = remembered_state(transaction.core.ledger)
-    timeless = replace(found, at=0.0)
-    if timeless != transaction.state.kept_core_state:
-        transaction.state.kept_core_state = timeless
-        transaction.batch.core_state[:] = [CoreStateRow(found.at, dump_state(found))]
-
-
-async def watch_core_state(loop: ServerLoop) -> None:
-    """For ever."""
-    while True:
-        await asyncio.sleep(_KEEP_STATE_EVERY_S)
-        await loop.perform(keep_core_state)
-
-
-#: The calendar is looked at this often at least: wall clocks are set, machines sleep.
-_CALENDAR_EVERY_S = 600.0
-
-
-def begin_month_if_due(transaction: Transaction) -> None:
-    """Restate what was spent to the core if a month has begun that it does not know of."""
-    state = transaction.state
-    if state.month != billing.month_of(transaction.at + state.epoch_unix_s):
-        emit(transaction, billing.restate_spending(transaction))
-
-
-async def watch_months(loop: ServerLoop) -> None:
-    """For ever."""
-    while True:
-        await loop.perform(begin_month_if_due)
-        unix_s = loop.clock.unix(loop.clock.now())
-        await asyncio.sleep(min(_CALENDAR_EVERY_S, billing.next_month_unix_s(unix_s) - unix_s + 0.01))

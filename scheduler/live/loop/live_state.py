@@ -155,6 +155,8 @@ class LiveNode:
     unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
     #: What keeps its agent from taking more work, as it says with every heartbeat.
     problem: str = ""
+    #: The protocol that its agent speaks; None until it is heard.
+    protocol: int | None = None
 
     #: The newest call of each start of its agent that was heard lately, the present one last.
     calls: dict[str, int] = field(default_factory=dict)

@@ -10,11 +10,20 @@ from logging import DEBUG, Logger
 
 from scheduler.core.commands import Command, ReleaseNode, Rent, Solve
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event
+from scheduler.core.events import Event, StateRestored
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState, dump_target
-from scheduler.live.store.event_journal import GENERATION, encode_command, encode_event
+from scheduler.live.store.event_journal import GENERATION, dump_state, encode_command, encode_event
 from scheduler.live.store.store_interface import WriteBatch
-from scheduler.live.store.table_rows import AttemptRow, JobRow, JournalRow, NodeRow, OutboxRow, PartRow, RentRow
+from scheduler.live.store.table_rows import (
+    AttemptRow,
+    CoreStateRow,
+    JobRow,
+    JournalRow,
+    NodeRow,
+    OutboxRow,
+    PartRow,
+    RentRow,
+)
 from walras.cluster import NodeId
 from walras.job_request import JobId
 from walras.wire import AgentCommand
@@ -50,6 +59,8 @@ class Transaction:
         self.effects = TransactionEffects()
         #: Rows to write that nothing else refers to (specs, checkpoints, policies, answers, tokens).
         self.batch = WriteBatch()
+        #: What only the core knows, to be kept beside the tables.
+        self.core_state: StateRestored | None = None
         self._records: list[tuple[Event, list[Command]] | JournalRow] = []
         self._jobs: dict[JobId, JobRow] = {}
         self._attempts: dict[tuple[JobId, int], AttemptRow] = {}
@@ -87,6 +98,17 @@ class Transaction:
 
     def node_changed(self, node: LiveNode) -> None:
         self._nodes[node.row.node_id] = node.row
+        if node.row.node_id in self.batch.nodes_done:  # forgotten and joined again, in one transaction
+            self.batch.nodes_done.remove(node.row.node_id)
+
+    def node_forgotten(self, node: LiveNode) -> None:
+        """The machine leaves the live state and the tables. Nothing may be alive there."""
+        node_id = node.row.node_id
+        del self.state.nodes[node_id]
+        self.state.credentials.pop(node.row.credential, None)
+        self._nodes.pop(node_id, None)
+        self.batch.outbox_done.extend(node.outbox)
+        self.batch.nodes_done.append(node_id)
 
     def rent_changed(self, rent: RentRow) -> None:
         self._rents[rent.token] = rent
@@ -113,7 +135,7 @@ class Transaction:
         batch.parts = [replace(row) for row in self._parts.values()]
         batch.nodes = [replace(row) for row in self._nodes.values()]
         batch.rents = [replace(row) for row in self._rents.values()]
-        return FrozenTransaction(batch, self._records, tuple(self.effects.posts))
+        return FrozenTransaction(batch, self._records, tuple(self.effects.posts), self.core_state)
 
 
 @dataclass(slots=True)
@@ -123,11 +145,12 @@ class FrozenTransaction:
     batch: WriteBatch
     records: list[tuple[Event, list[Command]] | JournalRow]
     posts: tuple[tuple[NodeId, AgentCommand], ...] = ()
+    core_state: StateRestored | None = None
     is_encoded: bool = False
 
     @property
     def is_empty(self) -> bool:
-        return not self.records and not self.posts and self.batch.is_empty()
+        return not (self.records or self.posts or self.core_state) and self.batch.is_empty()
 
     def log_events(self, log: Logger) -> None:
         """A line per event and command, for those who look closely."""
@@ -157,4 +180,6 @@ class FrozenTransaction:
             journal.extend(encode_command(event.at, command) for command in commands)
         for node_id, command in self.posts:
             self.batch.outbox.append(OutboxRow(command.command_id, node_id, command.model_dump_json()))
+        if self.core_state is not None:
+            self.batch.core_state.append(CoreStateRow(self.core_state.at, dump_state(self.core_state)))
         return self.batch

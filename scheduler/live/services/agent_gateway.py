@@ -241,6 +241,7 @@ class AgentGateway:
         if node.is_late(message.session, message.call):
             return self._answer(node, message)
         node.heard_at, node.was_heard, node.problem = now, True, message.problem
+        node.protocol = message.protocol
         node.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))
@@ -273,7 +274,7 @@ class AgentGateway:
         )
 
     def _take(self, transaction: Transaction, message: Heartbeat) -> None:
-        node = transaction.state.nodes[NodeId(message.node_id)]
+        node = self._node(message.node_id)
         is_calm, unreachable_s = is_settled(transaction.state), self._loop.settings.unreachable_s
         note_speaker(transaction, node, message)
         if node.row.state == "lost" and not message.here and not node.row.rent_token and is_calm:

@@ -193,8 +193,9 @@ class ApiViews:
         views, ledger = [self.attempt(attempt) for attempt in attempts], self._loop.core.ledger
         known = ledger.jobs.get(row.job_id)
         value, by = (None, "") if known is None else ledger.policy.rules.value_of(known.request)
+        former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
-            **self._job(row, list(usage)), spec=spec, target=self.target(row), attempt_list=views,
+            **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
             value_usd_per_h=value, value_by=by,
         )  # fmt: skip
 
@@ -308,6 +309,9 @@ class ApiViews:
             jobs=sorted({job_id for job_id, _ in node.expected}),
             last_heard_s=max(0.0, self._clock.now() - node.heard_at),
             version=node.row.version,
+            boot=node.row.boot_id,
+            protocol=node.protocol,
+            problem=node.problem,
         )
 
     def _silence(self, node: LiveNode) -> str:

@@ -82,9 +82,16 @@ def parse_facts(text: str) -> ModelFacts:
     return _FACTS.validate_python(json.loads(text))
 
 
+#: Jobs put into words at once: nothing else of the process runs meanwhile, whichever thread does it.
+_JOBS_IN_A_BITE = 200
+
+
 def dump_state(state: StateRestored) -> str:
     """Of up to tens of thousands of jobs, several times a minute: plain tuples, written without being checked anew."""
-    return json.dumps({each.name: getattr(state, each.name) for each in fields(state)}, separators=(",", ":"))
+    values = {each.name: getattr(state, each.name) for each in fields(state) if each.name != "jobs"}
+    bites = (state.jobs[first : first + _JOBS_IN_A_BITE] for first in range(0, len(state.jobs), _JOBS_IN_A_BITE))
+    jobs = ",".join(json.dumps(bite, separators=(",", ":"))[1:-1] for bite in bites)
+    return f'{json.dumps(values, separators=(",", ":"))[:-1]},"jobs":[{jobs}]}}'
 
 
 def parse_state(text: str) -> StateRestored:

@@ -182,7 +182,7 @@ def find_chain_damage(connection: sqlite3.Connection, tip: ChainHead | None, *, 
     mark = connection.execute(
         "SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", [before]
     ).fetchone()
-    seq, digest = (0, "") if whole or mark is None else mark
+    seq, digest = chain_beginning(connection) if whole or mark is None else mark
     marks = dict(connection.execute("SELECT seq, digest FROM chain_marks WHERE seq > ?", [seq]).fetchall())
     rows = connection.execute("SELECT seq, at, kind, type, payload FROM journal WHERE seq > ? ORDER BY seq", [seq])
     for row_seq, *values in rows:
@@ -194,8 +194,42 @@ def find_chain_damage(connection: sqlite3.Connection, tip: ChainHead | None, *, 
     return ""
 
 
+def journal_cut(connection: sqlite3.Connection) -> int:
+    """The newest row that was deleted because it was old; 0 where none was. Rows up to it may still be there."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'journal_cut'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def chain_beginning(connection: sqlite3.Connection) -> tuple[int, str]:
+    """The row behind which the journal begins, and the digest up to it."""
+    cut = journal_cut(connection)
+    mark = connection.execute("SELECT seq, digest FROM chain_marks WHERE seq = ?", [cut]).fetchone()
+    return (cut, "") if mark is None else mark
+
+
+def cut_chain(connection: sqlite3.Connection, seq: int) -> None:
+    """From here on the journal begins behind this row, whose digest is kept. Raises ConfigError for a damaged one."""
+    known = connection.execute(
+        "SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", [seq]
+    ).fetchone()
+    since, digest = known or (0, "")
+    found = since
+    rows = connection.execute(
+        "SELECT seq, at, kind, type, payload FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq", [since, seq]
+    )
+    for row_seq, *values in rows:
+        digest, found = next_digest(digest, JournalRow(*values)), row_seq
+    if found != seq:
+        raise ConfigError(f"the journal has no row {seq}", field="data", fix="run `walras admin check --data DIR`")
+    connection.execute("INSERT OR REPLACE INTO chain_marks (seq, digest) VALUES (?, ?)", [seq, digest])
+    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('journal_cut', ?)", [seq])
+    connection.execute("DELETE FROM chain_marks WHERE seq < ?", [seq])
+
+
 def accept_chain(connection: sqlite3.Connection, tip: ChainHead | None) -> ChainHead:
     """Take the journal as it is, and count on from the tip: numbers of jobs that were lost are not given out again."""
+    connection.execute("DELETE FROM journal WHERE seq <= ?", [journal_cut(connection)])
+    connection.execute("DELETE FROM meta WHERE name = 'journal_cut'")
     connection.execute("DELETE FROM chain_marks")
     old, new = load_head(connection), chain_existing_rows(connection)
     known = [old, new] if tip is None else [old, new, tip]

@@ -1,19 +1,27 @@
-"""What is deleted of jobs that ended long ago: their rows, their logs. Charges are not: the ledger of money is kept.
+"""What is deleted of jobs that ended long ago: rows, logs, checkpoints; and the beginning of the journal.
+
+Charges are not: the ledger of money is kept.
 
 It goes in small bites, each a transaction of its own, so that it can be done while the server runs. Numbers of jobs
-that are gone are not given out again (the chain remembers the newest), and the journal stays whole: it is what the
-chain proves. No job goes that is newer than one which is not over: that one may name it.
+that are gone are not given out again (the chain remembers the newest). No job goes that is newer than one which is not
+over: that one may name it. Of checkpoints only those in a folder of the job's own go; what projects keep by name stays.
+
+The journal is cut where a server began, so that what is left replays: whole generations go, never the newest. The
+digest of the chain at the cut is kept, so that what is left is checked as before.
 """
 
 import shutil
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.live.store.journal_chain import cut_chain, journal_cut
 from walras.errors import NotFound
 
 #: Jobs deleted in one transaction: some milliseconds in which the server waits to write.
-_JOBS_IN_A_BITE = 200
+_JOBS_IN_A_BITE, _ROWS_IN_A_BITE = 200, 5000
 #: How long a bite waits for the server's own commit, s.
 _PATIENCE_S = 10.0
 #: Everything that is kept of a job, its own row last.
@@ -22,14 +30,25 @@ _TABLES_OF_JOB = ("specs", "parts", "attempts", "checkpoints", "jobs")
 
 @dataclass(frozen=True, slots=True)
 class PruneReport:
-    """How many ended jobs were deleted, and of how many the logs were."""
+    """How many ended jobs were deleted, of how many the logs and the checkpoints were, and how many journal rows."""
 
     jobs: int
     logs: int
+    checkpoints: int = 0
+    journal_rows: int = 0
 
 
-def prune(data: Path, *, jobs_older_s: float, logs_older_s: float) -> PruneReport:
-    """Delete jobs, and logs of jobs, that ended longer ago than these. Raises NotFound where there is no database."""
+def prune(
+    data: Path,
+    *,
+    jobs_older_s: float,
+    logs_older_s: float,
+    checkpoints_older_s: float | None = None,
+    journal_older_s: float | None = None,
+) -> PruneReport:
+    """Delete jobs, logs and checkpoints of jobs that ended longer ago than these, and generations of the journal that
+    ended longer ago; None: none. Raises NotFound where there is no database.
+    """
     path = data / "walras.db"
     if not path.is_file():
         raise NotFound(
@@ -39,11 +58,16 @@ def prune(data: Path, *, jobs_older_s: float, logs_older_s: float) -> PruneRepor
     try:
         now = _newest_instant(connection)
         logs = _delete_logs(connection, data / "logs", now - min(logs_older_s, jobs_older_s))
+        checkpoints, journal_rows = 0, 0
+        if checkpoints_older_s is not None:
+            checkpoints = _delete_checkpoints(connection, data / "checkpoints" / "jobs", now - checkpoints_older_s)
+        if journal_older_s is not None:
+            journal_rows = _cut_journal(connection, now - journal_older_s)
         jobs = 0
         while bite := _oldest_ended(connection, now - jobs_older_s):
             _delete_jobs(connection, bite)
             jobs += len(bite)
-        return PruneReport(jobs, logs)
+        return PruneReport(jobs, logs, checkpoints, journal_rows)
     finally:
         connection.close()
 
@@ -67,10 +91,55 @@ def _oldest_ended(connection: sqlite3.Connection, before_at: float) -> list[int]
 
 
 def _delete_jobs(connection: sqlite3.Connection, job_ids: list[int]) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         for table in _TABLES_OF_JOB:
             connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(job_id,) for job_id in job_ids])
+
+
+def _delete_checkpoints(connection: sqlite3.Connection, folder: Path, before_at: float) -> int:
+    """Delete the own folders of jobs that ended before an instant and are older than every job that is not over."""
+    deleted = 0
+    active = connection.execute("SELECT min(job_id) FROM jobs WHERE ended_at IS NULL").fetchone()[0]
+    newest = connection.execute("SELECT last_job_id FROM chain").fetchone()[0]
+    for path in list(folder.iterdir()) if folder.is_dir() else []:
+        if not path.name.isascii() or not path.name.isdigit() or int(path.name) > newest:
+            continue
+        if active is not None and int(path.name) >= active:
+            continue
+        row = connection.execute("SELECT ended_at FROM jobs WHERE job_id = ?", [int(path.name)]).fetchone()
+        if row is None or (row[0] is not None and row[0] < before_at):
+            shutil.rmtree(path, ignore_errors=True)
+            deleted += 1
+    return deleted
+
+
+def _cut_journal(connection: sqlite3.Connection, before_at: float) -> int:
+    """Delete the generations that were over before an instant; returns how many rows went."""
+    begins = connection.execute(
+        "SELECT max(seq) FROM journal WHERE kind = 'generation' AND at <= ?", [before_at]
+    ).fetchone()[0]
+    if begins is not None:
+        last = connection.execute("SELECT max(seq) FROM journal WHERE seq < ?", [begins]).fetchone()[0]
+        if last is not None and last > journal_cut(connection):
+            with _transaction(connection):
+                cut_chain(connection, last)
+    # What an earlier cut left undeleted goes too.
+    deleted, bite, cut = 0, -1, journal_cut(connection)
+    while bite:
+        with _transaction(connection):
+            bite = connection.execute(
+                "DELETE FROM journal WHERE seq IN (SELECT seq FROM journal WHERE seq <= ? ORDER BY seq LIMIT ?)",
+                [cut, _ROWS_IN_A_BITE],
+            ).rowcount
+        deleted += bite
+    return deleted
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")

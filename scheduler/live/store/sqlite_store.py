@@ -24,8 +24,8 @@ from scheduler.live.store.database_file import (
 )
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, load_head
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id, store_last_alive
+from scheduler.live.store.money_sums import sum_money
 from scheduler.live.store.store_interface import (
-    MONEY_KEYS,
     AuditQuery,
     JobQuery,
     JobUsage,
@@ -213,6 +213,8 @@ class SqliteStore:
                 connection.execute("DELETE FROM answers WHERE at < ?", [batch.answers_until])
             if batch.secrets_done:
                 connection.executemany("DELETE FROM secrets WHERE job_id = ?", [(j,) for j in batch.secrets_done])
+            if batch.nodes_done:
+                connection.executemany("DELETE FROM nodes WHERE node_id = ?", [(n,) for n in batch.nodes_done])
             if batch.outbox_done:
                 connection.executemany("DELETE FROM outbox WHERE command_id = ?", [(c,) for c in batch.outbox_done])
             last_job_id = max((row.job_id for row in batch.jobs), default=0)
@@ -358,24 +360,8 @@ class SqliteStore:
         )
         return {(project, month): usd for project, month, usd in cursor}
 
-    def money(self, query: MoneyQuery) -> list[MoneySum]:
-        assert query.by in MONEY_KEYS, query.by
-        clauses: list[str] = ["charge_id < ?"]
-        values: list[Any] = [query.before_id]
-        for column, wanted in (("month", query.month), ("project", query.project)):
-            if wanted:
-                clauses.append(f"{column} = ?")
-                values.append(wanted)
-        if query.projects is not None:
-            clauses.append(f"kind = 'use' AND project IN ({', '.join('?' for _ in query.projects)})")
-            values.extend(query.projects)
-        cursor = self._reader().execute(
-            f"SELECT {MONEY_KEYS[query.by]}, kind, market = 'owned', sum(usd), sum(on_demand_usd),"
-            " sum(accelerators * (until_at - since_at))"
-            f" FROM charges WHERE {' AND '.join(clauses)} GROUP BY 1, 2, 3",
-            values,
-        )
-        return [MoneySum(str(row[0]), ChargeKind(row[1]), bool(row[2]), *row[3:]) for row in cursor]
+    def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
+        return sum_money(self._reader(), query, open_keys)
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool:
         sql = "SELECT 1 FROM parts WHERE job_id = ? AND attempt = ? AND node_id = ?"
@@ -436,7 +422,7 @@ class SqliteStore:
 
 
 def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
-    """The whole journal of a data folder, read without taking its lock."""
+    """The journal of a data folder as far as it is kept, read without taking its lock."""
     path = folder / "walras.db"
     if not path.is_file():
         raise NotFound(
@@ -444,7 +430,8 @@ def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
         )
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
-        for values in connection.execute(f"SELECT {_columns(JournalRow)} FROM journal ORDER BY seq"):
+        kept = "seq > coalesce((SELECT value FROM meta WHERE name = 'journal_cut'), 0)"
+        for values in connection.execute(f"SELECT {_columns(JournalRow)} FROM journal WHERE {kept} ORDER BY seq"):
             yield JournalRow(*values)
     finally:
         connection.close()

@@ -55,6 +55,8 @@ class MoneySum:
     usd: float
     on_demand_usd: float
     accelerator_s: float
+    #: More than 0: it is the sum of so many that are not told apart, and `key` is empty.
+    others: int = 0
 
 
 @dataclass(slots=True)
@@ -90,6 +92,8 @@ class WriteBatch:
     secrets: list[SecretRow] = field(default_factory=list)
     secrets_done: list[JobId] = field(default_factory=list)
     core_state: list[CoreStateRow] = field(default_factory=list)
+    #: Machines that leave the table.
+    nodes_done: list[NodeId] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -151,6 +155,8 @@ class MoneyQuery:
     month: str = ""
     project: str = ""
     projects: tuple[str, ...] | None = None
+    #: So many are told apart, the dearest; the others are one sum.
+    limit: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +256,8 @@ class Store(Protocol):
         """USD by (project, month), as budgets count it: project "" is everything."""
         ...
 
-    def money(self, query: MoneyQuery) -> list[MoneySum]:
-        """Sums over the ledger of money."""
+    def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
+        """Sums over the ledger of money; those of the dearest keys and of `open_keys` are told apart."""
         ...
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool: ...

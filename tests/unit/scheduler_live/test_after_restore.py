@@ -12,6 +12,7 @@ from scheduler.live.loop.event_loop import LiveSettings
 from scheduler.live.store.data_folder import LogStore
 from tests.support.live_world import FakeAgent, World, world
 from walras.errors import NameHeld, OtherIncarnation
+from walras.protocol import PROTOCOL
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.wire import StartCommand
@@ -241,3 +242,27 @@ def test_the_cluster_file_says_what_becomes_of_the_fleet() -> None:
         told = check_model(ClusterConfig, {"pools": [pool], "after_restore": "stop", **more}, source="cluster")
         assert settings_for_cluster(told).after_restore == "stop"
     assert settings_for_cluster(None).after_restore == "go_on"
+
+
+async def test_a_job_of_a_life_before_a_restore_says_which(tmp_path: Path) -> None:
+    """And one of this life says nothing; machines say what speaks for them, once they are heard."""
+    async with world(tmp_path) as w:
+        old = await w.submit({})
+        was = w.live_state.identity.incarnation
+        backup = _backup(tmp_path)
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        new = await again.submit({})
+        views, store = again.server.views, again.server.store
+
+        def shown(job_id: Any) -> str:
+            row = store.job(job_id)
+            assert row is not None
+            return views.detail(row, [], {}, []).incarnation
+
+        assert (shown(old), shown(new)) == (was, "")
+        agent = await FakeAgent(again, "n1").names_itself(boot_id="boot-7").register()
+        assert views.nodes()[0].protocol is None
+        await agent.beat()
+        (node,) = views.nodes()
+        assert (node.version, node.boot, node.protocol, node.problem) == ("2.0", "boot-7", PROTOCOL, "")

@@ -31,6 +31,7 @@ WRITES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "tokens", {"user": "ada", "role": "user"}),
     ("POST", "pools:revoke", {"pool_id": "none"}),
     ("DELETE", "tokens/PREFIX", None),
+    ("DELETE", "nodes/n1", None),
 )
 #: Asks, though it is sent as a write is.
 ASKING = {"/api/v1/jobs:dryrun"}
@@ -53,6 +54,10 @@ async def test_every_write_leaves_a_row(face: Face) -> None:
     await FakeAgent(face.world, "n1").register()
     prefix, done = "", set()
     for number, (method, path, body) in enumerate(WRITES, 1):
+        if (method, path) == ("DELETE", "nodes/n1"):
+            for _ in range(2):  # silent, then lost
+                face.world.clock.at += 1000.0
+                await face.world.loop.perform(face.world.server.gateway.notice_silence)
         status, answer = await face.json(method, f"{API}/{path.replace('PREFIX', prefix)}", body)
         assert status < 300 or path == "pools:revoke", (path, answer)
         prefix = answer.get("prefix", prefix)

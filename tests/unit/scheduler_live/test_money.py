@@ -14,7 +14,7 @@ from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.loop import billing
 from scheduler.live.loop.billing import spending_report, sum_charges
-from scheduler.live.loop.event_loop import begin_month_if_due
+from scheduler.live.loop.recurring_steps import begin_month_if_due
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.store_interface import MoneyQuery
 from scheduler.live.store.table_rows import ChargeKind, RentRow

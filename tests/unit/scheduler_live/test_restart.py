@@ -13,7 +13,7 @@ from scheduler.core.events import (
     RentFailed,
     Woke,
 )
-from scheduler.live.loop.event_loop import keep_core_state
+from scheduler.live.loop.recurring_steps import keep_core_state
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.event_journal import decode_event, encode_event, replay_journal
 from scheduler.live.store.sqlite_store import read_stored_journal
@@ -232,8 +232,8 @@ async def test_a_back_off_and_what_is_owed_outlive_the_server(tmp_path: Path) ->
         await agent.start_all()
         await agent.end(failing, exit_code=1)
         ready_at = w.server.core.ledger.jobs[failing].ready_at
-        await w.server.loop.perform(keep_core_state)
-        await w.server.loop.perform(keep_core_state)  # nothing has changed: nothing is written
+        await w.server.loop.perform_in_pieces(keep_core_state)
+        await w.server.loop.perform_in_pieces(keep_core_state)  # nothing has changed: nothing is written
     async with world(tmp_path) as again:
         assert again.server.core.ledger.jobs[failing].ready_at == ready_at
         assert again.state(failing) == "PENDING"

@@ -1,13 +1,15 @@
 """What is deleted of jobs that ended long ago, and what never is."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 from scheduler.live.main import _prune_daily
 from scheduler.live.store.backup import find_damage
 from scheduler.live.store.data_folder import DataFolder, LogStore
+from scheduler.live.store.event_journal import replay_folder
 from scheduler.live.store.retention import prune
-from scheduler.live.store.sqlite_store import SqliteStore
+from scheduler.live.store.sqlite_store import SqliteStore, read_stored_journal
 from scheduler.live.store.store_interface import JobQuery, WriteBatch
 from scheduler.live.store.table_rows import ChargeKind, ChargeRow, JobRow, JournalRow, SpecRow
 from tests.support.live_world import world
@@ -69,3 +71,57 @@ def test_old_jobs_go_in_bites_while_the_server_runs_and_money_stays(tmp_path: Pa
     assert store.load().last_job_id == 453
     store.close()
     assert not any("journal" in each for each in find_damage(tmp_path))
+
+
+async def test_the_journal_is_cut_where_a_server_began_and_what_is_left_is_checked_and_replays(tmp_path: Path) -> None:
+    """While the server runs. The newest generation stays, however old; a changed row behind the cut is noticed."""
+    for start in range(3):
+        async with world(tmp_path, at=start * 100 * DAY_S) as w:
+            await w.submit({})
+            await w.advance(DAY_S)
+    generations = sum(row.kind == "generation" for row in read_stored_journal(tmp_path))
+    assert generations == 3
+
+    def cut(days: float) -> int:
+        told = prune(tmp_path, jobs_older_s=1e9, logs_older_s=1e9, journal_older_s=days * DAY_S)
+        return told.journal_rows
+
+    async with world(tmp_path, at=300 * DAY_S) as w:
+        await w.advance(DAY_S)
+        assert cut(1e4) == 0
+        assert cut(150.0) > 0
+        await w.submit({})
+        report = replay_folder(tmp_path)
+        assert (report.identical, report.generations) == (True, 3)
+        assert cut(150.0) == 0
+    assert not any("journal" in each for each in find_damage(tmp_path))
+    async with world(tmp_path, at=400 * DAY_S) as w:
+        assert cut(0.0) > 0
+        assert len(w.live_state.jobs) == 4
+    report = replay_folder(tmp_path)
+    assert (report.identical, report.generations) == (True, 1)
+    assert not any("journal" in each for each in find_damage(tmp_path))
+    connection = sqlite3.connect(tmp_path / "walras.db")
+    with connection:
+        connection.execute("DELETE FROM journal WHERE seq = (SELECT min(seq) FROM journal)")
+    connection.close()
+    assert any("journal" in each for each in find_damage(tmp_path))
+
+
+def test_checkpoints_of_long_ended_jobs_go_and_those_of_projects_stay(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path)
+    folder.create()
+    store = SqliteStore(tmp_path)
+    for number, ended_at in ((1, 1.0), (2, 50 * DAY_S), (3, None), (4, 1.0)):
+        store.commit(a_job(number, ended_at))
+    store.commit(a_job(5, 51 * DAY_S))
+    kept = [folder.checkpoints / "jobs" / str(number) for number in range(1, 7)]
+    named = folder.checkpoints / "projects" / "project-p" / "1"
+    for path in (*kept, named):
+        (path / "attempt-1").mkdir(parents=True)
+    told = prune(tmp_path, jobs_older_s=1e9, logs_older_s=1e9, checkpoints_older_s=30 * DAY_S)
+    assert told.checkpoints == 1
+    assert [path.name for path in kept if path.exists()] == ["2", "3", "4", "5", "6"]
+    assert named.exists()
+    assert prune(tmp_path, jobs_older_s=1e9, logs_older_s=1e9).checkpoints == 0
+    store.close()

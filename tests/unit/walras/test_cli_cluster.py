@@ -33,6 +33,8 @@ def test_nodes_and_prices(fake: Any) -> None:
     assert "a100 (emulated)" in nodes
     assert "1,2" in nodes
     assert "1.5s ago" in nodes
+    assert "PROTOCOL" not in nodes
+    assert "PROTOCOL" in run(fake, "nodes", "--verbose").stdout
     assert json.loads(run(fake, "nodes", "-o", "json").stdout)[0]["free"] == 1
     prices = run(fake, "prices").stdout
     assert "0.125" in prices

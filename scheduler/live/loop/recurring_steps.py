@@ -1,0 +1,59 @@
+"""Steps that the server takes again and again by itself: what only the core knows is kept, and months begin.
+
+What the core knows that no table has is gathered in pieces of some milliseconds, between which the rest of the server
+runs but no step is taken: so it is what the core knew at one instant. It is put into words in the writer's thread.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+from scheduler.core.handlers.restored_state import gather_state
+from scheduler.live.loop import billing
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.transaction import Transaction
+
+#: What only the core knows is written down this often, and at an orderly stop.
+_KEEP_STATE_EVERY_S = 10.0
+
+
+def keep_core_state(transaction: Transaction) -> Iterator[None]:
+    """Write down what the core knows that no table has: a successor begins with it. Nothing if that has not changed."""
+    found = yield from gather_state(transaction.core.ledger)
+    yield
+    timeless, before = replace(found, at=0.0), transaction.state.kept_core_state
+    if timeless == before:
+        return
+    # Letting go of what was kept before takes milliseconds too.
+    yield
+    transaction.state.kept_core_state = timeless
+    del before
+    yield
+    transaction.core_state = found
+
+
+async def watch_core_state(loop: ServerLoop) -> None:
+    """For ever."""
+    while True:
+        await asyncio.sleep(_KEEP_STATE_EVERY_S)
+        await loop.perform_in_pieces(keep_core_state)
+
+
+#: The calendar is looked at this often at least: wall clocks are set, machines sleep.
+_CALENDAR_EVERY_S = 600.0
+
+
+def begin_month_if_due(transaction: Transaction) -> None:
+    """Restate what was spent to the core if a month has begun that it does not know of."""
+    state = transaction.state
+    if state.month != billing.month_of(transaction.at + state.epoch_unix_s):
+        emit(transaction, billing.restate_spending(transaction))
+
+
+async def watch_months(loop: ServerLoop) -> None:
+    """For ever."""
+    while True:
+        await loop.perform(begin_month_if_due)
+        unix_s = loop.clock.unix(loop.clock.now())
+        await asyncio.sleep(min(_CALENDAR_EVERY_S, billing.next_month_unix_s(unix_s) - unix_s + 0.01))
