@@ -20,7 +20,7 @@ from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
-from scheduler.live.providers.live_provider import RevocableProvider
+from scheduler.live.providers.live_provider import GrowingProvider, RevocableProvider
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import RentRow
 from scheduler.providers.provider import (
@@ -31,7 +31,7 @@ from scheduler.providers.provider import (
     RentedMachine,
 )
 from walras.cluster import NodeId, Pool, PoolId
-from walras.errors import ClusterError, Conflict, NotFound
+from walras.errors import ClusterError, Conflict, NotFound, UserError
 from walras.states import Reason
 
 log = logging.getLogger(__name__)
@@ -202,9 +202,12 @@ class Provisioner:
         providers: Mapping[PoolId, CloudProvider],
         call_s: float = PROVIDER_CALL_S,
         request_s: float | None = None,
+        named: Mapping[str, CloudProvider] | None = None,
     ) -> None:
         self._loop = loop
         self._providers = dict(providers)
+        #: All that the server has, by name: pools may be added to them.
+        self._named = dict(named or {})
         self._tasks: set[asyncio.Task[None]] = set()
         self._call_s = call_s
         #: None: as long as machines of the pool may take to come up, and an answer.
@@ -234,6 +237,24 @@ class Provisioner:
         for node_id in nodes:
             self._spawn(self._revoke(provider, node_id, notice_s))
         return nodes
+
+    def check_provider(self, name: str) -> None:
+        """Raise UserError unless a provider of this name takes up pools."""
+        if isinstance(self._named.get(name), GrowingProvider):
+            return
+        known = [each for each, provider in self._named.items() if isinstance(provider, GrowingProvider)]
+        raise UserError(
+            f"this server rents nothing from {name!r}: the cluster file it was started with does not describe it",
+            field="provider",
+            fix=f"known: {', '.join(known) or 'none'}; a new one is added to the cluster file, then restart the server",
+        )
+
+    def take_up(self, pool: Pool) -> None:
+        """The pool's provider rents it out from now on, at these terms; nothing for owned pools."""
+        provider = self._providers.get(pool.pool_id) or self._named.get(pool.provider)
+        if isinstance(provider, GrowingProvider):
+            provider.take_up(pool)
+            self._providers[pool.pool_id] = provider
 
     async def reconcile(self) -> None:
         """At the start: what is missing is lost, and requests that were never answered are repeated."""
