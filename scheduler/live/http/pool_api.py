@@ -55,7 +55,8 @@ async def add_pool(call: RequestContext) -> PoolView:
     def step(transaction: Transaction) -> PoolView:
         state = transaction.state
         if pool.pool_id in state.pools:
-            raise Conflict(f"there is a pool {pool.pool_id}", field="shape", fix=f"walras admin pool set {pool.pool_id}")
+            fix = f"walras admin pool set {pool.pool_id}"
+            raise Conflict(f"there is a pool {pool.pool_id} already", field="shape", fix=fix)
         other = next((each for each in state.pools.values() if each.shape.name == pool.shape.name), None)
         if other is not None and other.shape != pool.shape:
             raise Conflict(
@@ -180,6 +181,4 @@ def _pool_view(state: LiveState, pool: Pool) -> PoolView:
 def _jobs_in(state: LiveState, pool_id: PoolId) -> list[JobId]:
     """Jobs whose attempt has a part there."""
     jobs = state.jobs.values()
-    return [
-        each.row.job_id for each in jobs if each.attempt is not None and pool_id in each.attempt.placement.by_pool
-    ]
+    return [each.row.job_id for each in jobs if each.attempt is not None and pool_id in each.attempt.placement.by_pool]

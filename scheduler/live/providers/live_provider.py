@@ -2,8 +2,9 @@
 
 `CloudProvider` (scheduler/providers/provider.py) says how machines are rented; simulated clouds have it too. A provider
 of the live server is a `LiveProvider`: it also knows its pools, learns where the server listens, and lives as long as
-the server. More protocols are optional: `PricedProvider` if its prices move, `RevocableProvider` if it can take machines
-away for a drill, `GrowingProvider` if pools can be added while the server runs. `provider_registry.py` lists the providers; docs/how-to/add-a-provider.md adds one.
+the server. More protocols are optional: `PricedProvider` if its prices move, `RevocableProvider` if it can take
+machines away for a drill, `GrowingProvider` if pools can be added while the server runs. `provider_registry.py` lists
+the providers; docs/how-to/add-a-provider.md adds one.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

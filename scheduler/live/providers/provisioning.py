@@ -163,7 +163,7 @@ class Janitor:
         missing = rent.machines - self._here(rent)
         if missing <= 0 or not self._is_late(rent):
             return
-        limit_s = boot_limit_s(self._loop.state.pools[rent.pool_id])
+        limit_s = boot_limit_s(self._loop.state.pool_of(rent.pool_id))
         what = "came up but did not join" if listed else "never came"
         reason = f"{ProviderProblemKind.UNAVAILABLE}: {missing} of the machines asked for {what} within {limit_s:g} s"
         await self._loop.perform(
@@ -175,7 +175,7 @@ class Janitor:
         return sum(node.row.rent_token == rent.token and node.is_member for node in nodes)
 
     def _is_late(self, rent: RentRow) -> bool:
-        pool = self._loop.state.pools[rent.pool_id]
+        pool = self._loop.state.pool_of(rent.pool_id)
         return self._loop.clock.now() - rent.asked_at > boot_limit_s(pool)
 
 

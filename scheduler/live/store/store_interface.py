@@ -34,7 +34,7 @@ from scheduler.live.store.table_rows import (
     SpeedRow,
     TokenRow,
 )
-from walras.cluster import NodeId
+from walras.cluster import NodeId, PoolId
 from walras.errors import ClusterError
 from walras.job_request import JobId
 from walras.wire import ClusterIdentity

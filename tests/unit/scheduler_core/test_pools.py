@@ -77,7 +77,7 @@ def test_what_runs_follows_the_gentle_drain_of_its_machine() -> None:
     assert [each.job_id for each in commands if isinstance(each, cmd.Revoke)] == [1]
     fleet.end(JobId(1), 1)
     assert JobId(1) not in fleet.attempts
-    assert fleet.core.ledger.jobs[JobId(1)].state is JobState.QUEUED
+    assert fleet.core.ledger.jobs[JobId(1)].state is JobState.PENDING
     fleet.end(JobId(2))
     assert JobId(2) not in fleet.core.ledger.jobs
 
