@@ -166,7 +166,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.NodeQuarantined: _of_machine(machine_events.on_node_quarantined),
     ev.RentFailed: machine_events.on_rent_failed,
     ev.StateRestored: restored_state.on_state_restored,
-    ev.RentRestored: machine_events.on_rent_restored,
+    ev.RentRestored: pool_events.on_rent_restored,
     ev.MoneyRestated: budgets.on_money_restated,
     ev.JobSubmitted: job_events.on_job_submitted,
     ev.JobRestored: job_events.on_job_restored,

@@ -19,7 +19,6 @@ from scheduler.core.events import (
     NodeUnreachable,
     Proposal,
     RentFailed,
-    RentRestored,
 )
 from scheduler.core.handlers import deadlines
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
@@ -390,13 +389,6 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
         state.rent_problem, state.rent_not_before = event.reason, cycle.now + wait_s
         cycle.timers.set(state.rent_not_before, "rent", state.row)
         cycle.solves.problem_changed = True  # until then other pools may be worth their price
-
-
-def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
-    """Machines were asked for before the core was restarted."""
-    row = cycle.ledger.fleet.pool_row(event.pool_id)
-    assert row is not None, f"machines of {event.pool_id} are awaited, which is not declared"
-    cycle.ledger.fleet.pools[row].awaited[event.token] = event.machines
 
 
 def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:

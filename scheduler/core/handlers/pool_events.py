@@ -7,7 +7,7 @@ the same row. A core that takes over never hears of it.
 
 from math import inf
 
-from scheduler.core.events import NodeLeaving, PoolDeclared, PoolRemoved
+from scheduler.core.events import NodeLeaving, PoolDeclared, PoolRemoved, RentRestored
 from scheduler.core.handlers.deadlines import leave_pool
 from scheduler.core.handlers.machine_events import on_node_leaving
 from scheduler.core.state.fleet import MachineCondition, PoolState
@@ -39,6 +39,13 @@ def on_pool_removed(cycle: Cycle, event: PoolRemoved) -> None:
     cycle.ledger.columns.forget_pool(row, cycle.now)
     leave_pool(cycle, row)
     _pools_changed(cycle)
+
+
+def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
+    """Machines were asked for before the core was restarted."""
+    row = cycle.ledger.fleet.pool_row(event.pool_id)
+    assert row is not None, f"machines of {event.pool_id} are awaited, which is not declared"
+    cycle.ledger.fleet.pools[row].awaited[event.token] = event.machines
 
 
 def _drain(cycle: Cycle, state: PoolState) -> None:
