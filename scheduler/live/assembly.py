@@ -266,9 +266,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance)
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
     provisioner = Provisioner(loop, providers_by_pool(providers.values()), named=providers)
-    for pool in state.pools.values():
-        if pool.provider:  # added by people while a server ran
-            provisioner.take_up(pool)
+    provisioner.take_up_again(state.pools.values())
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
     forecasts = TargetForecasts(loop)

@@ -12,7 +12,7 @@ does not answer it concludes nothing, and asks it less often.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TypeVar
 
 from scheduler.core.events import RentFailed
@@ -255,6 +255,12 @@ class Provisioner:
         if isinstance(provider, GrowingProvider):
             provider.take_up(pool)
             self._providers[pool.pool_id] = provider
+
+    def take_up_again(self, pools: Iterable[Pool]) -> None:
+        """Of these, the pools that were added while a server ran and that no cluster file declares now."""
+        for pool in pools:
+            if pool.provider and pool.pool_id not in self._providers:
+                self.take_up(pool)
 
     async def reconcile(self) -> None:
         """At the start: what is missing is lost, and requests that were never answered are repeated."""

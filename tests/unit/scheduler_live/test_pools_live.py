@@ -159,4 +159,9 @@ async def test_the_changes_outlive_a_restart(tmp_path: Path) -> None:
         pools = w.live_state.pools
         assert set(pools) == {kept, S, A, gone}
         assert (pools[kept].quota, pools[kept].drained, pools[gone].drained) == (2, True, False)
+    # Later the file declares the pool that was added: its terms hold, for the core and for the provider.
+    async with world(tmp_path, cluster={"pools": [*file["pools"], SPOT | {"quota": 9, "usd_per_h": 4}]}) as w:
+        pool = w.assembled.providers["local"].pools[S].pool  # type: ignore[index,attr-defined]
+        assert (pool.quota, pool.usd_per_h) == (9, 4)
+        assert (w.live_state.pools[S].quota, w.live_state.pools[S].usd_per_h) == (9, 4)
     assert replay_journal(read_stored_journal(tmp_path)).identical
