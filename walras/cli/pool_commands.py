@@ -1,15 +1,17 @@
 """`walras admin pool`: the pools of a running cluster, listed, added, changed, drained and removed."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.api import PoolView
 from walras.cli.arguments import NoHeaderOption, OutputOption
 from walras.cli.session import with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_line, show_listing, warn
 from walras.errors import UserError
+
+if TYPE_CHECKING:
+    from walras.api import PoolView
 
 pool_commands = typer.Typer(
     help="The pools of a running cluster: list, add, change, drain and remove them.", no_args_is_help=True
@@ -36,7 +38,7 @@ def pool_list_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHe
     show_listing(Listing(columns, [_row(pool) for pool in pools], data), output, header=not no_header)
 
 
-def _row(pool: PoolView) -> list[str]:
+def _row(pool: "PoolView") -> list[str]:
     return [
         pool.pool_id,
         f"{pool.accelerators} {pool.accelerator}",
