@@ -307,7 +307,9 @@ def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
 
 
 def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordoned) -> None:
-    """An administrator lets the machine take jobs again."""
+    """An administrator lets the machine take jobs again; not while its whole pool is emptied."""
+    if cycle.ledger.fleet.pools[machine.pool].pool.drained:
+        return
     machine.failures.clear()
     machine.gentle_until = -inf
     for job in _jobs_on(cycle, machine):
