@@ -328,6 +328,36 @@ class MoneyReport(Body):
     on_demand_usd: float
 
 
+class PoolView(Body):
+    """A pool of machines (`GET /pools`)."""
+
+    pool_id: str
+    shape: str
+    accelerator: str
+    #: Of one machine.
+    accelerators: int
+    market: str
+    zone: str
+    #: Price of one machine.
+    usd_per_h: float
+    #: Machines that may be rented at most.
+    quota: int
+    #: It is being emptied: no new jobs, and nothing is rented there.
+    drained: bool
+    #: Machines that are here, and that were asked for and are not.
+    machines: int
+    coming: int
+    #: Jobs that run there.
+    jobs: list[int]
+
+
+class PoolRemoval(Body):
+    """A pool that is gone, and the waiting jobs that no other pool could run (`DELETE /pools/{pool_id}`)."""
+
+    pool_id: str
+    stranded_jobs: list[int]
+
+
 class PolicyView(Body):
     """The policy in force (`GET /policy`) and its place in the history."""
 

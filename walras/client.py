@@ -34,6 +34,8 @@ from walras.api import (
     MoneyReport,
     NodeView,
     PolicyView,
+    PoolRemoval,
+    PoolView,
     PriceList,
     SubmitResult,
     TokenCreated,
@@ -152,6 +154,7 @@ _attempts: TypeAdapter[list[AttemptView]] = TypeAdapter(list[AttemptView])
 _audit: TypeAdapter[list[AuditView]] = TypeAdapter(list[AuditView])
 _facts: TypeAdapter[list[FactsView]] = TypeAdapter(list[FactsView])
 _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
+_pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 
 class Client:
@@ -317,6 +320,26 @@ class Client:
     async def forget_node(self, node_id: str) -> None:
         """Strike a machine that is lost, or silent and empty, off the list. Raises Conflict while it may be alive."""
         await self._transport.json(ApiCall("DELETE", f"{_API}/nodes/{quote(node_id, safe='')}"))
+
+    async def pools(self) -> list[PoolView]:
+        return _pools.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/pools")))
+
+    async def add_pool(self, pool: Mapping[str, Any]) -> PoolView:
+        """Add a pool, with the fields that a pool of a cluster file has (administrators)."""
+        return await self._body(PoolView, ApiCall("POST", f"{_API}/pools", body=dict(pool), repeatable=False))
+
+    async def change_pool(
+        self, pool_id: str, *, quota: int | None = None, usd_per_h: float | None = None, drained: bool | None = None
+    ) -> PoolView:
+        """Change what is given (administrators). `drained`: no new jobs and nothing rented there, or again."""
+        given = {"quota": quota, "usd_per_h": usd_per_h, "drained": drained}
+        body = {name: value for name, value in given.items() if value is not None}
+        return await self._body(PoolView, ApiCall("PATCH", f"{_API}/pools/{quote(pool_id, safe='')}", body=body))
+
+    async def remove_pool(self, pool_id: str) -> PoolRemoval:
+        """Take a pool without machines out; returns the waiting jobs that no other pool could run (administrators)."""
+        call = ApiCall("DELETE", f"{_API}/pools/{quote(pool_id, safe='')}", repeatable=False)
+        return await self._body(PoolRemoval, call)
 
     async def prices(self, *, whole: bool = False) -> PriceList:
         """Returns the price of every pool at the last solve, and that solve's certificate.

@@ -66,6 +66,12 @@ class Pool:
     minimum_billing_s: float = 0.0
     #: Rented time is billed in whole steps of this length, seconds; 0: by the second.
     billing_step_s: float = 0.0
+    #: Who rents its machines out, of a pool that was added to a running server; of others the cluster file says it.
+    provider: str = ""
+    #: An administrator empties it: its machines take no new jobs, and none is rented.
+    drained: bool = False
+    #: It was taken out of the cluster: nothing fits it.
+    removed: bool = False
 
 
 def usd_of(usd_per_h: float, seconds: float) -> float:

@@ -103,7 +103,7 @@ class GangRequest:
 
     def size_on(self, pool: Pool) -> int:
         """Accelerators that the gang takes on this pool; 0 if it cannot run there."""
-        if not self.accepts(pool):
+        if pool.removed or not self.accepts(pool):
             return 0
         shape = pool.shape
         named = [demand.count for demand in self.demands if demand.accelerator == shape.accelerator]

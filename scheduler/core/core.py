@@ -23,6 +23,7 @@ from scheduler.core.handlers import (
     job_events,
     machine_events,
     policy_events,
+    pool_events,
     restored_state,
     speed_reports,
 )
@@ -154,7 +155,8 @@ def _of_timed_job(handler: Callable[[Cycle, JobRecord, int], None]) -> Callable[
 
 
 _HANDLERS: dict[type, Handler] = {
-    ev.PoolDeclared: machine_events.on_pool_declared,
+    ev.PoolDeclared: pool_events.on_pool_declared,
+    ev.PoolRemoved: pool_events.on_pool_removed,
     ev.NodeJoined: machine_events.on_node_joined,
     ev.NodeUnreachable: _of_machine(machine_events.on_node_unreachable),
     ev.NodeBack: _of_machine(machine_events.on_node_back),
@@ -164,7 +166,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.NodeQuarantined: _of_machine(machine_events.on_node_quarantined),
     ev.RentFailed: machine_events.on_rent_failed,
     ev.StateRestored: restored_state.on_state_restored,
-    ev.RentRestored: machine_events.on_rent_restored,
+    ev.RentRestored: pool_events.on_rent_restored,
     ev.MoneyRestated: budgets.on_money_restated,
     ev.JobSubmitted: job_events.on_job_submitted,
     ev.JobRestored: job_events.on_job_restored,

@@ -53,10 +53,18 @@ class PolicyChanged:
 
 @dataclass(slots=True)
 class PoolDeclared:
-    """A pool exists, or its market price or quota changed."""
+    """A pool exists, or its market price or quota changed, or it is drained, or it is so no longer."""
 
     at: float
     pool: Pool
+
+
+@dataclass(slots=True)
+class PoolRemoved:
+    """An administrator takes a pool without machines out of the cluster."""
+
+    at: float
+    pool_id: PoolId
 
 
 @dataclass(slots=True)
@@ -404,6 +412,7 @@ class SolveFailed:
 Event = (
     PolicyChanged
     | PoolDeclared
+    | PoolRemoved
     | NodeJoined
     | NodeUnreachable
     | NodeBack

@@ -265,7 +265,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     )
     gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance)
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
-    provisioner = Provisioner(loop, providers_by_pool(providers.values()))
+    provisioner = Provisioner(loop, providers_by_pool(providers.values()), named=providers)
+    provisioner.take_up_again(state.pools.values())
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
     forecasts = TargetForecasts(loop)
@@ -344,8 +345,10 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
 
     def step(transaction: Transaction) -> None:
         for pool in pools:
-            if transaction.state.pools.get(pool.pool_id) != pool:
-                emit(transaction, PoolDeclared(transaction.at, pool))
+            known = transaction.state.pools.get(pool.pool_id)
+            declared = replace(pool, drained=known is not None and known.drained)  # no file says that
+            if known != declared:
+                emit(transaction, PoolDeclared(transaction.at, declared))
 
     await server.loop.perform(step)
     await _ensure_admin(server, config.folder)

@@ -4,6 +4,7 @@
 started twice, and that one solve at most is in flight.
 """
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -17,6 +18,7 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
 from scheduler.core.rules import Backfill, RoundRules
+from scheduler.core.state.fleet import MachineCondition
 from walras.cluster import Market, NodeId, PoolId
 from walras.job_request import JobId, Kind, RetryRule
 
@@ -114,6 +116,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.fleet.tell(event)
 
     def join(self, name: str, token: str = "") -> None:
+        if self.fleet.core.ledger.fleet.pool_row(PoolId(name)) is None:
+            return
         self.node_count += 1
         self.nodes.append(NodeId(f"n{self.node_count}"))
         self.tell(ev.NodeJoined(self.fleet.at, self.nodes[-1], PoolId(name), token))
@@ -233,6 +237,29 @@ class AnyOrder(RuleBasedStateMachine):
             self.tell(ev.NodeLeaving(at, node_id, at + 10))
         else:
             self.tell(ev.NodeUncordoned(at, node_id))
+
+    @rule(row=st.integers(0, 2), drained=st.booleans())
+    def pool_is_drained(self, row: int, drained: bool) -> None:
+        """Or not any more: then its machines take jobs again."""
+        fleet, at = self.fleet.core.ledger.fleet, self.fleet.at
+        there = fleet.pool_row(POOLS[row].pool_id)
+        if there is None:
+            return
+        self.tell(ev.PoolDeclared(at, replace(POOLS[row], drained=drained)))
+        for machine in list(fleet.pools[there].members.values()):
+            if not drained:
+                self.tell(ev.NodeUncordoned(at, machine.node_id))
+            else:
+                assert machine.condition is not MachineCondition.UP
+
+    @rule(row=st.integers(0, 2))
+    def pool_goes_or_comes(self, row: int) -> None:
+        fleet, pool_id = self.fleet.core.ledger.fleet, POOLS[row].pool_id
+        there = fleet.pool_row(pool_id)
+        if there is None:
+            self.tell(ev.PoolDeclared(self.fleet.at, POOLS[row]))
+        elif not fleet.pools[there].members and not fleet.pools[there].awaited:
+            self.tell(ev.PoolRemoved(self.fleet.at, pool_id))
 
     @rule(name=st.sampled_from(["a", "b"]))
     def new_machine(self, name: str) -> None:

@@ -113,7 +113,8 @@ class FakeFleet:
         self.wake_at = inf
         self.tell(ev.PolicyChanged(self.at, old.policy.spec, old.policy.rules))
         for state in old.fleet.pools:
-            self.tell(ev.PoolDeclared(self.at, state.pool))
+            if not state.pool.removed:
+                self.tell(ev.PoolDeclared(self.at, state.pool))
         for machine in filter(None, old.fleet.machines):
             pool_id = old.fleet.pools[machine.pool].pool.pool_id
             self.tell(ev.NodeJoined(self.at, machine.node_id, pool_id, machine.token))

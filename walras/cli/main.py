@@ -42,6 +42,7 @@ from walras.cli.job_control_commands import (
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
 from walras.cli.plan_commands import plan_commands
+from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.search_commands import search_command
@@ -248,6 +249,7 @@ for _name, _command in DATA_FOLDER_COMMANDS.items():
     admin_commands.command(_name)(_command)
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
+admin_commands.add_typer(pool_commands, name="pool")
 app.add_typer(admin_commands, name="admin")
 app.add_typer(simulate_commands, name="simulate")
 app.add_typer(workload_commands, name="workload")

@@ -128,8 +128,8 @@ def build_problem(ledger: Ledger) -> Problem:
 def _machines_to_be_had(state: PoolState, now: float) -> int:
     """Machines that may be held rented: the quota; what is there or coming while the provider gives no more."""
     if state.rent_not_before <= now or not state.rent_refused:
-        return state.pool.quota
-    return min(state.pool.quota, state.machines + sum(state.awaited.values()))
+        return state.quota
+    return min(state.quota, state.machines + sum(state.awaited.values()))
 
 
 def _values(ledger: Ledger, rows: IntArray) -> FloatArray:

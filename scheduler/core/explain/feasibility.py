@@ -57,7 +57,19 @@ class PoolLimit:
 
 def pool_limits(fleet: Fleet, expected: Mapping[PoolId, int]) -> list[PoolLimit]:
     """What each pool may come to have; `expected`: machines known of from elsewhere, joined or not."""
-    return [PoolLimit(state.pool, _largest_size(state, expected.get(state.pool.pool_id, 0))) for state in fleet.pools]
+    return [
+        PoolLimit(state.pool, _largest_size(state, expected.get(state.pool.pool_id, 0)))
+        for state in fleet.pools
+        if not state.pool.removed
+    ]
+
+
+def removed_pools_text(fleet: Fleet, request: JobRequest) -> str:
+    """Pools that were removed and that the job accepts; empty if there is none."""
+    gone = [state.pool.pool_id for state in fleet.pools if state.pool.removed and request.accepts(state.pool)]
+    if not gone:
+        return ""
+    return f"; {', '.join(gone)}, which it accepts, {'was' if len(gone) == 1 else 'were'} removed"
 
 
 def _largest_size(state: PoolState, expected: int) -> float:

@@ -15,7 +15,13 @@ import numpy as np
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.problem_snapshot import configurations_of
 from scheduler.core.cycle.round import describe_newcomer
-from scheduler.core.explain.feasibility import expected_free_text, infeasibility, pool_limits, remedies
+from scheduler.core.explain.feasibility import (
+    expected_free_text,
+    infeasibility,
+    pool_limits,
+    remedies,
+    removed_pools_text,
+)
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
 from scheduler.core.rules import Backfill, RoundRules
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
@@ -99,10 +105,13 @@ def _silent(core: SchedulerCore, job: JobRecord) -> list[str]:
 
 
 def _infeasible(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, int]) -> PendingReason | None:
-    if not core.ledger.fleet.pools:
-        return PendingReason(Reason.WAIT_CAPACITY, "no machine has joined this cluster yet", "start a `walras agent`")
-    found = infeasibility(job.request, pool_limits(core.ledger.fleet, expected))
-    return None if found is None else PendingReason(found.reason, found.detail, found.fix)
+    fleet = core.ledger.fleet
+    gone = removed_pools_text(fleet, job.request)
+    if all(state.pool.removed for state in fleet.pools):
+        detail = f"there is no pool{gone}" if gone else "no machine has joined this cluster yet"
+        return PendingReason(Reason.WAIT_CAPACITY, detail, "start a `walras agent`")
+    found = infeasibility(job.request, pool_limits(fleet, expected))
+    return None if found is None else PendingReason(found.reason, found.detail + gone, found.fix)
 
 
 def _held_reason(core: SchedulerCore, job: JobRecord) -> PendingReason:
@@ -284,6 +293,8 @@ def _with_price(line: PendingReason, value: float, cost: float, unit: str) -> Pe
 
 def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[str, ...]]:
     """Why a pool has too little free, and what is under way."""
+    if state.pool.drained:
+        return Reason.WAIT_CAPACITY, "it is drained: it takes no new jobs, and nothing is rented there"
     if state.awaited:
         return Reason.WAIT_PROVISIONING, f"{sum(state.awaited.values())} machines are on their way"
     if state.rent_not_before > now:
@@ -298,7 +309,7 @@ def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, 
 
 def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, count: int) -> tuple[str, str]:
     """Why no machine of a pool is rented for a job by what it is worth, and the remedy; empty if that is not why."""
-    if not state.rented or request.deadline_at < inf:
+    if not state.rented or state.pool.drained or request.deadline_at < inf:
         return "", ""
     value, by = rules.value_of(request)
     price = gang_usd_per_h(state.pool, count)
@@ -353,7 +364,9 @@ def _away_text(machine: FleetMachine) -> str:
 
 
 def _taking_jobs_again(state: PoolState) -> str:
-    """Machines that an administrator could let take jobs."""
+    """What an administrator could let take jobs."""
+    if state.pool.drained:
+        return f"walras admin pool drain {state.pool.pool_id} --off"
     aside = [each.node_id for each in state.members.values() if each.condition is MachineCondition.QUARANTINED]
     return f"see why jobs fail there, then: walras admin resume {aside[0]}" if aside else ""
 

@@ -124,7 +124,7 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOut
         margin_s = 2 * restart_s + state.pool.boot_s + _margin_s(needs_s)
         return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
     is_free = ledger.fleet.find(state.row, shape) is not None
-    if not is_free and not state.rented:
+    if not is_free and (not state.rented or state.pool.drained):
         return None  # others hold the owned ones
     stop_s = job.request.grace_s if job.holds else 0.0
     needs_s = from_checkpoint_s(job, rate) + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
@@ -184,6 +184,17 @@ def _reconsider(cycle: Cycle, job: JobRecord) -> None:
         cycle.timers.set(look_at, "deadline")
 
 
+def leave_pool(cycle: Cycle, row: int) -> None:
+    """Nothing comes to this pool any more: jobs that were to move there look for another sure one."""
+    for job_id in sorted(cycle.deadlines.secured & cycle.ledger.jobs.keys()):
+        job = cycle.ledger.jobs[job_id]
+        if job.deadline_pool == row and not job.is_secured:
+            job.deadline_pool = -1
+            cycle.deadlines.secured.discard(job_id)
+            cycle.deadlines.stranded.pop(job_id, None)
+            heappush(cycle.deadlines.heap, (cycle.now, job_id))
+
+
 def _entitle(cycle: Cycle, job: JobRecord) -> None:
     columns = cycle.ledger.columns
     columns.settle(job.slot, cycle.now)
@@ -221,7 +232,7 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
     count = accelerators_awaited(cycle, state.row)
     coming = sum(state.awaited.values())
     needed = ceil((count - state.free) / state.pool.shape.accelerators) - coming
-    missing = min(needed, state.pool.quota - state.machines - coming)
+    missing = min(needed, state.quota - state.machines - coming)
     if missing > 0:
         # Unique, though several jobs may ask at one instant, or one may ask again: a cloud answers a token once.
         token = f"{state.pool.pool_id}@{cycle.now:.6f}/deadline-{job.job_id}-{state.machines + coming}"

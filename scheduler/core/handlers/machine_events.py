@@ -17,10 +17,8 @@ from scheduler.core.events import (
     NodeQuarantined,
     NodeUncordoned,
     NodeUnreachable,
-    PoolDeclared,
     Proposal,
     RentFailed,
-    RentRestored,
 )
 from scheduler.core.handlers import deadlines
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
@@ -68,6 +66,9 @@ def settle_idle_machines(cycle: Cycle) -> None:
         elif _is_idle(machine):
             state = cycle.ledger.fleet.pools[machine.pool]
             _set_idle_timer(cycle, state, _release_at(cycle, machine, state))
+        elif cycle.ledger.fleet.pools[machine.pool].pool.drained:
+            # Not at once: a core that takes over hears of a machine before it hears of the job there.
+            _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)
 
 
 def schedule_idle_check(cycle: Cycle, state: PoolState) -> None:
@@ -85,6 +86,9 @@ def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
     state.idle_look_at = inf
     if not state.rented:
         return
+    if state.pool.drained:
+        _give_back_drained(cycle, state)
+        return
     if policy.proposal is None and policy.pricing is not None:
         _set_idle_timer(cycle, state, _again_at(cycle))  # no solve has answered yet how many machines are wanted
         return
@@ -99,6 +103,14 @@ def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
             excess -= 1
     if excess > 0:
         schedule_idle_check(cycle, state)
+
+
+def _give_back_drained(cycle: Cycle, state: PoolState) -> None:
+    """Nobody will use the empty machines of a pool that is drained."""
+    for machine in list(state.members.values()):
+        is_leaving = machine.condition is MachineCondition.LEAVING
+        if is_leaving and machine.token and not _runs_something(cycle, machine):
+            release_machine(cycle, machine, "given back: its pool is drained")
 
 
 def _give_back(cycle: Cycle, machine: FleetMachine, state: PoolState, target: int) -> None:
@@ -184,21 +196,7 @@ def _set_idle_timer(cycle: Cycle, state: PoolState, at: float) -> None:
         cycle.timers.set(at, "idle", state.row)
 
 
-# ------------------------------------------------------------------------------------------------ pools and machines
-
-
-def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
-    """A new pool, or another price or quota: classes and queues are made afresh."""
-    ledger = cycle.ledger
-    row = ledger.fleet.pool_row(event.pool.pool_id)
-    before = None if row is None else ledger.fleet.pools[row].pool.usd_per_h
-    is_new = ledger.fleet.declare(event.pool)
-    if row is not None and before != event.pool.usd_per_h:
-        cycle.spending.repriced(row)
-    if is_new:
-        ledger.columns.set_pools(len(ledger.fleet.pools))
-    ledger.classes.pools_changed([state.pool for state in ledger.fleet.pools])
-    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
+# ------------------------------------------------------------------------------------------------ machines
 
 
 def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
@@ -212,6 +210,8 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
         cycle.backlog.emptied[machine.row] = None
         state = fleet.pools[pool]
         state.rent_failures, state.rent_problem, state.rent_not_before = 0, "", -inf
+    if fleet.pools[pool].pool.drained:
+        fleet.set_condition(machine, MachineCondition.LEAVING, "its pool is drained")
     cycle.backlog.freed[machine.row] = None
     cycle.solves.problem_changed = True
 
@@ -307,7 +307,9 @@ def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
 
 
 def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordoned) -> None:
-    """An administrator lets the machine take jobs again."""
+    """An administrator lets the machine take jobs again; not while its whole pool is emptied."""
+    if cycle.ledger.fleet.pools[machine.pool].pool.drained:
+        return
     machine.failures.clear()
     machine.gentle_until = -inf
     for job in _jobs_on(cycle, machine):
@@ -359,7 +361,7 @@ def on_rent_timer(cycle: Cycle, row: int, number: int) -> None:
 
 def _scale_pool(cycle: Cycle, state: PoolState, target: int) -> None:
     """Bring a pool towards `target` machines."""
-    missing = min(target, state.pool.quota) - state.machines - sum(state.awaited.values())
+    missing = min(target, state.quota) - state.machines - sum(state.awaited.values())
     if missing > 0 and cycle.spending.everything.closed:
         return  # asked again once there is money
     if missing > 0 and cycle.now >= state.rent_not_before:
@@ -389,13 +391,6 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
         state.rent_problem, state.rent_not_before = event.reason, cycle.now + wait_s
         cycle.timers.set(state.rent_not_before, "rent", state.row)
         cycle.solves.problem_changed = True  # until then other pools may be worth their price
-
-
-def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
-    """Machines were asked for before the core was restarted."""
-    row = cycle.ledger.fleet.pool_row(event.pool_id)
-    assert row is not None, f"machines of {event.pool_id} are awaited, which is not declared"
-    cycle.ledger.fleet.pools[row].awaited[event.token] = event.machines
 
 
 def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuarantined) -> None:

@@ -45,7 +45,13 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         ),
         saving_kinds=tuple(sorted(ledger.saving_kinds)[:_KINDS_MAX]),
         policy=ledger.policy.spec.name if known else "",
-        prices=tuple(zip(pool_ids, quote.prices.tolist(), strict=True)) if quote is not None and known else (),
+        prices=tuple(
+            (state.pool.pool_id, price)
+            for state, price in zip(pools, quote.prices.tolist(), strict=True)
+            if not state.pool.removed
+        )
+        if quote is not None and known
+        else (),
         price_unit=quote.unit if quote is not None and known else "",
         exchange=quote.exchange if quote is not None and known else 1.0,
     )

@@ -7,7 +7,7 @@ the fleet. Ties go to the machine that joined first. The searches that wait or s
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heappop, heappush
 from math import inf
@@ -127,6 +127,15 @@ class PoolState:
     def rented(self) -> bool:
         return self.pool.market is not Market.OWNED
 
+    @property
+    def quota(self) -> int:
+        """Machines that may be held rented: none of a pool that is being emptied."""
+        return 0 if self.pool.drained else self.pool.quota
+
+
+def _empty_pool(pool: Pool, row: int) -> PoolState:
+    return PoolState(pool, row, buckets=[[] for _ in range(pool.shape.accelerators + 1)])
+
 
 #: A place: (machine row, accelerators) for every machine, in node-rank order.
 Place = tuple[tuple[int, int], ...]
@@ -141,6 +150,8 @@ class Fleet:
         #: Whether the machines of any pool cost something.
         self.has_prices = False
         self._pool_row: dict[PoolId, int] = {}
+        #: Rows that removed pools left, for the same to come back to.
+        self._removed_row: dict[PoolId, int] = {}
         self._machine_row: dict[NodeId, int] = {}
 
     # ------------------------------------------------------------------------------------------ what there is
@@ -152,11 +163,19 @@ class Fleet:
         if row is not None:
             self.pools[row].pool = pool
             return False
-        self._pool_row[pool.pool_id] = len(self.pools)
-        state = PoolState(pool, len(self.pools))
-        state.buckets = [[] for _ in range(pool.shape.accelerators + 1)]
-        self.pools.append(state)
+        row = self._pool_row[pool.pool_id] = self._removed_row.pop(pool.pool_id, len(self.pools))
+        self.pools[row : row + 1] = [_empty_pool(pool, row)]
         return True
+
+    def drop(self, pool_id: PoolId) -> int:
+        """Take a pool without machines out. Its row stays, so that others keep theirs; nothing fits it. Returns it."""
+        row = self._pool_row.pop(pool_id)
+        state = self.pools[row]
+        assert not state.members, f"{pool_id} still has {state.machines} machines"
+        assert not state.awaited, f"machines of {pool_id} are on their way"
+        self._removed_row[pool_id] = row
+        self.pools[row] = _empty_pool(replace(state.pool, usd_per_h=0.0, quota=0, removed=True), row)
+        return row
 
     def pool_row(self, pool_id: PoolId) -> int | None:
         return self._pool_row.get(pool_id)

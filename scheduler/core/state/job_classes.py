@@ -215,7 +215,8 @@ class JobClasses:
     def _refresh(self, job_class: JobClass) -> None:
         request = job_class.request
         gangs = tuple(request.size_on(pool) for pool in self._pools)
-        counts = _counts_on_first_pool(job_class.parts, len(gangs)) if job_class.parts else gangs
+        parts = () if any(self._pools[pool].removed for pool, _ in job_class.parts) else job_class.parts
+        counts = _counts_on_first_pool(parts, len(gangs)) if parts else gangs
         shape = ResourceShape(counts, request.nodes, request.cpus_per_accelerator, request.memory_bytes_per_accelerator)
         row = self._shape_index.get(shape)
         if row is None:
@@ -226,11 +227,11 @@ class JobClasses:
             self.elastic_shapes.add(row)
         job_class.rates = np.zeros(len(self._pools))
         measured = [False] * len(self._pools)
-        if job_class.parts:
-            first = job_class.parts[0][0]
+        if parts:
+            first = parts[0][0]
             job_class.rates[first], measured[first] = self._rate_over(job_class, gangs), True
         for p, pool in enumerate(self._pools):
-            if counts[p] and not job_class.parts:
+            if counts[p] and not parts:
                 speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
                 job_class.rates[p] = speed.steps_per_s
                 measured[p] = speed.source is SpeedSource.MEASURED

@@ -106,6 +106,12 @@ class JobColumns:
         self.delivered = np.hstack([self.delivered, more])
         self.pools = pools
 
+    def forget_pool(self, pool: int, at: float) -> None:
+        """Settle every row; nobody is entitled to, or owed, anything of this pool from now on."""
+        self.settle_all(at, inf)
+        for column in (self.entitled, self.owed, self.promised, self.delivered):
+            column[:, pool] = 0.0
+
     def forget_entitlements(self, at: float) -> None:
         """Settle every row and reset it: no job is entitled to, or owed, anything."""
         self.settle_all(at, inf)

@@ -33,7 +33,7 @@ from scheduler.live.store.table_rows import PolicyRow, TokenRow
 from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, TokenCreated
 from walras.cluster import NodeId, PoolId
 from walras.contract import pinned_token
-from walras.errors import NotFound, UserError
+from walras.errors import Conflict, NotFound, UserError
 from walras.spec.field_types import ShownName
 from walras.states import Reason
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
@@ -104,6 +104,10 @@ async def drain_node(call: RequestContext) -> NodeView:
 
 async def resume_node(call: RequestContext) -> NodeView:
     def step(transaction: Transaction, node: LiveNode) -> None:
+        pool_id = node.row.pool_id
+        if transaction.state.pools[pool_id].drained:
+            fix = f"walras admin pool drain {pool_id} --off"
+            raise Conflict(f"its pool {pool_id} is drained", field="node_id", fix=fix)
         emit(transaction, NodeUncordoned(transaction.at, node.row.node_id))
 
     return await _change_node(call, step)

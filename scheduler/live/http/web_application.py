@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
-from scheduler.live.http import cluster_api, job_api
+from scheduler.live.http import cluster_api, job_api, pool_api
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
@@ -46,6 +46,8 @@ from walras.api import (
     MoneyReport,
     NodeView,
     PolicyView,
+    PoolRemoval,
+    PoolView,
     PriceList,
     ProblemDetail,
     SubmitResult,
@@ -53,6 +55,7 @@ from walras.api import (
 )
 from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
+from walras.spec.cluster_file import PoolEntry
 from walras.spec.job_spec import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
 
@@ -282,6 +285,13 @@ def api_routes() -> list[Route]:
               response=NodeView),
         Route("POST", f"{_API}/pools:revoke", cluster_api.revoke_pool, "Take a pool's rented machines away, for drills",
               role=admin, request=cluster_api.Revocation, response=cluster_api.Revoked),
+        Route("GET", f"{_API}/pools", pool_api.list_pools, "Pools of machines", response=list[PoolView]),
+        Route("POST", f"{_API}/pools", pool_api.add_pool, "Add a pool", role=admin, request=PoolEntry,
+              response=PoolView, status=201),
+        Route("PATCH", f"{_API}/pools/{{pool_id}}", pool_api.change_pool, "Its quota, price or drain", role=admin,
+              request=pool_api.PoolChange, response=PoolView),
+        Route("DELETE", f"{_API}/pools/{{pool_id}}", pool_api.remove_pool, "Take a pool without machines out",
+              role=admin, response=PoolRemoval),
         Route("GET", f"{_API}/prices", cluster_api.show_prices, "Prices of the pools", response=PriceList,
               query=("whole",)),
         Route("GET", f"{_API}/money", cluster_api.show_spending, "What was spent", response=MoneyReport,

@@ -6,6 +6,7 @@ an attempt which is over on one machine must be stopped on all others.
 
 import logging
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any
 
 from scheduler.core.commands import (
@@ -29,16 +30,17 @@ from scheduler.core.events import (
     NodeLost,
     NodeUncordoned,
     PoolDeclared,
+    PoolRemoved,
     RentFailed,
     Solved,
 )
 from scheduler.core.speed_events import FactsTold
 from scheduler.live.loop import billing
-from scheduler.live.loop.live_state import LiveAttempt, LiveJob, placement_json
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, placement_json
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.event_journal import dump_facts, dump_pool
 from scheduler.live.store.table_rows import AttemptRow, FactsRow, PartRow, PoolRow, RentRow
-from walras.cluster import Placement
+from walras.cluster import Placement, Pool
 from walras.job_request import JobId, Kind
 from walras.model_facts import ModelFacts
 from walras.states import AttemptState, JobState, Reason
@@ -48,6 +50,8 @@ log = logging.getLogger(__name__)
 
 #: A part that outlives its attempt has nothing left to save: it is stopped without grace.
 _NO_GRACE_S = 0.0
+#: Detail of machines that left with their pool.
+POOL_IS_DRAINED = "its pool is drained; what cannot be saved runs on"
 
 
 def emit(transaction: Transaction, event: Event) -> None:
@@ -73,8 +77,11 @@ def _apply_event(transaction: Transaction, event: Event) -> None:
     if isinstance(event, Solved):
         state.proposal, state.solved_at = event.proposal, event.at
     elif isinstance(event, PoolDeclared):
-        billing.pool_repriced(transaction, event.pool)
-        transaction.batch.pools.append(PoolRow(event.pool.pool_id, dump_pool(event.pool)))
+        _apply_pool_declared(transaction, event.pool)
+    elif isinstance(event, PoolRemoved):
+        state.removed_pools[event.pool_id] = state.pools.pop(event.pool_id)
+        state.expected_machines.pop(event.pool_id, None)
+        transaction.batch.pools_done.append(event.pool_id)
     elif isinstance(event, NodeJoined):
         billing.machine_joined(transaction, state.nodes[event.node_id])
     elif isinstance(event, RentFailed) and event.token in state.rents:
@@ -94,6 +101,25 @@ def _apply_event(transaction: Transaction, event: Event) -> None:
         node.row.drain_until_at = event.gone_at if isinstance(event, NodeLeaving) and gentle else None
         node.row.detail = ""
         transaction.node_changed(node)
+
+
+def _apply_pool_declared(transaction: Transaction, pool: Pool) -> None:
+    """Its machines leave with it when it is drained: those that an administrator, or a failure, had not taken out."""
+    before = transaction.state.pools.get(pool.pool_id)
+    billing.pool_repriced(transaction, pool)
+    transaction.batch.pools.append(PoolRow(pool.pool_id, dump_pool(pool)))
+    transaction.batch.pools_done = [each for each in transaction.batch.pools_done if each != pool.pool_id]
+    if before is None or before.drained or not pool.drained:
+        return
+    for node in transaction.state.nodes.values():
+        if node.row.pool_id == pool.pool_id and node.is_member and not node.row.cordon:
+            leave_with_pool(node)
+            transaction.node_changed(node)
+
+
+def leave_with_pool(node: LiveNode) -> None:
+    """The machine is drained gently because its pool is; it takes jobs again when its pool does."""
+    node.row.cordon, node.row.drain_until_at, node.row.detail = "leaving", inf, POOL_IS_DRAINED
 
 
 def _apply_node_lost(transaction: Transaction, event: NodeLost) -> None:

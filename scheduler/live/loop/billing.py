@@ -137,7 +137,7 @@ def boot_usd(state: LiveState, node: LiveNode) -> float:
 
 def launch_ended(transaction: Transaction, rent: RentRow, node_id: NodeId) -> None:
     """A machine ran and never joined: it is paid for from its request until now, when it was given back."""
-    pool = transaction.state.pools[rent.pool_id]
+    pool = transaction.state.pool_of(rent.pool_id)
     template = _machine_charge(pool, node_id, rent.asked_at, billed_until(pool, rent.asked_at, transaction.at))
     for charge in _priced_by_month(transaction.state, template, pool):
         _append_charge(transaction, charge)
@@ -145,7 +145,7 @@ def launch_ended(transaction: Transaction, rent: RentRow, node_id: NodeId) -> No
 
 def machine_gone(transaction: Transaction, node: LiveNode) -> None:
     """A rented machine is gone, or given back (at last): the last stretch, to the end of what was begun to be paid."""
-    pool = transaction.state.pools[node.row.pool_id]
+    pool = transaction.state.pool_of(node.row.pool_id)
     _charge_machine(transaction, node, billed_until(pool, paid_since(transaction.state, node), transaction.at))
 
 
@@ -243,7 +243,7 @@ def _use_charges(state: LiveState, job: LiveJob, until_at: float) -> Iterator[Ch
 def _machine_charges(state: LiveState, node: LiveNode, until_at: float) -> Iterator[ChargeRow]:
     if node.row.billed_until_at is None or not node.row.rent_token:
         return
-    pool = state.pools[node.row.pool_id]
+    pool = state.pool_of(node.row.pool_id)
     yield from _priced_by_month(
         state, _machine_charge(pool, node.row.node_id, node.row.billed_until_at, until_at), pool
     )

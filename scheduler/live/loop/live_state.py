@@ -212,6 +212,8 @@ class LiveState:
     #: SHA-256 of an agent's credential -> its machine.
     credentials: dict[str, NodeId] = field(default_factory=dict)
     pools: dict[PoolId, Pool] = field(default_factory=dict)
+    #: As this process knew them last: machines that were given back late are charged still.
+    removed_pools: dict[PoolId, Pool] = field(default_factory=dict)
     rents: dict[str, RentRow] = field(default_factory=dict)
     #: Requests of this process that are over: a provider may have machines of them still. The oldest leave first.
     past_rents: dict[str, RentRow] = field(default_factory=dict)
@@ -244,6 +246,10 @@ class LiveState:
     month: str = ""
     #: What was written down last of what only the core knows, but for its instant.
     kept_core_state: StateRestored | None = None
+
+    def pool_of(self, pool_id: PoolId) -> Pool:
+        """The pool of a machine or request, which may have been removed since."""
+        return self.pools.get(pool_id) or self.removed_pools[pool_id]
 
     def end_rent(self, rent: RentRow) -> None:
         """The request has failed, or its machines are all gone."""

@@ -179,6 +179,9 @@ class AwsProvider:
         self._enrolments = enrolments
         self._calls = calls
 
+    def take_up(self, pool: Pool) -> None:
+        self.pools[pool.pool_id] = pool
+
     # ---------------------------------------------------------------- CloudProvider
 
     async def offers(self) -> tuple[RentalOffer, ...]:

@@ -2,8 +2,9 @@
 
 `CloudProvider` (scheduler/providers/provider.py) says how machines are rented; simulated clouds have it too. A provider
 of the live server is a `LiveProvider`: it also knows its pools, learns where the server listens, and lives as long as
-the server. Two more protocols are optional: `PricedProvider` if its prices move, `RevocableProvider` if it can take
-machines away for a drill. `provider_registry.py` lists the providers; docs/how-to/add-a-provider.md adds one.
+the server. More protocols are optional: `PricedProvider` if its prices move, `RevocableProvider` if it can take
+machines away for a drill, `GrowingProvider` if pools can be added while the server runs. `provider_registry.py` lists
+the providers; docs/how-to/add-a-provider.md adds one.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.providers.provider import CloudProvider
-from walras.cluster import NodeId, PoolId
+from walras.cluster import NodeId, Pool, PoolId
 from walras.spec.cluster_file import ClusterConfig, PoolEntry
 from walras.states import Reason
 
@@ -76,6 +77,15 @@ class PricedProvider(CloudProvider, Protocol):
 
     async def price_history(self, since: datetime) -> list[SpotPricePoint]:
         """Returns the prices in force at `since` and every change after it, oldest first. Raises ProviderProblem."""
+        ...
+
+
+@runtime_checkable
+class GrowingProvider(CloudProvider, Protocol):
+    """A provider that takes up pools, or new terms of those it has, while the server runs."""
+
+    def take_up(self, pool: Pool) -> None:
+        """Rent out this pool from now on, at these terms."""
         ...
 
 

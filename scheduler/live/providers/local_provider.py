@@ -156,6 +156,9 @@ class LocalProvider:
         self._server_url = ""
         self._report_gone: ReportGone | None = None
 
+    def take_up(self, pool: Pool) -> None:
+        self.pools[pool.pool_id] = LocalPool(pool, pool.boot_s)
+
     # ---------------------------------------------------------------- CloudProvider
 
     async def offers(self) -> tuple[RentalOffer, ...]:

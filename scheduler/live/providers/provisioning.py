@@ -12,7 +12,7 @@ does not answer it concludes nothing, and asks it less often.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TypeVar
 
 from scheduler.core.events import RentFailed
@@ -20,7 +20,7 @@ from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
-from scheduler.live.providers.live_provider import RevocableProvider
+from scheduler.live.providers.live_provider import GrowingProvider, RevocableProvider
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import RentRow
 from scheduler.providers.provider import (
@@ -31,7 +31,7 @@ from scheduler.providers.provider import (
     RentedMachine,
 )
 from walras.cluster import NodeId, Pool, PoolId
-from walras.errors import ClusterError, Conflict, NotFound
+from walras.errors import ClusterError, Conflict, NotFound, UserError
 from walras.states import Reason
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Janitor:
         missing = rent.machines - self._here(rent)
         if missing <= 0 or not self._is_late(rent):
             return
-        limit_s = boot_limit_s(self._loop.state.pools[rent.pool_id])
+        limit_s = boot_limit_s(self._loop.state.pool_of(rent.pool_id))
         what = "came up but did not join" if listed else "never came"
         reason = f"{ProviderProblemKind.UNAVAILABLE}: {missing} of the machines asked for {what} within {limit_s:g} s"
         await self._loop.perform(
@@ -175,7 +175,7 @@ class Janitor:
         return sum(node.row.rent_token == rent.token and node.is_member for node in nodes)
 
     def _is_late(self, rent: RentRow) -> bool:
-        pool = self._loop.state.pools[rent.pool_id]
+        pool = self._loop.state.pool_of(rent.pool_id)
         return self._loop.clock.now() - rent.asked_at > boot_limit_s(pool)
 
 
@@ -202,9 +202,12 @@ class Provisioner:
         providers: Mapping[PoolId, CloudProvider],
         call_s: float = PROVIDER_CALL_S,
         request_s: float | None = None,
+        named: Mapping[str, CloudProvider] | None = None,
     ) -> None:
         self._loop = loop
         self._providers = dict(providers)
+        #: All that the server has, by name: pools may be added to them.
+        self._named = dict(named or {})
         self._tasks: set[asyncio.Task[None]] = set()
         self._call_s = call_s
         #: None: as long as machines of the pool may take to come up, and an answer.
@@ -234,6 +237,30 @@ class Provisioner:
         for node_id in nodes:
             self._spawn(self._revoke(provider, node_id, notice_s))
         return nodes
+
+    def check_provider(self, name: str) -> None:
+        """Raise UserError unless a provider of this name takes up pools."""
+        if isinstance(self._named.get(name), GrowingProvider):
+            return
+        known = [each for each, provider in self._named.items() if isinstance(provider, GrowingProvider)]
+        raise UserError(
+            f"this server rents nothing from {name!r}: the cluster file it was started with does not describe it",
+            field="provider",
+            fix=f"known: {', '.join(known) or 'none'}; a new one is added to the cluster file, then restart the server",
+        )
+
+    def take_up(self, pool: Pool) -> None:
+        """The pool's provider rents it out from now on, at these terms; nothing for owned pools."""
+        provider = self._providers.get(pool.pool_id) or self._named.get(pool.provider)
+        if isinstance(provider, GrowingProvider):
+            provider.take_up(pool)
+            self._providers[pool.pool_id] = provider
+
+    def take_up_again(self, pools: Iterable[Pool]) -> None:
+        """Of these, the pools that were added while a server ran and that no cluster file declares now."""
+        for pool in pools:
+            if pool.provider and pool.pool_id not in self._providers:
+                self.take_up(pool)
 
     async def reconcile(self) -> None:
         """At the start: what is missing is lost, and requests that were never answered are repeated."""

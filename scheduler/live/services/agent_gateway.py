@@ -17,7 +17,7 @@ from scheduler.core.explain.feasibility import shape_text
 from scheduler.live.auth.access_control import JobTokens, token_hash
 from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop import billing
-from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.apply_commands import emit, leave_with_pool
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
@@ -193,6 +193,8 @@ class AgentGateway:
         """A machine of the fleet from now on, with nothing running."""
         state, row = transaction.state, node.row
         row.state, row.cordon, row.detail, row.joined_at = "up", "", "", transaction.at
+        if state.pools[row.pool_id].drained:
+            leave_with_pool(node)
         node.heard_at = transaction.at
         node.leased_until = transaction.at + transaction.lease_s[node.facts.market]
         state.nodes[row.node_id] = node

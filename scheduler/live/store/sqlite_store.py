@@ -211,12 +211,9 @@ class SqliteStore:
                 )
             if batch.answers_until > 0:
                 connection.execute("DELETE FROM answers WHERE at < ?", [batch.answers_until])
-            if batch.secrets_done:
-                connection.executemany("DELETE FROM secrets WHERE job_id = ?", [(j,) for j in batch.secrets_done])
-            if batch.nodes_done:
-                connection.executemany("DELETE FROM nodes WHERE node_id = ?", [(n,) for n in batch.nodes_done])
-            if batch.outbox_done:
-                connection.executemany("DELETE FROM outbox WHERE command_id = ?", [(c,) for c in batch.outbox_done])
+            for table, key, ended in batch.deletions():
+                if ended:
+                    connection.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(each,) for each in ended])
             last_job_id = max((row.job_id for row in batch.jobs), default=0)
             return self._chain.extend(connection, batch.journal, last_job_id)
 

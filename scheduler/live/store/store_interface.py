@@ -4,7 +4,7 @@ One thread calls the writing half, any thread the reading half. A commit is atom
 then does the server answer or act. Another database is another class with these methods and the same contract tests.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,7 +34,7 @@ from scheduler.live.store.table_rows import (
     SpeedRow,
     TokenRow,
 )
-from walras.cluster import NodeId
+from walras.cluster import NodeId, PoolId
 from walras.errors import ClusterError
 from walras.job_request import JobId
 from walras.wire import ClusterIdentity
@@ -76,6 +76,8 @@ class WriteBatch:
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     rents: list[RentRow] = field(default_factory=list)
     pools: list[PoolRow] = field(default_factory=list)
+    #: Pools that were removed.
+    pools_done: list[PoolId] = field(default_factory=list)
     speeds: list[SpeedRow] = field(default_factory=list)
     scores: list[ScoredBelief] = field(default_factory=list)
     facts: list[FactsRow] = field(default_factory=list)
@@ -97,6 +99,13 @@ class WriteBatch:
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
+
+    def deletions(self) -> Iterator[tuple[str, str, Sequence[int | str]]]:
+        """Table, its key, and the keys of rows that are over."""
+        yield "secrets", "job_id", self.secrets_done
+        yield "outbox", "command_id", self.outbox_done
+        yield "nodes", "node_id", self.nodes_done
+        yield "pools", "pool_id", self.pools_done
 
 
 @dataclass(frozen=True, slots=True)

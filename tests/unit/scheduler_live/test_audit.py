@@ -16,6 +16,7 @@ from tests.support.live_world import FIFO, FakeAgent
 
 API = "/api/v1"
 JOB = {"run": "true", "name": "j", "envs": {"KEY": "hidden-value"}, "secrets": {"S": {"value": "sealed-value"}}}
+POOL = {"shape": "px1", "accelerator": "p", "accelerators": 1, "cpus": 8, "memory": "16GB"}
 #: A request for every route by which users write, in an order in which each one succeeds.
 WRITES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "jobs", JOB),
@@ -29,6 +30,9 @@ WRITES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "facts", {"kind": "k", "facts": {"gradient_bytes": 5.0}}),
     ("PUT", "policy", {**FIFO, "rules": {"round_s": 20}}),
     ("POST", "tokens", {"user": "ada", "role": "user"}),
+    ("POST", "pools", POOL),
+    ("PATCH", "pools/px1%2Fowned%2Fdefault", {"drained": True}),
+    ("DELETE", "pools/px1%2Fowned%2Fdefault", None),
     ("POST", "pools:revoke", {"pool_id": "none"}),
     ("DELETE", "tokens/PREFIX", None),
     ("DELETE", "nodes/n1", None),

@@ -36,6 +36,15 @@ def attempt_body(job_id: int, attempt: int, **fields: Any) -> dict[str, Any]:
     return body | fields
 
 
+def pool_body(**fields: Any) -> dict[str, Any]:
+    """A `PoolView` as the server would send it."""
+    body = {
+        "pool_id": "sx2/spot/default", "shape": "sx2", "accelerator": "s", "accelerators": 2, "market": "spot",
+        "zone": "default", "usd_per_h": 1.5, "quota": 4, "drained": False, "machines": 2, "coming": 1, "jobs": [3, 8],
+    }  # fmt: skip
+    return body | fields
+
+
 class FakeServer:
     """State and script of the fake; `requests` is what reached it."""
 
@@ -70,6 +79,10 @@ class FakeServer:
                 web.post(f"{api}/jobs/{{id}}/{{verb:cancel|hold|release}}", self._act),
                 web.get(f"{api}/nodes", self._nodes),
                 web.post(f"{api}/nodes/{{node}}/{{verb:drain|resume}}", self._node_act),
+                web.get(f"{api}/pools", self._pools),
+                web.post(f"{api}/pools", self._pool),
+                web.patch(f"{api}/pools/{{pool}}", self._pool),
+                web.delete(f"{api}/pools/{{pool}}", self._pool_gone),
                 web.get(f"{api}/prices", self._prices),
                 web.get(f"{api}/policy", self._policy),
                 web.put(f"{api}/policy", self._policy),
@@ -190,6 +203,15 @@ class FakeServer:
 
     async def _node_act(self, request: web.Request) -> web.Response:
         return web.json_response({})
+
+    async def _pools(self, request: web.Request) -> web.Response:
+        return web.json_response([pool_body()])
+
+    async def _pool(self, request: web.Request) -> web.Response:
+        return web.json_response(pool_body(**{k: v for k, v in (await request.json()).items() if k in pool_body()}))
+
+    async def _pool_gone(self, request: web.Request) -> web.Response:
+        return web.json_response({"pool_id": request.match_info["pool"], "stranded_jobs": [7, 9]})
 
     async def _prices(self, request: web.Request) -> web.Response:
         price = {

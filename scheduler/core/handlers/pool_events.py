@@ -1,0 +1,64 @@
+"""Pools that are declared, repriced, drained and removed.
+
+Rows of pools are positions in many arrays. A removed pool therefore keeps its row: nothing fits it, it has no machines
+and no price, nothing is rented there, and whoever lists pools leaves it out (`Pool.removed`). It is declared again in
+the same row. A core that takes over never hears of it.
+"""
+
+from math import inf
+
+from scheduler.core.events import NodeLeaving, PoolDeclared, PoolRemoved, RentRestored
+from scheduler.core.handlers.deadlines import leave_pool
+from scheduler.core.handlers.machine_events import on_node_leaving
+from scheduler.core.state.fleet import MachineCondition, PoolState
+from scheduler.core.state.working_set import Cycle
+from walras.states import Reason
+
+#: Machines in these conditions follow when their pool is drained; others leave, or take no jobs, already.
+_FOLLOWING = (MachineCondition.UP, MachineCondition.UNREACHABLE)
+
+
+def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
+    """A new pool, or another price, quota or drain: classes and queues are made afresh."""
+    ledger = cycle.ledger
+    row = ledger.fleet.pool_row(event.pool.pool_id)
+    before = None if row is None else ledger.fleet.pools[row].pool
+    is_new = ledger.fleet.declare(event.pool)
+    if row is not None and before is not None and before.usd_per_h != event.pool.usd_per_h:
+        cycle.spending.repriced(row)
+    if is_new:
+        ledger.columns.set_pools(len(ledger.fleet.pools))
+    if row is not None and before is not None and event.pool.drained and not before.drained:
+        _drain(cycle, ledger.fleet.pools[row])
+    _pools_changed(cycle)
+
+
+def on_pool_removed(cycle: Cycle, event: PoolRemoved) -> None:
+    """The pool has neither machines nor requests for some. Nobody is entitled to it, or owed there, any more."""
+    row = cycle.ledger.fleet.drop(event.pool_id)
+    cycle.ledger.columns.forget_pool(row, cycle.now)
+    leave_pool(cycle, row)
+    _pools_changed(cycle)
+
+
+def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
+    """Machines were asked for before the core was restarted."""
+    row = cycle.ledger.fleet.pool_row(event.pool_id)
+    assert row is not None, f"machines of {event.pool_id} are awaited, which is not declared"
+    cycle.ledger.fleet.pools[row].awaited[event.token] = event.machines
+
+
+def _drain(cycle: Cycle, state: PoolState) -> None:
+    """No new jobs, and nothing rented: each machine is drained gently, and given back once it is empty."""
+    leave_pool(cycle, state.row)
+    for machine in list(state.members.values()):
+        if machine.condition in _FOLLOWING:
+            leaving = NodeLeaving(cycle.now, machine.node_id, inf, Reason.HOLD_ADMIN, gentle=True)
+            on_node_leaving(cycle, machine, leaving)
+        if machine.token:
+            cycle.backlog.emptied[machine.row] = None
+
+
+def _pools_changed(cycle: Cycle) -> None:
+    cycle.ledger.classes.pools_changed([state.pool for state in cycle.ledger.fleet.pools])
+    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True

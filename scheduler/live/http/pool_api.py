@@ -1,0 +1,184 @@
+"""Endpoints about pools: list, add, change, drain, remove.
+
+What is changed here is in the tables and outlives a restart. A cluster file that declares the same pool is read after
+the tables, so its shape, price and quota win; a drain stays, because no file speaks of it.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field
+
+from scheduler.core.events import NodeUncordoned, PoolDeclared, PoolRemoved
+from scheduler.live.http.audit_trail import note_write
+from scheduler.live.http.requests import RequestContext, json_list, parse_json_body
+from scheduler.live.loop.apply_commands import POOL_IS_DRAINED, emit
+from scheduler.live.loop.live_state import LiveState
+from scheduler.live.loop.transaction import Transaction
+from walras.api import PoolRemoval, PoolView
+from walras.cluster import Market, Pool, PoolId
+from walras.errors import Conflict, NotFound, UserError
+from walras.job_request import JobId
+from walras.spec.cluster_file import LARGEST_POOL, PoolEntry
+from walras.spec.file_model import check_model, nearest_word
+
+#: As many as a cluster file may declare.
+_MOST_POOLS = 10_000
+#: Jobs named of those that only a removed pool could run.
+_NAMED_MAX = 100
+
+
+class PoolChange(BaseModel):
+    """`PATCH /pools/{pool_id}`: what is to be different."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    quota: int | None = Field(default=None, ge=0, le=LARGEST_POOL)
+    usd_per_h: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
+    #: Empty it: no new jobs, nothing rented; what cannot be saved runs to its end. False: use it again.
+    drained: bool | None = None
+
+
+async def list_pools(call: RequestContext) -> web.StreamResponse:
+    state = call.server.state
+    return json_list([_pool_view(state, pool) for _, pool in sorted(state.pools.items())])
+
+
+async def add_pool(call: RequestContext) -> PoolView:
+    """Declare a pool with the fields of a cluster file. Raises Conflict where it, or its shape, means another."""
+    entry = check_model(PoolEntry, parse_json_body(await call.body()), source="pool")
+    if entry.provider:
+        call.server.providers.check_provider(entry.provider)
+    pool = replace(entry.pool(), provider=entry.provider)
+
+    def step(transaction: Transaction) -> PoolView:
+        state = transaction.state
+        if pool.pool_id in state.pools:
+            fix = f"walras admin pool set {pool.pool_id}"
+            raise Conflict(f"there is a pool {pool.pool_id} already", field="shape", fix=fix)
+        other = next((each for each in state.pools.values() if each.shape.name == pool.shape.name), None)
+        if other is not None and other.shape != pool.shape:
+            raise Conflict(
+                f"{pool.shape.name!r} is another machine in {other.pool_id}", field="shape", fix="give it another name"
+            )
+        if len(state.pools) >= _MOST_POOLS:
+            raise Conflict(f"there are {len(state.pools)} pools already", fix="remove some first")
+        emit(transaction, PoolDeclared(transaction.at, pool))
+        state.expect(pool.pool_id, entry.machines)
+        call.server.providers.take_up(pool)
+        note_write(call, transaction, f"pool {pool.pool_id}", after=_standing(pool))
+        return _pool_view(state, pool)
+
+    return await call.server.loop.perform(step)
+
+
+async def change_pool(call: RequestContext) -> PoolView:
+    """Another quota or price, or a drain. Raises NotFound, UserError."""
+    asked = await call.model(PoolChange)
+    changes = asked.model_dump(exclude_none=True)
+    if not changes:
+        raise UserError("nothing is to be changed", field="quota", fix="give quota, usd_per_h or drained")
+
+    def step(transaction: Transaction) -> PoolView:
+        before = _known_pool(call, transaction.state)
+        if before.market is Market.OWNED and asked.quota:
+            raise UserError(f"{before.pool_id} is owned: none of its machines is rented", field="quota")
+        pool = replace(before, **changes)
+        if pool != before:
+            emit(transaction, PoolDeclared(transaction.at, pool))
+            call.server.providers.take_up(pool)
+        if before.drained and not pool.drained:
+            _take_jobs_again(transaction, pool.pool_id)
+        note_write(call, transaction, f"pool {pool.pool_id}", before=_standing(before), after=_standing(pool))
+        return _pool_view(transaction.state, pool)
+
+    return await call.server.loop.perform(step)
+
+
+def _take_jobs_again(transaction: Transaction, pool_id: PoolId) -> None:
+    """The machines that left with their pool; those that were drained one by one, or failed, stay out."""
+    for node_id, node in sorted(transaction.state.nodes.items()):
+        if node.row.pool_id == pool_id and node.is_member and node.row.detail == POOL_IS_DRAINED:
+            emit(transaction, NodeUncordoned(transaction.at, node_id))
+
+
+async def remove_pool(call: RequestContext) -> PoolRemoval:
+    """Raises NotFound, and Conflict while the pool has machines, requests for some, or attempts."""
+
+    def step(transaction: Transaction) -> PoolRemoval:
+        state = transaction.state
+        pool = _known_pool(call, state)
+        view = _pool_view(state, pool)
+        named = ", ".join(map(str, view.jobs[:_NAMED_MAX]))
+        here = f"{view.machines} machines" if view.machines else ""
+        coming = f"{view.coming} machines on their way" if view.coming else ""
+        left = [each for each in (here, coming, f"job {named} running there" if named else "") if each]
+        if left:
+            fix = f"walras admin pool drain {pool.pool_id}"
+            if pool.drained and pool.market is Market.OWNED:
+                fix = "stop their agents: a machine that is not heard of is given up when its lease has run out"
+            elif pool.drained:
+                fix = "it is being emptied: try again later"
+            raise Conflict(f"{pool.pool_id} still has {' and '.join(left)}", field="pool_id", fix=fix)
+        stranded = _stranded_jobs(call, pool)
+        emit(transaction, PoolRemoved(transaction.at, pool.pool_id))
+        after = {"stranded_jobs": stranded} if stranded else None
+        note_write(call, transaction, f"pool {pool.pool_id}", before=_standing(pool), after=after)
+        return PoolRemoval(pool_id=pool.pool_id, stranded_jobs=stranded)
+
+    return await call.server.loop.perform(step)
+
+
+def _stranded_jobs(call: RequestContext, pool: Pool) -> list[int]:
+    """Jobs that have not ended and that no other pool could run, the first of them."""
+    others = [each for each in call.server.state.pools.values() if each.pool_id != pool.pool_id]
+    found = []
+    for job in call.server.loop.core.ledger:
+        if job.request.size_on(pool) and not any(map(job.request.size_on, others)):
+            found.append(int(job.job_id))
+    return sorted(found)[:_NAMED_MAX]
+
+
+def _known_pool(call: RequestContext, state: LiveState) -> Pool:
+    pool_id = call.request.match_info["pool_id"]
+    found = state.pools.get(PoolId(pool_id))
+    if found is None:
+        near = nearest_word(pool_id[:300], state.pools)
+        fix = f"did you mean {near}?" if near else "check `walras admin pool list`"
+        raise NotFound(f"no pool {pool_id[:100]}", field="pool_id", fix=fix)
+    return found
+
+
+def _standing(pool: Pool) -> dict[str, Any]:
+    """What people can change of a pool, for before and after."""
+    return {"quota": pool.quota, "usd_per_h": pool.usd_per_h, "drained": pool.drained}
+
+
+def _pool_view(state: LiveState, pool: Pool) -> PoolView:
+    machines = [node for node in state.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
+    here = {node.row.node_id for node in machines}
+    coming = 0
+    for rent in state.rents.values():
+        if rent.pool_id == pool.pool_id:
+            coming += max(0, rent.machines - sum(node.row.rent_token == rent.token for node in machines))
+    return PoolView(
+        pool_id=pool.pool_id,
+        shape=pool.shape.name,
+        accelerator=pool.shape.accelerator,
+        accelerators=pool.shape.accelerators,
+        market=pool.market,
+        zone=pool.zone,
+        usd_per_h=pool.usd_per_h,
+        quota=pool.quota,
+        drained=pool.drained,
+        machines=len(here),
+        coming=coming,
+        jobs=sorted(_jobs_in(state, pool.pool_id)),
+    )
+
+
+def _jobs_in(state: LiveState, pool_id: PoolId) -> list[JobId]:
+    """Jobs whose attempt has a part there."""
+    jobs = state.jobs.values()
+    return [each.row.job_id for each in jobs if each.attempt is not None and pool_id in each.attempt.placement.by_pool]
