@@ -57,6 +57,7 @@ from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import DEFAULT_POLICY, PolicyInForce, PolicyService, parse_policy_row
 from scheduler.live.services.views import ApiViews
+from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request
 from scheduler.live.store.store_interface import LoadedState, Store
@@ -256,6 +257,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         admission=admission,
         views=ApiViews(clock, loop),
         logs=LogStore(folder.logs, settings.log_limit_bytes),
+        content=ContentStore(folder.content),
         version=walras.__version__,
     )
     used: dict[JobId, PriorUsage] = {}

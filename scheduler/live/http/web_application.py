@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
-from scheduler.live.http import cluster_api, job_api
+from scheduler.live.http import cluster_api, content_api, job_api
 from scheduler.live.http.requests import (
     Audience,
     RequestContext,
@@ -107,7 +107,7 @@ def _operation(route: Route) -> dict[str, Any]:
             },
         },
     }
-    if route.audience in (Audience.USER, Audience.USER_OR_JOB):
+    if route.audience in (Audience.USER, Audience.USER_OR_JOB, Audience.USER_OR_AGENT):
         operation["x-walras-role"] = route.role.word
     if parameters:
         operation["parameters"] = parameters
@@ -204,14 +204,14 @@ def check_audience(route: Route, caller: Caller, request: web.Request) -> None:
     """Raise Forbidden unless the route is open to the caller."""
     match caller:
         case UserCaller():
-            allowed = route.audience in (Audience.USER, Audience.USER_OR_JOB, Audience.ANYBODY)
+            allowed = route.audience not in (Audience.AGENT, Audience.JOIN)
             if allowed and caller.role < route.role:
                 raise Forbidden(f"this needs the role {route.role.word}; your token is {caller.role.word}")
         case JobCaller():
             own = request.match_info.get("job_id") == str(caller.job_id)
             allowed = route.audience is Audience.USER_OR_JOB and own
         case AgentCaller():
-            allowed = route.audience is Audience.AGENT
+            allowed = route.audience in (Audience.AGENT, Audience.USER_OR_AGENT)
         case JoinCaller():
             allowed = route.audience is Audience.JOIN
     if not allowed:
@@ -286,6 +286,7 @@ def api_routes() -> list[Route]:
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=("job_id", "attempt", "rank", "offset")),
+        *content_api.routes(),
     ]  # fmt: skip
     # Probes of other systems look at the root.
     probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]
