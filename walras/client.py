@@ -12,6 +12,7 @@ are read from a byte offset and followed over lost connections, without a byte l
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
@@ -36,6 +37,8 @@ from walras.api import (
     SubmitResult,
     TokenCreated,
 )
+from walras.content import ContentTree
+from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
@@ -177,6 +180,10 @@ class Client:
         return model.model_validate(await self._transport.json(call))
 
     # ------------------------------------------------------------------------------------------------ submitting
+
+    async def send_folder(self, folder: Path, tree: ContentTree) -> None:
+        """Make the files of a folder durable with the server, before a job that names the tree is submitted."""
+        await ContentTransfer(self._transport).send(folder, tree)
 
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
         """Submit one job. With the same key the server returns the same job, even to another client."""

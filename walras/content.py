@@ -11,7 +11,8 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -150,14 +151,15 @@ def find_chunks(folder: Path, tree: ContentTree, wanted: set[str]) -> Iterator[t
                 yield name, content
 
 
-def check_size(tree: ContentTree, limit_bytes: int, what: str) -> None:
-    """Raise ConfigError with the largest files where a tree is larger than allowed."""
-    if tree.size <= limit_bytes:
+def check_sizes(sizes: Mapping[str, int], limit_bytes: int, what: str) -> None:
+    """Raise ConfigError with the largest files where files, bytes by path, are larger together than allowed."""
+    total = sum(sizes.values())
+    if total <= limit_bytes:
         return
-    largest = sorted(tree.files, key=lambda file: file.size, reverse=True)[:_NAMED_IN_ERRORS]
-    named = ", ".join(f"{file.path} ({file.size / 1e6:,.1f} MB)" for file in largest)
+    largest = sorted(sizes.items(), key=itemgetter(1), reverse=True)[:_NAMED_IN_ERRORS]
+    named = ", ".join(f"{path} ({size / 1e6:,.1f} MB)" for path, size in largest)
     raise ConfigError(
-        f"{what} has {tree.size / 1e6:,.1f} MB, {limit_bytes / 1e6:,.1f} are allowed; the largest files: {named}",
+        f"{what} has {total / 1e6:,.1f} MB, {limit_bytes / 1e6:,.1f} are allowed; the largest files: {named}",
         fix="list what need not travel in .walrasignore",
     )
 
