@@ -180,6 +180,15 @@ class PlanPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class DeclaresLimits(Protocol):
+    """A policy under which projects or users hold no more than a part of the fleet, at any instant."""
+
+    def entity_limits(self) -> Mapping[str, float]:
+        """Largest part of all accelerators by "project" or "project/user"; who is not named has none."""
+        ...
+
+
 Policy = SharePolicy | OrderPolicy | PlanPolicy
 #: Policies that solve something, and quote prices.
 PricingPolicy = SharePolicy | PlanPolicy

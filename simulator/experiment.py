@@ -4,11 +4,13 @@ A workload is a Walras workload file (YAML, as the live demo runs it) or a trace
 `simulator.workloads.formats` reads.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import inf
 from pathlib import Path
 
+from scheduler.core.explain.feasibility import PoolLimit, infeasibility
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.faults import PoolRevocation
 from simulator.goodput.laws import GoodputLaws, goodput_laws, is_law_file, law_name, read_goodput_laws
@@ -23,12 +25,16 @@ from simulator.workloads.trace_binding import TraceBinding, machine_sizes, nomin
 from simulator.workloads.trace_source import ReadOptions
 from walras.cluster import Market, PoolId
 from walras.errors import ConfigError
-from walras.job_request import ANY_ACCELERATOR, JobId, JobRequest, Kind
-from walras.spec.cluster_file import ClusterConfig
+from walras.job_request import JobId, JobRequest, Kind
+from walras.spec.cluster_file import ClusterConfig, PoolEntry
 from walras.spec.file_model import load_yaml
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec, to_request
 from walras.spec.workload_file import ArrivalEntry, WorkloadFile
+
+
+#: Jobs that are named, of many.
+_NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,9 @@ def load_experiment(
             fix="give the workload file of that run, or --speeds",
         )
     if known.name != WORKLOAD_FILE:
-        return trace_experiment(read_trace(workload_path, known.name, reading), cluster, speeds_path)
+        skips = reading is not None and reading.skip_bad_rows
+        trace = read_trace(workload_path, known.name, reading)
+        return trace_experiment(trace, cluster, speeds_path, skip_unplaceable=skips)
     return workload_experiment(load_yaml(workload_path, WorkloadFile), cluster, measured)
 
 
@@ -94,10 +102,17 @@ def pool_models(cluster: ClusterConfig) -> tuple[PoolModel, ...]:
 # ---------------------------------------------------------------------------------------------- traces
 
 
-def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Path | None = None) -> Experiment:
+def trace_experiment(
+    trace: Trace,
+    cluster: ClusterConfig,
+    speeds_path: str | Path | None = None,
+    *,
+    skip_unplaceable: bool = False,
+) -> Experiment:
     """Returns the experiment of a trace on a cluster. Its jobs are made one by one, when the simulation needs them.
 
-    Raises ConfigError for a job that cannot run there, before anything runs.
+    Raises ConfigError for a job that cannot run there, before anything runs; `skip_unplaceable`: leaves out those that
+    its machines could never hold, and counts them as skipped.
     """
     speeds_path = speeds_path_of(trace, speeds_path)
     laws = _trace_laws(speeds_path)
@@ -117,8 +132,14 @@ def trace_experiment(trace: Trace, cluster: ClusterConfig, speeds_path: str | Pa
         source=trace.source,
         hint=f"give a throughput table that has it: --speeds FILE{looked}",
     )
-    for _ in _check_fit(placing.jobs(trace.jobs), cluster):
-        pass  # all of them once, to hear of a mistake now and not after an hour
+    # All of them once, to hear of a mistake now and not after an hour.
+    never = _unplaceable(placing.jobs(trace.jobs), cluster)
+    if never and not skip_unplaceable:
+        raise _never_runs(never)
+    if never:
+        first = (*trace.skipped.first, *islice(never.values(), _NAMED_MAX))
+        rows = [row for place, row in enumerate(trace.jobs) if place not in never]
+        trace = replace(trace, jobs=rows, skipped=SkippedRows(trace.skipped.count + len(never), first))
     truth = GroundTruth(placing.speeds, laws={} if laws is None else laws.of)
     return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs), skipped=trace.skipped)
 
@@ -146,25 +167,65 @@ def _trace_laws(path: str | Path | None) -> GoodputLaws | None:
     return read_goodput_laws(path) if is_law_file(path) else None
 
 
-def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> Iterator[SimulatedJob]:
-    """Rejects a job that is larger than every pool, which would wait for ever."""
-    largest: dict[str, int] = {}
-    for entry in cluster.pools:
-        machines = entry.machines if entry.market is Market.OWNED else entry.quota
-        largest[entry.accelerator] = max(largest.get(entry.accelerator, 0), machines * entry.accelerators)
-    anything = max(largest.values(), default=0)
-    for job in jobs:
-        capacities = (
-            anything if demand.accelerator == ANY_ACCELERATOR else largest.get(demand.accelerator, 0)
-            for demand in job.request.demands
-        )
-        if not any(there >= demand.count for there, demand in zip(capacities, job.request.demands, strict=True)):
-            wanted = " or ".join(f"{demand.count} x {demand.accelerator}" for demand in job.request.demands)
-            raise ConfigError(
-                f"job {job.request.job_id} ({job.name or job.request.kind}) wants {wanted}; no pool is that large",
-                fix="choose a larger cluster",
-            )
-        yield job
+def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> list[SimulatedJob]:
+    """Returns the jobs. Raises ConfigError, naming the first of those that no machines of the cluster could ever hold.
+
+    Such a job would wait for ever, and under a strict order everybody behind it.
+    """
+    jobs = list(jobs)
+    found = _unplaceable(jobs, cluster)
+    if found:
+        raise _never_runs(found)
+    return jobs
+
+
+def _unplaceable(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> dict[int, str]:
+    """Returns what each job that could never run lacks, by its place among the jobs."""
+    pools = [PoolLimit(entry.pool(), float(_most_machines(entry) * entry.accelerators)) for entry in cluster.pools]
+    known: dict[tuple[object, ...], str] = {}
+    found: dict[int, str] = {}
+    for place, job in enumerate(jobs):
+        request = job.request
+        key = (request.demands, request.sizes, request.nodes, request.mixed, request.cpus_per_accelerator,
+               request.memory_bytes_per_accelerator)  # fmt: skip
+        lack = known.get(key)
+        if lack is None:
+            lack = known[key] = _lack(request, pools)
+        if lack:
+            found[place] = f"job {request.job_id} ({job.name or request.kind}) {lack}"
+    return found
+
+
+def _most_machines(entry: PoolEntry) -> int:
+    return entry.machines if entry.market is Market.OWNED else entry.quota
+
+
+def _lack(request: JobRequest, pools: Sequence[PoolLimit]) -> str:
+    """Returns why the job could never run; empty if it could. Of an elastic job, at its smallest size."""
+    wanted = " or ".join(f"{demand.count} x {demand.accelerator}" for demand in request.demands)
+    counts = {
+        demand: max((each.most for each in pools if replace(request, demands=(demand,)).accepts(each.pool)), default=0)
+        for demand in request.demands
+    }
+    if not any(there >= demand.count for demand, there in counts.items()):
+        return f"wants {wanted}; no pool is that large"
+    if request.mixed:
+        return ""  # its parts may be of any size
+    least = request
+    if request.sizes:
+        least = replace(request, demands=tuple(replace(each, count=min(request.sizes)) for each in request.demands))
+    found = infeasibility(least, pools)
+    return "" if found is None else found.detail
+
+
+def _never_runs(found: Mapping[int, str]) -> ConfigError:
+    named = "; ".join(islice(found.values(), _NAMED_MAX))
+    rest = f"; and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
+    what = "1 job" if len(found) == 1 else f"{len(found)} jobs"
+    return ConfigError(
+        f"{what} could never run on this cluster: {named}{rest}",
+        fix="choose a larger cluster, or change what they ask of a machine; of a trace, --skip-bad-rows leaves them out",
+    )
 
 
 # ---------------------------------------------------------------------------------------------- Walras workloads
@@ -177,7 +238,7 @@ def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured
     truth = replace(_workload_truth(cluster, measured), laws=laws.of)
     if measured is not None:
         jobs = measured.applied_to(jobs)
-    jobs = list(_check_fit((_with_steps(job, row) for row, job in enumerate(jobs)), cluster))
+    jobs = _check_fit((_with_steps(job, row) for row, job in enumerate(jobs)), cluster)
     fleet = sorted({entry.accelerator for entry in cluster.pools})
     for job in jobs:
         ways = truth.accelerators_of(job.request, fleet)

@@ -146,6 +146,8 @@ class SubmitResult(Body):
     id: int | None = None
     name: str = ""
     error: ProblemDetail | None = None
+    #: What the owner should know of the job now; empty: nothing.
+    note: str = ""
 
 
 class BatchResult(Body):
@@ -163,6 +165,8 @@ class DryRun(Body):
     chosen: dict[str, Any] | None = None
     reason: Reason | None = None
     detail: str = ""
+    #: What the owner should know of the job beforehand; empty: nothing.
+    note: str = ""
 
 
 class ReasonView(Body):

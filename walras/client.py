@@ -9,6 +9,7 @@ a submission carries an idempotency key by which the server recognises it, so it
 are read from a byte offset and followed over lost connections, without a byte lost or repeated.
 """
 
+import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ from walras.api import (
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
+from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
 from walras.transport import ApiCall, Patience, Transport, response_error
@@ -187,12 +189,12 @@ class Client:
 
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
         """Submit one job. With the same key the server returns the same job, even to another client."""
-        call = ApiCall("POST", f"{_API}/jobs", body=_mapping(spec), headers=_key(idempotency_key))
+        call = ApiCall("POST", f"{_API}/jobs", body=_with_secrets(spec), headers=_key(idempotency_key))
         return await self._body(SubmitResult, call)
 
     async def submit_batch(self, specs: Sequence[AnySpec], *, idempotency_key: str | None = None) -> BatchResult:
         """Submit up to 1000 jobs; each is accepted or refused on its own, in the order given."""
-        body = {"jobs": [_mapping(spec) for spec in specs]}
+        body = {"jobs": [_with_secrets(spec) for spec in specs]}
         return await self._body(
             BatchResult, ApiCall("POST", f"{_API}/jobs:batch", body=body, headers=_key(idempotency_key))
         )
@@ -364,6 +366,11 @@ class Client:
 
 def _mapping(spec: AnySpec) -> dict[str, Any]:
     return spec_mapping(spec) if isinstance(spec, JobSpec) else dict(spec)
+
+
+def _with_secrets(spec: AnySpec) -> dict[str, Any]:
+    """Returns the job with the values of its secrets, from this process's environment and files."""
+    return with_secret_values(_mapping(spec), os.environ)
 
 
 def _key(given: str | None) -> dict[str, str]:

@@ -19,6 +19,22 @@ HIGH_PRIORITY_CLASS = 2
 #: the bandwidth of the slowest link between the machines of a gang, bytes per second.
 GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
+#: 1 where the script has a checkpoint open: it can save its work when it is asked to stop.
+SAVES_VALUE = "saves_checkpoints"
 
 #: Header of an answer with a part of a log: the byte offset from which the client goes on reading.
 NEXT_OFFSET_HEADER = "X-Walras-Next-Offset"
+
+#: Between a token and the fingerprint (SHA-256, hexadecimal) of the only certificate that its server may show.
+_PIN_MARK = ".sha256="
+
+
+def pinned_token(token: str, pin: str) -> str:
+    """Returns the token with the fingerprint of its server's certificate behind it; as it is if there is none."""
+    return f"{token}{_PIN_MARK}{pin}" if pin else token
+
+
+def split_token(text: str) -> tuple[str, str]:
+    """Returns a token and the fingerprint behind it, empty if it carries none."""
+    token, _, pin = text.strip().partition(_PIN_MARK)
+    return token, pin

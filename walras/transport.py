@@ -16,6 +16,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from walras.api import ProblemDetail
+from walras.contract import split_token
 from walras.errors import (
     ClusterError,
     ConfigError,
@@ -32,6 +33,7 @@ from walras.errors import (
 #: The server is there but cannot serve this now; the same call may succeed soon.
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _LONGEST_DETAIL = 2000
+_SHA256_BYTES = 32
 _BY_STATUS: Mapping[int, type[UserError]] = {
     401: Forbidden,
     403: Forbidden,
@@ -89,7 +91,8 @@ class Transport:
     def __init__(self, url: str, token: str, patience: Patience) -> None:
         self.url = checked_url(url)
         self.patience = patience
-        self._token = token
+        self._token, pin = split_token(token)
+        self._tls = accepted_certificate(pin, self.url)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -131,6 +134,8 @@ class Transport:
                 async with self.open(call) as response:
                     if response.status not in _TRY_AGAIN or last:
                         return await read(response, self.url)
+            except aiohttp.ServerFingerprintMismatch as error:
+                raise wrong_certificate(self.url, error) from None
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
                 if last:
                     raise self.unreachable(error) from None
@@ -145,7 +150,9 @@ class Transport:
     ) -> "aiohttp.client._RequestContextManager":
         """Opens the raw exchange, without retries, for answers that are streamed."""
         assert self._session is not None, "use `async with`"
-        options: dict[str, Any] = {"timeout": timeout} if timeout is not None else {}
+        options: dict[str, Any] = {"ssl": self._tls}
+        if timeout is not None:
+            options["timeout"] = timeout
         headers = dict(call.headers)
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -161,6 +168,37 @@ class Transport:
     def unreachable(self, cause: BaseException) -> ServerUnreachable:
         reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         return ServerUnreachable(f"no Walras server answers at {self.url} ({reason})")
+
+
+def accepted_certificate(pin: str, url: str) -> "aiohttp.Fingerprint | bool":
+    """Returns what aiohttp is to accept of a server: the certificate with this fingerprint alone, or (no pin) any that
+    an authority vouches for. Raises ConfigError for a pin that is none, or one for an address without TLS.
+    """
+    if not pin:
+        return True
+    fix = "copy the token anew, the whole line"
+    try:
+        digest = bytes.fromhex(pin)
+    except ValueError:
+        digest = b""
+    if len(digest) != _SHA256_BYTES:
+        raise ConfigError("what follows .sha256= in the token is no fingerprint", field="WALRAS_TOKEN", fix=fix)
+    if not url.lower().startswith("https://"):
+        raise ConfigError(
+            f"the token is for a server with TLS, and {url} is not encrypted",
+            field="WALRAS_SERVER",
+            fix="write https://",
+        )
+    return aiohttp.Fingerprint(digest)
+
+
+def wrong_certificate(url: str, error: aiohttp.ServerFingerprintMismatch) -> UserError:
+    """Returns the refusal of a server whose certificate is not the one that the token names; nothing was sent to it."""
+    return Forbidden(
+        f"{url} shows another certificate (sha256 {error.got.hex()}) than the token names",
+        field="WALRAS_TOKEN",
+        fix="check the address; if the server was given a new certificate, ask for its token anew",
+    )
 
 
 def checked_url(url: str) -> str:

@@ -17,12 +17,30 @@ from walras.job_request import Kind
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
+#: No fact of a model is beyond this, whatever its unit.
+_FACT_MOST = 1e30
+#: Nor is a value that a job reports.
+_VALUE_MOST = 1.7e308
+
+#: What the tables can hold, and what arithmetic can bear: a number beyond its bound is refused at the door.
+COUNT_MOST = 2**63 - 1
+_SECONDS_MOST = 1e9
+_SPEED_LEAST, _SPEED_MOST = 1e-12, 1e12
+
+Count = Annotated[int, Field(ge=0, le=COUNT_MOST)]
+Number = Annotated[int, Field(ge=1, le=COUNT_MOST)]
+#: The code or signal with which a process ended, or the number of a rank.
+SmallNumber = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Steps = Annotated[float, Field(ge=0, le=COUNT_MOST)]
+Seconds = Annotated[float, Field(ge=0, le=_SECONDS_MOST)]
+StepsPerSecond = Annotated[float, Field(ge=_SPEED_LEAST, le=_SPEED_MOST)]
 
 
 class Message(BaseModel):
-    """Unknown fields are ignored, so that an agent one version older or newer is understood."""
+    """Unknown fields are ignored, so that an agent one version older or newer is understood. Numbers are finite."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 # ------------------------------------------------------------------------------------------------ identity
@@ -48,9 +66,9 @@ class ShapeFacts(Message):
     shape: str = Field(min_length=1, max_length=100)
     accelerator: str = Field(min_length=1, max_length=100)
     accelerators: int = Field(ge=1, le=1024)
-    cpus: float = Field(gt=0)
-    memory_bytes: int = Field(gt=0)
-    nominal_speed: float = Field(default=1.0, gt=0)
+    cpus: float = Field(gt=0, le=1e6)
+    memory_bytes: int = Field(gt=0, le=COUNT_MOST)
+    nominal_speed: float = Field(default=1.0, ge=_SPEED_LEAST, le=_SPEED_MOST)
     emulated: bool = False
     market: Literal["owned", "on_demand", "spot"] = "owned"
     zone: str = Field(default="default", max_length=100)
@@ -62,16 +80,16 @@ class Register(Message):
     node_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     facts: ShapeFacts
     #: The `Rent` token that this machine answers; empty for owned machines.
-    rent_token: str = ""
-    version: str = ""
+    rent_token: str = Field(default="", max_length=200)
+    version: str = Field(default="", max_length=100)
 
 
 class Registered(Message):
     """The agent's own credential (kept in its state folder) and the pace of heartbeats."""
 
     credential: str
-    heartbeat_s: float
-    lease_s: float
+    heartbeat_s: Seconds
+    lease_s: Seconds
 
 
 # ------------------------------------------------------------------------------------------------ reports (up)
@@ -82,25 +100,36 @@ def _numbers(given: object) -> object:
     if not isinstance(given, dict):
         return {}
     numbers = ((name, value) for name, value in given.items() if isinstance(name, str) and len(name) <= _NAME_MOST)
-    return dict(islice(((name, value) for name, value in numbers if type(value) in (int, float)), _FACTS_MOST))
+    return dict(islice(((name, value) for name, value in numbers if _is_believable(value)), _FACTS_MOST))
+
+
+def _finite(given: object) -> object:
+    """Drops the values that are no finite numbers: a loss of NaN is news to its job, and does not cost it its steps."""
+    if not isinstance(given, dict):
+        return given
+    return {name: value for name, value in given.items() if type(value) in (int, float) and abs(value) < _VALUE_MOST}
+
+
+def _is_believable(value: object) -> bool:
+    return type(value) in (int, float) and -_FACT_MOST < value < _FACT_MOST  # type: ignore[operator]
 
 
 class Report(Message):
     """Increases by one per agent, kept durably until acknowledged."""
 
-    report_id: int = Field(ge=1)
+    report_id: Number
 
 
 class AttemptReport(Report):
-    job_id: int = Field(ge=1)
-    attempt: int = Field(ge=1)
+    job_id: Number
+    attempt: Number
 
 
 class PreparedReport(AttemptReport):
     type: Literal["prepared"] = "prepared"
     #: Address and port of the rendezvous; set by node rank 0 only.
-    address: str = ""
-    port: int = 0
+    address: str = Field(default="", max_length=255)
+    port: Port = 0
 
 
 class RefusedReport(AttemptReport):
@@ -117,15 +146,15 @@ class ProgressReport(AttemptReport):
 
     type: Literal["progress"] = "progress"
     #: Steps done by the job over all attempts.
-    steps: float = Field(ge=0)
-    steps_per_s: float | None = Field(default=None, gt=0)
-    samples: int = Field(default=0, ge=0)
-    start_s: float | None = Field(default=None, ge=0)
+    steps: Steps
+    steps_per_s: StepsPerSecond | None = None
+    samples: Count = 0
+    start_s: Seconds | None = None
     #: The speed that an emulated accelerator holds the gang to; `steps_per_s` is what it reached.
-    pace_steps_per_s: float | None = Field(default=None, gt=0)
+    pace_steps_per_s: StepsPerSecond | None = None
     #: Named values of the job, such as its loss: newest, and the first ones seen in this attempt.
-    values: dict[str, float] = Field(default_factory=dict, max_length=32)
-    first_values: dict[str, float] = Field(default_factory=dict, max_length=32)
+    values: Annotated[dict[str, float], BeforeValidator(_finite)] = Field(default_factory=dict, max_length=32)
+    first_values: Annotated[dict[str, float], BeforeValidator(_finite)] = Field(default_factory=dict, max_length=32)
     #: Facts counted at its first update; names are those of `walras.model_facts.believed_facts`.
     facts: Annotated[dict[str, float], BeforeValidator(_numbers)] = Field(default_factory=dict, max_length=32)
 
@@ -133,7 +162,7 @@ class ProgressReport(AttemptReport):
 class Manifest(Message):
     """A complete checkpoint: enough to resume from it, and to detect that it is torn."""
 
-    step: float = Field(ge=0)
+    step: Steps
     #: Folder of the checkpoint, absolute, inside the job's checkpoint folder.
     path: str = Field(max_length=4096)
     #: SHA-256 over the names, sizes and hashes of its files, as written in its `manifest.json`.
@@ -145,7 +174,7 @@ class CommittedReport(AttemptReport):
 
     type: Literal["committed"] = "committed"
     manifest: Manifest
-    took_s: float = Field(default=0.0, ge=0)
+    took_s: Seconds = 0.0
 
 
 class EndedReport(AttemptReport):
@@ -154,19 +183,21 @@ class EndedReport(AttemptReport):
     type: Literal["ended"] = "ended"
     cause: Literal["exited", "lease_expired", "supervisor_lost"]
     #: First failing rank's, else 0; None when a signal ended it.
-    exit_code: int | None = None
-    signal: int | None = None
-    failed_rank: int | None = None
-    steps: float | None = None
+    exit_code: SmallNumber | None = None
+    signal: SmallNumber | None = None
+    failed_rank: SmallNumber | None = None
+    steps: Steps | None = None
     #: Seconds of processor time of all ranks, for the record.
-    cpu_s: float = 0.0
+    cpu_s: float = Field(default=0.0, ge=0, le=1e15)
+    #: The agent saw the supervisor alive before it was lost: the machine and the agent lived on.
+    witnessed: bool = False
 
 
 class NoticeReport(Report):
     """The machine will be gone in `gone_in_s` seconds: a spot notice, or its owner removes it."""
 
     type: Literal["notice"] = "notice"
-    gone_in_s: float = Field(ge=0)
+    gone_in_s: Seconds
 
 
 class HintReport(Report):
@@ -192,33 +223,35 @@ AnyReport = Annotated[
 class AttemptHere(Message):
     """An attempt that is alive on this machine: the server compares with what it expects, both ways."""
 
-    job_id: int
-    attempt: int
+    job_id: Count
+    attempt: Count
 
 
 class Heartbeat(Message):
     """`POST /agent/v1/heartbeat`, authorised by the agent's credential."""
 
-    node_id: str
+    node_id: str = Field(max_length=100)
     #: Changes when the agent restarts.
-    session: str = ""
+    session: str = Field(default="", max_length=100)
     #: True with the first call after a (re)start: `here` is then the complete truth about this machine.
     resync: bool = False
     here: list[AttemptHere] = Field(default_factory=list, max_length=1024)
     reports: list[AnyReport] = Field(default_factory=list, max_length=1000)
     #: Commands executed (or found to be done already).
-    acks: list[int] = Field(default_factory=list, max_length=10_000)
+    acks: list[Count] = Field(default_factory=list, max_length=10_000)
     #: How long the server may hold the call open until it has a command.
     wait_s: float = Field(default=0.0, ge=0, le=60)
+    #: What keeps the agent from taking more work, in words (a disk that is full); empty: nothing.
+    problem: str = Field(default="", max_length=200)
 
 
 # ------------------------------------------------------------------------------------------------ commands (down)
 
 
 class AgentCommand(Message):
-    command_id: int
-    job_id: int
-    attempt: int
+    command_id: Count
+    job_id: Count
+    attempt: Count
 
 
 @dataclass(frozen=True)
@@ -301,7 +334,7 @@ AnyCommand = Annotated[PrepareCommand | StartCommand | StopCommand, Field(discri
 class HeartbeatAnswer(Message):
     commands: list[AnyCommand] = Field(default_factory=list)
     #: Reports up to and including this id are durable with the server.
-    reports_acked: int = 0
+    reports_acked: Count = 0
     #: The lease of every attempt in `here` that the server still wants is this long, counted from the moment the
     #: heartbeat was *sent*.
     lease_s: float

@@ -16,6 +16,7 @@ COOKIE_VARIABLE = "WALRAS_ATTEMPT_COOKIE"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_FALLOC_FL_KEEP_SIZE = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -145,6 +146,11 @@ def reap_all() -> bool:
     except ChildProcessError:
         return True
     return False
+
+
+def reserve_room(file: int, length: int) -> None:
+    """Set room on the disk aside for a file without changing its length, where the file system can do that."""
+    _LIBC.fallocate(file, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length))
 
 
 def _prctl(option: int, argument: int) -> None:

@@ -17,11 +17,13 @@ import os
 import selectors
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
+from workers.rank_messages import NotesOfJob, SocketMessage, check_rank_message
 from workers.ranks import RankOutput, Ranks
 from workers.supervisor_protocol import (
     JOURNAL_FILE,
@@ -32,7 +34,6 @@ from workers.supervisor_protocol import (
     Channels,
     Connection,
     PeerRole,
-    SocketMessage,
     read_plan,
     write_durably,
 )
@@ -48,6 +49,10 @@ MAX_GRACE_PART = 1 / 3
 KILL_TIMEOUT_S = 10.0
 LONGEST_SLEEP_S = 0.5
 KILLING_SLEEP_S = 0.05
+#: Notes of ranks that go into the journal.
+MAX_NOTES = 100
+#: How long a journal that cannot be written may keep an attempt from being over.
+LAST_WRITE_S = 120.0
 
 
 @dataclass
@@ -78,6 +83,8 @@ class Supervisor:
         self._start_s: float | None = None
         self._launched_at = processes.boottime()
         self._end_requested = False
+        self._notes = NotesOfJob()
+        self._notes_recorded = 0
         self._wake_on_signals()
         self._ranks = Ranks(folder, plan)
         for rank in self._ranks.all:
@@ -97,6 +104,7 @@ class Supervisor:
             is_anyone_left = self._ranks.reap()
             self._check_ranks(now)
             self._act_on_ending(now)
+            self._journal.flush()
             self._channels.drop_closed()
         self._finish()
 
@@ -186,11 +194,16 @@ class Supervisor:
             for message in inbox:
                 try:
                     if connection.role is PeerRole.RANK:
-                        self._handle_rank_message(connection, message, now)
+                        checked = check_rank_message(message)
+                        self._tell_job(checked.notes)
+                        if checked.message is not None:
+                            self._handle_rank_message(connection, checked.message, now)
                     else:
                         self._handle_agent_message(connection, message, now)
-                except (KeyError, TypeError, ValueError):
+                except (KeyError, TypeError, ValueError, OverflowError):
                     connection.is_open = False  # not our protocol
+            if connection.fault and connection.role is PeerRole.RANK:
+                self._tell_job([f"connection to the supervisor closed: {connection.fault}"])
 
     def _handle_rank_message(self, connection: Connection, message: SocketMessage, now: float) -> None:
         match message["type"]:
@@ -206,8 +219,13 @@ class Supervisor:
                 self._handle_commit(message)
             case "finished":
                 connection.handles_stop = False
-            case "note":
-                self._record({"type": "note", "text": str(message["text"])[:2000]})
+            case "note" if self._notes_recorded < MAX_NOTES:
+                self._notes_recorded += 1
+                self._record({"type": "note", "text": message["text"]})
+
+    def _tell_job(self, notes: list[str]) -> None:
+        """Say in the job's own log, that of the first rank here, what was made of its messages."""
+        self._ranks.all[0].output.write(self._notes.lines(notes))
 
     def _handle_progress(self, message: SocketMessage, now: float) -> None:
         if self._start_s is None:
@@ -217,14 +235,14 @@ class Supervisor:
 
     def _handle_commit(self, message: SocketMessage) -> None:
         own = os.path.join(self._plan.checkpoint_dir, f"attempt-{self._plan.attempt:04d}", "")
-        path = os.path.normpath(str(message["path"]))
-        manifest = {"step": float(message["step"]), "path": path, "digest": str(message["digest"])}
+        path = os.path.normpath(message["path"])
+        manifest = {"step": message["step"], "path": path, "digest": message["digest"]}
         is_ours = path.startswith(own)
         if self._has_expired or not is_ours:
             why = "its lease had ended" if self._has_expired else f"it is not below {own}"
-            self._record({"type": "note", "text": f"checkpoint at step {message['step']} does not count: {why}"})
+            self._tell_job([f"checkpoint at step {message['step']:g} does not count: {why}"])
         else:
-            self._record({"type": "committed", "manifest": manifest, "took_s": float(message["took_s"])})
+            self._record({"type": "committed", "manifest": manifest, "took_s": message["took_s"]})
 
     def _handle_agent_message(self, connection: Connection, message: SocketMessage, now: float) -> None:
         match message["type"]:
@@ -271,9 +289,17 @@ class Supervisor:
                 "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
             }
         )
+        self._write_last()
         self._channels.drop_closed()
         self._channels.close()
         self._journal.close()
+
+    def _write_last(self) -> None:
+        """Wait for room on a full disk: an end that nobody wrote down reads as a supervisor that was lost."""
+        until = processes.boottime() + LAST_WRITE_S
+        while not self._journal.flush() and processes.boottime() < until:
+            time.sleep(LONGEST_SLEEP_S)
+        self._channels.broadcast(PeerRole.AGENT, {"type": "event"})
 
     def _cause(self) -> str:
         """An end that we brought about is ours, unless the ranks made the best of it."""

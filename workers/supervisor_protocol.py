@@ -11,38 +11,93 @@ import json
 import os
 import selectors
 import socket
+import stat
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from workers.processes import reserve_room
+from workers.rank_messages import SocketMessage, parse_object
+
 JournalEvent = dict[str, Any]
+
+#: Set aside on the disk for the journal of an attempt: some two hundred events.
+JOURNAL_ROOM_BYTES = 64 * 1024
+#: Read of a journal at a time: more than any supervisor writes in an attempt, less than hurts.
+JOURNAL_READ_BYTES = 4 * 1024 * 1024
 
 
 class AttemptJournal:
-    """Appends events, synced one by one: an attempt has few."""
+    """Appends events, synced one by one: an attempt has few.
+
+    Room for the first of them is set aside at once, so that a disk that is full later loses no end of an attempt.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._unwritten = b""
+        self._is_synced = True
+        reserve_room(self._file, JOURNAL_ROOM_BYTES)
 
     def append(self, event: JournalEvent) -> None:
-        os.write(self._file, json.dumps(event).encode() + b"\n")
-        os.fsync(self._file)
+        """Write the event, or keep it for `flush` where the disk is full: the attempt outlives that."""
+        self._unwritten += json.dumps(event, allow_nan=False).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> bool:
+        """Returns True once everything is on the disk. A line of which only a part fitted is completed later."""
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
+                self._is_synced = False
+            if not self._is_synced:
+                os.fsync(self._file)
+                self._is_synced = True
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         os.close(self._file)
 
 
 def read_attempt_journal(path: Path, offset: int = 0) -> tuple[list[JournalEvent], int]:
-    """The events from `offset` on, and the offset after them."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(offset)
-            content = file.read()
-    except FileNotFoundError:
-        return [], offset
+    """The events from `offset` on, and the offset after them. A line that is no event is passed over."""
+    content = read_ranks_file(path, offset, JOURNAL_READ_BYTES)
     whole = content[: content.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()], offset + len(whole)
+    if not whole and len(content) == JOURNAL_READ_BYTES:
+        return [], offset + len(content)  # no supervisor wrote a line of that length
+    events = (parse_object(line) for line in whole.split(b"\n"))
+    return [event for event in events if event is not None], offset + len(whole)
+
+
+def find_attempt_end(path: Path) -> JournalEvent | None:
+    """The end that the supervisor wrote last; None if it wrote none."""
+    try:
+        size = os.stat(path, follow_symlinks=False).st_size
+    except OSError:
+        return None
+    tail = read_ranks_file(path, max(0, size - JOURNAL_READ_BYTES), JOURNAL_READ_BYTES)
+    events = map(parse_object, reversed(tail.split(b"\n")))
+    return next((event for event in events if event is not None and event.get("type") == "ended"), None)
+
+
+def read_ranks_file(path: Path, offset: int, most: int) -> bytes:
+    """At most so many bytes of a file in a folder where ranks can write too; nothing of what is no plain file.
+
+    Never waits, whatever somebody put in its place.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(file, most, offset) if stat.S_ISREG(os.fstat(file).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
 
 
 def write_durably(path: Path, value: Any) -> None:
@@ -115,9 +170,8 @@ def rank_log(folder: Path, rank: int) -> Path:
 
 MAX_LINE_BYTES = 256 * 1024
 MAX_UNSENT_BYTES = 1024 * 1024
+#: Of each role: ranks that open too many keep no agent out.
 MAX_CONNECTIONS = 256
-
-SocketMessage = dict[str, Any]
 
 
 class PeerRole(Enum):
@@ -135,6 +189,8 @@ class Connection:
     unsent: bytes = b""
     inbox: list[SocketMessage] = field(default_factory=list)
     is_open: bool = True
+    #: Why we closed it, in words, if the peer broke the protocol.
+    fault: str = ""
     #: A rank that has a loop going, which will act upon a request to stop.
     handles_stop: bool = False
 
@@ -166,15 +222,17 @@ class Connection:
             self.is_open = False
             return
         *lines, self.received = (self.received + chunk).split(b"\n")
-        try:
-            messages = [json.loads(line) for line in lines if line]
-        except ValueError:
-            messages = []
-            self.is_open = False
-        if len(self.received) > MAX_LINE_BYTES or not all(isinstance(message, dict) for message in messages):
-            self.is_open = False
-            return
-        self.inbox += messages
+        for line in lines:
+            message = parse_object(line) if len(line) <= MAX_LINE_BYTES else None
+            if message is not None:
+                self.inbox.append(message)
+            elif line:
+                self._close("a line is no JSON object")
+        if len(self.received) > MAX_LINE_BYTES:
+            self._close(f"a line is longer than {MAX_LINE_BYTES} bytes")
+
+    def _close(self, fault: str) -> None:
+        self.is_open, self.fault = False, fault
 
 
 class Channels:
@@ -233,11 +291,12 @@ class Channels:
             accepted, _ = listener.accept()
         except OSError:
             return
-        if len(self.connections) >= MAX_CONNECTIONS:
+        role = self._listeners[listener]
+        if len(self.of(role)) >= MAX_CONNECTIONS:
             accepted.close()
             return
         accepted.setblocking(False)
-        connection = Connection(accepted, self._listeners[listener])
+        connection = Connection(accepted, role)
         self.connections.append(connection)
         self._selector.register(accepted, selectors.EVENT_READ, connection)
 

@@ -155,6 +155,12 @@ class Hierarchical:
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
+    def entity_limits(self) -> Mapping[str, float]:
+        """The configured limits, by project and by project/user."""
+        users = {f"{name}/{user}": each for name, said in self.projects.items() for user, each in said.users.items()}
+        terms: dict[str, UserTerms] = {**self.projects, **users}
+        return {name: each.limit for name, each in terms.items() if each.limit is not None}
+
     def entities(self, known: Entities) -> Entities:
         """The problem's entities under the configured terms."""
         terms: dict[str, EntityTerms] = {}

@@ -14,6 +14,7 @@ from optimizer.registry import make
 from scheduler.core import events as ev
 from scheduler.core import speed_events as speeds
 from scheduler.core.commands import Command, WakeAt
+from scheduler.core.cycle.backfill import settle_limits
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
 from scheduler.core.handlers import (
     attempt_events,
@@ -81,6 +82,8 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
         budgets.settle_budgets(cycle)
     if cycle.deadlines.heap or cycle.deadlines.secured:
         deadlines.settle_deadlines(cycle)
+    if cycle.limits.are_declared or cycle.limits.parked:
+        settle_limits(cycle)
     mechanism.settle(cycle)
     if cycle.spending.has_news:
         budgets.settle_budgets_after_starts(cycle)

@@ -152,6 +152,8 @@ class JobRestored:
     revoked: Reason | None = None
     #: What it has cost.
     spent_usd: float = 0.0
+    #: It has shown that it can save its work.
+    saves: bool = False
 
 
 @dataclass(slots=True)
@@ -258,6 +260,8 @@ class AttemptProgressed:
     samples: int = 0
     #: Start command to first step done, seconds; with the first report only.
     start_s: float | None = None
+    #: The script says that it has a checkpoint open: it can save its work when it is asked to stop.
+    saves: bool = False
 
 
 @dataclass(slots=True)

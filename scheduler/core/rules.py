@@ -110,11 +110,37 @@ class RoundRules:
 # ------------------------------------------------------------------------------------------------ the policy file
 
 _RULES = TypeAdapter(RoundRules)
-_NON_NEGATIVE = tuple(field.name for field in fields(RoundRules) if field.type in (int, float))
+_SHORTEST_S, _DAY_S, _YEAR_S = 0.1, 86_400.0, 365 * 86_400.0
+#: Least and most of each number. Lengths of time may be 0 too: "at every event", "at once", "never".
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "round_s": (_SHORTEST_S, 30 * _DAY_S),
+    "resolve_min_s": (_SHORTEST_S, 30 * _DAY_S),
+    "hysteresis": (0.0, 1e6),
+    "tolerated_lag": (0.0, 1.0),
+    "min_runtime_s": (_SHORTEST_S, _YEAR_S),
+    "max_reservations": (0, 10_000),
+    "opportunistic_rate": (0.0, 1e6),
+    "restart_default_s": (1e-3, _YEAR_S),
+    "owed_limit_rounds": (0.0, 1e6),
+    "profiling_s": (_SHORTEST_S, 30 * _DAY_S),
+    "profiling_share": (0.0, 1.0),
+    "profiling_payback": (0.0, 1e6),
+    "prepare_timeout_s": (_SHORTEST_S, _DAY_S),
+    "backoff_s": (1e-3, _DAY_S),
+    "quarantine_jobs": (0, 1_000_000),
+    "quarantine_window_s": (_SHORTEST_S, 10 * _YEAR_S),
+    "delay_usd_per_h": (0.0, 1e9),
+    "rent_keep_s": (_SHORTEST_S, _YEAR_S),
+    "rent_backoff_s": (_SHORTEST_S, _YEAR_S),
+    "rent_backoff_max_s": (_SHORTEST_S, _YEAR_S),
+}
 
 
-def parse_policy(data: Any) -> tuple[PolicySpec, RoundRules]:
-    """Check a policy file's content. Raises ConfigError (or UnknownPolicyError) naming the field and the fix."""
+def parse_policy(data: Any, *, bounded: bool = True) -> tuple[PolicySpec, RoundRules]:
+    """Check a policy file's content. Raises ConfigError (or UnknownPolicyError) naming the field and the fix.
+
+    `bounded` False: a policy that was accepted once, by a version with wider bounds, is read as it is.
+    """
     if not isinstance(data, Mapping):
         raise ConfigError("a policy file is a mapping with `policy` and `rules`", field="policy")
     _refuse_unknown(data, ("policy", "rules"), "")
@@ -129,10 +155,10 @@ def parse_policy(data: Any) -> tuple[PolicySpec, RoundRules]:
         raise ConfigError("policy.parameters: must be a mapping", field="policy.parameters")
     spec = PolicySpec(policy["name"], dict(parameters))
     make(spec)  # refuses unknown names and parameters
-    return spec, parse_rules(data.get("rules") or {})
+    return spec, parse_rules(data.get("rules") or {}, bounded=bounded)
 
 
-def parse_rules(data: Any) -> RoundRules:
+def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
     """Check the `rules` part. Raises ConfigError."""
     if not isinstance(data, Mapping):
         raise ConfigError("rules: must be a mapping", field="rules")
@@ -149,10 +175,15 @@ def parse_rules(data: Any) -> RoundRules:
             f"rules.mechanism: {rules.mechanism!r} is not known here; known: {known}", field="rules.mechanism"
         )
     _check_budgets(data.get("budgets", ()), rules)
-    for name in _NON_NEGATIVE:
+    for name, (least, most) in _BOUNDS.items():
         value = getattr(rules, name)
-        if not value >= 0 or value == float("inf"):
+        if not 0 <= value < float("inf"):
             raise ConfigError(f"rules.{name}: must be a finite number >= 0, not {value}", field=f"rules.{name}")
+        if bounded and value and not least <= value <= most:
+            told = f"{'0, or ' if least > 0 else ''}from {least:g} to {most:g}"
+            raise ConfigError(
+                f"rules.{name}: must be {told}, not {value:g}", field=f"rules.{name}", fix=f"choose {told}"
+            )
     return rules
 
 

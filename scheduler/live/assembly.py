@@ -42,6 +42,7 @@ from scheduler.live.auth.access_control import (
     caller_of_token,
     new_user_token,
 )
+from scheduler.live.auth.secret_box import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
@@ -63,6 +64,7 @@ from scheduler.live.store.event_journal import parse_facts, parse_request
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import SpecRow
 from walras.cluster import Rendezvous
+from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.job_spec import parse_spec
@@ -161,6 +163,7 @@ def _restored_job(at: float, job: LiveJob, request: JobRequest, used: PriorUsage
         prepared=() if attempt is None else tuple(part.node_id for part in attempt.parts.values() if part.prepared),
         rendezvous=None if attempt is None else _rendezvous_of(attempt),
         revoked=revoked,
+        saves=job.checkpoint is not None,
     )
 
 
@@ -214,7 +217,9 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     folder, settings = config.folder, config.settings
     epoch_unix_s = store.epoch_unix_s()
     clock = Clock(epoch_unix_s, store.last_at())
-    admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints)
+    secret = folder.server_secret()
+    box = SecretBox(secret)
+    admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)
     loaded = store.load()
     specs = {job.job_id: _spec(store, job.job_id) for job in loaded.jobs}
     launches = {
@@ -229,14 +234,14 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     loop = ServerLoop(SchedulerCore(), state, store, clock, settings)
     known = store.policies(limit=1)
     policies = PolicyService(loop, parse_policy_row(known[0]) if known else None)
-    secret = folder.server_secret()
     secrets = Secrets(
         join_token=folder.join_token(),
         job_tokens=JobTokens(secret),
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
+        pin=folder.pin(),
     )
-    gateway = AgentGateway(loop, secrets.job_tokens)
+    gateway = AgentGateway(loop, secrets.job_tokens, box)
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
     provisioner = Provisioner(loop, providers_by_pool(providers.values()))
     solver = SolverPool(loop, settings.solve_timeout_s)
@@ -315,4 +320,5 @@ async def _ensure_admin(server: Server, folder: DataFolder) -> None:
 
     await server.loop.perform(step)
     server.secrets.users[row.sha256] = row
-    await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, token + "\n")
+    shown = pinned_token(token, server.secrets.pin)
+    await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, shown + "\n")

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from scheduler.live.assembly import (
     restore_and_configure,
     settings_for_cluster,
 )
+from scheduler.live.auth.tls_material import TlsFiles, TlsMaterial, load_tls, own_certificate
+from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, SummedLines, limits_of_process
 from scheduler.live.http.web_application import make_app
 from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc, watch_months
 from scheduler.live.providers.live_provider import PricedProvider
@@ -34,17 +37,49 @@ log = logging.getLogger(__name__)
 #: sysexits' EX_SOFTWARE: a mistake of ours ended the server; a restart begins from what was committed.
 EXIT_CRASHED = 70
 _SHUTDOWN_S = 1.0
+#: An idle connection of somebody known is closed after this.
+_KEEPALIVE_S = 75.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListenOptions:
+    """Where the server listens, and how it is encrypted."""
+
+    host: str = "127.0.0.1"
+    #: 0: the port of the last start, else any that is free.
+    port: int = 0
+    #: A certificate and its key; or one of the server's own (`tls_self`).
+    tls: TlsFiles | None = None
+    tls_self: bool = False
+    #: Others may reach it without TLS: something in front of it encrypts, or nobody listens in.
+    insecure: bool = False
+
+    def check(self) -> None:
+        """Raise ConfigError where tokens would cross a network in the clear."""
+        if self.tls is not None and self.tls_self:
+            raise ConfigError("two certificates", field="--tls", fix="give --tls self, or --tls-cert with --tls-key")
+        if self.tls is None and not self.tls_self and not self.insecure:
+            check_host(self.host)
+
+    def material(self, folder: DataFolder) -> TlsMaterial | None:
+        """What to listen with; None: without TLS. Raises ConfigError for files that will not do."""
+        files = own_certificate(folder.path) if self.tls_self else self.tls
+        return None if files is None else load_tls(files)
 
 
 def run_server(
-    *, data: Path, host: str = "127.0.0.1", port: int = 0, cluster: Path | None = None, policy: Path | None = None
+    *, data: Path, listen: ListenOptions | None = None, cluster: Path | None = None, policy: Path | None = None
 ) -> int:
     """Run until SIGTERM or SIGINT; answers the exit code.
 
     Raises ConfigError for files or an address that will not do, Conflict where another server holds the folder.
     """
-    check_host(host)
+    listen = listen or ListenOptions()
+    listen.check()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # What anybody can cause without a token must not fill the disk.
+    for noisy in ("aiohttp.server", "asyncio"):
+        logging.getLogger(noisy).addFilter(SummedLines())
     cluster_config = None if cluster is None else load_yaml(cluster, ClusterConfig)
     policy_data = None if policy is None else load_mapping(policy)
     folder = DataFolder(data.absolute())
@@ -52,7 +87,9 @@ def run_server(
     store = SqliteStore(folder.path)
     try:
         config = ServerConfig(folder, cluster_config, policy_data, settings_for_cluster(cluster_config))
-        return asyncio.run(_serve(config, store, host, port))
+        tls = listen.material(folder)
+        folder.pin_tokens("" if tls is None else tls.pin)
+        return asyncio.run(_serve(config, store, listen, tls))
     finally:
         store.close()
 
@@ -67,16 +104,16 @@ def check_host(host: str) -> None:
         raise ConfigError(
             f"will not listen on {host}: tokens would cross the network unencrypted",
             field="--host",
-            fix="listen on 127.0.0.1 behind a reverse proxy with TLS (docs/operations.md), or use an ssh tunnel",
+            fix="add --tls self, or --tls-cert and --tls-key; --insecure only if something else encrypts",
         )
 
 
-async def _serve(config: ServerConfig, store: SqliteStore, host: str, port: int) -> int:
+async def _serve(config: ServerConfig, store: SqliteStore, listen: ListenOptions, tls: TlsMaterial | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    wanted_port = port or config.folder.last_port()
+    wanted = replace(listen, port=listen.port or config.folder.last_port())
     config.folder.server_file.unlink(missing_ok=True)
     assembled = await loop.run_in_executor(None, assemble_server, config, store)
     server = assembled.server
@@ -84,10 +121,16 @@ async def _serve(config: ServerConfig, store: SqliteStore, host: str, port: int)
     runner: web.AppRunner | None = None
     try:
         await _until_crash(tasks, restore_and_configure(assembled, config))
+        guard = ConnectionGuard(limits_of_process())
         runner = web.AppRunner(
-            make_app(server), access_log=None, shutdown_timeout=_SHUTDOWN_S, handler_cancellation=True
+            make_app(server, guard),
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_S,
+            handler_cancellation=True,
+            keepalive_timeout=_KEEPALIVE_S,
         )
-        url, listening_port = await _listen(runner, host, wanted_port, exact=bool(port))
+        tasks.append(asyncio.create_task(guard.watch(), name="connections"))
+        url, listening_port = await _listen(runner, guard, wanted, tls, exact=bool(listen.port))
         await _until_crash(tasks, _start_parts(assembled, config, tasks, url, listening_port))
         tasks.append(asyncio.create_task(_wait_for_stop(stop), name="stop"))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -125,22 +168,23 @@ async def _start_parts(
     log.info("ready at %s with %d active jobs", url, len(server.state.jobs))
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int, *, exact: bool) -> tuple[str, int]:
+async def _listen(
+    runner: web.AppRunner, guard: ConnectionGuard, wanted: ListenOptions, tls: TlsMaterial | None, *, exact: bool
+) -> tuple[str, int]:
     """Listen; a port that was only remembered may have been taken meanwhile."""
     await runner.setup()
+    host, context = wanted.host, None if tls is None else tls.context
     try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
+        await GuardedSite(runner, host, wanted.port, guard, context).start()
     except OSError as error:
         if exact:
             why = os.strerror(error.errno) if error.errno else error
             fix = "choose another --port, or 0 for any that is free"
-            raise ConfigError(f"cannot listen on {host}:{port}: {why}", field="--port", fix=fix) from None
-        site = web.TCPSite(runner, host, 0)
-        await site.start()
+            raise ConfigError(f"cannot listen on {host}:{wanted.port}: {why}", field="--port", fix=fix) from None
+        await GuardedSite(runner, host, 0, guard, context).start()
     bound = runner.addresses[0][1]
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{bound}", bound
+    return f"{'http' if tls is None else 'https'}://{shown}:{bound}", bound
 
 
 class _Crashed(Exception):

@@ -47,6 +47,8 @@ class Secrets:
     job_tokens: JobTokens
     enrolment_tokens: EnrolmentTokens
     users: dict[str, TokenRow]
+    #: Fingerprint of the certificate, which tokens carry to those who use them; empty: none is pinned.
+    pin: str = ""
 
 
 @dataclass(slots=True)

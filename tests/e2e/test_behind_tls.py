@@ -1,6 +1,8 @@
-"""A server behind TLS, as a reverse proxy gives it: commands and agents reach it by https and check who it is."""
+"""A server behind TLS, as a reverse proxy gives it or its own: commands and agents reach it by https and check it."""
 
 import asyncio
+import contextlib
+import json
 import os
 import shutil
 import ssl
@@ -68,6 +70,37 @@ async def test_commands_and_agents_take_https_and_check_the_certificate(
     stranger = await _command("nodes", {**trusted, "SSL_CERT_FILE": ""})
     assert stranger.returncode == 75
     assert "certificate" in stranger.stderr.decode().lower()
+
+
+async def test_a_server_with_its_own_certificate_is_reached_by_its_tokens_alone(tmp_path: Path) -> None:
+    """`walras server --tls self`: nothing but the two token files is needed, and no trust in anybody else."""
+    data = tmp_path / "data"
+    server = await asyncio.create_subprocess_exec(WALRAS, "server", "--data", str(data), "--tls", "self")
+    agent = None
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError, ValueError):
+                if (found := json.loads((data / "server.json").read_text()))["pid"] == server.pid:
+                    break
+            await asyncio.sleep(0.1)
+        own = {**os.environ, "WALRAS_SERVER": found["url"], "WALRAS_TOKEN_FILE": str(data / "admin.token")}
+        options = ["--node", "n1", "--shape", "cx1", "--accelerator", "c", "--accelerators", "1", "--emulated"]
+        options += ["--cpus", "1", "--memory", "1GB", "--server", found["url"], "--state", str(tmp_path / "n1")]
+        options += ["--join-token-file", str(data / "join.token")]
+        agent = await asyncio.create_subprocess_exec(WALRAS, "agent", *options, env=own)
+        for _ in range(60):
+            nodes = await _command("nodes", own)
+            assert nodes.returncode == 0, nodes.stderr
+            if b"n1" in nodes.stdout:
+                break
+        assert b"n1" in nodes.stdout
+        (tmp_path / "wrong").write_text((data / "admin.token").read_text().split(".sha256=")[0] + ".sha256=" + 64 * "0")
+        stranger = await _command("nodes", {**own, "WALRAS_TOKEN_FILE": str(tmp_path / "wrong")})
+        assert (stranger.returncode, b"another certificate" in stranger.stderr) == (2, True)
+    finally:
+        for process in filter(None, (agent, server)):
+            process.terminate()
+            await process.wait()
 
 
 async def _command(name: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[bytes]":

@@ -216,6 +216,7 @@ def restored_from(ledger: Ledger, job: JobRecord, at: float) -> ev.JobRestored:
         tuple(sorted(job.prepared)) if holds else (),
         job.rendezvous if holds else None,
         job.revoked if holds else None,
+        saves=job.saves,
     )
 
 

@@ -35,9 +35,24 @@ _MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
 }
 
 
+TlsOption = Annotated[
+    str | None,
+    typer.Option("--tls", metavar="self", help="Listen with a certificate of the server's own, which tokens then pin."),
+]
+TlsCertOption = Annotated[
+    Path | None, typer.Option("--tls-cert", help="Listen with this certificate (PEM, with its chain).")
+]
+TlsKeyOption = Annotated[Path | None, typer.Option("--tls-key", help="The key of --tls-cert (PEM, no password).")]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure", help="Let other machines reach it without TLS: tokens cross the network readable.")
+]
+
+
 def server_command(
     data: Annotated[Path, typer.Option("--data", help="Folder of the database, the tokens and the logs.")],
-    host: Annotated[str, typer.Option("--host", help="Loopback address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; others than loopback need TLS.")
+    ] = "127.0.0.1",
     port: Annotated[
         int,
         typer.Option(
@@ -46,11 +61,24 @@ def server_command(
     ] = 0,
     cluster: Annotated[Path | None, typer.Option("--cluster", help="A cluster file: the pools of machines.")] = None,
     policy: Annotated[Path | None, typer.Option("--policy", help="A policy file.")] = None,
+    tls: TlsOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    insecure: InsecureOption = False,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C."""
-    from scheduler.live.main import run_server
+    if tls not in (None, "self"):
+        raise UserError(
+            f"{tls[:40]!r} is no certificate", field="--tls", fix="write --tls self, or --tls-cert and --tls-key"
+        )
+    if (tls_cert is None) != (tls_key is None):
+        raise UserError("a certificate goes with its key", field="--tls-cert / --tls-key", fix="give both")
+    from scheduler.live.auth.tls_material import TlsFiles
+    from scheduler.live.main import ListenOptions, run_server
 
-    exit_with(run_server(data=data, host=host, port=port, cluster=cluster, policy=policy))
+    files = None if tls_cert is None or tls_key is None else TlsFiles(tls_cert, tls_key)
+    listen = ListenOptions(host, port, files, tls is not None, insecure)
+    exit_with(run_server(data=data, listen=listen, cluster=cluster, policy=policy))
 
 
 JoinTokenFileOption = Annotated[

@@ -36,7 +36,11 @@ FormatOption = Annotated[
     str | None, typer.Option("--format", help="Format of the workload; default: from its file ending and first line.")
 ]
 SkipBadRowsOption = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Skip rows that cannot be parsed; their number is reported.")
+    bool,
+    typer.Option(
+        "--skip-bad-rows",
+        help="Skip rows that cannot be parsed, and jobs that no machine could hold; both are counted.",
+    ),
 ]
 SortOption = Annotated[bool, typer.Option("--sort", help="Sort the jobs by arrival time first.")]
 OnlyOption = Annotated[

@@ -12,7 +12,7 @@ import typer
 
 from walras.cli.arguments import OutputOption, read_document
 from walras.cli.session import remember_submitted_job, server_access, with_client
-from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import JobSpecError, UserError
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ def submit_command(
     elif quiet:
         show_line(str(submitted.id))
     else:
+        if submitted.note:
+            warn(f"note: job {submitted.id} {submitted.note}")
         show_line(f"job {submitted.id} ({submitted.name or spec.name}) is in the queue")
         if spec.code is not None:
             show_line(f"  with it travel {spec.code.files} files ({spec.code.size / 1e6:,.1f} MB) of {folder}")
@@ -248,6 +250,8 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
+    if plan.note:
+        show_line(f"it {plan.note}")
     show_line("nothing was submitted")
 
 

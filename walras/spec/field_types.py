@@ -9,7 +9,7 @@ since 1970 only here.
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -93,6 +93,15 @@ MAX_NODES = 1024
 #: A smaller `memory` is certainly a number without its unit.
 _LEAST_MEMORY_BYTES = 2**20
 _PRIORITY_CLASSES = {"low": 20, "normal": 50, "high": 80}
+
+
+def _preemptible(value: object) -> object:
+    """Returns the value as a bool, or `always`; raises ValueError for anything else."""
+    if isinstance(value, bool) or value == "always":
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "yes", "on", "false", "no", "off"):
+        return value.lower() in ("true", "yes", "on")
+    raise ValueError("is neither true, false nor always; write true")
 
 
 def _no_bool(value: object) -> object:
@@ -262,6 +271,7 @@ Priority = Annotated[
     BeforeValidator(_priority),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": 100}, {"enum": list(_PRIORITY_CLASSES)}]}),
 ]
+Preemptible = Annotated[bool | Literal["always"], BeforeValidator(_preemptible)]
 InstantText = Annotated[str, Field(max_length=40), AfterValidator(_instant_text)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 EnvValue = Annotated[str, BeforeValidator(_text_of_scalar), AfterValidator(checked_text)]

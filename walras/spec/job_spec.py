@@ -23,6 +23,7 @@ from walras.spec.field_types import (
     LabelText,
     Number,
     PositiveLength,
+    Preemptible,
     Priority,
     ShownName,
     WholeNumber,
@@ -47,6 +48,7 @@ from walras.spec.job_groups import (
     gang_sizes,
     global_batch_of,
 )
+from walras.spec.job_secrets import JobSecrets
 from walras.spec.text_formats import dump_yaml, parse_yaml
 
 #: A spec in its textual form, whatever the format.
@@ -97,12 +99,15 @@ class JobSpec(FileModel):
     code: CodeSpec | None = None
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
     envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
+    #: Variables whose values only the running job sees: `{env: NAME}` or `{file: PATH}` of the submitter.
+    secrets: JobSecrets = Field(default_factory=dict)
     #: The project whose share of the fleet it uses. None: the first project of the submitter's token.
     project: ShownName | None = None
     #: 0-100, or low (20), normal (50), high (80). A higher class (0-33, 34-66, 67-100) preempts a lower one.
     priority: Priority = 50
-    #: False: once started it runs to its end.
-    preemptible: bool = True
+    #: False: once started it runs to its end. True: it may be stopped for others once it has shown that it saves its
+    #: work; always: even if its work is lost.
+    preemptible: Preemptible = True
     #: Machines the gang is spread over evenly; 1: as few as possible.
     num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
     #: Ranks on each machine; auto: one for each accelerator.
@@ -164,12 +169,14 @@ class JobSpec(FileModel):
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
-        | {"packable", "array", "matrix", "secrets", "notify", "schedule", "slo", "queue"}
+        | {"packable", "array", "matrix", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
 
     @model_validator(mode="after")
     def _gang_fits_machines(self) -> "JobSpec":
+        for name in self.secrets.keys() & self.envs.keys():
+            raise FieldMistake(f"secrets.{name}", "is a variable of `envs` too; keep one of the two")
         for demand in self.resources.accelerators:
             each, rest = divmod(demand.count, self.num_nodes)
             counted = f"{demand.count} of {shown_accelerator(demand.accelerator)!r} for the whole gang"
@@ -361,7 +368,7 @@ def to_request(
         weight=spec.weight,
         steps=spec.steps,
         duration_s=spec.estimated_duration,
-        preemptible=spec.preemptible,
+        preemptible=spec.preemptible is not False,
         retry=RetryRule(spec.retry.max_restarts, spec.retry.on_exit_codes),
         depends_on=depends_on,
         depends_on_any_end=spec.condition == "finished",
@@ -376,6 +383,16 @@ def to_request(
         declared=tuple(sorted(spec.throughput.items())),
         **group_fields(gang, GangRequest),
     )
+
+
+def is_unproven(spec: JobSpec) -> bool:
+    """Returns whether nothing in the spec shows that the job saves its work when it is asked to stop.
+
+    Its owner may say so (`checkpoint`), say that losing it is accepted (`preemptible: always`), or have it change its
+    size or its parts while it runs, which only a job that saves can do.
+    """
+    says_so = spec.checkpoint != CheckpointSpec() or spec.elastic is not None or spec.fork is not None
+    return not says_so and spec.preemptible != "always"
 
 
 def _instant_at(text: str | None, field: str, at: float, now_wall: float | None, *, none: float) -> float:

@@ -26,6 +26,7 @@ from walras.training.measurements import ReportedValues, StepPacer, ThroughputMe
 from walras.training.supervisor_link import (
     EXIT_CHECKPOINTED,
     GRADIENT_NOISE_VALUE,
+    SAVES_VALUE,
     SupervisorLink,
     TakeOver,
     read_job_environment,
@@ -225,6 +226,8 @@ class Loop:
         reference = checkpoint.open(self._settings, self._log) if checkpoint is not None else None
         # Nobody saves before everybody has looked at what there was to resume from.
         self._gang.all_succeeded(True)
+        if checkpoint is not None and checkpoint.is_open:
+            self._values.take({SAVES_VALUE: 1.0})
         if checkpoint is None or reference is None:
             return
         self._resumed, self._has_changed = (folder := Path(reference.path)), True

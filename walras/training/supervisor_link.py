@@ -25,6 +25,8 @@ from typing import Any
 EXIT_CHECKPOINTED = 85
 GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
+#: 1 where the script has a checkpoint open: it can save its work when it is asked to stop.
+SAVES_VALUE = "saves_checkpoints"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ forget is written before it is done (`store`), so that it can be killed and star
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -12,6 +13,7 @@ import shutil
 import time
 from pathlib import Path
 
+from walras.contract import SIGKILL
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.wire import (
     AnyCommand,
@@ -29,8 +31,8 @@ from walras.wire import (
     StopCommand,
 )
 from workers import processes
-from workers.agent.follower import Follower
-from workers.agent.launch import AgentMachine, launch_supervisor, make_attempt_plan, start_refusal
+from workers.agent.follower import Follower, supervisor_of
+from workers.agent.launch import AgentMachine, disk_problem, launch_supervisor, make_attempt_plan, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient
@@ -45,6 +47,8 @@ MIN_PAUSE_S = 0.05
 MAX_WAIT_S = 60.0
 #: A gang that was prepared and never started holds its devices for this long.
 HOLD_S = 120.0
+#: Characters of what the server is told is wrong here.
+MAX_PROBLEM = 200
 #: Folders of ended attempts that are kept for inspection.
 FOLDERS_KEPT = 20
 
@@ -157,6 +161,7 @@ class Agent:
             reports=reports,
             acks=acks,
             wait_s=0.0 if has_something else min(self._enrolment.heartbeat_s, MAX_WAIT_S),
+            problem=self._disk_problem()[:MAX_PROBLEM],
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
         sent_at = processes.boottime()
@@ -174,6 +179,12 @@ class Agent:
             await self._execute(command, sent_at)
         is_acknowledged = bool(reports) and answer.reports_acked >= reports[0].report_id
         return is_acknowledged or bool(acks or answer.commands)
+
+    def _disk_problem(self) -> str:
+        """Returns why this machine takes no attempt now; empty if it does. Those that run go on."""
+        if self._store.problem:
+            return f"disk full: the agent cannot write its records ({self._store.problem})"
+        return disk_problem(self._machine)
 
     async def _call(self, message: Heartbeat) -> HeartbeatAnswer | None:
         """Send a heartbeat. Returns None if an urgent report came up while the server held the call open."""
@@ -226,7 +237,7 @@ class Agent:
         if self._store.attempt(*key) is not None:
             return  # already past this, or over
         if not self._holds.is_prepared(key):
-            if conflict := self._holds.conflict(key, command.devices):
+            if conflict := self._holds.conflict(key, command.devices) or self._disk_problem():
                 self._refuse(key, conflict)
                 return
             port = bind_rendezvous_port() if command.node_rank == 0 else None
@@ -244,16 +255,18 @@ class Agent:
             return
         # As with renewals: from before the call, so that an answer that was long on its way grants no more for it.
         lease_until = sent_at + command.lease_s
-        if problem := self._holds.conflict(key, command.devices) or start_refusal(self._machine, command, lease_until):
-            self._refuse(key, problem)
-            return
-        self._store.move_attempt(*key, AttemptPhase.STARTING, [])
-        self._holds.start(key, command.devices)
         folder = self._machine.attempt_folder(*key)
         try:
-            plan = make_attempt_plan(self._machine, command, lease_until)
-            problem = await launch_supervisor(folder, plan)
-        except OSError as error:  # a disk that filled up, a folder in the way, no more processes
+            problem = (
+                self._holds.conflict(key, command.devices)
+                or self._disk_problem()
+                or start_refusal(self._machine, command, lease_until)
+                or self._take_devices(key, command)
+            )
+            if not problem:
+                plan = make_attempt_plan(self._machine, command, lease_until)
+                problem = await launch_supervisor(folder, plan)
+        except (OSError, ValueError) as error:  # a disk that filled up, a folder in the way, no more processes
             problem = f"cannot start: {error}"
         if problem:
             self._refuse(key, problem)
@@ -261,6 +274,14 @@ class Agent:
         started = StartedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1])
         self._outbox.move(*key, AttemptPhase.RUNNING, started)
         self._follow(folder, plan, journal_offset=0)
+
+    def _take_devices(self, key: AttemptKey, command: StartCommand) -> str:
+        """Write the start down before it happens. Returns why that failed; empty if it is durable."""
+        self._store.move_attempt(*key, AttemptPhase.STARTING, [])
+        if self._store.problem:
+            return self._disk_problem()
+        self._holds.start(key, command.devices)
+        return ""
 
     def _stop(self, key: AttemptKey, command: StopCommand) -> bool:
         """Returns True once the supervisor has the stop, or no process of the attempt is left."""
@@ -296,8 +317,13 @@ class Agent:
                 self._refuse_unstarted(known, folder)
 
     def _resume_attempt(self, known: KnownAttempt, folder: Path) -> None:
-        plan = read_plan(folder)
         key = (known.job_id, known.attempt)
+        try:
+            plan = read_plan(folder)
+        except (OSError, ValueError, TypeError) as error:
+            log.error("job %d attempt %d: its plan cannot be read, it is ended: %s", *key, error)
+            self._tasks.create_task(self._end_without_plan(key, folder))
+            return
         self._holds.start(key, plan.devices)
         if known.phase is AttemptPhase.STARTING:
             started = StartedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1])
@@ -316,6 +342,15 @@ class Agent:
                 return
         self._refuse((known.job_id, known.attempt), "the agent was restarted before it had started the attempt")
 
+    async def _end_without_plan(self, key: AttemptKey, folder: Path) -> None:
+        """Nobody knows its devices or its cookie any more; its guardian ends what is left of it."""
+        supervisor = supervisor_of(folder)
+        while supervisor is not None and supervisor.is_alive:
+            processes.send_signal([supervisor.pid], SIGKILL)
+            await asyncio.sleep(MIN_PAUSE_S)
+        ended = EndedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], cause="supervisor_lost")
+        self._outbox.move(*key, AttemptPhase.OVER, ended)
+
     def _follow(self, folder: Path, plan: AttemptPlan, journal_offset: int) -> None:
         key = (plan.job_id, plan.attempt)
         shipper = LogShipper(self._client, *key, {rank: rank_log(folder, rank) for rank in plan.ranks})
@@ -324,10 +359,26 @@ class Agent:
         self._tasks.create_task(self._follow_to_end(follower))
 
     async def _follow_to_end(self, follower: Follower) -> None:
-        await follower.follow()
+        try:
+            await follower.follow()
+        except Exception as error:
+            log.exception("job %d attempt %d cannot be followed: it is ended", *follower.key)
+            await self._give_up(follower, f"{type(error).__name__}: {error}"[:MAX_PROBLEM])
         del self._followers[follower.key]
         self._holds.release(follower.key)
-        await asyncio.to_thread(_remove_old_folders, self._machine.state / "attempts", self._here())
+        kept = 0 if self._disk_problem() else FOLDERS_KEPT
+        await asyncio.to_thread(_remove_old_folders, self._machine.state / "attempts", self._here(), kept)
+
+    async def _give_up(self, follower: Follower, why: str) -> None:
+        """Whatever is wrong with one attempt ends that attempt: never the agent, and with it everybody else's."""
+        failures = 0
+        while True:
+            try:
+                return await follower.give_up(why)
+            except Exception:
+                log.exception("job %d attempt %d cannot be ended, trying again", *follower.key)
+                failures += 1
+                await asyncio.sleep(_backoff_s(failures))
 
 
 def _backoff_s(failures: int) -> float:
@@ -336,8 +387,10 @@ def _backoff_s(failures: int) -> float:
     return longest * random.uniform(0.5, 1.0)
 
 
-def _remove_old_folders(attempts: Path, open_keys: list[AttemptKey]) -> None:
+def _remove_old_folders(attempts: Path, open_keys: list[AttemptKey], kept_folders: int) -> None:
     kept = {f"{job_id}-{attempt}" for job_id, attempt in open_keys}
-    over = sorted((path for path in attempts.iterdir() if path.name not in kept), key=lambda path: path.stat().st_mtime)
-    for path in over[:-FOLDERS_KEPT]:
-        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):  # one of them is gone already
+        over = (path for path in attempts.iterdir() if path.name not in kept)
+        oldest_first = sorted(over, key=lambda path: path.lstat().st_mtime)
+        for path in oldest_first[: max(0, len(oldest_first) - kept_folders)]:
+            shutil.rmtree(path, ignore_errors=True)

@@ -5,19 +5,32 @@ are. So a follower can begin at any time, also after everything is over.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from walras.wire import AnyReport, CommittedReport, EndedReport, Manifest, ProgressReport
+from walras.contract import SIGKILL
+from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
 from workers import processes
 from workers.agent.report_store import AttemptPhase, ReportOutbox
 from workers.agent.server_client import LogShipper
 from workers.processes import ProcessName
-from workers.supervisor_protocol import JOURNAL_FILE, SUPERVISOR_FILE, AttemptPlan, JournalEvent, read_attempt_journal
+from workers.rank_messages import finite_number, parse_object
+from workers.supervisor_protocol import (
+    JOURNAL_FILE,
+    SUPERVISOR_FILE,
+    AttemptPlan,
+    JournalEvent,
+    find_attempt_end,
+    rank_log,
+    read_attempt_journal,
+    read_ranks_file,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +54,9 @@ class Follower:
         self._writer: asyncio.StreamWriter | None = None
         self._progress: dict[str, Any] | None = None
         self._stop: dict[str, Any] | None = None
+        self._supervisor = supervisor_of(folder)
+        #: This agent saw the supervisor alive.
+        self._is_witness = False
 
     # ------------------------------------------------------------------------------------------- to the supervisor
 
@@ -71,8 +87,8 @@ class Follower:
         """Follow the attempt until it is over and its last report is queued."""
         shipping = asyncio.create_task(self._shipper.run())
         try:
-            supervisor = _supervisor_of(self._folder)
-            while supervisor is not None and supervisor.is_alive:
+            while self._supervisor is not None and self._supervisor.is_alive:
+                self._is_witness = True
                 await self._read_connection()
                 self._read_journal()
                 await asyncio.sleep(RECONNECT_S)
@@ -83,9 +99,33 @@ class Follower:
         ended = self._find_end()
         if ended is None:
             # Its guardian does this too; but nothing is reported as over before somebody has looked.
-            await asyncio.to_thread(processes.kill_carriers, self.plan.cookie, KILL_TIMEOUT_S)
+            await asyncio.to_thread(self._kill_rest)
         await self._shipper.ship_rest()
         self._report_end(ended or {"cause": "supervisor_lost"})
+
+    async def give_up(self, why: str) -> None:
+        """End the attempt by force and report it as lost: following it went wrong, which concerns nobody else."""
+        self._tell_job(f"attempt stopped: the agent could not follow it ({why})")
+        if self._supervisor is not None and self._supervisor.is_alive:
+            processes.send_signal([self._supervisor.pid], SIGKILL)
+        await asyncio.to_thread(self._kill_rest)
+        with contextlib.suppress(Exception):  # whatever it is that went wrong, the end is to be reported
+            await self._shipper.ship_rest()
+        self._progress = None
+        self._report_end({"cause": "supervisor_lost"})
+
+    def _kill_rest(self) -> None:
+        processes.kill_carriers(self.plan.cookie, KILL_TIMEOUT_S)
+
+    def _tell_job(self, text: str) -> None:
+        """Append a line to the job's own log, as the supervisor would."""
+        with contextlib.suppress(OSError):
+            path = rank_log(self._folder, self.plan.first_rank)
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.write(file, f"[walras] {text}\n".encode(errors="replace"))
+            finally:
+                os.close(file)
 
     async def _read_connection(self) -> None:
         """One connection to the supervisor, as long as it lasts."""
@@ -100,7 +140,10 @@ class Follower:
         self._read_journal()
         try:
             while line := await reader.readline():
-                self._handle_message(json.loads(line))
+                message = parse_object(line)
+                if message is None:
+                    raise ValueError("a line is no JSON object")
+                self._handle_message(message)
         except (OSError, ValueError) as error:
             log.warning("job %d attempt %d: supervisor's connection: %s", *self.key, error)
         finally:
@@ -108,9 +151,9 @@ class Follower:
             writer.close()
 
     def _handle_message(self, message: dict[str, Any]) -> None:
-        if message["type"] == "event":
+        if message.get("type") == "event":
             self._read_journal()
-        elif message["type"] == "progress":
+        elif message.get("type") == "progress":
             self._progress = message
             report = self._progress_report()
             if report is not None:
@@ -118,23 +161,23 @@ class Follower:
 
     def _read_journal(self) -> None:
         events, offset = read_attempt_journal(self._folder / JOURNAL_FILE, self._offset)
-        if not events:
+        if offset == self._offset:
             return
         reports: list[AnyReport] = []
         for event in events:
-            if event["type"] == "committed" and self._reports_for_gang:
-                reports.append(self._committed_report(event))
-            elif event["type"] == "note":
-                log.info("job %d attempt %d: %s", *self.key, event["text"])
+            if event.get("type") == "committed" and self._reports_for_gang:
+                reports += self._committed_reports(event)
+            elif event.get("type") == "note":
+                log.info("job %d attempt %d: %.2000s", *self.key, event.get("text"))
         self._offset = offset
         self._outbox.advance_journal(*self.key, offset, reports)
 
     def _find_end(self) -> JournalEvent | None:
-        """Searches the whole journal: an earlier agent may have read that far, and died before it reported the end."""
-        events, _ = read_attempt_journal(self._folder / JOURNAL_FILE)
-        ended = next((event for event in events if event["type"] == "ended"), None)
-        if ended is not None:
-            self._progress = ended["progress"] or self._progress
+        """Looks at the journal anew: an earlier agent may have read that far, and died before it reported the end."""
+        ended = find_attempt_end(self._folder / JOURNAL_FILE)
+        progress = None if ended is None else ended.get("progress")
+        if isinstance(progress, dict):
+            self._progress = progress
         return ended
 
     # ------------------------------------------------------------------------------------------- reports
@@ -143,15 +186,19 @@ class Follower:
     def _reports_for_gang(self) -> bool:
         return self.plan.node_rank == 0
 
-    def _committed_report(self, event: JournalEvent) -> CommittedReport:
+    def _committed_reports(self, event: JournalEvent) -> list[CommittedReport]:
+        """Returns its report; none if the line is not what a supervisor writes."""
         job_id, attempt = self.key
-        return CommittedReport(
-            report_id=self._outbox.next_id(),
-            job_id=job_id,
-            attempt=attempt,
-            manifest=Manifest(**event["manifest"]),
-            took_s=event["took_s"],
-        )
+        fields = {"manifest": event.get("manifest"), "took_s": event.get("took_s")}
+        try:
+            return [
+                CommittedReport.model_validate(
+                    fields | {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
+                )
+            ]
+        except ValidationError as error:
+            log.warning("job %d attempt %d: checkpoint ignored: %s", job_id, attempt, error.errors()[:1])
+            return []
 
     def _progress_report(self) -> ProgressReport | None:
         """Returns None if another machine reports for the gang, or the script sent impossible figures."""
@@ -171,28 +218,24 @@ class Follower:
 
     def _report_end(self, ended: JournalEvent) -> None:
         job_id, attempt = self.key
-        steps = None if self._progress is None else float(self._progress["steps"])
         last = self._progress_report()
-        report = EndedReport(
-            report_id=self._outbox.next_id(),
-            job_id=job_id,
-            attempt=attempt,
-            cause=ended["cause"],
-            exit_code=ended.get("exit_code"),
-            signal=ended.get("signal"),
-            failed_rank=ended.get("failed_rank"),
-            steps=steps,
-            cpu_s=ended.get("cpu_s", 0.0),
-        )
+        fields = {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
+        told = {name: ended[name] for name in ("cause", "exit_code", "signal", "failed_rank", "cpu_s") if name in ended}
+        try:
+            steps = None if self._progress is None else finite_number(self._progress.get("steps"))
+            report = EndedReport.model_validate(fields | told | {"steps": steps, "witnessed": self._is_witness})
+        except ValidationError as error:
+            log.warning("job %d attempt %d: its end cannot be read: %s", job_id, attempt, error.errors()[:1])
+            report = EndedReport.model_validate(fields | {"cause": "supervisor_lost", "witnessed": self._is_witness})
         self._outbox.move(job_id, attempt, AttemptPhase.OVER, *([last] if last is not None else []), report)
 
 
-def _supervisor_of(folder: Path) -> ProcessName | None:
+def supervisor_of(folder: Path) -> ProcessName | None:
     """Returns the supervisor of the attempt in this folder; None if none was started since this machine booted."""
-    try:
-        facts = json.loads((folder / SUPERVISOR_FILE).read_bytes())
-    except FileNotFoundError:
+    facts = parse_object(read_ranks_file(folder / SUPERVISOR_FILE, 0, MAX_LINE_BYTES))
+    if facts is None or facts.get("boot_id") != processes.boot_id():
         return None
-    if facts["boot_id"] != processes.boot_id():
+    pid, start_ticks = facts.get("pid"), facts.get("start_ticks")
+    if type(pid) is not int or type(start_ticks) is not int or pid <= 1:
         return None
-    return ProcessName(facts["pid"], facts["start_ticks"])
+    return ProcessName(pid, start_ticks)

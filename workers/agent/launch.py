@@ -133,15 +133,22 @@ def start_refusal(machine: AgentMachine, command: StartCommand, lease_until: flo
         return f"the start arrived {late_s:.1f} s after its lease of {command.lease_s:g} s had run out"
     if command.workdir and not os.path.isdir(command.workdir):
         return f"workdir {command.workdir!r} is no folder on this machine: create it there, or mount what holds it"
-    free = shutil.disk_usage(machine.state).free
-    if free < MIN_FREE_BYTES:
-        return f"disk full: {free // 1024**2} MiB free at {machine.state}, {MIN_FREE_BYTES // 1024**2} MiB needed"
+    if problem := disk_problem(machine):
+        return problem
     try:
         os.makedirs(command.checkpoint_dir, exist_ok=True)
     except OSError as error:
         return f"cannot make the checkpoint folder {command.checkpoint_dir!r}: {error.strerror}"
     can_write = os.access(command.checkpoint_dir, os.W_OK)
     return "" if can_write else f"cannot write to the checkpoint folder {command.checkpoint_dir!r}"
+
+
+def disk_problem(machine: AgentMachine) -> str:
+    """Returns why no attempt may start for want of room on the disk; empty if there is room."""
+    free = shutil.disk_usage(machine.state).free
+    if free >= MIN_FREE_BYTES:
+        return ""
+    return f"disk full: {free // 1024**2} MiB free at {machine.state}, {MIN_FREE_BYTES // 1024**2} MiB needed"
 
 
 def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until: float) -> AttemptPlan:

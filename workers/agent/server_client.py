@@ -15,9 +15,11 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from walras.api import ProblemDetail
+from walras.contract import split_token
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
+from walras.transport import wrong_certificate
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
-from workers.supervisor_protocol import write_durably
+from workers.supervisor_protocol import read_ranks_file, write_durably
 
 CALL_TIMEOUT_S = 10.0
 #: Answers that asking again does not change: no such token, no such machine, or one known with other facts.
@@ -68,6 +70,9 @@ class ServerClient:
                 url, data=content, headers=headers, timeout=timeout, params=params, allow_redirects=False
             ) as answer:
                 body = await answer.read()
+        except aiohttp.ServerFingerprintMismatch as error:
+            # Whoever answered there is not our server: ours may be back in a moment, and our jobs go on.
+            raise ServerUnreachable(str(wrong_certificate(url, error))) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ServerUnreachable(f"{url}: {error or type(error).__name__}") from None
         if answer.status in REFUSALS:
@@ -100,6 +105,23 @@ def _parse_answer(model: type[Answer], body: bytes) -> Answer:
 
 
 CREDENTIAL_FILE = "credential.json"
+PIN_FILE = "server.pin"
+
+
+def kept_pin(state: Path, join_token_file: Path | None) -> str:
+    """Returns the fingerprint of the server's certificate: that of the join token, else the one kept from it; empty if
+    none was ever given. The token's file may be gone after the first start.
+    """
+    kept = state / PIN_FILE
+    try:
+        pin = split_token(join_token_file.read_text())[1] if join_token_file is not None else None
+    except (OSError, UnicodeDecodeError):
+        pin = None
+    if pin is None:
+        return str(json.loads(kept.read_bytes())) if kept.is_file() else ""
+    if pin or kept.is_file():
+        write_durably(kept, pin)
+    return pin
 
 
 @dataclass
@@ -148,7 +170,7 @@ class Enrolment:
         if self.join_token_file is None:
             raise ConfigError("this machine is not registered", field="--join-token-file", fix="give the join token")
         try:
-            return self.join_token_file.read_text().strip()
+            return split_token(self.join_token_file.read_text())[0]
         except OSError as error:
             raise ConfigError(f"{self.join_token_file}: {error.strerror}", field="--join-token-file") from None
 
@@ -206,17 +228,8 @@ class LogShipper:
     async def _ship(self, file: _LogFile) -> None:
         if file.offset is None:
             file.offset = await self._client.send_log(self._job_id, self._attempt, file.rank, 0, b"")
-        while chunk := _read_chunk(file.path, file.offset):
+        while chunk := read_ranks_file(file.path, file.offset, CHUNK_BYTES):
             wanted = await self._client.send_log(self._job_id, self._attempt, file.rank, file.offset, chunk)
             if wanted == file.offset:
                 return  # the server takes no more of it (a quota): so be it
             file.offset = wanted
-
-
-def _read_chunk(path: Path, offset: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            file.seek(offset)
-            return file.read(CHUNK_BYTES)
-    except FileNotFoundError:
-        return b""

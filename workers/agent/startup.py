@@ -15,12 +15,13 @@ import aiohttp
 
 from walras import __version__
 from walras.errors import ConfigError, Forbidden
+from walras.transport import accepted_certificate
 from walras.wire import Register, ShapeFacts
 from workers.agent.agent import Agent
 from workers.agent.launch import AgentMachine, load_emulated_speeds
 from workers.agent.machine_notices import SpotNoticeWatcher
 from workers.agent.report_store import AgentStore
-from workers.agent.server_client import Enrolment, ServerClient
+from workers.agent.server_client import Enrolment, ServerClient, kept_pin
 from workers.devices import Accelerators, Host, detect_accelerators, detect_host, own_address
 
 
@@ -75,7 +76,8 @@ def run_agent(options: AgentOptions) -> int:
 
 
 async def _run(options: AgentOptions, machine: AgentMachine, store: AgentStore) -> int:
-    async with aiohttp.ClientSession() as session:
+    tls = accepted_certificate(kept_pin(options.state, options.join_token_file), options.server)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
         client = ServerClient(session, options.server)
         spot = SpotNoticeWatcher(session, options.metadata_url) if options.spot_notices else None
         agent = Agent(machine, store, client, _enrolment(options, machine), spot)

@@ -220,7 +220,7 @@ class TrialAttempt:
         try:
             if handler is not None:
                 handler(message)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise SearchError(f"a rank tells what cannot be read ({error})") from None
 
     def _handle_progress(self, message: dict[str, Any]) -> None:

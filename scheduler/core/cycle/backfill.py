@@ -28,7 +28,8 @@ from scheduler.core.state.fleet import Place
 from scheduler.core.state.job_queues import QueueKey
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import end_if_started_at, ready_at
-from scheduler.core.state.working_set import Cycle, Reservation
+from scheduler.core.state.unsaved_work import may_lose_work
+from scheduler.core.state.working_set import Cycle, Reservation, enqueue_job
 
 #: Jobs of a shape tried for one that may borrow from a reservation.
 BACKFILL_DEPTH = 64
@@ -58,9 +59,15 @@ def fill_free_places(cycle: Cycle) -> None:
         key, job, pool, shape_row = found
         if not strict:
             filling.pass_over(cycle, key, pool)
-        place = cycle.ledger.fleet.find(pool, cycle.ledger.classes.shapes[shape_row]) or _place_for_smaller_gang(
-            cycle, job, pool
-        )
+        most = cycle.limits.room(job)
+        if cycle.ledger.count_on(job, pool) > most:
+            place = _place_for_smaller_gang(cycle, job, pool, most)
+            if place is None:
+                cycle.limits.parked[job.job_id] = None
+                continue  # it is passed by, under a strict order too: what it waits for is its own project's places
+        else:
+            shape = cycle.ledger.classes.shapes[shape_row]
+            place = cycle.ledger.fleet.find(pool, shape) or _place_for_smaller_gang(cycle, job, pool, most)
         if place is None:
             filling.full.add((pool, shape_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
@@ -73,11 +80,14 @@ def fill_free_places(cycle: Cycle) -> None:
         filling.look_again()
 
 
-def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int) -> Place | None:
-    """A place for the largest smaller gang that an elastic job may run as meanwhile; None if there is none."""
+def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int, room: float) -> Place | None:
+    """A place for the largest smaller gang that an elastic job may run as meanwhile; None if there is none.
+
+    `room`: accelerators that the job may hold.
+    """
     if not job.request.sizes or not cycle.ordering.shrinks_gangs:
         return None
-    classes, most = cycle.ledger.classes, cycle.ledger.count_on(job, pool)
+    classes, most = cycle.ledger.classes, min(cycle.ledger.count_on(job, pool), room + 1)
     shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))
     places = (cycle.ledger.fleet.find(pool, shape) for shape in shapes if shape.counts[pool] < most)
     return next((place for place in places if place is not None), None)
@@ -160,6 +170,29 @@ def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tup
     return pool, place
 
 
+def settle_limits(cycle: Cycle) -> None:
+    """Before anything is started: who waited for room below a limit of its project goes on once there is some."""
+    limits = cycle.limits
+    for job_id in tuple(limits.parked):
+        job = cycle.ledger.jobs.get(job_id)
+        if job is None or not job.waits or _fits_limit(cycle, job):
+            del limits.parked[job_id]
+            if job is not None:
+                enqueue_job(cycle, job)
+    for reservation in tuple(cycle.reservations.values()):
+        if not any(reservation.needs.values()):
+            settle_reservation(cycle, reservation)
+
+
+def _fits_limit(cycle: Cycle, job: JobRecord) -> bool:
+    """Whether the smallest gang that the job may run as has room below its limits."""
+    classes = cycle.ledger.classes
+    shapes = [classes.shapes[cycle.ledger.class_of(job).shape]]
+    if job.request.sizes and cycle.ordering.shrinks_gangs:
+        shapes += [classes.shapes[classes.classes[row].shape] for row in classes.options(job.class_row)]
+    return min(count for shape in shapes for count in shape.counts if count) <= cycle.limits.room(job)
+
+
 def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass) -> bool:
     """Reserve for the queue head that does not fit, or lend to it. False if jobs behind it may not start either."""
     if filling.strict:
@@ -206,7 +239,9 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
 def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRecord]) -> bool:
     """Lend to the first of these jobs that may borrow. They share a shape: if one has no room, none has."""
     for job in jobs:
-        if _may_borrow(cycle, job, reservation):
+        if _may_borrow(cycle, job, reservation) and cycle.ledger.count_on(job, reservation.pool) <= cycle.limits.room(
+            job
+        ):
             return lend_reserved_place(cycle, reservation, job)
     return False
 
@@ -215,7 +250,7 @@ def _may_borrow(cycle: Cycle, job: JobRecord, reservation: Reservation) -> bool:
     """Return whether the job ends, or can be stopped, before the reservation needs the place."""
     if reservation.job_id == job.job_id:
         return False
-    if cycle.ordering.can_be_stopped(job):
+    if cycle.ordering.can_be_stopped(job) and not may_lose_work(cycle.ledger, job):
         return True
     ledger, rules = cycle.ledger, cycle.policy.rules
     end_at = end_if_started_at(ledger, job, reservation.pool, rules)

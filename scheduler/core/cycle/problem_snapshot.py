@@ -71,7 +71,7 @@ def build_problem(ledger: Ledger) -> Problem:
     rows = rows[np.argsort(columns.job_id[rows], kind="stable")]
     capacity = np.array([float(state.capacity) for state in pools])
     size = np.array([float(state.pool.shape.accelerators) for state in pools])
-    rentable = np.array([float(state.pool.quota) for state in pools]) * size
+    rentable = np.array([float(_machines_to_be_had(state, ledger.now)) for state in pools]) * size
     way = configurations_of(ledger.classes, columns.class_row[rows], np.maximum(capacity, rentable))
     job, pool, count = way.job, way.pool, way.count
     in_one_pool = columns.pool[rows]
@@ -119,6 +119,13 @@ def build_problem(ledger: Ledger) -> Problem:
             tuple(ledger.entities), np.ones(len(ledger.entities)), np.array(ledger.entity_parents, dtype=np.int64)
         ),
     )
+
+
+def _machines_to_be_had(state: PoolState, now: float) -> int:
+    """Machines that may be held rented: the quota; what is there or coming while the provider gives no more."""
+    if state.rent_not_before <= now:
+        return state.pool.quota
+    return min(state.pool.quota, state.machines + sum(state.awaited.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from scheduler.core.placement.reservations import shape_of
 from scheduler.core.placement.search import FoundPlace, find_victims
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import unreported_on_best_of_all_s, unreported_on_best_s
+from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.core.state.working_set import Cycle, JobOrdering
 from walras.job_request import JobId
 
@@ -101,13 +102,15 @@ def _may_go(cycle: Cycle, job: JobRecord) -> bool:
     if unreported_on_best_s(cycle.ledger, job) < rules.profiling_s + cycle.ledger.restart_s(job, rules):
         return False
     if job.waits:
-        return True
-    can_leave = is_preemptible(job) and not job.loses_work
+        return not may_lose_work(cycle.ledger, job)  # it would stay there to its end, however slow that is
+    can_leave = is_preemptible(cycle, job) and not job.loses_work
     return can_leave and cycle.now - job.running_at >= rules.min_runtime_s and cycle.now >= job.profiling_until
 
 
 def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     """Take a place for the lease: a free one, else that of incumbents who had their minimum run. False if none."""
+    if shape_of(cycle, job).counts[pool] > cycle.limits.room(job):
+        return False
     place = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
     if place is not None:
         found: FoundPlace | None = FoundPlace(pool, place)

@@ -225,7 +225,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
     place = ledger.fleet.find(pool, ledger.classes.shapes[ledger.class_of(job).shape])
-    if place is None:
+    if place is None or ways.count[best] > cycle.limits.room(job):
         return False
     # Until the next solve it is entitled to what it was given.
     ledger.columns.settle(job.slot, cycle.now)

@@ -195,9 +195,8 @@ def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> I
         count = shape.counts[state.row]
         for machine in state.members.values() if count else ():
             holders = [jobs[job_id] for job_id in machine.holders if job_id != job.job_id]
-            weaker = [
-                each for each in holders if each.request.priority_class < HIGH_PRIORITY_CLASS and is_preemptible(each)
-            ]
+            lower = [each for each in holders if each.request.priority_class < HIGH_PRIORITY_CLASS]
+            weaker = [each for each in lower if is_preemptible(core.cycle, each)]
             room = _free_for(machine, job, shape) + sum(len(machine.holders[each.job_id]) for each in weaker)
             if machine.condition is MachineCondition.UP and room >= count:
                 yield f"let it stop others: walras update {job.job_id} --priority high"

@@ -16,10 +16,12 @@ from scheduler.core.cycle.problem_snapshot import configurations_of
 from scheduler.core.cycle.round import describe_newcomer
 from scheduler.core.explain.feasibility import expected_free_text, infeasibility, pool_limits, remedies
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
+from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.spending import SpendingAccount
 from scheduler.core.state.throughput import BelievedSpeed
+from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX, is_fixed, may_lose_work
 from walras.cluster import PoolId
 from walras.job_request import JobId
 from walras.states import JobState, Reason
@@ -128,18 +130,40 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
     if job.blocked_by:
         blockers = ", ".join(map(str, sorted(job.blocked_by)))
         yield PendingReason(Reason.WAIT_DEPENDENCY, f"waits for job {blockers}")
+    if not job.holds:
+        yield from _limit_reason(core, job)
     if job.ready_at > now:
         is_backoff = job.ready_at != job.request.not_before_at
         reason = Reason.WAIT_BACKOFF if is_backoff else Reason.WAIT_NOT_BEFORE
         yield PendingReason(reason, f"not before {job.ready_at - now:.0f} s from now")
 
 
+def _limit_reason(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
+    """Its project, or user, holds all that a limit of the policy allows."""
+    counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
+    least = min((count for count in counts if count), default=0)
+    limit = core.cycle.limits.reached(job, least)
+    if limit is None:
+        return
+    what = "user" if "/" in limit.name else "project"
+    of = f"its limit of {limit.fraction:g} of {limit.capacity} accelerators allows {limit.allowed}"
+    detail = f"needs {least}; {what} {limit.name} holds {limit.held}, and {of}"
+    if least > limit.allowed:
+        fix = f"ask for fewer, or raise the limit of {limit.name} (`walras policy set`): this never fits"
+    else:
+        fix = f"it goes on as jobs of {limit.name} end, or when the limit is raised (`walras policy set`)"
+    yield PendingReason(Reason.WAIT_QUOTA, detail, fix)
+
+
 def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) -> Iterator[PendingReason]:
+    first = _first_in_line(core, job)
+    if first is not None:
+        yield _behind(core, first)
     ledger, reservation = core.ledger, core.cycle.reservations.get(job.job_id)
     # Remedies are computed once, for the most binding reason, and only if a person asks about this job. While others
     # leave for it, nothing else would help.
     is_preempting = reservation is not None and reservation.preempting
-    fix = remedies(core, job) if counts_ahead and not is_preempting else ""
+    fix = remedies(core, job) if counts_ahead and not is_preempting and first is None else ""
     if reservation is not None:
         missing = sum(reservation.needs.values())
         rows = [row for row, _ in ledger.fleet.parts_of(reservation.wanted.items())]
@@ -161,6 +185,39 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
             line = line if row not in worth else _with_price(line, *worth[row])
             yield replace(line, fix="; or ".join(filter(None, (line.fix, fix))))
             fix = ""
+
+
+def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
+    """Where nobody may pass: the job that all behind it wait for, on whatever pool. None: the job itself is first."""
+    cycle, rules = core.cycle, core.cycle.policy.rules
+    if not (cycle.ordering.strict or rules.backfill is Backfill.NONE) or cycle.policy.plans:
+        return None
+    pools = range(len(core.ledger.fleet.pools))
+    heads = [
+        head
+        for pool in cycle.queues.busy(pools)
+        for shape, queue in cycle.queues.of(pool)
+        if (head := cycle.queues.head(pool, shape, queue)) is not None
+    ]
+    key, first = min(heads, key=lambda head: head[0], default=((), None))
+    own = [each for _, each in cycle.ordering.keys(job)]
+    return None if first is None or first is job or not own or min(own) < key else first
+
+
+def _behind(core: SchedulerCore, first: JobRecord) -> PendingReason:
+    """The first in line blocks all others: what it waits for, and what would let them pass."""
+    ledger, shape = core.ledger, core.ledger.classes.shapes[core.ledger.class_of(first).shape]
+    pools = [state for state in ledger.fleet.pools if shape.counts[state.row]]
+    waits = ", ".join(f"{shape.counts[state.row]} of {state.pool.pool_id}, {state.free} free" for state in pools)
+    detail = (
+        f"behind job {first.job_id}, which is first in line and waits (it needs {waits}); "
+        "in this order nobody starts before the first has"
+    )
+    fix = (
+        f"let job {first.job_id} start or cancel it; or let others pass: `strict: false` and another `backfill` than"
+        " none in the policy"
+    )
+    return PendingReason(Reason.WAIT_PRIORITY, detail, fix)
 
 
 def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, counts_ahead: bool) -> PendingReason:
@@ -243,15 +300,24 @@ def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str
 
 
 def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
-    """Under a plan: the jobs that cannot be stopped now, whatever waits for their places."""
-    ordering, jobs = core.cycle.ordering, core.ledger.jobs
-    if not core.cycle.policy.plans:
-        return []
+    """The jobs that cannot be stopped now, whatever waits for their places: under a plan for any reason."""
+    ordering, jobs, plans = core.cycle.ordering, core.ledger.jobs, core.cycle.policy.plans
+    if not plans:
+        return _losing(core, holders)
     staying = [job_id for job_id in holders if jobs[job_id].holds and not ordering.can_be_stopped(jobs[job_id])]
     if not staying:
         return []
     named = ", ".join(map(str, staying[:_NAMED_MAX])) + (", ..." if len(staying) > _NAMED_MAX else "")
     return [f"job {named} cannot be stopped now (`preemptible: false`, no checkpoint, or its speed is being learnt)"]
+
+
+def _losing(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
+    """The jobs that keep their places because their work would be lost."""
+    fixed = [job_id for job_id in holders if is_fixed(core.ledger, core.ledger.jobs[job_id])]
+    if not fixed:
+        return []
+    named = ", ".join(map(str, fixed[:_NAMED_MAX])) + (", ..." if len(fixed) > _NAMED_MAX else "")
+    return [f"job {named} {CANNOT_MOVE}"]
 
 
 def _away_text(machine: FleetMachine) -> str:
@@ -282,6 +348,7 @@ def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
 
 
 AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
+CANNOT_BE_MOVED = "cannot_be_moved"
 #: A job that states its steps is expected to report one within this time after its ranks were up.
 NO_STEPS_AFTER_S = 600.0
 
@@ -307,6 +374,8 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     if core.ledger.kind_of(job) != job.request.kind:
         detail = f"counted as {core.ledger.kind_of(job)!r}; give jobs that differ a `profile` each"
         found.append(JobCondition(SPEED_DIFFERS, detail))
+    if job.request.preemptible and may_lose_work(core.ledger, job):
+        found.append(JobCondition(CANNOT_BE_MOVED, f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"))
     silent_s = core.ledger.now - job.running_at
     if job.holds and silent_s >= NO_STEPS_AFTER_S and job.request.steps is not None and job.steps <= job.start_steps:
         detail = (

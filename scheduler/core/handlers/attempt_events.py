@@ -22,6 +22,7 @@ from scheduler.core.placement.attempt_lifecycle import command_start, release_at
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
 from walras.contract import EXIT_CHECKPOINTED, SIGKILL
@@ -52,6 +53,7 @@ def _mark_running(cycle: Cycle, job: JobRecord) -> None:
     if job.state is JobState.STARTING:
         job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
+        begin_unsaved_run(cycle.ledger, job, cycle.policy.rules)
         cycle.set_job_state(job, JobState.RUNNING)
         cycle.set_attempt_state(job, AttemptState.RUNNING)
 
@@ -60,6 +62,8 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     """Take in a progress report. Classes and the next solve follow if the kind's published speed changed by it."""
     ledger = cycle.ledger
     _mark_running(cycle, job)
+    if event.saves:
+        _saw_saving(cycle, job)
     job.steps = max(job.steps, event.steps)
     ledger.columns.steps_at[job.slot] = cycle.now
     if event.start_s is not None and not job.start_reported:
@@ -78,6 +82,7 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """These steps survive whatever happens."""
     job.saved, job.loses_work = True, False
+    _saw_saving(cycle, job)
     job.safe_steps = max(job.safe_steps, event.steps)
     if job.safe_steps > job.steps:
         job.steps = job.safe_steps
@@ -86,6 +91,12 @@ def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecord
                 cycle.now
             )  # counted on from an older report, they would count twice
     cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
+
+
+def _saw_saving(cycle: Cycle, job: JobRecord) -> None:
+    """The job may be moved from now on, which a plan should know."""
+    if saw_saving(cycle.ledger, job):
+        cycle.solves.problem_changed = True
 
 
 def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:

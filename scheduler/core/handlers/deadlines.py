@@ -20,6 +20,7 @@ from scheduler.core.placement.reservations import drop_reservation, open_reserva
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import from_checkpoint_s, remaining_here_s
+from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market, PoolId
 from walras.contract import SECONDS_PER_HOUR
@@ -198,13 +199,15 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
     reservation = cycle.reservations.get(job.job_id)
     if reservation is not None and reservation.pool == row:
         return
+    if ledger.count_on(job, row) > cycle.limits.room(job):
+        return  # its project holds all that it may
     place = ledger.fleet.find(row, ledger.classes.shapes[ledger.class_of(job).shape])
     if place is None:
         _rent(cycle, job, ledger.fleet.pools[row])
     elif job.waits and job.ready_at <= cycle.now:
         drop_reservation(cycle, job.job_id)
         start_attempt(cycle, job, row, place)
-    elif job.state is JobState.RUNNING and job.request.preemptible:
+    elif job.state is JobState.RUNNING and job.request.preemptible and not is_fixed(ledger, job):
         drop_reservation(cycle, job.job_id)
         open_reservation(cycle, job, row, place, preempting=True)
         pool_id = ledger.fleet.pools[row].pool.pool_id

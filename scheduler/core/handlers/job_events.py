@@ -24,6 +24,7 @@ from scheduler.core.handlers.attempt_events import abort_start, end_job
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle
 from walras.states import JobState, Reason
 
@@ -182,6 +183,8 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
     columns.settled_at[job.slot] = event.at
     columns.attained_s[job.slot] = event.attained_s
     job.attempt, job.restarts, job.hold_reason = event.attempt, event.restarts, event.hold_reason
+    if event.saves:
+        saw_saving(ledger, job)
     job.steps, job.safe_steps, job.start_steps = event.steps, event.safe_steps, event.safe_steps
     job.state = event.state
     if event.hold_reason is Reason.HOLD_BUDGET:
@@ -211,6 +214,7 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     columns.since_at[job.slot] = event.leased_at
     if event.running_at < inf:
         columns.steps_at[job.slot] = event.at
+        begin_unsaved_run(ledger, job, cycle.policy.rules)
     cycle.timers.set(event.leased_at + job.request.max_runtime_s, "max_runtime", job.job_id, job.attempt)
     if not is_prepared(job):
         timeout_s = cycle.policy.rules.prepare_timeout_s

@@ -273,8 +273,11 @@ def rent_for_proposal(cycle: Cycle, proposal: Proposal) -> None:
 
 
 def on_rent_timer(cycle: Cycle, row: int, number: int) -> None:
-    """The wait after a request that failed is over: ask for what the last solve still wants."""
+    """The wait after a request that failed is over: the pool may be rented again, and what the last solve still wants
+    is asked for.
+    """
     proposal, state = cycle.policy.proposal, cycle.ledger.fleet.pools[row]
+    cycle.solves.problem_changed = True
     if proposal is not None and state.pool.pool_id in proposal.pools:
         _scale_pool(cycle, state, proposal.rent_machines[proposal.pools.index(state.pool.pool_id)])
 
@@ -309,6 +312,7 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
         state.rent_failures += 1
         state.rent_problem, state.rent_not_before = event.reason, cycle.now + wait_s
         cycle.timers.set(state.rent_not_before, "rent", state.row)
+        cycle.solves.problem_changed = True  # until then other pools may be worth their price
 
 
 def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:

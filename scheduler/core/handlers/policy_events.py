@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import inf
 
-from optimizer.policy import OrderPolicy, Policy
+from optimizer.policy import DeclaresLimits, OrderPolicy, Policy
 from scheduler.core.cycle.round import MakeMechanism
 from scheduler.core.cycle.solve_requests import apply_proposal
 from scheduler.core.events import PolicyChanged, Solved, SolveFailed, Woke
@@ -21,6 +21,7 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
     ledger.costs.version += 1
     ledger.columns.counts_owed = pricing is not None
     cycle.spending.set_budgets(event.rules.budgets)
+    cycle.limits.declare(policy.entity_limits() if isinstance(policy, DeclaresLimits) else {})
     cycle.ordering = NoOrdering()
     cycle.mechanism = make_mechanism(cycle, policy, event.rules)
     for job in ledger:

@@ -10,6 +10,7 @@ from scheduler.core.events import Proposal
 from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Incumbents, Reservation
 from walras.job_request import JobId
 
@@ -109,7 +110,7 @@ class PlanOrdering:
         return self.is_entitled(job, pool) and self.can_be_stopped(job)
 
     def can_be_stopped(self, job: JobRecord) -> bool:
-        can_save = job.request.preemptible and not job.loses_work
+        can_save = job.request.preemptible and not job.loses_work and not is_fixed(self._ledger, job)
         return self._moves and can_save and self._ledger.now >= self.lease_ends_at(job)
 
     def lease_ends_at(self, job: JobRecord) -> float:

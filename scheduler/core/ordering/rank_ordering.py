@@ -20,6 +20,7 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import remaining_here_of_all_s, remaining_on_best_s
+from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Incumbents
 from walras.job_request import JobId
 
@@ -221,7 +222,8 @@ class RankOrdering:
     def incumbents(self, pool: int, most: int) -> Incumbents:
         ledger, rules, now = self._ledger, self._rules, self._ledger.now
         columns, ranking = ledger.columns, self._rank_all()
-        last = (columns.pool[ranking.rows] == pool).nonzero()[0][::-1][:most]
+        here = (columns.pool[ranking.rows] == pool) & (columns.fixed_at[ranking.rows] >= now)
+        last = here.nonzero()[0][::-1][:most]
         slots = ranking.rows[last]
         return _RankedIncumbents(
             [ledger.jobs[job_id] for job_id in columns.job_id[slots].tolist()],
@@ -254,7 +256,8 @@ class RankOrdering:
         return False
 
     def can_be_stopped(self, job: JobRecord) -> bool:
-        return self.compares and job.request.preemptible and not job.loses_work
+        can_save = job.request.preemptible and not job.loses_work
+        return self.compares and can_save and not is_fixed(self._ledger, job)
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return True

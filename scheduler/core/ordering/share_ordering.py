@@ -15,6 +15,7 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import remaining_here_of_all_s, remaining_here_s
+from scheduler.core.state.unsaved_work import is_fixed, without_fixed
 from scheduler.core.state.working_set import Incumbents
 from walras.job_request import JobId
 
@@ -171,7 +172,7 @@ class ShareOrdering:
 
     def incumbents(self, pool: int, most: int) -> Incumbents:
         columns = self._ledger.columns
-        rows = np.flatnonzero(columns.active & (columns.pool == pool))
+        rows = without_fixed(self._ledger, np.flatnonzero(columns.active & (columns.pool == pool)))
         owed = np.round(columns.owed[rows, pool])
         entitled = columns.entitled[rows, pool] > 0
         order = np.lexsort(
@@ -240,7 +241,7 @@ class ShareOrdering:
         return _whole_seconds(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
 
     def can_be_stopped(self, job: JobRecord) -> bool:
-        return job.request.preemptible and not job.loses_work
+        return job.request.preemptible and not job.loses_work and not is_fixed(self._ledger, job)
 
     def is_entitled(self, job: JobRecord, pool: int) -> bool:
         return bool(self._ledger.columns.entitled[job.slot, pool] > 0)

@@ -104,6 +104,7 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
             if machine.token:
                 cycle.backlog.emptied[row] = None
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
+    columns.fixed_at[job.slot] = inf
     cycle.spending.ended(job)
     columns.let_go(job.slot)
     job.place, job.is_secured = (), False

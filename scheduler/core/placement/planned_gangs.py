@@ -53,7 +53,9 @@ def defragment(cycle: Cycle) -> None:
         if not cycle.queues.is_waiting(job.job_id):
             continue
         shape = shape_of(cycle, job)
-        if shape.counts[pool] < 2 or cycle.ledger.fleet.find(pool, shape) is not None:
+        if shape.counts[pool] < 2 or shape.counts[pool] > cycle.limits.room(job):
+            continue
+        if cycle.ledger.fleet.find(pool, shape) is not None:
             continue
         if tried == GANGS_MAX:
             return
@@ -103,7 +105,7 @@ class _Defragmentation:
     def _can_leave(self, job: JobRecord) -> bool:
         if self._cycle.ledger.is_spread(job):
             return False  # what it holds in other pools would have to be found again too
-        return is_preemptible(job) and self._ordering.can_be_stopped(job)
+        return is_preemptible(self._cycle, job) and self._ordering.can_be_stopped(job)
 
     def _cost(self, job: JobRecord) -> float:
         """Return the accelerator-seconds lost by stopping the job; 0 for a job that must leave the pool anyhow."""
@@ -220,6 +222,8 @@ def place_multi_pool_jobs(cycle: Cycle, planned: Iterable[tuple[JobRecord, PoolP
 
 def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: bool) -> None:
     """Start the job on its whole place, or nominate it for that and ask those in it to leave; nothing without one."""
+    if sum(count for _, count in parts) > cycle.limits.room(job):
+        return
     ordering = cycle.ordering
     search = _MultiPoolPlace(cycle, ordering, job, may_displace=may_displace)
     if not all(search.find(pool, count, parts) for pool, count in parts):
@@ -261,7 +265,7 @@ class _MultiPoolPlace:
         found: dict[int, list[JobRecord]] = {}
         if self._may_displace:
             for other in self._ordering.incumbents(pool, INCUMBENTS_MAX).weaker_than(self._job):
-                for row, _ in other.place if other is not self._job and is_preemptible(other) else ():
+                for row, _ in other.place if other is not self._job and is_preemptible(self._cycle, other) else ():
                     machine = self._cycle.ledger.fleet.machines[row]
                     if machine is not None and machine.pool == pool:
                         found.setdefault(row, []).append(other)

@@ -12,6 +12,7 @@ from scheduler.core.placement.attempt_lifecycle import revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation, shape_of
 from scheduler.core.placement.search import FoundPlace, find_victims
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Cycle, Incumbents
 from walras.job_request import JobId
 from walras.states import JobState, Reason
@@ -26,15 +27,15 @@ FAILURES_MAX = 8
 # ------------------------------------------------------------------------------------------------ who may be stopped
 
 
-def is_preemptible(job: JobRecord) -> bool:
-    """Return whether a job runs, may be stopped, and was not asked to leave yet."""
-    may_leave = job.request.preemptible and not job.is_secured
+def is_preemptible(cycle: Cycle, job: JobRecord) -> bool:
+    """Return whether a job runs, may be stopped without losing its work, and was not asked to leave yet."""
+    may_leave = job.request.preemptible and not job.is_secured and not is_fixed(cycle.ledger, job)
     return job.revoked is None and job.state is JobState.RUNNING and may_leave
 
 
 def is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     """Return whether a running job may be stopped, and gains enough from leaving its place for one on this pool."""
-    return is_preemptible(job) and cycle.ordering.may_move(job, pool)
+    return is_preemptible(cycle, job) and cycle.ordering.may_move(job, pool)
 
 
 def take_place(
@@ -105,7 +106,8 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
     ordering = cycle.ordering
     if job.job_id in cycle.queues.nominated or not (job.waits or is_movable(cycle, job, pool)):
         return True
-    place = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
+    limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool))
+    place = None if limit is not None else cycle.ledger.fleet.find(pool, shape_of(cycle, job))
     if place is not None and job.waits:
         return True  # fill will start it
     if place is not None:
@@ -113,12 +115,20 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
     else:
         if pool not in incumbents:
             incumbents[pool] = ordering.incumbents(pool, INCUMBENTS_MAX)
-        found = find_victims(cycle, job, pool, incumbents[pool].weaker_than(job))
-    if found is None:
+        weaker = incumbents[pool].weaker_than(job)
+        if limit is not None:  # only those whose places count against the same limit make room
+            weaker = [each for each in weaker if cycle.limits.is_below(each, limit.name)]
+        found = find_victims(cycle, job, pool, weaker)
+    if found is None or (limit is not None and not _frees_enough(cycle, job, pool, found)):
         return False
     move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
     take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
     return True
+
+
+def _frees_enough(cycle: Cycle, job: JobRecord, pool: int, found: FoundPlace) -> bool:
+    """Whether the job stays below its limits once these victims have left."""
+    return cycle.ledger.count_on(job, pool) <= cycle.limits.room_after(job, found.victims)
 
 
 def _move_detail(cycle: Cycle, job: JobRecord, pool: int, text: str) -> str:

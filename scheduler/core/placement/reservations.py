@@ -16,6 +16,7 @@ from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.job_queues import ShapeQueue
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Cycle, Reservation
 from walras.job_request import JobId
 from walras.states import Reason
@@ -77,13 +78,16 @@ def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
     """Start the claimant if its place is complete; ask borrowers to go if only they are missing."""
     job = cycle.ledger.jobs[reservation.job_id]
     if not any(reservation.needs.values()):
-        if job.waits and job.ready_at <= cycle.now:
+        count = sum(reservation.wanted.values())
+        if job.waits and job.ready_at <= cycle.now and count <= cycle.limits.room(job, kept=False):
             _start_reserved(cycle, reservation, job)
         return
     if not waits_for_non_borrowers(cycle, reservation):
         for borrower_id in reservation.lent:
             borrower = cycle.ledger.jobs.get(borrower_id)
-            if borrower is not None and borrower.holds and borrower.revoked is None:
+            if borrower is None or is_fixed(cycle.ledger, borrower):
+                continue  # it was expected to end in time; what it has done is not thrown away because it did not
+            if borrower.holds and borrower.revoked is None:
                 revoke_attempt(
                     cycle, borrower, Reason.POLICY_PREEMPTED, detail=f"job {reservation.job_id} has reserved this place"
                 )

@@ -49,6 +49,8 @@ class JobColumns:
         self.profiling_until: NDArray[np.float64] = np.full(size, -inf)
         #: It was stopped once and had saved nothing.
         self.loses_work: NDArray[np.bool_] = np.zeros(size, bool)
+        #: From when on stopping its attempt would lose more than a move may cost; inf: never (`unsaved_work`).
+        self.fixed_at: NDArray[np.float64] = np.full(size, inf)
         #: Accelerator-seconds received, and the instant up to which the row is settled.
         self.attained_s: NDArray[np.float64] = np.zeros(size)
         self.settled_at: NDArray[np.float64] = np.zeros(size)

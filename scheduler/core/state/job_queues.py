@@ -6,7 +6,7 @@ free place finds its next job in time linear in the number of shapes, not of job
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heappop, heappush, merge
 from itertools import islice
 
@@ -106,6 +106,8 @@ class JobQueues:
         self._queues: list[dict[int, ShapeQueue]] = []
         #: Jobs for which running jobs were preempted; they wait for that place and must not be given another.
         self.nominated: set[JobId] = set()
+        #: Jobs that wait until their project or user may hold more (`placement_limits`).
+        self.parked: Container[JobId] = ()
 
     def clear(self) -> None:
         """Empty every queue: pools, shapes or the policy changed, or the ordering is about to fill them."""
@@ -164,4 +166,4 @@ class JobQueues:
         job = self._ledger.jobs.get(job_id)
         if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by or job.over_budget:
             return False  # `waits`, looked up once
-        return job.ready_at <= self._ledger.now and job_id not in self.nominated
+        return job.ready_at <= self._ledger.now and job_id not in self.nominated and job_id not in self.parked

@@ -52,6 +52,8 @@ class JobRecord:
     refusals: int = 0
     #: Ends by exit 85 without having made a step since the start.
     idle_yields: int = 0
+    #: It has shown that it can save its work.
+    saves: bool = False
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
@@ -185,6 +187,8 @@ class Ledger:
         self.spreading = 0
         #: Jobs whose attempt was started to learn a speed.
         self.profiling: set[JobId] = set()
+        #: Kinds of which a job has shown that it can save its work.
+        self.saving_kinds: set[Kind] = set()
         #: Jobs waiting for the end of another: dependency -> dependents.
         self.dependents: dict[JobId, list[JobId]] = {}
         #: Projects and their users ("project", "project/user") in order of first sight: name -> row of the problem's
@@ -325,6 +329,7 @@ class Ledger:
         columns.running_at[slot] = inf
         columns.profiling_until[slot] = -inf
         columns.loses_work[slot] = False
+        columns.fixed_at[slot] = inf
         columns.attained_s[slot] = 0.0
         columns.settled_at[slot] = at
         columns.renewed_at_s[slot] = 0.0

@@ -15,6 +15,7 @@ from scheduler.core.commands import AttemptTransitioned, Command, JobTransitione
 from scheduler.core.events import RoundEnded
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import ActivePolicy, JobRecord, Ledger
+from scheduler.core.state.placement_limits import PlacementLimits
 from scheduler.core.state.spending import SpendingMeter
 from walras.cluster import Placement
 from walras.job_request import JobId
@@ -292,10 +293,14 @@ class Cycle:
     reserved_on: dict[int, list[JobId]] = field(default_factory=dict)
     #: What is being spent, and which jobs may not start because of it.
     spending: SpendingMeter = field(init=False)
+    #: What projects and users may hold at once.
+    limits: PlacementLimits = field(init=False)
 
     def __post_init__(self) -> None:
         self.policy = self.ledger.policy
         self.spending = SpendingMeter(self.ledger)
+        self.limits = PlacementLimits(self.ledger, self.reservations)
+        self.queues.parked = self.limits.parked
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
         """Change the job's state; the shells hear of it by a command."""

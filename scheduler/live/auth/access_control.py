@@ -25,6 +25,7 @@ from enum import IntEnum
 
 from scheduler.live.store.table_rows import TokenRow
 from walras.cluster import NodeId
+from walras.contract import pinned_token
 from walras.errors import Forbidden, UserError
 from walras.job_request import JobId
 
@@ -150,9 +151,11 @@ class EnrolmentTokens:
     """Issues and checks enrolment tokens under the server's secret."""
 
     secret: bytes
+    #: Fingerprint of the server's certificate, which the token carries to the machine; empty: none is pinned.
+    pin: str = ""
 
     def issue(self, rent_token: str) -> str:
-        return f"wlr_e_{rent_token.encode().hex()}_{self._mac(rent_token)}"
+        return pinned_token(f"wlr_e_{rent_token.encode().hex()}_{self._mac(rent_token)}", self.pin)
 
     def check(self, token: str) -> str | None:
         """The request's token behind a genuine one; whether it may still enrol is for the caller to see."""

@@ -30,6 +30,7 @@ from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
 from scheduler.live.store.table_rows import PolicyRow, TokenRow
 from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, TokenCreated
 from walras.cluster import NodeId, PoolId
+from walras.contract import pinned_token
 from walras.errors import NotFound, UserError
 from walras.spec.field_types import ShownName
 from walras.states import Reason
@@ -210,7 +211,8 @@ async def create_token(call: RequestContext) -> TokenCreated:
 
     await call.server.loop.perform(step)
     call.server.secrets.users[row.sha256] = row
-    return TokenCreated(token=token, prefix=row.prefix, user=row.user, role=row.role)
+    shown = pinned_token(token, call.server.secrets.pin)
+    return TokenCreated(token=shown, prefix=row.prefix, user=row.user, role=row.role)
 
 
 async def list_tokens(call: RequestContext) -> TokenList:

@@ -1,6 +1,7 @@
 """Endpoints about jobs that exist: list, show, explain, change, cancel; their logs; facts of their kinds."""
 
 import asyncio
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
-from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.auth.access_control import AgentCaller, UserCaller, UserRole
 from scheduler.live.http.requests import BODY_BYTES, RequestContext, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
@@ -29,6 +30,8 @@ from walras.states import JobState, Reason
 from walras.wire import LogAccepted
 
 _PAGE = 50
+#: In place of what the caller is not to see.
+HIDDEN = "(hidden)"
 _PAGE_MOST = 1000
 
 
@@ -91,7 +94,23 @@ async def show_job(call: RequestContext) -> JobDetail:
     usage = await call.server.read(store.usage, [row.job_id], now)
     spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
-    return call.server.views.detail(row, usage, "{}" if spec is None else spec.spec, attempts)
+    written = json.loads("{}" if spec is None else spec.spec)
+    if not _may_read_envs(call, row):
+        written = _without_env_values(written)
+    return call.server.views.detail(row, usage, written, attempts)
+
+
+def _may_read_envs(call: RequestContext, row: JobRow) -> bool:
+    """Variables often hold what others should not know: for the owner, the job itself and administrators."""
+    match call.caller:
+        case UserCaller(name=name, role=role):
+            return role is UserRole.ADMIN or name == row.user
+        case _:
+            return True  # the job: the gate has seen that it is its own
+
+
+def _without_env_values(spec: dict[str, Any]) -> dict[str, Any]:
+    return {**spec, "envs": dict.fromkeys(spec["envs"], HIDDEN)} if spec.get("envs") else spec
 
 
 async def list_attempts(call: RequestContext) -> web.StreamResponse:

@@ -5,6 +5,7 @@ dispatch, authorisation and OpenAPI. A handler receives a `RequestContext`. Erro
 stable code, the field, and the fix.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,6 +38,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 #: Largest bodies: of most requests, and of those that carry many jobs or log bytes.
 BODY_BYTES = 1024 * 1024
 LARGE_BODY_BYTES = 16 * 1024 * 1024
+#: A whole body is here within this time.
+BODY_S = 60.0
 _JOB_DIGITS = 18
 #: What is read and thrown away of a body that is too large, so that its sender sees the answer.
 _DRAIN_BYTES = 64 * 1024 * 1024
@@ -58,6 +61,10 @@ class Audience(Enum):
 
 class BodyTooLarge(UserError):
     """The body is larger than the endpoint takes."""
+
+
+class BodyTooSlow(UserError):
+    """The body did not come within `BODY_S`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,14 @@ class RequestContext:
         return JobId(int(text))
 
     async def body(self, limit_bytes: int = BODY_BYTES) -> bytes:
-        """The whole body. Raises TooLarge."""
+        """The whole body. Raises BodyTooLarge, BodyTooSlow."""
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await self._read_body(limit_bytes)
+        except TimeoutError:
+            raise BodyTooSlow(f"the body took longer than {BODY_S:.0f} s", fix="send it faster, or less") from None
+
+    async def _read_body(self, limit_bytes: int) -> bytes:
         declared = self.request.content_length
         chunks: list[bytes] = []
         size = 0
@@ -128,6 +142,25 @@ class RequestContext:
         return text in ("true", "1")
 
 
+def check_text(text: str, field: str) -> None:
+    """Raise UserError for bytes of a request that are no UTF-8 text, or hold a NUL: no table takes them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{field} is not UTF-8", field=field, fix="send text in UTF-8") from None
+    if "\0" in text:
+        raise UserError(f"{field} holds a NUL", field=field, fix="leave it out")
+
+
+def check_place(request: web.Request) -> None:
+    """Raise UserError for a path or a query that is no text."""
+    for name, value in request.match_info.items():
+        check_text(value, name)
+    for name, value in request.query.items():
+        check_text(name, "query")
+        check_text(value, name)
+
+
 Handler = Callable[[RequestContext], Awaitable[BaseModel | web.StreamResponse]]
 
 
@@ -165,6 +198,7 @@ def parse_json_body(body: bytes) -> Any:
 
 #: Most specific first.
 _PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
+    (BodyTooSlow, 408, "too_slow", "Too slow"),
     (BodyTooLarge, 413, "too_large", "Too large"),
     (KeyReused, 422, "idempotency_key_reused", "Idempotency key reused"),
     (JobSpecError, 400, "job_spec", "Invalid job spec"),

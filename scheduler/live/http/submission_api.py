@@ -5,12 +5,19 @@ batch are checked one by one, ordered by their dependencies, and admitted in one
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, parse_json_body, problem_detail_of
+from scheduler.live.http.requests import (
+    LARGE_BODY_BYTES,
+    RequestContext,
+    check_text,
+    parse_json_body,
+    problem_detail_of,
+)
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.job_submission import (
@@ -31,7 +38,7 @@ from walras.api import BatchResult, DryRun, SubmitResult
 from walras.content import DamagedContent
 from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId
-from walras.spec.job_spec import MAX_SPEC_BYTES, to_request
+from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
 from walras.states import JobState
 
 _KEY_LENGTH = 200
@@ -61,7 +68,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
         if key and (again := recall_answer(_recent_answer(transaction, call, key), digest, transaction.at)) is not None:
             return 200, again
         job_id = call.server.admission.admit(transaction, draft, needs, ended, call.user.name)
-        answer = submit_result(job_id, draft.spec).model_dump_json()
+        answer = submit_result(transaction.core, job_id, draft.spec).model_dump_json()
         if key:
             remember_answer(transaction, call.user.name, key, digest, answer)
         return 201, answer
@@ -143,7 +150,7 @@ class _BatchSubmission:
                 needs = [*self._sibling_ids(position), *self._earlier[position][0]]
                 ended = self._earlier[position][1]
                 job_id = self._call.server.admission.admit(transaction, each, needs, ended, self._call.user.name)
-                self._results[position] = submit_result(job_id, each.spec)
+                self._results[position] = submit_result(transaction.core, job_id, each.spec)
             except UserError as error:
                 self._refuse(position, error)
 
@@ -222,6 +229,7 @@ def _idempotency_key(call: RequestContext) -> str:
     key = call.request.headers.get("Idempotency-Key", "")
     if len(key) > _KEY_LENGTH:
         raise UserError(f"longer than {_KEY_LENGTH} characters", field="Idempotency-Key", fix="use a UUID")
+    check_text(key, "Idempotency-Key")
     return key
 
 
@@ -255,5 +263,6 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
         at=now,
         now_wall=server.loop.clock.unix(now),
     )
+    request = replace(request, unproven=is_unproven(draft.spec))
     check_feasible(server.core, server.state, request)
     return dry_run(server.core, request)

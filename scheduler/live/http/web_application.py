@@ -20,10 +20,12 @@ from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
 from scheduler.live.http import cluster_api, content_api, job_api
+from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
     Audience,
     RequestContext,
     Route,
+    check_place,
     problem_detail_of,
     problem_response,
     too_many_requests,
@@ -48,6 +50,7 @@ from walras.api import (
     SubmitResult,
     TokenCreated,
 )
+from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
 from walras.spec.job_spec import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
@@ -155,8 +158,11 @@ log = logging.getLogger(__name__)
 class AuthMiddleware:
     """aiohttp middleware over the route table."""
 
-    def __init__(self, server: Server, routes: Mapping[Any, Route], concurrency: int) -> None:
+    def __init__(
+        self, server: Server, routes: Mapping[Any, Route], concurrency: int, guard: ConnectionGuard | None = None
+    ) -> None:
         self._server = server
+        self._guard = guard or ConnectionGuard()
         #: By (method, aiohttp resource's canonical path).
         self._routes = routes
         self._concurrency = concurrency
@@ -165,12 +171,23 @@ class AuthMiddleware:
 
     @web.middleware
     async def __call__(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        caller = self._server.identify(_bearer(request))
-        if caller is None:
-            # Nobody learns without a token which paths exist.
-            if not self._failures.failed(request.remote or "", time.monotonic()):
-                return too_many_requests("too many requests with a wrong token", retry_s=10)
-            return unauthorised("no token, or one that is not valid (any more)")
+        caller, transport = self._server.identify(_bearer(request)), request.transport
+        self._guard.request_begins(transport, is_known=caller is not None)
+        try:
+            return self._refuse_stranger(request) if caller is None else await self._answer(request, caller)
+        finally:
+            self._guard.request_ends(transport)
+
+    def _refuse_stranger(self, request: web.Request) -> web.StreamResponse:
+        """Nobody learns without a token which paths exist. The connection ends with the answer."""
+        if self._failures.failed(request.remote or "", time.monotonic()):
+            refusal = unauthorised("no token, or one that is not valid (any more)")
+        else:
+            refusal = too_many_requests("too many requests with a wrong token", retry_s=10)
+        refusal.force_close()
+        return refusal
+
+    async def _answer(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         resource = request.match_info.route.resource
         route = self._routes.get((request.method, resource.canonical if resource is not None else ""))
         if route is None:
@@ -188,6 +205,7 @@ class AuthMiddleware:
         self._under_way += counted
         try:
             check_audience(route, caller, request)
+            check_place(request)
             result = await route.handler(RequestContext(request, self._server, caller))
         except WalrasError as error:
             return problem_response(problem_detail_of(error))
@@ -220,7 +238,8 @@ def check_audience(route: Route, caller: Caller, request: web.Request) -> None:
 
 def _bearer(request: web.Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    # A token may be sent as it stands in its file, with the fingerprint of our certificate behind it.
+    return split_token(token)[0] if scheme.lower() == "bearer" else ""
 
 
 _API = "/api/v1"
@@ -307,11 +326,11 @@ def _openapi_route(table: Sequence[Route]) -> Route:
     return route
 
 
-def make_app(server: Server) -> web.Application:
-    """The application; its middleware finds each request's route in the table."""
+def make_app(server: Server, guard: ConnectionGuard | None = None) -> web.Application:
+    """The application; its middleware finds each request's route in the table, and tells the guard who is known."""
     table = api_routes()
     by_place: dict[tuple[str, str], Route] = {}
-    gate = AuthMiddleware(server, by_place, server.loop.settings.concurrency)
+    gate = AuthMiddleware(server, by_place, server.loop.settings.concurrency, guard)
     # Bodies are read and bounded by the handlers.
     app = web.Application(middlewares=[gate.__call__], client_max_size=0)
     for route in table:

@@ -136,6 +136,8 @@ def _apply_job_transition(transaction: Transaction, command: JobTransitioned) ->
     if command.state.is_final:
         assert job.attempt is None, f"job {command.job_id} ended before its attempt {row.attempts}"
         row.ended_at = transaction.at
+        if transaction.state.secrets.pop(command.job_id, None) is not None:
+            transaction.batch.secrets_done.append(command.job_id)
         transaction.state.end(command.job_id, command.state)
 
 

@@ -118,6 +118,8 @@ class LiveJob:
     progress_forwarded: bool = True
     progress_forwarded_at: float = -inf
     speed_forwarded: bool = False
+    #: Its script said in the newest report that it can save its work.
+    says_saves: bool = False
     #: What it is to reach, if anything, and how far it is. The row has it as it was written last.
     target: JobTarget | None = None
 
@@ -180,6 +182,8 @@ class LiveState:
     answers_pruned_at: float = -inf
     #: How jobs of this process ended: the store may not know the newest yet. The oldest leave first.
     ended: dict[JobId, JobState] = field(default_factory=dict)
+    #: Sealed secrets of jobs that have some.
+    secrets: dict[JobId, bytes] = field(default_factory=dict, repr=False)
     proposal: Proposal | None = None
     solved_at: float = 0.0
     counters: IgnoredCounters = field(default_factory=IgnoredCounters)
@@ -276,5 +280,6 @@ def load_live_state(
     state.pools = {row.pool_id: parse_pool(row.body) for row in loaded.pools}
     for pool_id, machines in Counter(node.pool_id for node in loaded.nodes if not node.rent_token).items():
         state.expect(pool_id, machines)
+    state.secrets = {row.job_id: row.sealed for row in loaded.secrets}
     state.rents = {rent.token: rent for rent in loaded.rents}
     return state

@@ -326,4 +326,4 @@ def build_aws_provider(context: ProviderContext) -> AwsProvider | None:
     cluster_id = hmac.new(context.secret, b"aws cluster", hashlib.sha256).hexdigest()[:16]
     calls = Ec2Calls(lambda: make_ec2_client(region))
     pools = [entry.pool() for entry in entries]
-    return AwsProvider(cluster_id, settings, pools, EnrolmentTokens(context.secret), calls)
+    return AwsProvider(cluster_id, settings, pools, EnrolmentTokens(context.secret, context.folder.pin()), calls)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from scheduler.core.events import NodeBack, NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
 from scheduler.core.explain.feasibility import shape_text
 from scheduler.live.auth.access_control import JobTokens, token_hash
+from scheduler.live.auth.secret_box import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import ServerLoop
@@ -70,8 +71,9 @@ class _LongPoll:
 class AgentGateway:
     """Registers agents, takes their heartbeats, hands out commands and leases, and notices silence."""
 
-    def __init__(self, loop: ServerLoop, job_tokens: JobTokens) -> None:
+    def __init__(self, loop: ServerLoop, job_tokens: JobTokens, box: SecretBox) -> None:
         self._loop = loop
+        self._box = box
         self._job_tokens = job_tokens
         self._long_polls: dict[NodeId, _LongPoll] = {}
 
@@ -256,9 +258,12 @@ class AgentGateway:
         )
 
     def _with_token(self, command: object) -> AnyCommand:
+        """The command as it goes to the agent, with what is written down nowhere here: job token and secrets."""
         if isinstance(command, StartCommand):
             token = self._job_tokens.issue(JobId(command.job_id), command.attempt)
-            return command.model_copy(update={"job_token": token})
+            sealed = self._loop.state.secrets.get(JobId(command.job_id))
+            secret = {} if sealed is None else self._box.open(JobId(command.job_id), sealed)
+            return command.model_copy(update={"job_token": token, "env": {**command.env, **secret}})
         return command  # type: ignore[return-value]
 
     def deliver(self, effects: TransactionEffects) -> None:

@@ -26,7 +26,7 @@ from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import CheckpointRow, NetworkRow, PartRow, RestartCostRow, SpeedRow
-from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINTED
+from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINTED, SAVES_VALUE
 from walras.job_request import JobId
 from walras.model_facts import believed_facts
 from walras.wire import (
@@ -129,6 +129,8 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
     if earlier is not None and report.start_s is None:
         # The start is told once; a later report must not hide it from an interval that has not been told yet.
         report = report.model_copy(update={"start_s": earlier.start_s if not job.progress_forwarded else None})
+    says_saves = _take_word_on_saving(report)
+    is_news, job.says_saves = says_saves and not job.says_saves, says_saves
     job.progress, job.progress_forwarded = report, False
     if report.first_values and job.row.first_values == "{}":
         job.row.first_values = json.dumps(report.first_values)
@@ -142,8 +144,19 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
     is_first_speed = report.steps_per_s is not None and not job.speed_forwarded
     if report.steps_per_s is not None:
         _forward_unusual_speed(transaction, job, attempt, report, is_first=is_first_speed)
-    if is_first or is_first_speed or transaction.at >= job.progress_forwarded_at + transaction.progress_interval_s:
+    if (
+        is_first
+        or is_first_speed
+        or is_news
+        or transaction.at >= job.progress_forwarded_at + transaction.progress_interval_s
+    ):
         forward_progress(transaction, job, attempt)
+
+
+def _take_word_on_saving(report: ProgressReport) -> bool:
+    """Whether the script says that it can save its work. That value is for the scheduler, and shown to nobody."""
+    report.first_values.pop(SAVES_VALUE, None)
+    return report.values.pop(SAVES_VALUE, 0.0) > 0
 
 
 def _record_target_value(transaction: Transaction, job: LiveJob, report: ProgressReport) -> None:
@@ -189,6 +202,7 @@ def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
             report.steps_per_s,
             report.samples,
             report.start_s,
+            job.says_saves,
         ),
     )
     table = transaction.core.ledger.table

@@ -10,7 +10,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,21 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
 from scheduler.core.state.ledger import ActivePolicy, Ledger
+from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
+from scheduler.live.auth.secret_box import SecretBox
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.event_journal import dump_request
-from scheduler.live.store.table_rows import AnswerRow, JobRow, SpecRow
+from scheduler.live.store.table_rows import AnswerRow, JobRow, SecretRow, SpecRow
 from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
-from walras.job_request import JobId, JobRequest
+from walras.job_request import JobId, JobRequest, Kind
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of, parse_spec, spec_mapping, to_request
+from walras.spec.job_secrets import without_secret_values
+from walras.spec.job_spec import JobSpec, argv_of, env_of, is_unproven, kind_of, parse_spec, spec_mapping, to_request
 from walras.states import JobState, Reason
 
 BATCH_LIMIT = 1000
@@ -47,6 +50,8 @@ class JobDraft:
 
     spec: JobSpec
     project: str
+    #: Values of its secrets, which the spec no longer has.
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Numbers of earlier jobs it depends on (by number, or by name in the store).
     earlier: tuple[JobId, ...] = ()
     #: Positions in the same batch that it depends on.
@@ -57,7 +62,9 @@ def draft_job(given: Mapping[str, Any] | str, caller: UserCaller) -> JobDraft:
     """Check one spec. Raises JobSpecError, or Forbidden for a project that is not the caller's."""
     spec = parse_spec(given)
     env_of(spec)
-    return JobDraft(spec, paying_project(spec, caller))
+    project = paying_project(spec, caller)
+    spec, secrets = without_secret_values(spec)
+    return JobDraft(spec, project, secrets)
 
 
 def paying_project(spec: JobSpec, caller: UserCaller) -> str:
@@ -116,8 +123,9 @@ def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], se
 class JobAdmission:
     """Turns drafts into jobs inside a transaction."""
 
-    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: Path) -> None:
+    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: Path, box: SecretBox) -> None:
         self._clock = clock
+        self._box = box
         self._epoch_unix_s = epoch_unix_s
         self._checkpoints = checkpoints
 
@@ -134,6 +142,9 @@ class JobAdmission:
         Raises JobSpecError where a dependency does not exist or can never be met, or the fleet could never run it.
         """
         state, spec = transaction.state, draft.spec
+        for name in sorted(spec.secrets.keys() - draft.secrets.keys()):
+            field, fix = f"secrets.{name}", "submit with `walras submit`, or send `{value: ...}`"
+            raise JobSpecError(f"{field}: its value was not sent", field=field, fix=fix)
         waits_for = self._unmet(transaction, spec, needs, ended)
         job_id = JobId(state.next_job_id)
         request = to_request(
@@ -145,6 +156,7 @@ class JobAdmission:
             now_wall=self._epoch_unix_s + transaction.at,
             depends_on=waits_for,
         )
+        request = replace(request, unproven=is_unproven(spec))
         check_feasible(transaction.core, state, request)
         state.next_job_id += 1
         row = JobRow(
@@ -167,6 +179,9 @@ class JobAdmission:
         transaction.job_changed(job)
         transaction.target_changed(job)
         transaction.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec)), dump_request(request)))
+        if draft.secrets:
+            state.secrets[job_id] = self._box.seal(job_id, draft.secrets)
+            transaction.batch.secrets.append(SecretRow(job_id, state.secrets[job_id]))
         if spec.facts is not None:
             record_kind_facts(transaction, request.kind, spec.facts.facts(global_batch_of(spec.batch)), user)
         emit(transaction, JobSubmitted(transaction.at, request))
@@ -257,8 +272,15 @@ def remember_answer(transaction: Transaction, user: str, key: str, digest: str, 
         transaction.batch.answers_until = transaction.at - ANSWER_KEPT_S
 
 
-def submit_result(job_id: JobId, spec: JobSpec) -> SubmitResult:
-    return SubmitResult(id=job_id, name=spec.name)
+def submit_result(core: SchedulerCore, job_id: JobId, spec: JobSpec) -> SubmitResult:
+    """The answer to a submission, with what its owner should know of the job now."""
+    note = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
+    return SubmitResult(id=job_id, name=spec.name, note=note)
+
+
+def _unsaved_note(core: SchedulerCore, kind: Kind) -> str:
+    """Empty for a kind of which a job has shown that it saves its work."""
+    return "" if kind in core.ledger.saving_kinds else f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"
 
 
 def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
@@ -270,6 +292,7 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
         "kind": request.kind,
         "accelerators": min(counts, default=min(demand.count for demand in request.demands)),
         "configurations": configurations,
+        "note": _unsaved_note(core, request.kind) if request.unproven and request.preemptible else "",
     }
     if not configurations:
         return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="no machine has joined this cluster yet")

@@ -25,7 +25,7 @@ class PolicyInForce:
 
 
 def parse_policy_row(row: PolicyRow) -> PolicyInForce:
-    spec, rules = parse_policy(json.loads(row.body))
+    spec, rules = parse_policy(json.loads(row.body), bounded=False)
     return PolicyInForce(row, spec, rules)
 
 

@@ -187,11 +187,11 @@ class ApiViews:
             await cooperative.yield_if_due()
         return found
 
-    def detail(self, row: JobRow, usage: Iterable[JobUsage], spec: str, attempts: Iterable[AttemptRow]) -> JobDetail:
+    def detail(
+        self, row: JobRow, usage: Iterable[JobUsage], spec: dict[str, Any], attempts: Iterable[AttemptRow]
+    ) -> JobDetail:
         views = [self.attempt(attempt) for attempt in attempts]
-        return JobDetail(
-            **self._job(row, list(usage)), spec=json.loads(spec), target=self.target(row), attempt_list=views
-        )
+        return JobDetail(**self._job(row, list(usage)), spec=spec, target=self.target(row), attempt_list=views)
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""

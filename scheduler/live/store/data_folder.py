@@ -12,6 +12,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from walras.contract import pinned_token, split_token
+
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
@@ -54,7 +56,23 @@ class DataFolder:
 
     def join_token(self) -> str:
         """The token that admits machines, made at the first start."""
-        return _kept(self.join_token_file, f"wlr_join_{secrets.token_urlsafe(32)}")
+        return split_token(_kept(self.join_token_file, f"wlr_join_{secrets.token_urlsafe(32)}"))[0]
+
+    def pin(self) -> str:
+        """The fingerprint that tokens carry; empty if the server's certificate is not pinned."""
+        with contextlib.suppress(FileNotFoundError):
+            return split_token(self.join_token_file.read_text(encoding="utf-8"))[1]
+        return ""
+
+    def pin_tokens(self, pin: str) -> None:
+        """Write the certificate's fingerprint (empty: none) behind the tokens of the folder."""
+        self.join_token()
+        for path in (self.join_token_file, self.admin_token_file):
+            if path.is_file():
+                written = path.read_text(encoding="utf-8").strip()
+                wanted = pinned_token(split_token(written)[0], pin)
+                if wanted != written:
+                    write_private(path, wanted + "\n")
 
     def server_secret(self) -> bytes:
         """The key of job tokens, made at the first start."""
@@ -67,8 +85,10 @@ class DataFolder:
         return 0
 
     def announce(self, url: str, port: int) -> None:
-        """Say that the server is ready, and where."""
-        write_private(self.server_file, json.dumps({"url": url, "pid": os.getpid(), "port": port}))
+        """Say that the server is ready, and where; `sha256`: the certificate, where it is pinned."""
+        pin = self.pin()
+        told = {"url": url, "pid": os.getpid(), "port": port} | ({"sha256": pin} if pin else {})
+        write_private(self.server_file, json.dumps(told))
 
 
 def write_private(path: Path, text: str) -> None:

@@ -161,3 +161,23 @@ def name_cluster(db: Database) -> None:
         "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why) VALUES (?, ?, ?, 'made')",
         [secrets.token_hex(16), secrets.token_hex(8), time.time()],
     )
+
+
+@migrations()
+def keep_audit(db: Database) -> None:
+    """Who changed what through the API, with before and after. Rows are added, never changed."""
+    db.execute(
+        """CREATE TABLE audit (
+        seq INTEGER PRIMARY KEY, at REAL NOT NULL, user TEXT NOT NULL, role TEXT NOT NULL, address TEXT NOT NULL,
+        action TEXT NOT NULL, subject TEXT NOT NULL, project TEXT NOT NULL, before TEXT NOT NULL,
+        after TEXT NOT NULL)"""
+    )
+    db.execute("CREATE INDEX audit_user ON audit (user, seq)")
+    db.execute("CREATE TRIGGER audit_stays BEFORE UPDATE ON audit BEGIN SELECT raise(ABORT, 'append only'); END")
+    db.execute("CREATE TRIGGER audit_lasts BEFORE DELETE ON audit BEGIN SELECT raise(ABORT, 'append only'); END")
+
+
+@migrations()
+def keep_secrets(db: Database) -> None:
+    """Secrets of jobs that are not over, sealed under the server's key."""
+    db.execute("CREATE TABLE secrets (job_id INTEGER PRIMARY KEY, sealed BLOB NOT NULL)")

@@ -19,6 +19,7 @@ from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
 from scheduler.live.store.migrations import migrations
 from scheduler.live.store.store_interface import (
     MONEY_KEYS,
+    AuditQuery,
     JobQuery,
     JobUsage,
     LoadedState,
@@ -29,6 +30,7 @@ from scheduler.live.store.store_interface import (
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
+    AuditRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
@@ -43,6 +45,7 @@ from scheduler.live.store.table_rows import (
     PoolRow,
     RentRow,
     RestartCostRow,
+    SecretRow,
     SpecRow,
     SpeedRow,
     TokenRow,
@@ -85,6 +88,8 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("policies", PolicyRow),
     ("answers", AnswerRow),
     ("tokens", TokenRow),
+    ("audit", AuditRow),
+    ("secrets", SecretRow),
 )
 
 
@@ -94,7 +99,7 @@ def _columns(row_type: Any) -> str:
 
 def _replace_sql(table: str, row_type: Any) -> str:
     marks = ", ".join("?" for _ in fields(row_type))
-    verb = "INSERT" if table in ("journal", "charges") else "INSERT OR REPLACE"
+    verb = "INSERT" if table in ("journal", "charges", "audit") else "INSERT OR REPLACE"
     return f"{verb} INTO {table} ({_columns(row_type)}) VALUES ({marks})"
 
 
@@ -183,6 +188,8 @@ class SqliteStore:
                 )
             if batch.answers_until > 0:
                 connection.execute("DELETE FROM answers WHERE at < ?", [batch.answers_until])
+            if batch.secrets_done:
+                connection.executemany("DELETE FROM secrets WHERE job_id = ?", [(j,) for j in batch.secrets_done])
             if batch.outbox_done:
                 connection.executemany("DELETE FROM outbox WHERE command_id = ?", [(c,) for c in batch.outbox_done])
 
@@ -240,6 +247,9 @@ class SqliteStore:
             facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
             networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
+            secrets=tuple(
+                self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
+            ),
             last_job_id=int(self._value("SELECT max(job_id) FROM jobs") or 0),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
@@ -348,6 +358,15 @@ class SqliteStore:
 
     def tokens(self) -> list[TokenRow]:
         return self._select("tokens", TokenRow, "1 ORDER BY created_at")
+
+    def audit(self, query: AuditQuery) -> list[AuditRow]:
+        clauses, values = ["at >= ?"], [query.since_at, *([query.user] if query.user else []), *(query.projects or ())]
+        if query.user:
+            clauses.append("user = ?")
+        if query.projects is not None:
+            clauses.append(f"project IN ({', '.join('?' for _ in query.projects)})")
+        where = " AND ".join(clauses)
+        return self._select("audit", AuditRow, f"{where} ORDER BY seq DESC LIMIT ?", *values, query.limit)
 
     # ---------------------------------------------------------------- plumbing
 

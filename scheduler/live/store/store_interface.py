@@ -12,6 +12,7 @@ from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
+    AuditRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
@@ -26,6 +27,7 @@ from scheduler.live.store.table_rows import (
     PoolRow,
     RentRow,
     RestartCostRow,
+    SecretRow,
     SpecRow,
     SpeedRow,
     TokenRow,
@@ -76,6 +78,10 @@ class WriteBatch:
     #: Older answers are deleted (0: none are).
     answers_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
+    audit: list[AuditRow] = field(default_factory=list)
+    #: Sealed secrets of jobs that came, and jobs that are over.
+    secrets: list[SecretRow] = field(default_factory=list)
+    secrets_done: list[JobId] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -101,6 +107,7 @@ class LoadedState:
     facts: tuple[FactsRow, ...]
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
+    secrets: tuple[SecretRow, ...]
     last_job_id: int
     last_command_id: int
     last_charge_id: int
@@ -134,6 +141,16 @@ class MoneyQuery:
     month: str = ""
     project: str = ""
     projects: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """Which writes, newest first. Empty fields do not filter; `projects` None sees all, those of no project too."""
+
+    user: str = ""
+    since_at: float = 0.0
+    projects: tuple[str, ...] | None = None
+    limit: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,3 +245,7 @@ class Store(Protocol):
     def token(self, sha256: str) -> TokenRow | None: ...
 
     def tokens(self) -> list[TokenRow]: ...
+
+    def audit(self, query: AuditQuery) -> list[AuditRow]:
+        """Writes through the API."""
+        ...

@@ -258,6 +258,33 @@ class AnswerRow:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class SecretRow:
+    """The secrets of a job that is not over, sealed under the server's key."""
+
+    job_id: JobId
+    sealed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One write that somebody made through the API: who, what, when, before and after. Never changed."""
+
+    at: float
+    user: str
+    role: str
+    address: str
+    #: Method and path of the endpoint.
+    action: str
+    #: What was changed: "job 12", "node n1", "policy".
+    subject: str
+    #: Whose operators may see it; empty: administrators alone.
+    project: str
+    #: JSON, bounded; "null" where there was nothing.
+    before: str
+    after: str
+
+
 @dataclass(slots=True)
 class TokenRow:
     """A user's token: only its hash is kept."""

@@ -171,3 +171,21 @@ def test_a_change_of_policy_ranks_everybody_anew() -> None:
     assert [c.job_id for c in rounds_until(fleet, 20.0)] == [1]
     fleet.end(JobId(1), 85)
     assert list(fleet.attempts) == [3]
+
+
+def test_who_is_behind_the_first_in_line_is_told_which_job_that_is() -> None:
+    """Under a strict order the first waits for another pool, and blocks; what is free here is no reason and no fix."""
+    fleet = ordered("fifo", "ab", strict=True)
+    submit(fleet, 1, "a", 4, steps=1e6)
+    submit(fleet, 2, "a", 2, steps=1e6)
+    submit(fleet, 3, "b", 1)
+    submit(fleet, 4, "b", 1)
+    for number in (3, 4):
+        (first, *_) = pending_reasons(fleet.core, JobId(number))
+        assert first.reason is Reason.WAIT_PRIORITY
+        assert first.detail.startswith("behind job 2, which is first in line and waits (it needs 2 of a, 0 free)")
+        assert "job 2" in first.fix
+    assert not any("behind job" in line.detail for line in pending_reasons(fleet.core, JobId(2)))
+    fleet.end(JobId(1))
+    fleet.end(JobId(2)) if JobId(2) in fleet.attempts else None
+    assert JobId(3) in fleet.attempts

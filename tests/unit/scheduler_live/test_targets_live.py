@@ -153,7 +153,7 @@ async def test_values_that_make_no_sense_break_nothing(tmp_path: Path) -> None:
     """NaN, infinities, negative and absurd numbers, and names without end: the server answers, and foresees."""
     async with world(tmp_path) as w:
         agent, job_id = await begun(w, steps=5000)
-        for step, loss in ((1.0, float("nan")), (2.0, float("inf")), (3.0, 1e308), (1e300, 1.0), (4.0, 1.0)):
+        for step, loss in ((1.0, float("nan")), (2.0, float("inf")), (3.0, 1e308), (9e18, 1.0), (4.0, 1.0)):
             await agent.beat(agent.progress(job_id, 1, step, values={"loss": loss, "x" * 5000: 1.0}))
         for step in range(5, 15):
             await agent.beat(agent.progress(job_id, 1, float(step), values={"loss": 10.0 ** (300 - 50 * (step % 7))}))

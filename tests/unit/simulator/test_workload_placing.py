@@ -11,6 +11,7 @@ from simulator.ground_truth import SpeedKey
 from simulator.simulated_jobs import PlannedFailure
 from simulator.workloads.trace import TraceFailure, TraceJob
 from simulator.workloads.trace_binding import TraceBinding
+from simulator.workloads.trace_source import ReadOptions
 from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
@@ -130,7 +131,7 @@ def test_a_row_says_all_that_the_scheduler_hears_of_a_job() -> None:
     said = {each.name for each in fields(JobRequest) if getattr(job.request, each.name) != getattr(plain, each.name)}
     spread = list(_placing().jobs([above, replace(row, sizes=(), fork_max=2, mixed=True)]))[1].request
     said |= {name for name in ("fork_max", "mixed") if getattr(spread, name) != getattr(plain, name)}
-    assert {each.name for each in fields(JobRequest)} - said == {"duration_s", "held", "declared"}
+    assert {each.name for each in fields(JobRequest)} - said == {"duration_s", "held", "declared", "unproven"}
     assert (job.steps, job.request.steps, job.request.depends_on) == (240.0, 120.0, (1,))
     assert (job.cancel_at, job.failures) == (50.0, (PlannedFailure(60.0, 3, 2),))
     four = placing.speeds[SpeedKey(Kind("cnn"), "a100", 4)]
@@ -162,3 +163,22 @@ def test_a_table_that_lacks_a_type_of_the_cluster_is_refused(tmp_path: Path) -> 
     (tmp_path / "s.json").write_text('{"a100": {"(\'cnn\', 1)": {"null": 1}}}')
     with pytest.raises(ConfigError, match=r"s\.json: no speeds for k80 of the cluster"):
         load_experiment(tmp_path / "t.csv", tmp_path / "c.yaml", speeds_path=tmp_path / "s.json")
+
+
+def test_jobs_that_no_machine_can_hold_are_named_before_anything_runs(tmp_path: Path) -> None:
+    """By processors, memory and machine size, not by accelerators alone: one of them would block all behind it."""
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    trace = tmp_path / "t.csv"
+    rows = "".join(f"{number},j{number},cnn,1,60,{cpus},1\n" for number, cpus in enumerate((1, 5, 1, 6, 7, 8, 9, 10)))
+    trace.write_text("at,name,kind,gang,duration_s,cpus,nodes\n" + rows + "9,wide,cnn,6,60,1,3\n")
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(trace, tmp_path / "c.yaml")
+    said = str(refused.value)
+    assert said.startswith("7 jobs could never run on this cluster: job 2 (j1) ")
+    assert "5 processors" in said or "cpus" in said
+    assert said.endswith("; and 2 more")
+    assert "--skip-bad-rows" in (refused.value.fix or "")
+    experiment = load_experiment(trace, tmp_path / "c.yaml", reading=ReadOptions(skip_bad_rows=True))
+    assert [job.name for job in experiment.jobs] == ["j0", "j2"]
+    assert experiment.skipped.count == 7
+    assert experiment.skipped.first[0].startswith("job 2 (j1) ")

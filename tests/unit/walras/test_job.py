@@ -30,6 +30,7 @@ name: resnet sweep 3
 run: python train.py --lr 0.1
 workdir: /data/ada
 envs: {SEED: 007, LR: 1e-3, FLAG: no, WANDB_KEY: null}
+secrets: {HF_TOKEN: {env: HF}, DB_KEY: {file: db.key}}
 project: vision
 priority: high
 preemptible: false
@@ -118,7 +119,9 @@ BAD = [
     ("run: x\ntarget: loss", "target", "write its fields below it: value, at_most"),
     ("run: x\ncolour: red", "colour", "known fields"),
     ("run: x\ngang: mixed", "gang", "this version does not carry it out"),
-    ("run: x\nsecrets: {A: b}", "secrets", "this version does not carry it out"),
+    ("run: x\nnotify: {A: b}", "notify", "this version does not carry it out"),
+    ("run: x\nsecrets: {A: b}", "secrets.A", "says not where the value comes from"),
+    ("run: x\nsecrets: {A: {env: B, file: c}}", "secrets.A", "has several sources"),
     ("run: x\nresources: {spot: only}", "resources.spot", "this version does not carry it out"),
     ("name: x", "run", "add `run:`"),
     ("run: ''", "run", "is empty"),

@@ -1,0 +1,344 @@
+"""Connections before anybody has said who they are: counted, timed, closed; and the site that listens through this.
+
+A connection is a *stranger's* until a request on it has brought a valid token. Strangers have a few seconds to do so,
+whatever they send or do not send, TLS handshake included; there is room for a bounded number of them, in all and from
+one address, and where that is full the oldest stranger makes way for the newest. So whoever holds a token is let in
+within moments however many others wait at the door, and the rest of the room is for those with tokens. Every connection
+must complete the head of a request within seconds of its first byte. What was closed is counted and said once a minute.
+"""
+
+import asyncio
+import logging
+import resource
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from aiohttp import web
+
+log = logging.getLogger(__name__)
+
+#: Files that are no connections: the database, logs, pipes to solvers and machines.
+_OTHER_FILES = 256
+_CONNECTIONS = 8192
+_LEAST_CONNECTIONS = 64
+_SWEEP_S = 0.5
+_SAY_EVERY_S = 60.0
+_ADDRESSES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections there may be, and how long they may take to say something."""
+
+    #: Connections in all. Those without a token never take more than `strangers` of it.
+    connections: int = _CONNECTIONS
+    strangers: int = 256
+    strangers_per_address: int = 64
+    #: Until the first request with a valid token is there.
+    stranger_s: float = 10.0
+    #: From the first byte of a request to the end of its head.
+    head_s: float = 10.0
+
+
+def limits_of_process() -> ConnectionLimits:
+    """Returns limits that the open files of this process allow, after raising their number as far as permitted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _CONNECTIONS + _OTHER_FILES
+    if hard == resource.RLIM_INFINITY or hard > soft:
+        raised = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+        if raised > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    room = max(_LEAST_CONNECTIONS, min(wanted, soft) - _OTHER_FILES)
+    return ConnectionLimits(connections=room, strangers=min(256, room // 2), strangers_per_address=min(64, room // 4))
+
+
+class GuardedConnection(asyncio.Protocol):
+    """One connection; hands what comes to aiohttp's protocol, which is made at the first byte."""
+
+    def __init__(
+        self, guard: "ConnectionGuard", make_inner: Callable[[], asyncio.Protocol], context: ssl.SSLContext | None
+    ) -> None:
+        self._guard = guard
+        self._make_inner = make_inner
+        self._context = context
+        self._raw: asyncio.Transport | None = None
+        self._upgrade: asyncio.Task[None] | None = None
+        #: What aiohttp writes to: encrypted where there is TLS; None until the handshake is done.
+        self.transport: asyncio.Transport | None = None
+        self._inner: asyncio.Protocol | None = None
+        #: Decrypted bytes that came in the very moment of the handshake's end.
+        self._early: list[bytes] = []
+        self.address = ""
+        self.opened_at = 0.0
+        self.requests_under_way = 0
+
+    # ---------------------------------------------------------------- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast(asyncio.Transport, transport)
+        peer = self._raw.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        if not self._guard.admit(self):
+            self._raw.abort()
+        elif self._context is None:
+            self.transport = self._raw
+            self._guard.opened(self)
+        else:
+            self._raw.pause_reading()
+            self._upgrade = asyncio.ensure_future(self._handshake(self._raw, self._context))
+
+    async def _handshake(self, raw: asyncio.Transport, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            upgraded = await loop.start_tls(raw, self, context, server_side=True)
+        except (OSError, ssl.SSLError):
+            self._guard.handshake_failed(self)
+            return
+        if upgraded is None:
+            self._guard.lost(self)
+            return
+        self.transport = upgraded
+        self._guard.opened(self)
+        early, self._early = self._early, []
+        for data in early:
+            self.data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport is None:
+            self._early.append(data)
+            return
+        if self._inner is None:
+            self._inner = self._make_inner()
+            self._inner.connection_made(self.transport)
+        if not self.requests_under_way:
+            self._guard.head_begins(self)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._inner is None else self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard.lost(self)
+        if self._inner is not None:
+            self._inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    # ---------------------------------------------------------------- the guard's
+
+    def abort(self) -> None:
+        """Close at once, without another word."""
+        if self._raw is not None:
+            self._raw.abort()
+
+
+class ConnectionGuard:
+    """Admits connections, learns from the middleware who is known, and closes the others."""
+
+    def __init__(self, limits: ConnectionLimits | None = None, now: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits or ConnectionLimits()
+        self._now = now
+        #: By address, oldest first; and all of them, oldest first.
+        self._strangers_at: dict[str, dict[GuardedConnection, None]] = {}
+        self._strangers: dict[GuardedConnection, None] = {}
+        self._known: set[GuardedConnection] = set()
+        #: When the first byte of a head came that is not complete, earliest first.
+        self._heads: dict[GuardedConnection, float] = {}
+        self._by_transport: dict[asyncio.BaseTransport, GuardedConnection] = {}
+        self._closed: Counter[str] = Counter()
+        self._closed_at: Counter[str] = Counter()
+        self._said_at = now()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Connections of strangers, and of those who are known."""
+        return len(self._strangers), len(self._known)
+
+    # ---------------------------------------------------------------- connections come and go
+
+    def admit(self, connection: GuardedConnection) -> bool:
+        """Take a new connection in, if need be in the place of an older stranger. False: there is no room at all."""
+        limits, here = self.limits, self._strangers_at.get(connection.address, {})
+        if len(here) >= limits.strangers_per_address:
+            self._close(next(iter(here)), "too many of one address")
+        elif len(self._strangers) >= limits.strangers:
+            self._close(next(iter(self._strangers)), "too many")
+        elif len(self._strangers) + len(self._known) >= limits.connections:
+            if not self._strangers:
+                self._count(connection, "no room")
+                return False
+            self._close(next(iter(self._strangers)), "too many")
+        connection.opened_at = self._now()
+        self._strangers[connection] = None
+        self._strangers_at.setdefault(connection.address, {})[connection] = None
+        return True
+
+    def opened(self, connection: GuardedConnection) -> None:
+        """Its transport is ready for requests."""
+        if connection.transport is not None and (connection in self._strangers or connection in self._known):
+            self._by_transport[connection.transport] = connection
+
+    def lost(self, connection: GuardedConnection) -> None:
+        """The connection is no more."""
+        self._forget_stranger(connection)
+        self._known.discard(connection)
+        self._heads.pop(connection, None)
+        if connection.transport is not None:
+            self._by_transport.pop(connection.transport, None)
+
+    def handshake_failed(self, connection: GuardedConnection) -> None:
+        """What came was no TLS of ours."""
+        if connection in self._strangers:
+            self._close(connection, "no TLS")
+
+    def _forget_stranger(self, connection: GuardedConnection) -> None:
+        self._strangers.pop(connection, None)
+        here = self._strangers_at.get(connection.address)
+        if here is not None:
+            here.pop(connection, None)
+            if not here:
+                del self._strangers_at[connection.address]
+
+    # ---------------------------------------------------------------- requests
+
+    def head_begins(self, connection: GuardedConnection) -> None:
+        """Bytes came while no request was under way."""
+        self._heads.setdefault(connection, self._now())
+
+    def request_begins(self, transport: asyncio.BaseTransport | None, *, is_known: bool) -> None:
+        """A head is complete; `is_known`: with a valid token."""
+        connection = self._by_transport.get(transport) if transport is not None else None
+        if connection is None:
+            return
+        self._heads.pop(connection, None)
+        connection.requests_under_way += 1
+        if is_known and connection not in self._known:
+            self._forget_stranger(connection)
+            self._known.add(connection)
+
+    def request_ends(self, transport: asyncio.BaseTransport | None) -> None:
+        """Its answer is ready."""
+        connection = self._by_transport.get(transport) if transport is not None else None
+        if connection is not None:
+            connection.requests_under_way -= 1
+
+    # ---------------------------------------------------------------- closing
+
+    def sweep(self) -> None:
+        """Close what has taken too long."""
+        now = self._now()
+        while self._strangers:
+            oldest = next(iter(self._strangers))
+            if now - oldest.opened_at <= self.limits.stranger_s:
+                break
+            self._close(oldest, "too slow")
+        while self._heads:
+            oldest, since = next(iter(self._heads.items()))
+            if now - since <= self.limits.head_s:
+                break
+            self._close(oldest, "too slow")
+
+    def close_all(self) -> None:
+        """The server stops: nothing new is served. What is under way is aiohttp's to finish."""
+        for connection in [*self._strangers, *(each for each in self._known if not each.requests_under_way)]:
+            self.lost(connection)
+            connection.abort()
+
+    def _close(self, connection: GuardedConnection, why: str) -> None:
+        self._count(connection, why)
+        self.lost(connection)
+        connection.abort()
+
+    def _count(self, connection: GuardedConnection, why: str) -> None:
+        self._closed[why] += 1
+        if connection.address in self._closed_at or len(self._closed_at) < _ADDRESSES:
+            self._closed_at[connection.address] += 1
+
+    def summary(self) -> str:
+        """What was closed since the last summary, in a line; empty if nothing was."""
+        if not self._closed:
+            return ""
+        why = ", ".join(f"{count:,} {word}" for word, count in self._closed.most_common())
+        address, most = self._closed_at.most_common(1)[0]
+        line = f"closed {self._closed.total():,} connections ({why}); {most:,} of them from {address}"
+        self._closed.clear()
+        self._closed_at.clear()
+        return line
+
+    async def watch(self) -> None:
+        """Sweep, and say once a minute what was closed, for ever."""
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.sweep()
+            if self._closed and self._now() - self._said_at >= _SAY_EVERY_S:
+                self._said_at = self._now()
+                log.warning("%s", self.summary())
+
+
+class GuardedSite(web.BaseSite):
+    """Listens on one address through the guard, with TLS where a context is given."""
+
+    def __init__(
+        self, runner: web.BaseRunner, host: str, port: int, guard: ConnectionGuard, context: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(runner, ssl_context=context)
+        self._host = host
+        self._port = port
+        self._guard = guard
+
+    @property
+    def name(self) -> str:
+        return f"{'https' if self._ssl_context else 'http'}://{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Raises OSError where the address cannot be had."""
+        make_inner = self._runner.server
+        assert make_inner is not None
+        context = self._ssl_context
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: GuardedConnection(self._guard, make_inner, context), self._host, self._port, backlog=self._backlog
+        )
+        await super().start()
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._guard.close_all()
+
+
+class SummedLines(logging.Filter):
+    """Lets a few lines of each kind through in a minute, and says with the next one how many it kept back.
+
+    A kind is the text of a message before its values are put in.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, burst: int = 5, every_s: float = 60.0) -> None:
+        super().__init__()
+        self._now = now
+        self._burst = burst
+        self._every_s = every_s
+        #: By kind: when its minute began, and how many lines came in it.
+        self._kinds: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind, now = str(record.msg)[:100], self._now()
+        since, count = self._kinds.pop(kind, (now, 0))
+        kept_back = 0
+        if now - since >= self._every_s:
+            kept_back, since, count = max(0, count - self._burst), now, 0
+        self._kinds[kind] = (since, count + 1)
+        while len(self._kinds) > _ADDRESSES:
+            del self._kinds[next(iter(self._kinds))]
+        if kept_back:
+            record.msg = f"{record.msg} ({kept_back} more like this were left out)"
+        return count < self._burst

@@ -1,0 +1,186 @@
+"""Declared limits of projects and users hold at every instant, whatever is idle."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import floor, inf
+from random import Random
+
+import pytest
+from fake_fleet import FakeFleet, cluster, job
+from planned_fleet import carried_out, measured
+
+from scheduler.core import commands as cmd
+from scheduler.core import events as ev
+from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.core.rules import RoundRules
+from walras.cluster import NodeId, PoolId
+from walras.job_request import JobId, JobRequest, Kind
+from walras.states import Reason
+
+QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=2, profiling_share=0.5)
+J1, J2 = JobId(1), JobId(2)
+
+
+def limited(machines: str = "a", **projects: object) -> FakeFleet:
+    return measured(cluster("hierarchical", rules=QUICK, machines=machines, projects=projects))
+
+
+def submit(fleet: FakeFleet, request: JobRequest) -> None:
+    fleet.tell(ev.JobSubmitted(fleet.at, request))
+    settle(fleet)
+
+
+def settle(fleet: FakeFleet) -> None:
+    carried_out(fleet)
+    for attempt in list(fleet.attempts.values()):
+        if attempt.started and fleet.core.ledger.jobs[attempt.job_id].running_at == inf:
+            fleet.tell(ev.AttemptStarted(fleet.at, attempt.job_id, attempt.number))
+
+
+def held(fleet: FakeFleet) -> Counter[str]:
+    """Accelerators by project and by project/user: what attempts hold, those that are being stopped included."""
+    found: Counter[str] = Counter()
+    for attempt in fleet.attempts.values():
+        request = fleet.core.ledger.jobs[attempt.job_id].request
+        found[request.project] += attempt.placement.accelerators
+        found[f"{request.project}/{request.user}"] += attempt.placement.accelerators
+    return found
+
+
+def test_idle_places_are_not_given_beyond_a_limit() -> None:
+    """A quarter of four is one, though three stand idle; explain names the limit, and an end makes room."""
+    fleet = limited(small={"limit": 0.25})
+    for number in (1, 2, 3, 4):
+        submit(fleet, job(number, "a", 1, project="small", steps=1e6))
+    assert held(fleet)["small"] == 1
+    waiting = next(number for number in (1, 2, 3, 4) if JobId(number) not in fleet.attempts)
+    first = pending_reasons(fleet.core, JobId(waiting))[0]
+    assert first.reason is Reason.WAIT_QUOTA
+    assert first.detail == "needs 1; project small holds 1, and its limit of 0.25 of 4 accelerators allows 1"
+    submit(fleet, job(9, "a", 3, project="other", steps=1e6))
+    assert held(fleet)["other"] == 3
+    (running,) = [each for each in fleet.attempts if each != JobId(9)]
+    fleet.end(running)
+    settle(fleet)
+    assert held(fleet) == Counter({"small": 1, "small/": 1, "other": 3, "other/": 3})
+
+
+def test_a_limit_below_one_accelerator_allows_none_and_says_so() -> None:
+    fleet = limited(small={"limit": 0.2})
+    submit(fleet, job(1, "a", 1, project="small"))
+    assert not fleet.attempts
+    first = pending_reasons(fleet.core, J1)[0]
+    assert "allows 0" in first.detail
+    assert "this never fits" in first.fix
+
+
+def test_jobs_of_one_project_take_turns_below_its_limit() -> None:
+    """Who is owed more makes a job of its own project leave, not one of another: idle places would not do."""
+    fleet = limited(small={"limit": 0.25}, other={})
+    submit(fleet, job(1, "a", 1, project="small", steps=1e6))
+    submit(fleet, job(2, "a", 1, project="small", steps=1e6))
+    submit(fleet, job(3, "a", 1, project="other", steps=1e6))
+    ran = set()
+    for _ in range(120):
+        fleet.wake()
+        settle(fleet)
+        for attempt in [each for each in fleet.attempts.values() if each.stopping]:
+            fleet.end(attempt.job_id, 85, fleet.core.ledger.jobs[attempt.job_id].steps)
+            settle(fleet)
+        assert held(fleet)["small"] <= 1
+        assert JobId(3) in fleet.attempts
+        ran |= {int(each) for each in fleet.attempts}
+    assert ran == {1, 2, 3}
+
+
+@dataclass
+class Watched(FakeFleet):
+    """Looks after every command, not only after every event: at no instant may more start than a limit allows."""
+
+    fractions: dict[str, float] = field(default_factory=dict)
+
+    def __init__(self, fractions: dict[str, float]) -> None:
+        super().__init__()
+        self.fractions = fractions
+
+    def _grant(self, job_id: JobId, number: int, placement: object) -> None:
+        super()._grant(job_id, number, placement)  # type: ignore[arg-type]
+        capacity = sum(state.capacity for state in self.core.ledger.fleet.pools)
+        request, now = self.core.ledger.jobs[job_id].request, held(self)
+        for name in (request.project, f"{request.project}/{request.user}"):
+            if name in self.fractions:
+                assert now[name] <= floor(self.fractions[name] * capacity + 1e-9), f"{name} at {self.at}: {now}"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_start_ever_goes_beyond_a_limit(seed: int) -> None:
+    """Random trees of projects and users, gangs of all kinds, machines that come and go, and rounds."""
+    random = Random(seed)
+    projects, fractions = _random_tree(random)
+    fleet = Watched(fractions)
+    template = cluster("hierarchical", rules=QUICK, machines="aabbcc", projects=projects)
+    for event, _ in template.log:
+        fleet.tell(event)
+    measured(fleet)
+    number = 0
+    for _ in range(60):
+        fleet.at += random.random()
+        while fleet.wake_at <= fleet.at:
+            fleet.wake()
+            settle(fleet)
+        match random.randrange(6):
+            case 0 | 1 | 2:
+                number += 1
+                submit(fleet, _random_job(random, number, list(projects)))
+            case 3:
+                _end_one(fleet, random)
+            case 4:
+                for attempt in [each for each in fleet.attempts.values() if each.stopping]:
+                    fleet.end(attempt.job_id, 85, fleet.core.ledger.jobs[attempt.job_id].steps)
+                    settle(fleet)
+            case 5:
+                fleet.tell(ev.NodeJoined(fleet.at, NodeId(f"n{fleet.at}"), PoolId(random.choice("abc"))))
+        for each in list(fleet.attempts.values()):
+            if not each.started and not each.stopping:
+                fleet.prepare_all(each.job_id)
+        settle(fleet)
+    assert fleet.attempts
+
+
+def _random_tree(random: Random) -> tuple[dict[str, object], dict[str, float]]:
+    projects: dict[str, object] = {}
+    fractions: dict[str, float] = {}
+    for name in ("p", "q", "r")[: random.randint(1, 3)]:
+        limit = random.choice([0.1, 0.25, 0.4, 0.5, 1.0])
+        users = {}
+        for user in ("u", "v"):
+            if random.random() < 0.5:
+                fractions[f"{name}/{user}"] = own = random.choice([0.1, 0.2, 0.3])
+                users[user] = {"limit": own}
+        projects[name] = {"limit": limit, "users": users}
+        fractions[name] = limit
+    return projects, fractions
+
+
+def _random_job(random: Random, number: int, projects: list[str]) -> JobRequest:
+    count = random.choice([1, 1, 1, 2, 2, 4])
+    return job(
+        number, random.choice(["a", "a", "*"]), count, kind=Kind("k"), project=random.choice([*projects, "free"]),
+        user=random.choice("uv"), steps=random.choice([50.0, 1e4]), priority=random.choice([20, 50, 50, 90]),
+        sizes=(1, 2, count) if count > 2 and random.random() < 0.3 else (),
+    )  # fmt: skip
+
+
+def _end_one(fleet: FakeFleet, random: Random) -> None:
+    running = [each for each in fleet.attempts.values() if each.started]
+    if running:
+        fleet.end(random.choice(running).job_id)
+        settle(fleet)
+
+
+def test_a_policy_without_limits_asks_nothing() -> None:
+    fleet = measured(cluster("max_min_fairness", rules=QUICK))
+    submit(fleet, job(1, "a", 4))
+    assert not fleet.core.cycle.limits.are_declared
+    assert fleet.core.cycle.limits.room(fleet.core.ledger.jobs[J1]) == inf
+    assert any(isinstance(each, cmd.Start) for _, commands in fleet.log for each in commands)

@@ -1,0 +1,133 @@
+"""Work that cannot be saved is not interrupted for somebody else's benefit: by shares, by an order, by a plan."""
+
+from math import inf
+
+import pytest
+from fake_fleet import FakeFleet, cluster, job
+from planned_fleet import carried_out, measured
+
+from scheduler.core import commands as cmd
+from scheduler.core import events as ev
+from scheduler.core.explain.pending_reasons import CANNOT_BE_MOVED, job_conditions, pending_reasons
+from scheduler.core.rules import RoundRules
+from walras.job_request import JobId, JobRequest, Kind
+
+QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=60, profiling_share=0)
+J1, J2 = JobId(1), JobId(2)
+
+
+def submit(fleet: FakeFleet, request: JobRequest) -> list[cmd.Command]:
+    """Submit; what waits for a plan or for shares is answered, what starts runs."""
+    commands = fleet.tell(ev.JobSubmitted(fleet.at, request))
+    commands += settle(fleet)
+    return commands
+
+
+def settle(fleet: FakeFleet) -> list[cmd.Command]:
+    commands: list[cmd.Command] = []
+    if fleet.core.cycle.policy.plans:
+        commands += carried_out(fleet)
+    while fleet.solves:
+        asked = fleet.solves[0].problem.jobs.job_id.tolist()
+        commands += fleet.answer({job_id: {"a": 1.0 / len(asked)} for job_id in asked})
+    for attempt in list(fleet.attempts.values()):
+        record = fleet.core.ledger.jobs[attempt.job_id]
+        if attempt.started and record.running_at == inf:
+            commands += fleet.tell(ev.AttemptStarted(fleet.at, attempt.job_id, attempt.number))
+    return commands
+
+
+def revoked_until(fleet: FakeFleet, at: float) -> set[int]:
+    """Let time pass; who was asked to leave."""
+    commands: list[cmd.Command] = []
+    while fleet.wake_at <= at:
+        commands += fleet.wake()
+        commands += settle(fleet)
+    fleet.at = at
+    return {int(each.job_id) for each in commands if isinstance(each, cmd.Revoke)}
+
+
+def full(policy: str, after_s: float, **fields: object) -> FakeFleet:
+    """Job 1 has run for `after_s` on all four accelerators of a when short job 2, which anybody would prefer, comes."""
+    parameters = {"margin": 0.0} if policy == "srtf" else {}
+    fleet = measured(cluster(policy, rules=QUICK, **parameters))
+    submit(fleet, job(1, "a", 4, steps=1e8, **fields))
+    assert revoked_until(fleet, after_s) == set()
+    submit(fleet, job(2, "a", 4, steps=100.0))
+    return fleet
+
+
+POLICIES = ["walras", "max_min_fairness", "srtf"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_has_saved_nothing_keeps_its_place(policy: str) -> None:
+    """Without the rule it is asked to leave: the same job without `unproven` is, in the next test."""
+    fleet = full(policy, 3600.0, unproven=True)
+    assert revoked_until(fleet, 3600.0 + 4000.0) == set()
+    assert any(
+        "cannot be moved without loss" in line.detail or "cannot be stopped" in line.detail
+        for line in pending_reasons(fleet.core, J2)
+    )
+    assert CANNOT_BE_MOVED in [each.type for each in job_conditions(fleet.core, J1)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("evidence", ["declared", "its word", "checkpoint", "another of its kind", "restored"])
+def test_a_job_that_can_save_its_work_makes_room(policy: str, evidence: str) -> None:
+    fleet = full(policy, 3600.0, unproven=evidence != "declared")
+    if evidence == "its word":
+        fleet.tell(ev.AttemptProgressed(fleet.at, J1, 1, 10.0, saves=True))
+    elif evidence == "checkpoint":
+        fleet.tell(ev.CheckpointRecorded(fleet.at, J1, 1, 10.0, 1.0))
+    elif evidence == "another of its kind":
+        other = job(3, "b", 1, unproven=True)
+        submit(fleet, other)
+        fleet.tell(ev.NodeJoined(fleet.at, "b1", "b"))
+        settle(fleet)
+        fleet.tell(ev.CheckpointRecorded(fleet.at, JobId(3), 1, 10.0, 1.0))
+    elif evidence == "restored":
+        fleet.core.ledger.jobs[J1].saves = True  # as the tables say: there is a checkpoint
+        fleet.restart()
+    revoked_until(fleet, fleet.at + 4000.0)
+    assert fleet.attempts[J1].stopping
+    assert CANNOT_BE_MOVED not in [each.type for each in job_conditions(fleet.core, J1)]
+
+
+def test_a_young_job_may_still_be_moved_once() -> None:
+    """While it has run for less than a restart costs, the loss is that of any move; a second time it stays."""
+    fleet = full("walras", 20.0, unproven=True)
+    revoked_until(fleet, 60.0)
+    assert fleet.attempts[J1].stopping
+    fleet.end(J1, 1, 0.0)
+    settle(fleet)
+    fleet.end(J2)
+    settle(fleet)
+    submit(fleet, job(4, "a", 4, steps=100.0))
+    revoked_until(fleet, fleet.at + 4000.0)
+    assert not fleet.attempts[J1].stopping
+
+
+def test_a_higher_class_does_not_take_the_place_either() -> None:
+    fleet = full("max_min_fairness", 3600.0, unproven=True)
+    commands = submit(fleet, job(5, "a", 4, priority=90))
+    assert not [each for each in commands if isinstance(each, cmd.Revoke)]
+    assert "--priority high" not in " ".join(line.fix for line in pending_reasons(fleet.core, J2))
+
+
+def test_people_and_limits_stop_it_all_the_same() -> None:
+    """Its owner holds it: that is no benefit of somebody else."""
+    fleet = full("walras", 3600.0, unproven=True)
+    commands = fleet.tell(ev.JobHeld(fleet.at, J1))
+    assert [each.job_id for each in commands if isinstance(each, cmd.Revoke)] == [1]
+
+
+def test_it_does_not_borrow_what_it_would_have_to_give_back() -> None:
+    """A reserved place is lent to jobs that can be stopped, or that end in time: of this one neither is known."""
+    for unproven in (True, False):
+        fleet = measured(cluster("max_min_fairness", rules=QUICK, machines="a"))
+        submit(fleet, job(1, "a", 2, steps=1e6, preemptible=False))
+        submit(fleet, job(2, "a", 4, steps=1e6))
+        assert JobId(2) in fleet.core.cycle.reservations
+        submit(fleet, job(3, "a", 1, kind=Kind("other"), unproven=unproven))
+        assert (JobId(3) in fleet.attempts) == (not unproven)

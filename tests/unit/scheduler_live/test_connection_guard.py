@@ -1,0 +1,214 @@
+"""Connections of strangers: bounded, timed and closed, and no hindrance to anybody with a token."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from scheduler.live.http import requests
+from scheduler.live.http.connection_guard import (
+    ConnectionGuard,
+    ConnectionLimits,
+    GuardedConnection,
+    GuardedSite,
+    SummedLines,
+)
+from scheduler.live.http.web_application import make_app
+from tests.support.live_world import world
+
+FEW = ConnectionLimits(connections=8, strangers=4, strangers_per_address=2, stranger_s=10.0, head_s=5.0)
+
+
+class HandTime:
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+class PlayedConnection(GuardedConnection):
+    """A connection without a socket; its transport is itself."""
+
+    def __init__(self, guard: ConnectionGuard, address: str) -> None:
+        super().__init__(guard, asyncio.Protocol, None)
+        self.address = address
+        self.transport = object()  # type: ignore[assignment]
+        self.is_closed = False
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+def _come(guard: ConnectionGuard, address: str) -> PlayedConnection:
+    connection = PlayedConnection(guard, address)
+    connection.is_closed = not guard.admit(connection)
+    guard.opened(connection)
+    return connection
+
+
+def test_the_oldest_stranger_makes_way() -> None:
+    """At the bound of an address its own oldest one, at the bound of all the oldest of all."""
+    guard = ConnectionGuard(FEW, HandTime())
+    first, other, second, third = (_come(guard, address) for address in ("a", "b", "a", "a"))
+    assert [each.is_closed for each in (first, other, second, third)] == [True, False, False, False]
+    more = [_come(guard, address) for address in ("c", "d", "e")]
+    assert (other.is_closed, second.is_closed, guard.counts) == (True, True, (4, 0))
+    assert not any(each.is_closed for each in more)
+    assert guard.summary() == "closed 3 connections (2 too many, 1 too many of one address); 2 of them from a"
+    assert guard.summary() == ""
+
+
+def test_the_known_keep_their_places() -> None:
+    """Whoever showed a token is no stranger: not counted, not timed, never closed for others."""
+    clock = HandTime()
+    guard = ConnectionGuard(FEW, clock)
+    known = []
+    for _ in range(6):
+        connection = _come(guard, "a")
+        guard.request_begins(connection.transport, is_known=True)
+        guard.request_ends(connection.transport)
+        known.append(connection)
+    for _ in range(20):
+        _come(guard, "a")
+        _come(guard, "b")
+    clock.at = 100.0
+    guard.sweep()
+    assert guard.counts == (0, 6)
+    assert not any(each.is_closed for each in known)
+    for _ in range(2):
+        last = _come(guard, "a")
+        guard.request_begins(last.transport, is_known=True)
+    assert _come(guard, "z").is_closed, "there is no room, and no stranger to take it from"
+
+
+def test_slow_heads_are_closed_and_slow_answers_are_not() -> None:
+    """A stranger has seconds in all, a known one seconds for each head; a request under way takes what it takes."""
+    clock = HandTime()
+    guard = ConnectionGuard(FEW, clock)
+    silent, served, loris = _come(guard, "a"), _come(guard, "b"), _come(guard, "c")
+    for known in (served, loris):
+        guard.request_begins(known.transport, is_known=True)
+    guard.request_ends(loris.transport)
+    clock.at = 8.0
+    guard.head_begins(loris)
+    guard.head_begins(silent)  # a byte now and then gains nothing
+    clock.at = 10.1
+    guard.sweep()
+    assert [each.is_closed for each in (silent, served, loris)] == [True, False, False]
+    clock.at = 12.0
+    guard.head_begins(loris)
+    clock.at = 13.1
+    guard.sweep()
+    assert [each.is_closed for each in (served, loris)] == [False, True]
+
+
+def test_lines_of_one_kind_are_summed() -> None:
+    """A few in a minute; the next minute says how many were left out."""
+    clock = HandTime()
+    lines = SummedLines(clock, burst=2)
+
+    def passes(text: str) -> str | None:
+        record = logging.LogRecord("asyncio", logging.ERROR, "", 1, text, (), None)
+        return record.getMessage() if lines.filter(record) else None
+
+    assert [passes("no more files") for _ in range(5)] == ["no more files"] * 2 + [None] * 3
+    assert passes("another") == "another"
+    clock.at = 61.0
+    assert passes("no more files") == "no more files (3 more like this were left out)"
+
+
+# ------------------------------------------------------------------------------------------ over real sockets
+
+
+@dataclass
+class _Served:
+    guard: ConnectionGuard
+    port: int
+    token: str
+
+    async def status(self, token: str | None = None) -> int:
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.port}/api/v1/nodes", headers=headers) as answer,
+        ):
+            return answer.status
+
+
+@asynccontextmanager
+async def _serving(folder: Path, limits: ConnectionLimits) -> AsyncIterator[_Served]:
+    guard = ConnectionGuard(limits)
+    async with world(folder, real_time=True) as w:
+        runner = web.AppRunner(make_app(w.server, guard), access_log=None, handler_cancellation=True)
+        await runner.setup()
+        await GuardedSite(runner, "127.0.0.1", 0, guard, None).start()
+        try:
+            yield _Served(guard, runner.addresses[0][1], (folder / "admin.token").read_text().strip())
+        finally:
+            await runner.cleanup()
+
+
+async def test_a_crowd_at_the_door_does_not_keep_the_known_out(tmp_path: Path) -> None:
+    """Ten times as many silent and slow connections as there is room for: those with tokens are answered."""
+    limits = ConnectionLimits(connections=32, strangers=8, strangers_per_address=8)
+    async with _serving(tmp_path, limits) as served:
+        crowd = []
+        for number in range(80):
+            crowd.append(socket.create_connection(("127.0.0.1", served.port)))
+            if number % 2:
+                crowd[-1].send(b"G")
+            await asyncio.sleep(0)
+        assert [await served.status() for _ in range(5)] == [200] * 5
+        assert await served.status("wlr_u_wrong") == 401
+        assert served.guard.counts[0] <= 8
+        for each in crowd:
+            each.close()
+
+
+async def test_a_stranger_is_closed_in_time(tmp_path: Path) -> None:
+    """By the watch of the guard, a head half sent or nothing at all."""
+    limits = ConnectionLimits(stranger_s=0.2, head_s=0.2)
+    async with _serving(tmp_path, limits) as served:
+        watch = asyncio.create_task(served.guard.watch())
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"GET / HT")
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        assert time.monotonic() - began < 5.0
+        await _closed(writer)
+        watch.cancel()
+        assert await served.status() == 200
+
+
+async def test_a_body_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """408, and the request is no longer under way."""
+    monkeypatch.setattr(requests, "BODY_S", 0.2)
+    async with _serving(tmp_path, ConnectionLimits()) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        head = (
+            "POST /api/v1/jobs HTTP/1.1",
+            "Host: x",
+            f"Authorization: Bearer {served.token}",
+            "Content-Length: 9",
+            "",
+        )
+        writer.write("\r\n".join([*head, "", "{"]).encode())
+        assert b" 408 " in await reader.readline()
+        await _closed(writer)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

@@ -1,0 +1,105 @@
+"""What strangers and careless clients put into paths, queries, headers and bodies: refused with words, never a 5xx."""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import quote_from_bytes
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from yarl import URL
+
+from scheduler.core.rules import parse_policy, parse_rules
+from scheduler.live.http.web_application import api_routes, plain_path
+from tests.support.http_face import Face, facing
+from walras.errors import ConfigError
+
+API = "/api/v1"
+
+
+@pytest.fixture
+async def face(tmp_path: Path) -> AsyncIterator[Face]:
+    async with facing(tmp_path / "data") as found:
+        yield found
+
+
+async def _raw(face: Face, head: bytes, body: bytes = b"") -> int:
+    """The status of a request whose head is these bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", face.client.port, family=socket.AF_INET)
+    writer.write(head + b"Host: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    status = int((await reader.readline()).split()[1])
+    writer.close()
+    await writer.wait_closed()
+    return status
+
+
+async def test_a_key_that_is_no_utf8_is_refused_with_words(face: Face) -> None:
+    """The header's bytes reach no table; the answer names the header."""
+    head = b"POST /api/v1/jobs HTTP/1.1\r\nAuthorization: Bearer %s\r\n" % face.admin.encode()
+    assert await _raw(face, head + b"Idempotency-Key: \xff\xfe\r\n", b'{"run": "true"}') == 400
+    assert await _raw(face, head + b"Idempotency-Key: k1\r\n", b'{"run": "true"}') == 201
+
+
+async def test_paths_and_queries_that_are_no_text_are_refused(face: Face) -> None:
+    """A NUL, or a byte that is no UTF-8, in a path, a query or a body."""
+    for place in ("nodes/%00/drain", "nodes/%FF/drain", "tokens/%00"):
+        method = "POST" if place.startswith("nodes") else "DELETE"
+        status = (await face.client.request(
+            method, URL(f"{API}/{place}", encoded=True), headers={"Authorization": f"Bearer {face.admin}"}
+        )).status  # fmt: skip
+        assert status in (400, 404), place
+    status, problem = await face.json("GET", f"{API}/jobs?user=%00")
+    assert (status, problem["field"]) == (400, "user")
+    status, _ = await face.json("POST", f"{API}/facts", b'{"kind": "\\ud800", "facts": {}}')
+    assert status == 400
+
+
+_BYTES = st.binary(max_size=24).map(quote_from_bytes)
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+@given(data=st.data())
+async def test_no_route_answers_5xx(face: Face, data: st.DataObject) -> None:
+    """Any bytes in any place of any route: 4xx or a plain answer."""
+    route = data.draw(st.sampled_from([each for each in api_routes() if each.path.startswith("/api/v1/")]))
+    place = re.sub(r"\{\w+\}", lambda _: data.draw(_BYTES | st.just("1")) or "1", plain_path(route.path))
+    names = data.draw(st.lists(st.sampled_from([*route.query, "x"]), max_size=3)) if route.query else []
+    query = "&".join(f"{name}={data.draw(_BYTES)}" for name in names if name != "follow")
+    body = data.draw(
+        st.none() | st.binary(max_size=40) | st.recursive(
+            st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.integers(),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+            max_leaves=6,
+        ).map(lambda value: json.dumps(value).encode())
+    )  # fmt: skip
+    url = URL(place + (f"?{query}" if query else ""), encoded=True)
+    headers = {"Authorization": f"Bearer {face.admin}"}
+    response = await face.client.request(route.method, url, data=body, headers=headers)
+    assert response.status < 500, (route.method, place, query, body)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("round_s", 1e-9), ("round_s", 1e12), ("prepare_timeout_s", 1e-6), ("profiling_share", 3.0), ("backoff_s", 1e300),
+     ("max_reservations", 10**12), ("rent_backoff_s", 1e-30), ("hysteresis", 1e200), ("min_runtime_s", -1.0)],
+)  # fmt: skip
+def test_every_number_of_the_rules_is_bounded(name: str, value: float) -> None:
+    """What would spin the scheduler or never come to pass is refused, naming the field."""
+    with pytest.raises(ConfigError) as refused:
+        parse_rules({name: value})
+    assert refused.value.field == f"rules.{name}"
+
+
+def test_rules_at_zero_and_rules_accepted_before_are_taken() -> None:
+    """0 is a meaning of its own; a policy in the tables of a server loads whatever the bounds are today."""
+    assert parse_rules({"round_s": 0, "resolve_min_s": 0, "backoff_s": 0}).round_s == 0
+    stored = {"policy": {"name": "fifo"}, "rules": {"round_s": 1e-9}}
+    assert parse_policy(stored, bounded=False)[1].round_s == 1e-9
+    with pytest.raises(ConfigError):
+        parse_policy(stored)

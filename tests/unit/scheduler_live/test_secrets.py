@@ -1,0 +1,134 @@
+"""Secrets of jobs: sent once, sealed in the tables, handed to the running attempt alone, gone with the job."""
+
+import json
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.auth.secret_box import SecretBox
+from tests.support.http_face import Face, facing
+from tests.support.live_world import FakeAgent
+from walras.errors import JobSpecError
+from walras.job_request import JobId
+from walras.spec.job_secrets import with_secret_values
+from walras.spec.job_spec import parse_spec
+
+API = "/api/v1"
+VALUE = "s3cr3t-value-of-ada"
+JOB = {"run": "true", "envs": {"PLAIN": "seen-by-few"}, "secrets": {"TOKEN": {"value": VALUE}}}
+
+
+@pytest.fixture
+async def face(tmp_path: Path) -> AsyncIterator[Face]:
+    async with facing(tmp_path / "data") as found:
+        yield found
+
+
+def _dump(folder: Path) -> str:
+    """Everything in the database, as text."""
+    with sqlite3.connect(folder / "walras.db") as database:
+        return "\n".join(database.iterdump())
+
+
+async def test_the_running_attempt_alone_gets_the_value(face: Face, tmp_path: Path) -> None:
+    """Not the tables, the outbox, the journal, the remembered answer, or anybody who asks; and it goes with the job."""
+    agent = await FakeAgent(face.world, "n1").register()
+    status, _ = await face.json("POST", f"{API}/jobs", JOB, key="k1")
+    assert status == 201
+    (start,) = await agent.start_all()
+    assert start.env == {"PLAIN": "seen-by-few", "TOKEN": VALUE}
+    written = _dump(tmp_path / "data")
+    assert "seen-by-few" in written
+    assert VALUE not in written
+    assert VALUE.encode().hex() not in written.lower()
+    status, shown = await face.json("GET", f"{API}/jobs/1")
+    assert shown["spec"]["secrets"] == {"TOKEN": {}}
+    _, own = await face.json("GET", f"{API}/jobs/1", token=start.job_token)
+    _, again = await face.json("POST", f"{API}/jobs", JOB, key="k1")
+    assert VALUE not in json.dumps([shown, own, again, (await face.json("GET", f"{API}/jobs"))[1]])
+    await agent.end(1)
+    assert face.world.live_state.secrets == {}
+    assert sqlite3.connect(tmp_path / "data" / "walras.db").execute("SELECT count(*) FROM secrets").fetchone() == (0,)
+
+
+async def test_every_attempt_gets_it_after_a_restart_too(tmp_path: Path) -> None:
+    """The sealed value is read from the tables; a changed secret.key opens nothing and harms nobody."""
+    for key_is_kept in (True, False):
+        folder = tmp_path / f"kept-{key_is_kept}"
+        async with facing(folder) as face:
+            assert (await face.json("POST", f"{API}/jobs", JOB))[0] == 201
+        if not key_is_kept:
+            (folder / "secret.key").write_text("00" * 32)
+        async with facing(folder) as face:
+            agent = await FakeAgent(face.world, "n1").register()
+            (start,) = await agent.start_all()
+            assert start.env.get("TOKEN") == (VALUE if key_is_kept else None)
+            await agent.end(1)
+
+
+async def test_variables_are_hidden_from_others(face: Face) -> None:
+    """The owner, the job and administrators see them; a colleague and an operator see their names."""
+    agent = await FakeAgent(face.world, "n1").register()
+    ada, bob = face.token("ada", UserRole.USER, "p"), face.token("bob", UserRole.USER, "p")
+    ops = face.token("ops", UserRole.OPERATOR, "p")
+    assert (await face.json("POST", f"{API}/jobs", JOB, token=ada))[0] == 201
+    (start,) = await agent.start_all()
+
+    async def seen(token: str | None) -> str:
+        return str((await face.json("GET", f"{API}/jobs/1", token=token))[1]["spec"]["envs"]["PLAIN"])
+
+    assert [await seen(token) for token in (ada, None, start.job_token)] == ["seen-by-few"] * 3
+    assert [await seen(token) for token in (bob, ops)] == ["(hidden)"] * 2
+    _, held = await face.json("POST", f"{API}/jobs/1/cancel", token=ops)
+    assert "seen-by-few" not in json.dumps(held)
+
+
+@pytest.mark.parametrize(
+    "secrets",
+    [{"A": VALUE}, {"A": {"value": 7_654_321}}, {"A": {"value": VALUE + "\0"}}, {"A": {"value": VALUE * 2000}},
+     {"A": {"value": VALUE, "env": "X"}}, {"A": {"env": "X"}}, {"A": {}}, {"WALRAS_A": {"value": VALUE}}, [VALUE],
+     {"PLAIN": {"value": VALUE}}],
+)  # fmt: skip
+async def test_a_refusal_names_the_secret_and_never_its_value(
+    face: Face, secrets: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """400 for what is no value, or was never sent; neither the answer nor the log repeats it."""
+    with caplog.at_level(logging.DEBUG):
+        status, problem = await face.json("POST", f"{API}/jobs", {**JOB, "secrets": secrets})
+    assert (status, problem["field"].startswith("secrets")) == (400, True), problem
+    assert VALUE not in json.dumps(problem)
+    assert "7654321" not in json.dumps(problem)
+    assert VALUE not in caplog.text
+
+
+async def test_a_dry_run_needs_no_values(face: Face) -> None:
+    assert (await face.json("POST", f"{API}/jobs:dryrun", {**JOB, "secrets": {"TOKEN": {"env": "HOME"}}}))[0] == 200
+
+
+def test_the_client_reads_the_sources(tmp_path: Path) -> None:
+    """A variable, a file without its last line break, a value as it is; what is not there is named."""
+    (tmp_path / "key").write_text("of a file\n")
+    sources = {"A": {"env": "HERE"}, "B": {"file": str(tmp_path / "key")}, "C": {"value": "as it is"}}
+    sent = with_secret_values({"run": "true", "secrets": sources}, {"HERE": "of the shell"})
+    found = {name: source["value"] for name, source in sent["secrets"].items()}
+    assert found == {"A": "of the shell", "B": "of a file", "C": "as it is"}
+    assert parse_spec(sent).secrets["A"].value == "of the shell"
+    assert VALUE not in repr(parse_spec(JOB))
+    for source in ({"env": "GONE"}, {"file": str(tmp_path / "gone")}, {}):
+        with pytest.raises(JobSpecError) as refused:
+            with_secret_values({"secrets": {"A": source}}, {})
+        assert refused.value.field == "secrets.A"
+
+
+def test_a_sealed_value_opens_for_its_job_alone() -> None:
+    """Not in another job's row, not under another key, not when it was changed."""
+    box = SecretBox(b"k" * 32)
+    sealed = box.seal(JobId(1), {"A": VALUE})
+    assert box.open(JobId(1), sealed) == {"A": VALUE}
+    assert sealed != box.seal(JobId(1), {"A": VALUE})
+    assert box.open(JobId(2), sealed) == SecretBox(b"x").open(JobId(1), sealed) == {}
+    assert box.open(JobId(1), sealed[:-1]) == box.open(JobId(1), b"") == {}
