@@ -32,7 +32,6 @@ from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec, to_request
 from walras.spec.workload_file import ArrivalEntry, WorkloadFile
 
-
 #: Jobs that are named, of many.
 _NAMED_MAX = 5
 

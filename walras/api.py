@@ -323,6 +323,15 @@ class TokenCreated(Body):
     role: str
 
 
+class WhoAmI(Body):
+    """`GET /whoami`: whose token the caller showed."""
+
+    user: str
+    role: str
+    #: `*` stands for all projects.
+    projects: list[str]
+
+
 class Health(Body):
     ok: bool
     #: Checks by name: "event_loop", "database", "solver".

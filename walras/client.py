@@ -37,6 +37,7 @@ from walras.api import (
     PriceList,
     SubmitResult,
     TokenCreated,
+    WhoAmI,
 )
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
@@ -358,6 +359,10 @@ class Client:
         """Make a token. Only this answer holds the secret, so the call is not repeated after a lost answer."""
         body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
         return await self._body(TokenCreated, ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False))
+
+    async def whoami(self) -> WhoAmI:
+        """Whose token this client uses."""
+        return await self._body(WhoAmI, ApiCall("GET", "/api/v1/whoami"))
 
     async def health(self) -> Health:
         """Returns whether the server is ready, with its checks."""

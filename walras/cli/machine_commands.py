@@ -27,6 +27,7 @@ from walras.cli.terminal_output import (
     show_line,
     show_listing,
     warn,
+    watch_listing,
 )
 from walras.errors import UserError
 from walras.units import format_count, format_length, format_money, format_size
@@ -35,12 +36,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from walras.api import CertificateView, MoneyReport, MoneyRow, NodeView, PriceView
+    from walras.client import Client
     from walras.spec.catalog import Catalog, CatalogInstance
 
 
-def nodes_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
+def nodes_command(
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Refresh the list every two seconds until Ctrl-C.")
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
     """List the machines, their free accelerators, and the jobs they run."""
-    found = with_client(lambda client: client.nodes())
+    if watch and output is OutputFormat.JSON:
+        raise UserError("--watch shows a table", field="--watch", fix="leave -o json out")
+    if watch:
+        with_client(lambda client: watch_listing(lambda: _listed_nodes(client), header=not no_header))
+        return
+    show_listing(with_client(_listed_nodes), output, header=not no_header)
+
+
+async def _listed_nodes(client: "Client") -> Listing:
+    found = await client.nodes()
     columns = (
         Column("NODE", shrinks=True),
         Column("ACCELERATOR"),
@@ -54,9 +71,7 @@ def nodes_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeader
         Column("DETAIL", shrinks=True),
     )
     data = [node.model_dump(mode="json") for node in found]
-    show_listing(
-        Listing(columns, [_node_row(node) for node in found], data, STATE_STYLES), output, header=not no_header
-    )
+    return Listing(columns, [_node_row(node) for node in found], data, STATE_STYLES)
 
 
 def _node_row(node: "NodeView") -> list[str]:

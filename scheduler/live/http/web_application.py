@@ -49,6 +49,7 @@ from walras.api import (
     ProblemDetail,
     SubmitResult,
     TokenCreated,
+    WhoAmI,
 )
 from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
@@ -295,6 +296,7 @@ def api_routes() -> list[Route]:
               response=cluster_api.TokenList),
         Route("DELETE", f"{_API}/tokens/{{prefix}}", cluster_api.revoke_token, "Revoke a token", role=admin,
               response=cluster_api.TokenView),
+        Route("GET", f"{_API}/whoami", cluster_api.show_caller, "Whose token this is", response=WhoAmI),
         Route("GET", f"{_API}/healthz", cluster_api.show_health, "The loop turns and the database writes", anybody,
               response=Health, waits=True),
         Route("GET", f"{_API}/readyz", cluster_api.show_readiness, "The server takes requests", anybody,

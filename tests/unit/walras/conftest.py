@@ -79,6 +79,7 @@ class FakeServer:
                 web.get(f"{api}/policy", self._policy),
                 web.put(f"{api}/policy", self._policy),
                 web.post(f"{api}/tokens", self._token),
+                web.get(f"{api}/whoami", self._whoami),
                 web.post("/content/v1/missing", self._missing),
                 web.put("/content/v1/chunks/{name}", self._chunk),
                 web.post("/content/v1/trees", self._tree),
@@ -103,6 +104,9 @@ class FakeServer:
         if step == "drop" and request.transport is not None:
             request.transport.abort()
         return answer
+
+    async def _whoami(self, request: web.Request) -> web.Response:
+        return web.json_response({"user": "ada", "role": "user", "projects": ["vision"]})
 
     async def _missing(self, request: web.Request) -> web.Response:
         asked = (await request.json())["names"]
@@ -153,6 +157,8 @@ class FakeServer:
         found = [job for job in self.jobs.values() if "active" not in request.query or job["state"] not in final]
         if wanted := request.query.get("state"):
             found = [job for job in found if job["state"] in wanted.split(",")]
+        if user := request.query.get("user"):
+            found = [job for job in found if job["user"] == user]
         start, limit = int(request.query.get("cursor", 0)), min(int(request.query["limit"]), 3)
         more = {"next": str(start + limit)} if len(found) > start + limit else {}
         return web.json_response({"items": found[start : start + limit], **more})

@@ -225,7 +225,7 @@ def test_watching_ends_quietly(run: Run, fake: Any, monkeypatch: pytest.MonkeyPa
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("walras.cli.job_commands.pause", look)
+    monkeypatch.setattr("walras.cli.terminal_output.pause", look)
     result = run("queue", "-w")
     assert (result.exit_code, result.stderr, looks) == (130, "", [2.0] * 3)
     assert len(fake.requests) == 3
