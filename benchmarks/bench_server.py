@@ -65,11 +65,13 @@ class BenchServer:
 
 
 @contextmanager
-def started_server(folder: Path) -> "Iterator[tuple[subprocess.Popen[bytes], float]]":
-    """A server on the folder, and how long it took to be ready, seconds."""
+def started_server(folder: Path, files: int | None = None) -> "Iterator[tuple[subprocess.Popen[bytes], float]]":
+    """A server on the folder, and how long it took to be ready, seconds. `files`: so many may be open, and no more."""
     policy = folder / "policy.yaml"
     policy.write_text(_POLICY)
     command = [str(Path(sys.executable).parent / "walras"), "server", "--data", str(folder / "data")]
+    if files is not None:
+        command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "-", *command]
     began = time.monotonic()
     with open(folder / "server.log", "ab") as log:
         process = subprocess.Popen([*command, "--policy", str(policy)], stdout=log, stderr=log)

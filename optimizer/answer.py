@@ -8,10 +8,11 @@ from optimizer.assignment.list_schedule import with_bound_report
 from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs
 from optimizer.classes.deduplication import DistinctJobs, distinct_jobs, distinct_jobs_if_sound
 from optimizer.classes.segments import max_by
-from optimizer.decision import Decision, Memory, Order, Shares, Status
+from optimizer.decision import Decision, Memory, Order, Shares
 from optimizer.policy import AggregatesJobs, GivenOrderFacts, OrderPolicy, PlanPolicy, Policy, SharePolicy
 from optimizer.problem import Problem
 from optimizer.renting.machine_rental import Rental, rent_machines, with_rental
+from optimizer.renting.market_plan import plan_in_market
 from optimizer.validate import validate_problem
 
 
@@ -37,22 +38,15 @@ def answer_problem(
     validate_problem(problem, walked=found is not None)
     if problem.jobs.mixes.any() and isinstance(policy, SharePolicy) and not isinstance(policy, PlanPolicy):
         return *answer_with_mixed_gangs(policy, problem, memory), None
-    rental = rent_machines(problem, delay_usd_per_h) if problem.pools.rentable.any() else None
     if isinstance(policy, PlanPolicy):  # it says what happens now: machines on their way are not there
-        return *policy.decide(_without_unprofitable(problem, rental), memory), rental
+        return plan_in_market(policy, problem, memory, delay_usd_per_h)
+    rental = rent_machines(problem, delay_usd_per_h) if problem.pools.rentable.any() else None
     if rental is not None:
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):
         return rank_jobs(policy, problem), memory, rental
     decision, memory = _decide_shares(policy, problem, memory, key_fields, found)
     return decision, memory, rental
-
-
-def _without_unprofitable(problem: Problem, rental: Rental | None) -> Problem:
-    """The fleet without machines that are not worth their price any more, once those that replace them are there."""
-    if rental is None or rental.status is not Status.OPTIMAL or np.any(rental.accelerators > problem.pools.held + 1e-9):
-        return problem
-    return with_rental(problem, rental)
 
 
 def answer_as_asked(

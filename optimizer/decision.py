@@ -43,7 +43,8 @@ class Certificate:
     gap: float
     #: Largest violation of any constraint, in that constraint's own unit divided by its right-hand side (or 1).
     violation: float
-    #: Which path produced it: "cvxpy/highs", "classes+cvxpy/clarabel", "price/numba", ...
+    #: Which path produced it: "highs", "classes+cvxpy/clarabel", "price/numba", ...; "cvxpy" is said only where cvxpy
+    #: stated the program.
     path: str
     maximise: bool = True
 
@@ -186,6 +187,8 @@ class Plan:
     #: Configurations besides the problem's, which the policy made for jobs that take them (`Jobs.mixes`,
     #: `Jobs.fork_max`), with rows of their own; `column` counts them after the problem's (`optimizer.decision`).
     added: Columns | None = None
+    #: Rows of jobs on paid machines that they are no reason to keep: whoever pays for these displaces them.
+    riders: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 Decision = Shares | Order | Plan

@@ -113,6 +113,8 @@ class Pools:
     boot_s: FloatArray = field(default_factory=_floats)
     #: Seconds that a rented machine is billed for at least (p,). Empty: 0.
     minimum_billing_s: FloatArray = field(default_factory=_floats)
+    #: Of `rented`: accelerators that are paid for some time to come, used or not (p,). Empty: 0.
+    prepaid: FloatArray = field(default_factory=_floats)
 
     def __len__(self) -> int:
         return len(self.pool_id)

@@ -141,7 +141,7 @@ def _check_pools(pools: Pools) -> None:
         _amounts("pools.rented", pools.rented)
         if np.any(pools.rented > pools.capacity):
             raise _error("pools.rented", "is part of the capacity", np.flatnonzero(pools.rented > pools.capacity))
-    for name in ("coming", "boot_s", "minimum_billing_s"):
+    for name in ("coming", "boot_s", "minimum_billing_s", "prepaid"):
         if len(getattr(pools, name)):
             _length(f"pools.{name}", getattr(pools, name), len(pools))
             _amounts(f"pools.{name}", getattr(pools, name))

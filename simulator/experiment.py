@@ -223,7 +223,7 @@ def _never_runs(found: Mapping[int, str]) -> ConfigError:
     what = "1 job" if len(found) == 1 else f"{len(found)} jobs"
     return ConfigError(
         f"{what} could never run on this cluster: {named}{rest}",
-        fix="choose a larger cluster, or change what they ask of a machine; of a trace, --skip-bad-rows leaves them out",
+        fix="choose a larger cluster, or ask less of a machine; of a trace, --skip-bad-rows leaves such jobs out",
     )
 
 

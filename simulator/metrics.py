@@ -5,13 +5,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, nan
 
+from optimizer.policy import PlanPolicy
+from optimizer.registry import make, names
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
-from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PoolDeclared
+from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PolicyChanged, PoolDeclared
 from simulator.engine import Engine
-from walras.cluster import NodeId, Placement, Pool, PoolId, usd_of
-from walras.job_request import JobId
+from walras.cluster import Market, NodeId, Placement, Pool, PoolId, usd_of
+from walras.job_request import JobId, JobRequest
 from walras.states import FINAL_ATTEMPT_STATES, FINAL_JOB_STATES, AttemptState, JobState, Reason
 
 
@@ -139,10 +141,15 @@ class MetricsCollector:
         #: Number of attempts on the same accelerators: two jobs may be co-located.
         self._sharers: dict[tuple[NodeId, tuple[int, ...]], int] = {}
         self._pool_of: dict[NodeId, PoolId] = {}
+        #: What tells who rides on rented machines; None: nobody does.
+        self._most_usd_per_h_of: Callable[[JobRequest], float] | None = None
+        #: Of jobs that ride on rented machines: what an accelerator-hour there costs them at most.
+        self._most_usd_per_h: dict[JobId, float] = {}
         self._engine = engine
         engine.on_event.update(
             {
                 JobSubmitted: self._submitted,
+                PolicyChanged: self._policy_changed,
                 PoolDeclared: self._declared,
                 NodeJoined: self._joined,
                 NodeLost: self._lost,
@@ -195,8 +202,16 @@ class MetricsCollector:
 
     # -- jobs
 
+    def _policy_changed(self, event: PolicyChanged) -> None:
+        spec = event.policy
+        plans = spec.name in names() and isinstance(make(spec), PlanPolicy)
+        self._most_usd_per_h_of = event.rules.most_usd_per_h if plans else None
+
     def _submitted(self, event: JobSubmitted) -> None:
         job = event.job
+        most = inf if self._most_usd_per_h_of is None else self._most_usd_per_h_of(job)
+        if most < inf:
+            self._most_usd_per_h[job.job_id] = most
         if not self.first_submitted_at <= event.at:
             self.first_submitted_at = event.at
         self.open[job.job_id] = JobMetrics(job.job_id, job.kind, job.project, job.user, event.at)
@@ -275,7 +290,10 @@ class MetricsCollector:
             self._charge(now, there)
             if not others:
                 there.meter.held -= there.accelerators
-            measure.usd += there.usd
+            usd, most = there.usd, self._most_usd_per_h.get(command.job_id, inf)
+            if most < inf and there.meter.pool.market is not Market.OWNED:
+                usd = min(usd, usd_of(most, there.accelerator_s))
+            measure.usd += usd
             accelerator = there.meter.pool.shape.accelerator
             measure.accelerator_s[accelerator] = measure.accelerator_s.get(accelerator, 0.0) + there.accelerator_s
         if command.state in _LOSSES:

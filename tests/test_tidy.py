@@ -27,6 +27,9 @@ LONG_WITH_REASON: dict[str, str] = {}
 SHORT_WITH_REASON = {
     "walras/contract.py": "numbers that all packages agree on; apart, so that a supervisor may import them",
     "walras/clocks.py": "three clocks and a source of chance, which server, agents and their simulation share",
+    "walras/protocol.py": "versions of the protocol; apart, so that either side may read them without the messages",
+    "scheduler/live/auth/secret_box.py": "the one place that knows how secrets are sealed",
+    "scheduler/live/services/former_reports.py": "what counts after a restore; beside the reports of every day",
 }
 
 #: Public classes and functions whose name stands in several modules: why each has to.
@@ -161,6 +164,28 @@ def test_decisions_read_no_clock_and_draw_no_chance() -> None:
         if clocks.search(line)
     ]
     assert places == []
+
+
+#: Shells whose clocks and chance are arguments, but for these files: they run outside of what is simulated.
+SHELLS = ("scheduler/live/", "workers/agent/")
+REAL_CLOCKS_WITH_REASON = {
+    "scheduler/live/providers/local_provider.py": "starts real processes and waits for them",
+}
+
+
+def test_shells_are_given_their_clocks_and_chance() -> None:
+    """Server and agents name neither `time` nor `random` nor `secrets` to call them: a whole system runs in virtual
+    time from one seed."""
+    calls = re.compile(
+        r"\b(time\.(time|monotonic|sleep|time_ns|monotonic_ns|clock_gettime)|secrets\.token_\w+|os\.urandom"
+        r"|random\.(random|uniform|choice|randint|randrange|shuffle|sample)|uuid\.uuid\d|processes\.boottime)\("
+    )
+    found = {
+        name_of(path)
+        for path in package_sources()
+        if name_of(path).startswith(SHELLS) and calls.search(path.read_text())
+    }
+    assert found == set(REAL_CLOCKS_WITH_REASON)
 
 
 def test_nothing_asks_whether_it_is_simulated() -> None:

@@ -28,6 +28,8 @@ class ProblemDetail(Body):
     detail: str = ""
     field: str = ""
     fix: str = ""
+    #: With `other_incarnation`: the cluster's id and its incarnation, for agents.
+    cluster: dict[str, str] | None = None
 
 
 class AttemptView(Body):
@@ -240,6 +242,8 @@ class NodeView(Body):
     free: int
     jobs: list[int]
     last_heard_s: float | None = None
+    #: Release of its agent; empty while it has not said.
+    version: str = ""
 
 
 class PriceView(Body):
@@ -254,6 +258,8 @@ class PriceView(Body):
     market_usd_per_h: float
     rented_machines: int = 0
     quota_machines: int = 0
+    #: The job on it that gains least at the prices, 0 if nobody is on it: with one accelerator less it would go.
+    marginal_job: int = 0
 
 
 class CertificateView(Body):
@@ -330,6 +336,24 @@ class WhoAmI(Body):
     role: str
     #: `*` stands for all projects.
     projects: list[str]
+
+
+class AuditView(Body):
+    """One write that somebody made through the API (`GET /audit`), without secrets and variables of jobs."""
+
+    at: str
+    user: str
+    role: str
+    #: Where the request came from.
+    address: str
+    #: Method and path of the endpoint.
+    action: str
+    #: What was changed, such as "job 12".
+    subject: str
+    #: Empty for what belongs to no project.
+    project: str
+    before: Any
+    after: Any
 
 
 class Health(Body):

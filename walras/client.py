@@ -23,6 +23,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from walras.api import (
     AttemptView,
+    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -152,6 +153,7 @@ _PAGE = 500
 BodyT = TypeVar("BodyT", bound=BaseModel)
 AnySpec = JobSpec | Mapping[str, Any]
 _attempts: TypeAdapter[list[AttemptView]] = TypeAdapter(list[AttemptView])
+_audit: TypeAdapter[list[AuditView]] = TypeAdapter(list[AuditView])
 _facts: TypeAdapter[list[FactsView]] = TypeAdapter(list[FactsView])
 _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 
@@ -308,9 +310,13 @@ class Client:
     async def nodes(self) -> list[NodeView]:
         return _nodes.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/nodes")))
 
-    async def drain_node(self, node_id: str) -> None:
-        """Let the machine's jobs end or move away, and start no new ones there."""
-        await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain"))
+    async def drain_node(self, node_id: str, *, now: bool = False, deadline_s: float | None = None) -> None:
+        """Start no new jobs there, and let those there move away; what cannot be saved runs to its end.
+
+        `now`: all are asked to stop at once. `deadline_s`: all that still run then are.
+        """
+        body: dict[str, Any] = {"now": now} | ({} if deadline_s is None else {"deadline_s": deadline_s})
+        await self._transport.json(ApiCall("POST", f"{_API}/nodes/{quote(node_id, safe='')}/drain", body=body))
 
     async def resume_node(self, node_id: str) -> None:
         """Use a drained or quarantined machine again."""
@@ -363,6 +369,12 @@ class Client:
     async def whoami(self) -> WhoAmI:
         """Whose token this client uses."""
         return await self._body(WhoAmI, ApiCall("GET", "/api/v1/whoami"))
+
+    async def audit(self, *, user: str = "", since: str = "", limit: int = 100) -> list[AuditView]:
+        """Returns who changed what, newest first; `since`: an RFC 3339 instant (administrators; operators: theirs)."""
+        query = {"user": user, "since": since, "limit": str(limit)}
+        query = {name: value for name, value in query.items() if value}
+        return _audit.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/audit", query=query)))
 
     async def health(self) -> Health:
         """Returns whether the server is ready, with its checks."""

@@ -7,7 +7,7 @@ costs (`usd_of`), what a gang pays for its part of machines (`gang_usd_per_h`), 
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil
+from math import ceil, inf
 from typing import NewType
 
 from walras.contract import SECONDS_PER_HOUR
@@ -73,12 +73,16 @@ def usd_of(usd_per_h: float, seconds: float) -> float:
     return usd_per_h * seconds / SECONDS_PER_HOUR
 
 
-def gang_usd_per_h(pool: Pool, accelerators: int, sharers: int = 1) -> float:
+def gang_usd_per_h(pool: Pool, accelerators: int, sharers: int = 1, most_usd_per_h: float = inf) -> float:
     """Returns what a gang pays an hour for accelerators of this pool, USD.
 
     The price of machines is split over their accelerators, and evenly over jobs that are co-located on the same ones.
+    `most_usd_per_h`: an accelerator-hour of a rented machine costs this gang no more.
     """
-    return pool.usd_per_h * (accelerators / pool.shape.accelerators / sharers)
+    usd_per_h = pool.usd_per_h * (accelerators / pool.shape.accelerators / sharers)
+    if most_usd_per_h < inf and pool.market is not Market.OWNED:
+        return min(usd_per_h, most_usd_per_h * (accelerators / sharers))
+    return usd_per_h
 
 
 def billed_until(pool: Pool, since_at: float, at: float) -> float:

@@ -7,6 +7,7 @@
     │  ├─ UnknownPolicyError
     │  ├─ NotFound            no such job, node, policy
     │  ├─ Conflict            the thing exists and differs, or its state forbids this
+    │  │  └─ OtherCluster, OtherIncarnation, OtherProtocol, NameHeld    ... said to agents
     │  └─ Forbidden           the token does not allow this
     └─ ClusterError           the world failed
        └─ ServerUnreachable   CLI exit 75
@@ -46,6 +47,29 @@ class NotFound(UserError):
 
 class Conflict(UserError):
     """The object exists with other properties, or its state forbids the request."""
+
+
+class OtherCluster(Conflict):
+    """The caller belongs to another cluster: nothing that it says counts here, nothing said here is meant for it."""
+
+
+class OtherIncarnation(Conflict):
+    """The caller knows another life of this cluster's database, and has to say anew what it has.
+
+    `identity` names this life, as `walras.wire.ClusterIdentity` does.
+    """
+
+    def __init__(self, message: str, *, identity: dict[str, str], field: str = "", fix: str = "") -> None:
+        super().__init__(message, field=field, fix=fix)
+        self.identity = identity
+
+
+class OtherProtocol(Conflict):
+    """The releases of the two sides are too far apart."""
+
+
+class NameHeld(Conflict):
+    """Another agent speaks for this machine, or may have ranks alive there: to be tried again later."""
 
 
 class Forbidden(UserError):

@@ -150,7 +150,7 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     depends_on_any_end: bool = False
     #: Submitted, and not to be started until released.
     held: bool = False
-    #: Nothing shows that it saves its work when it is asked to stop: until something does, it is not stopped for others.
+    #: Nothing shows that it saves its work when it is asked to stop; until something does, others do not stop it.
     unproven: bool = False
     #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
     declared: tuple[tuple[str, float], ...] = ()

@@ -14,6 +14,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from walras.job_request import Kind
+from walras.protocol import (
+    AGENT_PATTERN,
+    CLUSTER_PATTERN,
+    INCARNATION_PATTERN,
+    LIFE_PATTERN,
+    known_or_unknown,
+    types_of,
+)
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
@@ -53,8 +61,8 @@ class ClusterIdentity(Message):
     a backup: job numbers and attempts of one incarnation say nothing about those of another.
     """
 
-    cluster_id: str = Field(pattern=r"^[0-9a-f]{32}$")
-    incarnation: str = Field(pattern=r"^[0-9a-f]{16}$")
+    cluster_id: str = Field(pattern=CLUSTER_PATTERN)
+    incarnation: str = Field(pattern=LIFE_PATTERN)
 
 
 # ------------------------------------------------------------------------------------------------ machine facts
@@ -82,6 +90,13 @@ class Register(Message):
     #: The `Rent` token that this machine answers; empty for owned machines.
     rent_token: str = Field(default="", max_length=200)
     version: str = Field(default="", max_length=100)
+    protocol: int = Field(default=1, ge=1, le=1_000_000)
+    #: Made with the agent's state folder: whoever lost the folder is another agent.
+    agent: str = Field(default="", pattern=AGENT_PATTERN)
+    #: Names the time since the machine was started.
+    boot_id: str = Field(default="", max_length=64)
+    #: The cluster that the agent belongs to already; None: to none.
+    cluster: ClusterIdentity | None = None
 
 
 class Registered(Message):
@@ -90,6 +105,9 @@ class Registered(Message):
     credential: str
     heartbeat_s: Seconds
     lease_s: Seconds
+    protocol: int = 1
+    #: None: the server is of the first release.
+    cluster: ClusterIdentity | None = None
 
 
 # ------------------------------------------------------------------------------------------------ reports (up)
@@ -123,6 +141,8 @@ class Report(Message):
 class AttemptReport(Report):
     job_id: Number
     attempt: Number
+    #: The incarnation that granted the attempt.
+    incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
 class PreparedReport(AttemptReport):
@@ -207,6 +227,21 @@ class HintReport(Report):
     detail: str = Field(max_length=200)
 
 
+class CommandRefusedReport(Report):
+    """The agent does not know a command of this type; nothing was done about it."""
+
+    type: Literal["command_refused"] = "command_refused"
+    command_id: Count
+    detail: str = Field(default="", max_length=500)
+
+
+class UnknownReport(Report):
+    """A report of a type that this version does not know: acknowledged, told in the log, and otherwise skipped."""
+
+    type: Literal["unknown"] = "unknown"
+    told: str = ""
+
+
 AnyReport = Annotated[
     PreparedReport
     | RefusedReport
@@ -215,9 +250,18 @@ AnyReport = Annotated[
     | CommittedReport
     | EndedReport
     | NoticeReport
-    | HintReport,
+    | HintReport
+    | CommandRefusedReport
+    | UnknownReport,
     Field(discriminator="type"),
 ]
+
+
+_REPORT_TYPES = types_of(AnyReport)
+
+
+def _skip_unknown_reports(given: object) -> object:
+    return known_or_unknown(given, _REPORT_TYPES)
 
 
 class AttemptHere(Message):
@@ -225,6 +269,8 @@ class AttemptHere(Message):
 
     job_id: Count
     attempt: Count
+    #: The incarnation that granted it.
+    incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
 class Heartbeat(Message):
@@ -236,13 +282,24 @@ class Heartbeat(Message):
     #: True with the first call after a (re)start: `here` is then the complete truth about this machine.
     resync: bool = False
     here: list[AttemptHere] = Field(default_factory=list, max_length=1024)
-    reports: list[AnyReport] = Field(default_factory=list, max_length=1000)
+    reports: Annotated[list[AnyReport], BeforeValidator(_skip_unknown_reports)] = Field(
+        default_factory=list, max_length=1000
+    )
     #: Commands executed (or found to be done already).
     acks: list[Count] = Field(default_factory=list, max_length=10_000)
     #: How long the server may hold the call open until it has a command.
     wait_s: float = Field(default=0.0, ge=0, le=60)
     #: What keeps the agent from taking more work, in words (a disk that is full); empty: nothing.
     problem: str = Field(default="", max_length=200)
+    protocol: int = Field(default=1, ge=1, le=1_000_000)
+    #: As at registration.
+    agent: str = Field(default="", pattern=AGENT_PATTERN)
+    boot_id: str = Field(default="", max_length=64)
+    version: str = Field(default="", max_length=100)
+    #: The cluster and incarnation that the agent knows; None: it was registered by a server of the first release.
+    cluster: ClusterIdentity | None = None
+    #: The highest number of a job that the agent has ever been given by this cluster.
+    highest_job_id: int = Field(default=0, ge=0, le=2**53)
 
 
 # ------------------------------------------------------------------------------------------------ commands (down)
@@ -252,6 +309,8 @@ class AgentCommand(Message):
     command_id: Count
     job_id: Count
     attempt: Count
+    #: The incarnation that granted the attempt. A number given out again by another incarnation is another attempt.
+    incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
 @dataclass(frozen=True)
@@ -328,11 +387,26 @@ class StopCommand(AgentCommand):
     reason: str
 
 
-AnyCommand = Annotated[PrepareCommand | StartCommand | StopCommand, Field(discriminator="type")]
+class UnknownCommand(AgentCommand):
+    """A command of a type that this version does not know: the agent refuses it by name."""
+
+    type: Literal["unknown"] = "unknown"
+    job_id: int = 0
+    attempt: int = 0
+    told: str = ""
+
+
+AnyCommand = Annotated[PrepareCommand | StartCommand | StopCommand | UnknownCommand, Field(discriminator="type")]
+
+_COMMAND_TYPES = types_of(AnyCommand)
+
+
+def _keep_unknown_commands(given: object) -> object:
+    return known_or_unknown(given, _COMMAND_TYPES)
 
 
 class HeartbeatAnswer(Message):
-    commands: list[AnyCommand] = Field(default_factory=list)
+    commands: Annotated[list[AnyCommand], BeforeValidator(_keep_unknown_commands)] = Field(default_factory=list)
     #: Reports up to and including this id are durable with the server.
     reports_acked: Count = 0
     #: The lease of every attempt in `here` that the server still wants is this long, counted from the moment the
@@ -340,6 +414,9 @@ class HeartbeatAnswer(Message):
     lease_s: float
     #: Attempts in `here` whose lease is not renewed (their fence is old): stop them at once.
     fenced: list[AttemptHere] = Field(default_factory=list)
+    protocol: int = 1
+    #: Who answers. None: a server of the first release.
+    cluster: ClusterIdentity | None = None
 
 
 # ------------------------------------------------------------------------------------------------ logs

@@ -120,7 +120,8 @@ def own_address(server_url: str) -> str:
         return "127.0.0.1"
 
 
-AttemptKey = tuple[int, int]
+#: Job, attempt, and the incarnation of the cluster that granted it (empty: none was named).
+AttemptKey = tuple[int, int, str]
 
 
 @dataclass

@@ -38,6 +38,7 @@ class ProcessName:
 class _Stat:
     state: str
     parent: int
+    session: int
     start_ticks: int
 
 
@@ -55,6 +56,12 @@ def boot_id() -> str:
 def name_process(pid: int) -> ProcessName | None:
     stat = _stat(pid)
     return None if stat is None else ProcessName(pid, stat.start_ticks)
+
+
+def is_stopped(pid: int) -> bool:
+    """True while the process is frozen by SIGSTOP."""
+    stat = _stat(pid)
+    return stat is not None and stat.state in "Tt"
 
 
 def parent_of(pid: int) -> int:
@@ -127,6 +134,27 @@ def kill_carriers(cookie: str, timeout_s: float) -> bool:
     return True
 
 
+def session_members(leader: ProcessName) -> list[int]:
+    """Every living process of a session, also once its leader has ended: its number is not given out again before."""
+    now = _stat(leader.pid)
+    if now is not None and now.start_ticks != leader.start_ticks:
+        return []  # the session is over, and another process has the number
+    stats = ((pid, _stat(pid)) for pid in _pids())
+    return [pid for pid, stat in stats if stat and stat.session == leader.pid and stat.state not in "ZX"]
+
+
+def kill_known(names: list[ProcessName], leader: ProcessName | None, timeout_s: float) -> None:
+    """SIGKILL these processes, what descends from them, and the session of the leader, until none of them is left."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        known = {name.pid for name in names if name.is_alive}
+        found = known.union(*(descendants(pid) for pid in known), () if leader is None else session_members(leader))
+        if not found:
+            return
+        send_signal(sorted(found), signal.SIGKILL)
+        time.sleep(0.02)
+
+
 def kill_all_below_me(timeout_s: float) -> bool:
     """SIGKILL and reap every descendant. True proves that none is left: a subreaper without children has none."""
     until = time.monotonic() + timeout_s
@@ -170,7 +198,7 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # The command's name is in parentheses and may hold anything, parentheses and spaces included.
     fields = text[text.rindex(b")") + 2 :].split()
-    return _Stat(state=fields[0].decode(), parent=int(fields[1]), start_ticks=int(fields[19]))
+    return _Stat(state=fields[0].decode(), parent=int(fields[1]), session=int(fields[3]), start_ticks=int(fields[19]))
 
 
 def free_port() -> int:

@@ -110,6 +110,8 @@ def _walras_variables(command: StartCommand, settings: RankSettings) -> dict[str
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": settings.visible_devices,
     }
+    if command.incarnation:
+        env["WALRAS_INCARNATION"] = command.incarnation
     if command.resume is not None:
         env["WALRAS_RESUME"] = json.dumps(command.resume.model_dump())
     if command.steps is not None:

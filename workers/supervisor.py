@@ -13,6 +13,8 @@ It decides when to ask, signal and kill; it knows nothing of the server. Instant
 not stop, so a machine that thaws after its lease has run out kills before it does anything else. Standard library only.
 """
 
+import contextlib
+import json
 import os
 import selectors
 import signal
@@ -26,6 +28,7 @@ from workers import processes
 from workers.rank_messages import NotesOfJob, SocketMessage, check_rank_message
 from workers.ranks import RankOutput, Ranks
 from workers.supervisor_protocol import (
+    DESCENDANTS_FILE,
     JOURNAL_FILE,
     SUPERVISOR_FILE,
     SUPERVISOR_LOG,
@@ -49,6 +52,8 @@ MAX_GRACE_PART = 1 / 3
 KILL_TIMEOUT_S = 10.0
 LONGEST_SLEEP_S = 0.5
 KILLING_SLEEP_S = 0.05
+#: Between two looks at which descendants there are.
+LOOK_EVERY_S = 1.0
 #: Notes of ranks that go into the journal.
 MAX_NOTES = 100
 #: How long a journal that cannot be written may keep an attempt from being over.
@@ -72,6 +77,9 @@ class Supervisor:
 
     def __init__(self, folder: Path, plan: AttemptPlan) -> None:
         self._plan = plan
+        self._folder = folder
+        self._look_at = 0.0
+        self._descendants: SocketMessage = {}
         self._journal = AttemptJournal(folder / JOURNAL_FILE)
         self._selector = selectors.DefaultSelector()
         self._channels = Channels(self._selector, plan.rank_socket, plan.control_socket)
@@ -97,16 +105,21 @@ class Supervisor:
         while is_anyone_left or not self._ranks.have_all_ended:
             for key, _ in self._selector.select(self._sleep_s()):
                 self._handle_ready(key.data)
-            now = processes.boottime()
-            # Before any message is looked at: what an attempt says after its lease counts for nothing.
-            self._check_lease(now)
-            self._read_messages(now)
-            is_anyone_left = self._ranks.reap()
-            self._check_ranks(now)
-            self._act_on_ending(now)
-            self._journal.flush()
-            self._channels.drop_closed()
+            is_anyone_left = self._take_turn(processes.boottime())
         self._finish()
+
+    def _take_turn(self, now: float) -> bool:
+        """Act upon what has come in and upon the time. Returns True if a descendant is left."""
+        # Before any message is looked at: what an attempt says after its lease counts for nothing.
+        self._check_lease(now)
+        self._read_messages(now)
+        is_anyone_left = self._ranks.reap()
+        self._check_ranks(now)
+        self._act_on_ending(now)
+        self._journal.flush()
+        self._note_descendants(now)
+        self._channels.drop_closed()
+        return is_anyone_left
 
     # ------------------------------------------------------------------------------------------- ending the ranks
 
@@ -294,6 +307,22 @@ class Supervisor:
         self._channels.close()
         self._journal.close()
 
+    def _note_descendants(self, now: float) -> None:
+        """For the day on which guardian and supervisor are killed together: some descendants drop all other traces."""
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_EVERY_S
+        names = [processes.name_process(pid) for pid in processes.descendants(os.getpid())]
+        seen: SocketMessage = {"boot_id": processes.boot_id(), "leader": _listed(processes.name_process(os.getsid(0)))}
+        seen["names"] = [_listed(name) for name in names if name is not None]
+        if seen == self._descendants:
+            return
+        partial = self._folder / f"{DESCENDANTS_FILE}.partial"
+        with contextlib.suppress(OSError):  # not synced: what a power failure takes, it takes with the processes
+            partial.write_text(json.dumps(seen))
+            partial.replace(self._folder / DESCENDANTS_FILE)
+            self._descendants = seen
+
     def _write_last(self) -> None:
         """Wait for room on a full disk: an end that nobody wrote down reads as a supervisor that was lost."""
         until = processes.boottime() + LAST_WRITE_S
@@ -320,6 +349,10 @@ class Supervisor:
 
     def _request_end(self, *_: object) -> None:
         self._end_requested = True
+
+
+def _listed(name: processes.ProcessName | None) -> list[int] | None:
+    return None if name is None else [name.pid, name.start_ticks]
 
 
 def supervise(folder: Path, ready: int) -> None:

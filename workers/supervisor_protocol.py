@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from workers.processes import reserve_room
+from workers.processes import ProcessName, boot_id, reserve_room
 from workers.rank_messages import SocketMessage, parse_object
 
 JournalEvent = dict[str, Any]
@@ -121,6 +121,33 @@ PLAN_FILE = "plan.json"
 JOURNAL_FILE = "journal.jsonl"
 SUPERVISOR_FILE = "supervisor.json"
 SUPERVISOR_LOG = "supervisor.log"
+#: Every descendant that the supervisor saw last, for whoever has to end them without it.
+DESCENDANTS_FILE = "descendants.json"
+
+
+def find_supervisor(folder: Path) -> ProcessName | None:
+    """Returns the supervisor of the attempt in this folder; None if none was started since this machine booted."""
+    facts = _facts_of_this_boot(folder / SUPERVISOR_FILE)
+    return _process_name([facts.get("pid"), facts.get("start_ticks")])
+
+
+def find_descendants(folder: Path) -> tuple[list[ProcessName], ProcessName | None]:
+    """Returns what the supervisor saw last of its descendants, and the leader of its session."""
+    facts = _facts_of_this_boot(folder / DESCENDANTS_FILE)
+    names = facts.get("names")
+    found = map(_process_name, names) if isinstance(names, list) else ()
+    return [name for name in found if name is not None], _process_name(facts.get("leader"))
+
+
+def _facts_of_this_boot(path: Path) -> SocketMessage:
+    facts = parse_object(read_ranks_file(path, 0, JOURNAL_READ_BYTES))
+    return {} if facts is None or facts.get("boot_id") != boot_id() else facts
+
+
+def _process_name(given: object) -> ProcessName | None:
+    if not isinstance(given, list) or len(given) != 2 or any(type(each) is not int for each in given) or given[0] <= 1:
+        return None
+    return ProcessName(*given)
 
 
 @dataclass(frozen=True)
@@ -149,6 +176,8 @@ class AttemptPlan:
     rank_socket: str
     control_socket: str
     log_cap_bytes: int
+    #: The incarnation of the cluster that granted the attempt; empty: none was named.
+    incarnation: str = ""
 
     @property
     def ranks(self) -> range:

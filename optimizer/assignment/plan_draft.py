@@ -54,6 +54,17 @@ def begin_plan(problem: Problem) -> PlanDraft:
     return PlanDraft(column, np.maximum(free, 0.0), np.zeros(len(pools)))
 
 
+def count_fixed(draft: PlanDraft, value: FloatArray) -> None:
+    """Count places that are given before anybody competes for what they are worth, in what is reached and in its bound.
+
+    They are part of every plan that could be made now: without them a plan of jobs that cannot be moved proves nothing.
+    `value`: of each column (c,).
+    """
+    worth = float(value[draft.column[draft.column >= 0]].sum())
+    draft.reached += worth
+    draft.bound += worth
+
+
 def accelerators_held(problem: Problem, chosen: IntArray) -> FloatArray:
     """Accelerators of each pool that these columns take (p,)."""
     columns = problem.columns

@@ -141,7 +141,7 @@ class ClassSolution:
     #: What the shares reach, and what the prices prove that none can exceed.
     objective: float
     bound: float
-    #: "cvxpy/highs", "price/numba", ...
+    #: "highs", "cvxpy/clarabel", "price/numba", ...
     path: str
     #: Passes over all classes, or solver iterations: the work that it took.
     work: int = 0

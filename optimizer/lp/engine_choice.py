@@ -31,6 +31,10 @@ MASTER_SIMPLEX_COLUMNS = 6_000
 #: The same for a program stated in cvxpy, counted in rows.
 CVXPY_SIMPLEX_ROWS = 1_000
 
+#: Cells (classes x configurations x pools, each padded to a power of two) of the program of money up to which cvxpy
+#: states it anew for each state; above, HiGHS is handed matrices.
+CVXPY_MONEY_CELLS = 4_096
+
 #: Columns of this problem and of those solved before it, above which loading the compiled interior point method pays.
 COMPILED_FILLING_COLUMNS = 10_000
 #: Columns above which loading compiled passes pays for one dual bound.

@@ -228,7 +228,8 @@ class _LinearSolver:
     def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
         self._problem, self._worth = problem, worth
         self._highs = LinearProgram(problem, worth)
-        self.solver, self.work = "highs", 0
+        #: HiGHS was handed matrices, or Clarabel a program stated in cvxpy.
+        self.path, self.work = "highs", 0
 
     def level(self, rise: FloatArray, floor: FloatArray) -> LinearSolution:
         found = self._highs.solve(np.zeros(self._problem.columns), 1.0, rise, floor)
@@ -244,7 +245,7 @@ class _LinearSolver:
     def _clarabel(self, state: Any) -> LinearSolution:
         program = ClassProgram(self._problem, self._worth)
         ended = solve_by_clarabel(state(program))
-        self.solver, self.work = "clarabel", self.work + ended.work
+        self.path, self.work = "cvxpy/clarabel", self.work + ended.work
         if not ended.solved:
             return LinearSolution(ended.status, NO_VALUES, 0.0, NO_VALUES, ended.work)
         theta = 0.0 if program.theta.value is None else float(program.theta.value)
@@ -273,7 +274,7 @@ def _solve_level(problem: ClassProblem, objective: MaxMin, near: FloatArray | No
     for _ in range(_MAX_PASSES):
         found = program.level(targets.at(z)[0] - floor, floor)
         if found.status is not Status.OPTIMAL:
-            return _no_solution(problem, found.status, f"cvxpy/{program.solver}", program.work)
+            return _no_solution(problem, found.status, program.path, program.work)
         bound = dual_bound(problem, objective, found.prices)
         if bound <= z * (1 + _REACHED) and bound < targets.highest:
             proof = _LevelBound(bound, found.prices)  # the solver's prices rather than a guess
@@ -284,7 +285,7 @@ def _solve_level(problem: ClassProblem, objective: MaxMin, near: FloatArray | No
         z = bound
     bound = min(proof.level, targets.highest)
     prices = prices_per_level(problem, objective, proof.prices, proof.level)
-    return ClassSolution(Status.OPTIMAL, x, prices, min(level, bound), bound, f"cvxpy/{program.solver}", program.work)
+    return ClassSolution(Status.OPTIMAL, x, prices, min(level, bound), bound, program.path, program.work)
 
 
 def _first_proof(problem: ClassProblem, objective: MaxMin, guesses: list[FloatArray]) -> _LevelBound:
@@ -310,7 +311,7 @@ def _typical_prices(problem: ClassProblem, objective: MaxMin) -> FloatArray:
 def _solve_total(problem: ClassProblem, objective: MaxSum) -> ClassSolution:
     program = _LinearSolver(problem, objective.worth)
     found = program.total(objective.value, objective.floor)
-    path = f"cvxpy/{program.solver}"
+    path = program.path
     if found.status is not Status.OPTIMAL:
         return _no_solution(problem, found.status, path, program.work)
     x = make_feasible(problem, found.x)

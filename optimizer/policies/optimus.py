@@ -56,6 +56,8 @@ class Optimus:
         draft.reached = float(value[chosen].sum())
         choice, _ = assignment_problem_of(problem, value, competing, free)
         draft.prices, draft.bound = search_prices(choice)
+        fixed = float(value[facts.running[facts.pinned]].sum())
+        draft.reached, draft.bound = draft.reached + fixed, draft.bound + fixed
         return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:

@@ -63,6 +63,7 @@ class Pollux:
         speedup = np.where(moved, speedup * restart_factor(facts, history)[columns.job], speedup)
         value = np.where(allowed, jobs.weight[columns.job] * self._gain(speedup), 0.0)
         draft = drafts.begin_plan(problem)
+        drafts.count_fixed(draft, value)
         assign_jobs(problem, value, draft, partial(solve_knapsack, tolerance=_TOLERANCE))
         return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), memory
 

@@ -82,6 +82,7 @@ class Sia:
         allowed = growth_allowed(problem, facts, history, self.growth)
         value = self._values(problem, facts, history, allowed)
         draft = drafts.begin_plan(problem)
+        drafts.count_fixed(draft, value)
         assign_jobs(problem, value, draft, solve_knapsack)
         return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), memory
 

@@ -115,6 +115,7 @@ class Walras:
             overdue = starvation_guard.overdue_jobs(problem, known, memory, rules)
             ends_s = np.where(remaining_time.modest_columns(problem, measured_by), values.ends_s, np.inf)
             starvation_guard.place_overdue(problem, ends_s, overdue, plan.free, plan.column, rules)
+            plan_draft.count_fixed(plan, values.value)
             assign_jobs(problem, values.value, plan, assign_by_search, only_fitting=False)
         told = {"overdue": problem.jobs.job_id[overdue].tolist()}
         return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, overdue), told

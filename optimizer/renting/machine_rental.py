@@ -118,6 +118,8 @@ class Rental:
     #: Price per useful hour of an accelerator that is still to be fetched, minimum billing included; empty: no program
     #: stands behind the counts (p,).
     fetched_usd_per_h: FloatArray = field(default_factory=_empty_array)
+    #: What solved the divisible optimum: "cvxpy/highs", "highs"; empty: nothing was solved.
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,13 +143,15 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
     held = np.round(problem.pools.paid / sizes).astype(np.int64)
     if not _most_machines(problem).any():
         return None
-    if not np.any(_values(problem, delay_usd_per_h) > 0):
+    if not np.any(hourly_values(problem, delay_usd_per_h) > 0):
         return _unpriced(Status.EMPTY, np.zeros_like(held), sizes)
     program, most, fetched = _program(problem, delay_usd_per_h)
-    fluid = program.between(np.zeros(len(most)), most.astype(np.float64))
+    fluid, path = program.divisible(most)
     if fluid is None:
         return _unpriced(Status.FAILED, held, sizes)
     counts = _improve(program, _whole_counts(program, fluid, most), most, held)
+    if program.at(counts).net == -np.inf:
+        return _unpriced(Status.FAILED, held, sizes)
     return Rental(
         status=Status.OPTIMAL,
         machines=counts,
@@ -157,6 +161,7 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
         fluid_accelerators=fluid.machines * sizes,
         fluid_prices=fluid.prices,
         fetched_usd_per_h=fetched,
+        path=path,
     )
 
 
@@ -179,7 +184,11 @@ def _program(problem: Problem, delay_usd_per_h: float) -> "tuple[RentalProgram, 
     """The program; most machines of each pool, and what an accelerator costs that is still to be fetched (p,)."""
     from optimizer.renting.rental_program import RentalProgram  # imports a solver: only where something is to be solved
 
-    sizes, most, value = accelerators_per_machine(problem), _most_machines(problem), _values(problem, delay_usd_per_h)
+    sizes, most, value = (
+        accelerators_per_machine(problem),
+        _most_machines(problem),
+        hourly_values(problem, delay_usd_per_h),
+    )
     held = np.round(problem.pools.paid / sizes).astype(np.int64)
     found = fetch_costs(problem, value, problem.pools.capacity - problem.pools.held + most * sizes)
     most = np.where(found.useful, most, np.minimum(most, held))
@@ -191,7 +200,7 @@ def _most_machines(problem: Problem) -> IntArray:
     return np.floor(problem.pools.rentable / accelerators_per_machine(problem) + 1e-9).astype(np.int64)
 
 
-def _values(problem: Problem, delay_usd_per_h: float) -> FloatArray:
+def hourly_values(problem: Problem, delay_usd_per_h: float) -> FloatArray:
     """What an hour of each job is worth, USD (n,)."""
     stated = problem.jobs.value_usd_per_h
     return np.where(np.isnan(stated), delay_usd_per_h, stated)

@@ -13,8 +13,10 @@ from scipy import sparse
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import max_by
+from optimizer.lp.engine_choice import CVXPY_MONEY_CELLS
 from optimizer.lp.highs import highs_model, highs_solver
 from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.renting.money_tables import RentedTiers, money_cells
 from optimizer.utility.fair_share import usable_columns
 
 _TOLERANCE = 1e-9
@@ -32,7 +34,7 @@ class FractionalRental:
 
 class RentalProgram:
     """Best value less rent for any range of machine counts. Shares come first among its columns, then the machines
-    rented, then those of them that are still to be fetched.
+    rented, those of them that are still to be fetched, and those that are paid for already.
     """
 
     def __init__(self, problem: Problem, value: FloatArray, most: IntArray, fetched_usd_per_h: FloatArray) -> None:
@@ -45,6 +47,8 @@ class RentalProgram:
         largest = base + most * self.size
         self._paid = pools.paid / self.size
         self._usd_kept = pools.usd_per_h * self.size
+        #: Machines that cost nothing now.
+        self._free = pools.prepaid / self.size if len(pools.prepaid) else np.zeros(len(pools))
         self._usd_fetched = fetched_usd_per_h * self.size
         worth = _usd_earned(problem, value, largest)
         classes = aggregate_problem(problem, worth > 0, [worth], [value])
@@ -53,12 +57,36 @@ class RentalProgram:
         self._classes, self._shares = class_problem.classes, class_problem.columns
         self._known: dict[tuple[int, ...], FractionalRental] = {}
         gross = classes.per_column(worth) * class_problem.size[class_problem.owner()]
+        self.class_problem, self.gross, self.owned = class_problem, gross, base
         self._highs = _simplex(self._model(class_problem, gross, base))
         self._machines = np.arange(self._shares, self._shares + len(pools), dtype=np.int32)
 
     def usd_of(self, counts: IntArray) -> FloatArray:
         """Price of the last machine of each pool's count, USD/h: there, on its way, or still to be fetched (p,)."""
-        return np.where(counts > self._paid + 1e-9, self._usd_fetched, self._usd_kept)
+        known = np.where(counts > self._free + 1e-9, self._usd_kept, 0.0)
+        return np.where(counts > self._paid + 1e-9, self._usd_fetched, known)
+
+    def divisible(self, most: IntArray) -> tuple[FractionalRental | None, str]:
+        """The optimum with at most so many machines, and what solved it: cvxpy's statement, or HiGHS by matrices."""
+        if money_cells(self.class_problem) > CVXPY_MONEY_CELLS:
+            return self.between(np.zeros(len(most)), most.astype(np.float64)), "highs"
+        from optimizer.renting.money_program import solve_money_program  # imports cvxpy: seconds, once a process
+
+        found = solve_money_program(self.class_problem, self.gross, self.owned, self.tiers(most))
+        if found is None:
+            return self.between(np.zeros(len(most)), most.astype(np.float64)), "highs"
+        machines = np.minimum(found.rented / self.size, most)
+        return FractionalRental(machines, found.prices, found.net_usd_per_h), "cvxpy/highs"
+
+    def tiers(self, most: IntArray) -> RentedTiers:
+        """What may be rented, by what it costs."""
+        largest = most * self.size
+        paid = np.minimum(self._paid * self.size, largest)
+        free = np.minimum(self._free * self.size, paid)
+        fetched = np.maximum(self._usd_fetched, self._usd_kept) / self.size
+        return RentedTiers(
+            free, paid - free, np.asarray(largest - paid, dtype=np.float64), self._usd_kept / self.size, fetched
+        )
 
     def between(self, low: FloatArray, high: FloatArray) -> FractionalRental | None:
         """The optimum with counts between `low` and `high`; None if HiGHS finds none."""
@@ -90,9 +118,16 @@ class RentalProgram:
         values = np.concatenate((np.ones(c), load, -self.size / self._scale, ones, -ones))
         rows = np.concatenate((owner, k + class_problem.use_row, k + pool, k + p + pool, k + p + pool))
         columns = np.concatenate((column, np.repeat(column, uses), c + pool, c + pool, c + p + pool))
-        matrix = sparse.csc_array((values, (rows, columns)), shape=(k + 2 * p, c + 2 * p))
         cost = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
-        return highs_model(cost, matrix, np.concatenate((np.ones(k), base / self._scale, self._paid)))
+        bounds = np.concatenate((np.ones(k), base / self._scale, self._paid))
+        if self._free.any():  # what of the machines held is paid for already: d <= held machines, d <= free ones
+            values = np.concatenate((values, ones, -ones, ones))
+            rows = np.concatenate((rows, k + 2 * p + pool, k + 2 * p + pool, k + 3 * p + pool))
+            columns = np.concatenate((columns, c + 2 * p + pool, c + pool, c + 2 * p + pool))
+            cost = np.concatenate((cost, -self._usd_kept))
+            bounds = np.concatenate((bounds, np.zeros(p), self._free))
+        matrix = sparse.csc_array((values, (rows, columns)), shape=(len(bounds), len(cost)))
+        return highs_model(cost, matrix, bounds)
 
 
 def _simplex(model: highspy.HighsLp) -> highspy.Highs:

@@ -23,6 +23,7 @@ from scheduler.core.handlers import (
     job_events,
     machine_events,
     policy_events,
+    restored_state,
     speed_reports,
 )
 from scheduler.core.state.fleet import FleetMachine
@@ -162,6 +163,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.NodeUncordoned: _of_machine(machine_events.on_node_uncordoned),
     ev.NodeQuarantined: _of_machine(machine_events.on_node_quarantined),
     ev.RentFailed: machine_events.on_rent_failed,
+    ev.StateRestored: restored_state.on_state_restored,
     ev.RentRestored: machine_events.on_rent_restored,
     ev.MoneyRestated: budgets.on_money_restated,
     ev.JobSubmitted: job_events.on_job_submitted,
@@ -196,6 +198,7 @@ _TIMERS: dict[str, Callable[[Cycle, int, int], None]] = {
     "round": policy_events.on_round_timer,
     "gate": policy_events.on_solve_timer,
     "idle": machine_events.on_idle_timer,
+    "drain": machine_events.on_drain_timer,
     "rent": machine_events.on_rent_timer,
     "ready": _of_timed_job(job_events.on_job_ready),
     "max_queue": _of_timed_job(job_events.on_max_queue_time),

@@ -100,6 +100,8 @@ class NodeLeaving:
     node_id: NodeId
     gone_at: float
     reason: Reason = Reason.INFRA_SPOT_RECLAIM
+    #: Jobs that would lose their work, or may not be stopped, go on there until they end, at most until `gone_at`.
+    gentle: bool = False
 
 
 @dataclass(slots=True)
@@ -164,6 +166,30 @@ class RentRestored:
     token: str
     pool_id: PoolId
     machines: int
+
+
+#: Of a job: not before, refused starts in a row, failures of the world, idle yields in a row, whether it has lost work,
+#: whether it has shown that it saves, and accelerator-seconds owed by pool.
+RememberedJob = tuple[JobId, float, int, int, int, bool, bool, tuple[tuple[PoolId, float], ...]]
+#: Of a pool: failed requests for machines in a row, not asked again before, and why the last one failed.
+RememberedPool = tuple[PoolId, int, float, str]
+
+
+@dataclass(slots=True)
+class StateRestored:
+    """What the core before this one knew beyond jobs and machines. After those of machines, before those of jobs."""
+
+    at: float
+    jobs: tuple[RememberedJob, ...] = ()
+    pools: tuple[RememberedPool, ...] = ()
+    #: (machine, (instant, job) of failures there that may be the machine's fault).
+    failures: tuple[tuple[NodeId, tuple[tuple[float, JobId], ...]], ...] = ()
+    saving_kinds: tuple[Kind, ...] = ()
+    #: The last prices, of which policy, in which unit, and worth how much; by pool.
+    policy: str = ""
+    prices: tuple[tuple[PoolId, float], ...] = ()
+    price_unit: str = ""
+    exchange: float = 1.0
 
 
 @dataclass(slots=True)
@@ -300,6 +326,8 @@ class AttemptEnded:
     node_id: NodeId | None = None
     #: Steps done by the job, as far as anybody knows; None: as last reported.
     steps: float | None = None
+    #: The supervisor was lost while its machine and its agent lived on: the job's own doing, as far as anybody saw.
+    witnessed: bool = False
 
 
 @dataclass(slots=True)
@@ -350,6 +378,10 @@ class Proposal:
     memory: Any = None
     #: Shares of two jobs on the same accelerators: (job, job, pool row, share).
     packed: tuple[tuple[JobId, JobId, int, float], ...] = ()
+    #: Jobs of a plan that ride on paid machines: no reason to keep them.
+    riders: tuple[JobId, ...] = ()
+    #: Of each pool, the job on it that gains least at the prices: it would go first. 0: nobody is on it.
+    marginal: tuple[JobId, ...] = ()
 
 
 @dataclass(slots=True)
@@ -379,6 +411,7 @@ Event = (
     | RentFailed
     | NodeQuarantined
     | RentRestored
+    | StateRestored
     | MoneyEvent
     | JobSubmitted
     | JobRestored

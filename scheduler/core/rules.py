@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from enum import StrEnum
+from math import inf
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,6 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
 from walras.errors import ConfigError
+from walras.job_request import JobRequest
 
 
 class Backfill(StrEnum):
@@ -46,6 +48,16 @@ class Budget:
     month_usd: float | None = None
     #: The part of a limit at which people are warned.
     warn_at: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class StatedValue:
+    """What an hour of running is worth, USD, of jobs that do not say so themselves."""
+
+    project: str
+    usd_per_h: float
+    #: Only this user's jobs; empty: all of the project.
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +98,20 @@ class RoundRules:
     prepare_timeout_s: float = 60.0
     #: Wait after a failed attempt: this long, doubled with each failure, at most 32 times.
     backoff_s: float = 5.0
+    #: A job that loses its supervisor this many times in a row, without a checkpoint between, on machines that live on
+    #: is held; 0: never.
+    supervisor_losses_held: int = 5
     #: A machine on which this many distinct jobs failed within `quarantine_window_s`, and none succeeded since, takes
     #: no more jobs; at most a quarter of a pool's owned machines.
     quarantine_jobs: int = 3
     quarantine_window_s: float = 3600.0
     #: What an hour of a job is worth, USD, where neither job nor project says; 0: never rent for it.
     delay_usd_per_h: float = 0.0
+    #: What an hour of a project's jobs, or of one of its users' jobs, is worth where the job does not say.
+    values: tuple[StatedValue, ...] = ()
+    #: What an accelerator-hour of a rented machine costs a job of which nobody says what it is worth, USD; never more
+    #: than the market price.
+    spare_usd_per_h: float = 0.0
     #: A rented machine is kept idle this long before it is released.
     rent_keep_s: float = 300.0
     #: After a request for machines that failed, the next one waits: this long, doubled with each failure in a row, at
@@ -100,6 +120,26 @@ class RoundRules:
     rent_backoff_max_s: float = 1800.0
     #: What may be spent, by project and in all; a job may also have a budget of its own.
     budgets: tuple[Budget, ...] = ()
+
+    def value_of(self, request: JobRequest) -> tuple[float, str]:
+        """What an hour of the job is worth, USD, and who says so: job, user, project, policy; (0, "") if nobody."""
+        if request.value_usd_per_h is not None:
+            return request.value_usd_per_h, "job"
+        stated = {each.user: each.usd_per_h for each in self.values if each.project == request.project}
+        if request.user in stated:
+            return stated[request.user], "user" if request.user else "project"
+        if "" in stated:
+            return stated[""], "project"
+        return self.delay_usd_per_h, "policy" if self.delay_usd_per_h > 0 else ""
+
+    def most_usd_per_h(self, request: JobRequest) -> float:
+        """What an accelerator-hour of a rented machine costs the job at most, USD.
+
+        inf: its market price, for jobs of some worth, and for jobs with a deadline, for which machines are rented
+        whatever they cost.
+        """
+        pays = request.deadline_at < inf or self.value_of(request)[0] > 0
+        return inf if pays else self.spare_usd_per_h
 
     @property
     def owed_limit_s(self) -> float:
@@ -127,13 +167,17 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "profiling_payback": (0.0, 1e6),
     "prepare_timeout_s": (_SHORTEST_S, _DAY_S),
     "backoff_s": (1e-3, _DAY_S),
+    "supervisor_losses_held": (0, 1_000_000),
     "quarantine_jobs": (0, 1_000_000),
     "quarantine_window_s": (_SHORTEST_S, 10 * _YEAR_S),
     "delay_usd_per_h": (0.0, 1e9),
+    "spare_usd_per_h": (0.0, 1e9),
     "rent_keep_s": (_SHORTEST_S, _YEAR_S),
     "rent_backoff_s": (_SHORTEST_S, _YEAR_S),
     "rent_backoff_max_s": (_SHORTEST_S, _YEAR_S),
 }
+#: As much as a job may say of itself.
+_MOST_USD_PER_H = 1e9
 
 
 def parse_policy(data: Any, *, bounded: bool = True) -> tuple[PolicySpec, RoundRules]:
@@ -175,6 +219,7 @@ def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
             f"rules.mechanism: {rules.mechanism!r} is not known here; known: {known}", field="rules.mechanism"
         )
     _check_budgets(data.get("budgets", ()), rules)
+    _check_values(data.get("values", ()), rules)
     for name, (least, most) in _BOUNDS.items():
         value = getattr(rules, name)
         if not 0 <= value < float("inf"):
@@ -205,6 +250,23 @@ def _check_budgets(data: Any, rules: RoundRules) -> None:
             whose = f"project {budget.project!r}" if budget.project else "the whole cluster"
             raise ConfigError(f"{name}: a second budget of {whose}", field=name, fix="write both limits in one")
         seen.add(budget.project)
+
+
+def _check_values(data: Any, rules: RoundRules) -> None:
+    """Each is said once, and is an amount. Raises ConfigError."""
+    seen: set[tuple[str, str]] = set()
+    for place, (raw, value) in enumerate(zip(data, rules.values, strict=True)):
+        name = f"rules.values.{place}"
+        if isinstance(raw, Mapping):
+            _refuse_unknown(raw, tuple(field.name for field in fields(StatedValue)), f"{name}.")
+        if not 0 <= value.usd_per_h <= _MOST_USD_PER_H:
+            raise ConfigError(
+                f"{name}.usd_per_h: must be 0 to {_MOST_USD_PER_H:g}, in USD per hour", field=f"{name}.usd_per_h"
+            )
+        if (value.project, value.user) in seen:
+            whose = f"user {value.user!r} of project" if value.user else "project"
+            raise ConfigError(f"{name}: a second value of {whose} {value.project!r}", field=name, fix="keep one")
+        seen.add((value.project, value.user))
 
 
 def dump_policy(spec: PolicySpec, rules: RoundRules) -> dict[str, Any]:

@@ -8,9 +8,10 @@ measurements, the machines as they are, the open requests for machines, the atte
 jobs. The order matters: jobs that hold machines come first, so that no occupied machine is given away. The fresh core
 gives no command about attempts that go on; whatever else it starts is an ordinary decision. So a restart costs what is
 active (about 0.3 ms a job) and not what has happened, and a new version can take over from an old one. Arrears, the
-policy's memory and the waits between tries (of failed jobs, refused starts, machines that could not be rented) begin
-anew; restarts that are charged to a job are kept. A solve follows at once. Commands that agents have not confirmed are
-in the outbox and go out again under their old ids.
+waits between tries (of failed jobs, refused starts, machines that could not be rented), the last prices and the
+failures seen on machines are written down every few seconds and at an orderly stop, and told to the fresh core; the
+policy's memory begins anew, and so do reservations. A solve follows at once. Commands that agents have not confirmed
+are in the outbox and go out again under their old ids.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from random import Random
 from typing import Any
 
 import walras
@@ -42,11 +44,11 @@ from scheduler.live.auth.access_control import (
     caller_of_token,
     new_user_token,
 )
-from scheduler.live.auth.secret_box import SecretBox
+from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
-from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, load_live_state
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState, load_live_state
 from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecasts
 from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
 from scheduler.live.loop.transaction import Transaction
@@ -54,16 +56,18 @@ from scheduler.live.providers.live_provider import LiveProvider, ProviderContext
 from scheduler.live.providers.provider_registry import build_providers, providers_by_pool
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
+from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import DEFAULT_POLICY, PolicyInForce, PolicyService, parse_policy_row
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
-from scheduler.live.store.data_folder import DataFolder, LogStore, write_private
-from scheduler.live.store.event_journal import parse_facts, parse_request
+from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
+from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import SpecRow
-from walras.cluster import Rendezvous
+from walras.clocks import SYSTEM_CLOCKS, Clocks
+from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
 from walras.spec.cluster_file import ClusterConfig
@@ -109,6 +113,8 @@ def restore_core(
     for node in list(transaction.state.nodes.values()):
         if node.is_member:
             _restore_node(transaction, node)
+    if loaded.core_state is not None:
+        emit(transaction, replace(parse_state(loaded.core_state.body), at=transaction.at))
     for rent in list(transaction.state.rents.values()):
         here = sum(node.row.rent_token == rent.token and node.is_member for node in transaction.state.nodes.values())
         if rent.machines > here:
@@ -128,7 +134,8 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
     paid_since = billing.paid_since(transaction.state, node) if row.rent_token else None
     emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since))
     if cordon == "leaving":
-        emit(transaction, NodeLeaving(transaction.at, row.node_id, inf, Reason.HOLD_ADMIN))
+        gentle, until = row.drain_until_at is not None, inf if row.drain_until_at is None else row.drain_until_at
+        emit(transaction, NodeLeaving(transaction.at, row.node_id, until, Reason.HOLD_ADMIN, gentle))
     elif cordon == "quarantined":
         emit(transaction, NodeQuarantined(transaction.at, row.node_id, detail))
     if state == "unreachable":
@@ -184,12 +191,18 @@ class ServerConfig:
     #: Content of a policy file; None: the policy in force, or the default at the first start.
     policy: Mapping[str, Any] | None
     settings: LiveSettings
+    clocks: Clocks = SYSTEM_CLOCKS
+    #: None: tokens and secrets cannot be guessed.
+    chance: Random | None = None
 
 
 def settings_for_cluster(cluster: ClusterConfig | None) -> LiveSettings:
     """The paces that follow from the length of a lease: several heartbeats, and a warning, before one runs out."""
     settings = LiveSettings()
-    if cluster is None or cluster.lease is None:
+    if cluster is None:
+        return settings
+    settings = replace(settings, after_restore=cluster.after_restore)
+    if cluster.lease is None:
         return settings
     lease_s = cluster.lease
     return replace(
@@ -216,8 +229,10 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     """Build the server on what the tables hold. Blocks."""
     folder, settings = config.folder, config.settings
     epoch_unix_s = store.epoch_unix_s()
-    clock = Clock(epoch_unix_s, store.last_at())
-    secret = folder.server_secret()
+    absence = store.absence()
+    absent_until = None if absence is None else absence.now_at
+    clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absent_until)
+    secret = folder.server_secret(config.chance)
     box = SecretBox(secret)
     admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)
     loaded = store.load()
@@ -227,7 +242,14 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         for job in loaded.jobs
     }
     state = load_live_state(loaded, launches, clock.now(), settings.lease_s)
-    state.epoch_unix_s = epoch_unix_s
+    state.identity, state.epoch_unix_s = store.identity(), epoch_unix_s
+    former = store.former_incarnations()
+    begin_after_restore(state, former)
+    if former or state.next_job_id == 1:  # the tables may be younger than the files beside them
+        state.next_job_id = max(state.next_job_id, highest_number_used(folder) + 1)
+    if absence is not None:
+        log.info("away for %.0f s, %.0f s of it by wall time alone", absence.elapsed_s, absence.unproved_s)
+        discount_unproved_time(state, absence.unproved_s, settings.lease_s)
     state.spent_month_usd = store.spent()
     for (project, _), usd in state.spent_month_usd.items():
         state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
@@ -235,16 +257,16 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     known = store.policies(limit=1)
     policies = PolicyService(loop, parse_policy_row(known[0]) if known else None)
     secrets = Secrets(
-        join_token=folder.join_token(),
+        join_token=folder.join_token(config.chance),
         job_tokens=JobTokens(secret),
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
         pin=folder.pin(),
     )
-    gateway = AgentGateway(loop, secrets.job_tokens, box)
+    gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance)
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
     provisioner = Provisioner(loop, providers_by_pool(providers.values()))
-    solver = SolverPool(loop, settings.solve_timeout_s)
+    solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
     forecasts = TargetForecasts(loop)
     loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts]
@@ -264,6 +286,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         content=ContentStore(folder.content),
         version=walras.__version__,
+        clocks=config.clocks,
+        chance=config.chance,
     )
     used: dict[JobId, PriorUsage] = {}
     for each in store.usage(specs, clock.now()):
@@ -271,6 +295,23 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
     return AssembledServer(server, providers, loaded, requests, used)
+
+
+def discount_unproved_time(state: LiveState, unproved_s: float, lease_s: Mapping[str, float]) -> None:
+    """Count of the time that only the wall clock claims at most a lease for each live attempt.
+
+    Without the server's word it ended then; so it did not run (and is not charged) for longer.
+    """
+    for job in state.jobs.values():
+        if job.attempt is None:
+            continue
+        row = job.attempt.row
+        market = state.pools[row.pool_id].market if row.pool_id in state.pools else Market.OWNED
+        excess_s = unproved_s - lease_s[market]
+        if excess_s > 0:
+            row.leased_at += excess_s
+            row.usd_since_at += excess_s
+            row.started_at = None if row.started_at is None else row.started_at + excess_s
 
 
 def _spec(store: Store, job_id: JobId) -> SpecRow:
@@ -310,10 +351,12 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
 
 async def _ensure_admin(server: Server, folder: DataFolder) -> None:
     """Somebody must be able to come in."""
-    callers = (caller_of_token(row) for row in server.secrets.users.values())
+    callers = (caller_of_token(row, server.clocks.wall()) for row in server.secrets.users.values())
     if any(caller is not None and caller.role is UserRole.ADMIN for caller in callers):
         return
-    token, row = new_user_token("admin", UserRole.ADMIN, (ALL_PROJECTS,), "first start")
+    clocks, chance = server.clocks, server.chance
+    projects = (ALL_PROJECTS,)
+    token, row = new_user_token("admin", UserRole.ADMIN, projects, "first start", clocks=clocks, chance=chance)
 
     def step(transaction: Transaction) -> None:
         transaction.batch.tokens.append(row)

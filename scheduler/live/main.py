@@ -1,13 +1,16 @@
 """`walras server`: reads the configuration, runs the server until a signal, and shuts it down in order."""
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import os
 import signal
+import sqlite3
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +26,22 @@ from scheduler.live.assembly import (
 from scheduler.live.auth.tls_material import TlsFiles, TlsMaterial, load_tls, own_certificate
 from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, SummedLines, limits_of_process
 from scheduler.live.http.web_application import make_app
-from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc, watch_months
+from scheduler.live.loop.event_loop import (
+    collect_all_hourly,
+    freeze_gc,
+    keep_core_state,
+    watch_core_state,
+    watch_months,
+)
 from scheduler.live.providers.live_provider import PricedProvider
 from scheduler.live.providers.market_prices import MarketWatch, play_market_script
+from scheduler.live.server import Server
 from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.retention import prune
 from scheduler.live.store.sqlite_store import SqliteStore
+from scheduler.live.store.store_interface import StoreUnavailable
 from walras.errors import ConfigError
-from walras.spec.cluster_file import ClusterConfig
+from walras.spec.cluster_file import ClusterConfig, KeepEntry
 from walras.spec.file_model import load_mapping, load_yaml
 
 log = logging.getLogger(__name__)
@@ -37,6 +49,10 @@ log = logging.getLogger(__name__)
 #: sysexits' EX_SOFTWARE: a mistake of ours ended the server; a restart begins from what was committed.
 EXIT_CRASHED = 70
 _SHUTDOWN_S = 1.0
+#: At an orderly stop what the core knows is written down, unless that takes longer than this.
+_KEEP_STATE_WITHIN_S = 5.0
+_WATCH_AGAIN_S = 1.0
+_PRUNE_EVERY_S = 86_400.0
 #: An idle connection of somebody known is closed after this.
 _KEEPALIVE_S = 75.0
 
@@ -68,15 +84,22 @@ class ListenOptions:
 
 
 def run_server(
-    *, data: Path, listen: ListenOptions | None = None, cluster: Path | None = None, policy: Path | None = None
+    *,
+    data: Path,
+    listen: ListenOptions | None = None,
+    cluster: Path | None = None,
+    policy: Path | None = None,
+    new_cluster: bool = False,
 ) -> int:
-    """Run until SIGTERM or SIGINT; answers the exit code.
+    """Run until SIGTERM or SIGINT; answers the exit code. `new_cluster`: what is in the folder is put aside.
 
     Raises ConfigError for files or an address that will not do, Conflict where another server holds the folder.
     """
     listen = listen or ListenOptions()
     listen.check()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    if listen.insecure:
+        log.warning("--insecure: tokens cross the network readable unless something else encrypts")
     # What anybody can cause without a token must not fill the disk.
     for noisy in ("aiohttp.server", "asyncio"):
         logging.getLogger(noisy).addFilter(SummedLines())
@@ -84,7 +107,7 @@ def run_server(
     policy_data = None if policy is None else load_mapping(policy)
     folder = DataFolder(data.absolute())
     folder.create()
-    store = SqliteStore(folder.path)
+    store = SqliteStore(folder.path, new_cluster=new_cluster)
     try:
         config = ServerConfig(folder, cluster_config, policy_data, settings_for_cluster(cluster_config))
         tls = listen.material(folder)
@@ -113,8 +136,8 @@ async def _serve(config: ServerConfig, store: SqliteStore, listen: ListenOptions
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    wanted = replace(listen, port=listen.port or config.folder.last_port())
-    config.folder.server_file.unlink(missing_ok=True)
+    # What a former server announced stays until this one is ready: killed before that, the next start needs it.
+    wanted = replace(listen, port=listen.port or config.folder.kept_port())
     assembled = await loop.run_in_executor(None, assemble_server, config, store)
     server = assembled.server
     tasks = [asyncio.create_task(server.loop.run(), name="loop")]
@@ -131,6 +154,10 @@ async def _serve(config: ServerConfig, store: SqliteStore, listen: ListenOptions
         )
         tasks.append(asyncio.create_task(guard.watch(), name="connections"))
         url, listening_port = await _listen(runner, guard, wanted, tls, exact=bool(listen.port))
+        if listen.port or not wanted.port:
+            await loop.run_in_executor(None, config.folder.keep_port, listening_port)
+        elif listening_port != wanted.port:
+            log.warning("port %d, which agents call, is taken; the next start tries it again", wanted.port)
         await _until_crash(tasks, _start_parts(assembled, config, tasks, url, listening_port))
         tasks.append(asyncio.create_task(_wait_for_stop(stop), name="stop"))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -149,14 +176,21 @@ async def _start_parts(
     for provider in providers.values():
         provider.attach(url, server.providers.gone)
     await server.providers.reconcile()
-    tasks.append(asyncio.create_task(server.gateway.watch(), name="leases"))
-    tasks += [asyncio.create_task(each.watch(), name=f"machines of {name}") for name, each in providers.items()]
+    tasks.append(asyncio.create_task(_through_full_disks(server.gateway.watch), name="leases"))
+    tasks += [
+        asyncio.create_task(_through_full_disks(each.watch), name=f"machines of {name}")
+        for name, each in providers.items()
+    ]
     priced = [provider for provider in providers.values() if isinstance(provider, PricedProvider)]
     if priced:
         market = MarketWatch(server.loop, priced)
-        tasks.append(asyncio.create_task(market.watch(), name="prices"))
-    tasks.append(asyncio.create_task(server.providers.janitor.watch(), name="janitor"))
-    tasks.append(asyncio.create_task(watch_months(server.loop), name="months"))
+        tasks.append(asyncio.create_task(_through_full_disks(market.watch), name="prices"))
+    tasks.append(asyncio.create_task(_through_full_disks(server.providers.janitor.watch), name="janitor"))
+    tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_months(server.loop)), name="months"))
+    tasks.append(asyncio.create_task(_through_full_disks(server.loop.note_clocks), name="clocks"))
+    if config.cluster is not None and config.cluster.keep is not None:
+        tasks.append(asyncio.create_task(_prune_daily(server, config.folder, config.cluster.keep), name="retention"))
+    tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_core_state(server.loop)), name="core state"))
     await server.solver.start()
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
@@ -166,6 +200,27 @@ async def _start_parts(
     server.is_ready = True
     config.folder.announce(url, port)
     log.info("ready at %s with %d active jobs", url, len(server.state.jobs))
+
+
+async def _through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run what watches something for ever; where the database cannot be written it begins again a little later."""
+    while True:
+        try:
+            return await watch()
+        except StoreUnavailable:
+            await asyncio.sleep(_WATCH_AGAIN_S)
+
+
+async def _prune_daily(server: Server, folder: DataFolder, keep: KeepEntry) -> None:
+    """Delete what is older than it is to be kept, for ever. A bite that finds no room or no turn waits for tomorrow."""
+    work = partial(prune, folder.path, jobs_older_s=keep.jobs, logs_older_s=keep.logs)
+    while True:
+        try:
+            told = await server.read(work)
+            log.info("deleted %d ended jobs, and the logs of %d", told.jobs, told.logs)
+        except (OSError, sqlite3.OperationalError) as error:
+            log.warning("what is older than `keep` was not all deleted: %s", error)
+        await asyncio.sleep(_PRUNE_EVERY_S)
 
 
 async def _listen(
@@ -222,6 +277,9 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await server.providers.close()
     for provider in assembled.providers.values():
         await provider.close()
+    if tasks and not tasks[0].done():  # the loop is alive: this is an orderly stop
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(server.loop.perform(keep_core_state), _KEEP_STATE_WITHIN_S)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

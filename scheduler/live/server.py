@@ -2,10 +2,10 @@
 
 import asyncio
 import functools
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from random import Random
 from typing import ParamSpec, TypeVar
 
 from scheduler.core.core import SchedulerCore
@@ -31,8 +31,9 @@ from scheduler.live.services.policy_service import PolicyService
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import LogStore
-from scheduler.live.store.store_interface import Store
+from scheduler.live.store.store_interface import Store, StoreUnavailable
 from scheduler.live.store.table_rows import TokenRow
+from walras.clocks import SYSTEM_CLOCKS, Clocks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,6 +71,9 @@ class Server:
     logs: LogStore
     content: ContentStore
     version: str
+    clocks: Clocks = SYSTEM_CLOCKS
+    #: None: what is drawn cannot be guessed.
+    chance: Random | None = None
     is_ready: bool = False
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_READERS, "store-reader"))
 
@@ -90,7 +94,7 @@ class Server:
         """Whose token this is; None if no caller has it, or it is no longer valid."""
         if token.startswith("wlr_u_"):
             row = self.secrets.users.get(token_hash(token))
-            return None if row is None else caller_of_token(row)
+            return None if row is None else caller_of_token(row, self.clocks.wall())
         if token.startswith("wlr_a_"):
             node_id = self.gateway.node_of(token)
             return None if node_id is None else AgentCaller(node_id)
@@ -107,14 +111,16 @@ class Server:
 
     async def check_health(self) -> dict[str, str]:
         """The loop turns and the database takes writes; "ok", or what is wrong."""
-        began = time.monotonic()
+        began = self.clocks.monotonic()
         await asyncio.sleep(0)
-        lag_s = time.monotonic() - began
+        lag_s = self.clocks.monotonic() - began
         checks = {"event_loop": "ok" if lag_s < 1.0 else f"{lag_s:.1f} s behind"}
         try:
             await asyncio.wait_for(self.loop.touch_store(), 5.0)
             checks["database"] = "ok"
         except TimeoutError:
             checks["database"] = "no write within 5 s"
+        except StoreUnavailable as error:
+            checks["database"] = str(error)
         checks["solver"] = self.solver.state
         return checks

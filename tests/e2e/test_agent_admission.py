@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.agent_commands import LOOP, Begin, a_start, a_stop, next_command_id
 from tests.support.fake_agent_server import FakeAgentServer
-from walras.wire import PrepareCommand
+from walras.wire import ClusterIdentity, PrepareCommand
 from workers.agent.report_store import AgentStore, AttemptPhase
+from workers.agent.startup import EXIT_OTHER_CLUSTER
 from workers.supervisor_protocol import read_plan
 
 pytestmark = pytest.mark.slow
@@ -141,3 +142,15 @@ async def test_a_supervisor_that_does_not_start_says_why(server: FakeAgentServer
     refused = await server.report("refused")
     assert "supervisor did not start" in refused.detail
     assert "IndexError" in refused.detail
+
+
+async def test_an_agent_of_another_cluster_ends_with_its_own_exit_code(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """The address leads to another cluster now: it stops taking commands, says what to do, and is not restarted."""
+    server.cluster = ClusterIdentity(cluster_id="a" * 32, incarnation="1" * 16)
+    agent = begin()
+    await server.until(lambda: bool(server.heartbeats), 10, "it has joined")
+    server.cluster = ClusterIdentity(cluster_id="b" * 32, incarnation="1" * 16)
+    assert await asyncio.to_thread(agent.wait, 10.0) == EXIT_OTHER_CLUSTER
+    assert f"belongs to {'a' * 32}, this is {'b' * 32}; mend it" in agent.log

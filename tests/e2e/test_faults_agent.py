@@ -124,6 +124,6 @@ def test_a_machine_that_thaws_after_its_lease_commits_nothing(cluster: RealServe
     assert [row for row in cluster.recorded(job_id) if row[0] == 1] == before
     assert where_it_began(cluster, job_id, 2)[:2] == ("resumed", before[-1][1])
     assert cluster.job(job_id)["attempts"] == 2
-    events, _ = read_attempt_journal(agent.state / "attempts" / f"{job_id}-1" / JOURNAL_FILE)
+    events, _ = read_attempt_journal(agent.attempt_folder(job_id, 1) / JOURNAL_FILE)
     assert all(event["at"] <= frozen_at for event in events if event["type"] == "committed")
     assert events[-1]["cause"] == "lease_expired"

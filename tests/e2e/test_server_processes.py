@@ -64,7 +64,7 @@ def test_ranks_are_undisturbed_by_a_server_that_is_killed_and_comes_back(server:
     wait_for(lambda: server.state(short) == "SUCCEEDED", 40, "the next one too")
     job = server.call("GET", f"/jobs/{job_id}")[1]
     assert [attempt["attempt"] for attempt in job["attempt_list"]] == [1]
-    log = (server.data / "logs" / str(job_id) / "1" / "0.log").read_text().splitlines()
+    log = server.log(job_id, 1).splitlines()
     assert (log[0][:4], log[1:]) == ("pid ", [f"line {i}" for i in range(1, 41)])
     assert replay_folder(server.data).identical
 
@@ -104,6 +104,22 @@ def test_a_rented_machine_outlives_a_killed_server_but_not_a_stopped_one(folder:
         assert not processes_of(server.data)
     finally:
         server.close()
+
+
+def test_a_server_killed_while_it_starts_keeps_its_port(server: RealServer) -> None:
+    """Again and again, at other moments: agents call one port for ever."""
+    assert server.process is not None
+    url = server.url
+    server.kill()
+    for moment in range(8):
+        starting = subprocess.Popen(
+            [WALRAS, "server", "--data", str(server.data)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(0.25 * moment)
+        starting.kill()
+        starting.wait(10)
+    server.start()
+    assert server.url == url
 
 
 def test_a_second_server_on_the_same_folder_says_who_holds_it(server: RealServer) -> None:

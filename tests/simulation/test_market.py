@@ -2,10 +2,15 @@
 
 from dataclasses import replace
 from math import inf
+from random import Random
+
+import pytest
 
 from optimizer.policy import PolicySpec
+from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
-from scheduler.core.rules import RoundRules
+from scheduler.core.events import Event, Proposal, Solved
+from scheduler.core.rules import RoundRules, StatedValue
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.engine import RunLimits
 from simulator.faults import MarketChange
@@ -45,11 +50,14 @@ def scenario(*pools: PoolModel, rules: RoundRules = RULES, incidents: tuple[Mark
     )  # fmt: skip
 
 
-def run(told: Scenario, jobs: list[SimulatedJob], core: SchedulerCore | None = None) -> SimulationResult:
-    result = Simulation(told, core=core or SchedulerCore()).run(sorted(jobs, key=lambda each: each.at))
+def run(told: Scenario, jobs: list[SimulatedJob], until_h: float = 0.0) -> SimulationResult:
+    """`until_h`: stop then, though jobs wait; 0: all jobs must end."""
+    if until_h:
+        told = replace(told, limits=RunLimits(until_h * HOUR_S))
+    result = Simulation(told, core=SchedulerCore()).run(sorted(jobs, key=lambda each: each.at))
     assert result.violations == []
     assert all(each.state is JobState.SUCCEEDED for each in result.jobs)
-    assert len(result.jobs) == len(jobs)
+    assert until_h or len(result.jobs) == len(jobs)
     return result
 
 
@@ -88,3 +96,91 @@ def test_a_job_goes_back_to_the_cheaper_pool_once_that_gives_again() -> None:
     assert max(completion_s(result)) <= 10.2 * HOUR_S
     assert result.bills[SURE.pool_id] <= 3.0 * 3.0
     assert result.bills[SPOT.pool_id] >= 1.0 * 6.5
+
+
+# ------------------------------------------------------------------------------------------------ riders
+
+
+def test_who_states_no_value_takes_no_machine_that_a_payer_rents() -> None:
+    """A job worth 5 USD/h has a machine rented at 3; three jobs without value were there before it."""
+    told = scenario(rented(replace(SURE, quota=1)))
+    alone = run(told, [job(1, 2.0, 5.0)], until_h=5.0)
+    result = run(told, [job(1, 2.0, 5.0), *(job(number, 1.0) for number in (2, 3, 4))], until_h=5.0)
+    assert completion_s(result, 1, 1)[0] <= 1.05 * completion_s(alone, 1, 1)[0]
+    assert result.bills[SURE.pool_id] <= 1.1 * alone.bills[SURE.pool_id]  # nobody else is a reason to keep it
+
+
+def test_sixty_riders_delay_payers_by_a_twentieth_at_most() -> None:
+    """Payers of all lengths, four machines to rent and two that are owned, on which everybody has a right."""
+    for seed in range(2):
+        random = Random(seed)
+        payers = [job(n, random.uniform(0.2, 1.5), 5.0, random.uniform(0, 4 * HOUR_S)) for n in range(1, 13)]
+        riders = [job(n, random.uniform(0.2, 1.5), None, random.uniform(0, 2 * HOUR_S)) for n in range(101, 161)]
+        told = scenario(rented(replace(SURE, quota=12)))
+        alone = completion_s(run(told, payers, until_h=20.0), last=100)
+        beside = completion_s(run(told, payers + riders, until_h=20.0), last=100)
+        assert sum(beside) <= 1.05 * sum(alone)
+
+
+def test_riders_use_what_is_paid_for_and_not_wanted_and_hold_nothing_up() -> None:
+    """An hour is paid for, the payer needs a third of it: riders have the rest, then the machine goes."""
+    told = scenario(rented(replace(SURE, quota=1, billing_step_s=HOUR_S)))
+    result = run(told, [job(1, 0.4, 5.0), job(2, 0.2), job(3, 3.0)], until_h=5.0)
+    ended = {each.job_id: each.ended_at for each in result.jobs}
+    assert set(ended) == {1, 2}
+    assert ended[2] <= 0.75 * HOUR_S
+    assert result.bills[SURE.pool_id] == pytest.approx(3.0)
+
+
+def test_no_paid_machine_idles_while_a_job_that_fits_it_waits() -> None:
+    """A gang of eight works on an hourly machine until a quarter past; a job of two hours without value follows."""
+    told = scenario(rented(replace(SURE, quota=1, billing_step_s=HOUR_S)))
+    result = run(told, [job(1, 0.25, 5.0), job(2, 2.0, at=60.0)], until_h=3.0)
+    held = sum(meter.held_s for meter in result.pools if meter.pool.pool_id == SURE.pool_id)
+    assert held >= 0.9 * (HOUR_S - SURE.boot_s)
+
+
+def test_who_states_no_value_is_billed_the_spare_rate_and_no_more() -> None:
+    """Nothing by default; what the policy file says; never more than the market price."""
+    pool, jobs = replace(SURE, quota=1, billing_step_s=HOUR_S), [job(1, 0.4, 5.0), job(2, 0.2)]
+    for spare, usd_per_h in ((0.0, 0.0), (0.5, 0.5), (9.0, 3.0)):
+        result = run(scenario(rented(pool), rules=replace(RULES, spare_usd_per_h=spare)), jobs, until_h=5.0)
+        rider = next(each for each in result.jobs if each.job_id == 2)
+        assert rider.usd == pytest.approx(usd_per_h * rider.accelerator_s["gpu"] / HOUR_S)
+        assert next(each for each in result.jobs if each.job_id == 1).usd >= 3.0 * 0.4
+
+
+# ------------------------------------------------------------------------------------------------ stated values
+
+
+def test_a_machine_is_rented_for_the_value_that_a_project_states() -> None:
+    """Nobody says what a job is worth, then its project does, then one of its users does not."""
+    rules = (
+        RULES,
+        replace(RULES, values=(StatedValue("rider", 5.0),)),
+        replace(RULES, values=(StatedValue("rider", 5.0), StatedValue("rider", 0.0, user="ada"))),
+    )
+    ended = [len(run(scenario(rented(SURE), rules=each), [job(1, 1.0)], until_h=5.0).jobs) for each in rules]
+    assert ended == [0, 1, 1]
+    theirs = SimulatedJob(0.0, replace(job(1, 1.0).request, user="ada"), HOUR_S)
+    assert run(scenario(rented(SURE), rules=rules[2]), [theirs], until_h=5.0).jobs == []
+
+
+# ------------------------------------------------------------------------------------------------ certificates
+
+
+def test_no_plan_of_jobs_that_run_is_certified_as_nothing() -> None:
+    """Jobs that start, or may not be stopped, are in the certificate: its objective and bound are above 0."""
+    told = scenario(PoolModel(replace(OWNED, quota=0), machines=3), rented(SURE))
+    jobs = [job(number, 0.2 + 0.1 * number, 5.0, 600.0 * number) for number in range(1, 8)]
+    jobs = [replace(each, request=replace(each.request, preemptible=each.request.job_id % 2 == 0)) for each in jobs]
+    seen: list[Proposal] = []
+
+    def watch(event: Event, commands: list[Command]) -> None:
+        if isinstance(event, Solved) and event.proposal.job_ids:
+            seen.append(event.proposal)
+
+    assert len(Simulation(told, core=SchedulerCore()).run(jobs, watch).jobs) == len(jobs)
+    assert len(seen) >= 20
+    assert min(proposal.objective for proposal in seen) > 0
+    assert all(proposal.objective <= proposal.bound * (1 + 1e-9) for proposal in seen)

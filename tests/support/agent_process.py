@@ -68,6 +68,11 @@ class AgentProcess:
         self._process.terminate()
         return self._process.wait(10)
 
+    def wait(self, timeout_s: float) -> int:
+        """The exit code of an agent that ends by itself."""
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
     @property
     def log(self) -> str:
         return self._log.read_text() if self._log.exists() else ""
@@ -85,9 +90,15 @@ class AgentProcess:
     def guardians(self) -> list[int]:
         return [processes.parent_of(pid) for pid in self.supervisors()]
 
+    def attempt_folder(self, job_id: int, attempt: int) -> Path:
+        """Of the newest incarnation that granted an attempt of this number."""
+        attempts = self.state / "attempts"
+        found = [*attempts.glob(f"{job_id}-{attempt}"), *attempts.glob(f"{job_id}-{attempt}-*")]
+        return max(found, key=lambda path: path.stat().st_mtime)
+
     def lease_until(self, job_id: int, attempt: int) -> float:
         """The boot-time instant at which an attempt that runs here ends unless it is renewed."""
-        plan = read_plan(self.state / "attempts" / f"{job_id}-{attempt}")
+        plan = read_plan(self.attempt_folder(job_id, attempt))
         (status,) = [answer for answer in ask_status(plan.control_socket) if answer["type"] == "status"]
         return float(status["lease_until"])
 

@@ -15,6 +15,7 @@ from walras.wire import (
     AnyCommand,
     AnyReport,
     AttemptHere,
+    ClusterIdentity,
     Heartbeat,
     HeartbeatAnswer,
     Register,
@@ -46,6 +47,15 @@ class FakeAgentServer:
         self.delay_s = 0.0
         #: Boot-time instants at which the heartbeats arrived that were answered with commands.
         self.heard_at: list[float] = []
+        #: Who it says it is; None: a server of the first release, which says nothing.
+        self.cluster: ClusterIdentity | None = None
+        self.protocol = 1
+        #: While true, registrations are refused because another agent has the name.
+        self.holds_name = False
+        #: Commands as JSON, handed out as they are until acknowledged.
+        self.raw_commands: list[dict[str, Any]] = []
+        #: What uploads of logs named beside the place of the bytes.
+        self.uploads: list[dict[str, str]] = []
         self._seen_report = 0
         self._commands: dict[int, AnyCommand] = {}
         self._changed = asyncio.Condition()
@@ -100,17 +110,38 @@ class FakeAgentServer:
             return web.Response(status=401)
         return None
 
+    def _identity_refusal(self, told: ClusterIdentity | None, *, with_incarnation: bool) -> web.Response | None:
+        here = self.cluster
+        if here is None or told is None or told == here:
+            return None
+        if told.cluster_id != here.cluster_id:
+            return _problem("other_cluster", f"it belongs to {told.cluster_id}, this is {here.cluster_id}")
+        return _problem("other_incarnation", "restored", here) if with_incarnation else None
+
     async def _register(self, request: web.Request) -> web.Response:
         if refusal := self._refusal(request, self.join_token):
             return refusal
-        self.registered.append(Register.model_validate_json(await request.read()))
-        answer = Registered(credential=self.credential, heartbeat_s=self.heartbeat_s, lease_s=self.lease_s)
+        message = Register.model_validate_json(await request.read())
+        self.registered.append(message)
+        if refusal := self._identity_refusal(message.cluster, with_incarnation=False):
+            return refusal
+        if self.holds_name:
+            return _problem("name_held", "another agent speaks for it")
+        answer = Registered(
+            credential=self.credential,
+            heartbeat_s=self.heartbeat_s,
+            lease_s=self.lease_s,
+            cluster=self.cluster,
+            protocol=self.protocol,
+        )
         return web.json_response(text=answer.model_dump_json())
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
         if refusal := self._refusal(request, self.credential):
             return refusal
         message = Heartbeat.model_validate_json(await request.read())
+        if refusal := self._identity_refusal(message.cluster, with_incarnation=True):
+            return refusal
         self.heartbeats.append(message)
         heard_at = processes.boottime()
         for report in message.reports:
@@ -119,6 +150,7 @@ class FakeAgentServer:
                 self.reports.append(report)
         for command_id in message.acks:
             self._commands.pop(command_id, None)
+            self.raw_commands = [each for each in self.raw_commands if each["command_id"] != command_id]
         if message.wait_s > 0:
             await self._hold(message.wait_s)
         if self._commands:
@@ -130,8 +162,11 @@ class FakeAgentServer:
             reports_acked=self._seen_report if self.acknowledges else 0,
             lease_s=self.lease_s,
             fenced=[AttemptHere(job_id=job_id, attempt=attempt) for job_id, attempt in sorted(here & self.fenced)],
+            cluster=self.cluster,
+            protocol=self.protocol,
         )
-        return web.json_response(text=answer.model_dump_json())
+        body = answer.model_dump(mode="json")
+        return web.json_response({**body, "commands": [*body["commands"], *self.raw_commands]})
 
     async def _hold(self, wait_s: float) -> None:
         """Until there is something to say, or the time is over."""
@@ -145,9 +180,16 @@ class FakeAgentServer:
         if refusal := self._refusal(request, self.credential):
             return refusal
         key = (int(request.query["job_id"]), int(request.query["attempt"]), int(request.query["rank"]))
+        self.uploads.append(dict(request.query))
         content = await request.read()
         assert len(content) <= MAX_LOG_CALL_BYTES
         offset, have = int(request.query["offset"]), len(self.logs[key])
         if offset <= have:
             self.logs[key] += content[have - offset :]
         return web.json_response({"next": len(self.logs[key])})
+
+
+def _problem(code: str, detail: str, cluster: ClusterIdentity | None = None) -> web.Response:
+    named = {} if cluster is None else {"cluster": cluster.model_dump()}
+    problem = {"title": "Conflict", "status": 409, "code": code, "detail": detail, "fix": "mend it", **named}
+    return web.json_response(problem, status=409)

@@ -1,6 +1,6 @@
 """Machines and jobs that do what the core tells them, in any order and as late as a test likes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 
@@ -105,7 +105,7 @@ class FakeFleet:
 
     # ------------------------------------------------------------------------------------ things that happen
 
-    def restart(self) -> None:
+    def restart(self, told: ev.StateRestored | None = None) -> None:
         """A fresh core takes over, told what tables would know; the machines notice nothing."""
         old, self.core = self.core.ledger, SchedulerCore()
         self.log = []
@@ -123,6 +123,8 @@ class FakeFleet:
                 self.tell(ev.NodeQuarantined(self.at, machine.node_id, machine.detail))
             elif machine.condition is not MachineCondition.UP:
                 self.tell(ev.NodeLeaving(self.at, machine.node_id, inf))
+        if told is not None:
+            self.tell(replace(told, at=self.at))
         for state in old.fleet.pools:
             for token, machines in state.awaited.items():
                 self.tell(ev.RentRestored(self.at, token, state.pool.pool_id, machines))

@@ -20,6 +20,7 @@ from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.event_journal import as_journaled
 from scheduler.live.store.sqlite_store import SqliteStore
 from walras.job_request import JobId
+from walras.protocol import PROTOCOL
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.wire import AttemptHere, Heartbeat, HeartbeatAnswer, Register, ShapeFacts, StartCommand
@@ -114,9 +115,17 @@ class FakeAgent:
         self.acks: list[int] = []
         self.next_report = 1
         self.credential = ""
+        #: As of the first release: names neither itself nor the cluster.
+        self.identity: dict[str, Any] = {}
+
+    def names_itself(self, agent: str = "a" * 32, boot_id: str = "boot-1", **more: Any) -> "FakeAgent":
+        """From now on it speaks as agents of this release do."""
+        known = {"protocol": PROTOCOL, "agent": agent, "boot_id": boot_id, "version": "2.0"}
+        self.identity = {**known, "cluster": self.world.live_state.identity, **more}
+        return self
 
     async def register(self) -> "FakeAgent":
-        message = Register(node_id=self.node_id, facts=self.facts, rent_token=self.rent_token)
+        message = Register(node_id=self.node_id, facts=self.facts, rent_token=self.rent_token, **self.identity)
         self.credential = (await self.world.server.gateway.register(message)).credential
         return self
 
@@ -126,9 +135,13 @@ class FakeAgent:
         for report in reports:
             numbered.append({"report_id": self.next_report, **report})
             self.next_report += 1
-        here = [AttemptHere(job_id=job_id, attempt=attempt) for job_id, attempt in self.here]
+        here = [
+            AttemptHere(job_id=job_id, attempt=attempt, incarnation=start.incarnation if self.identity else "")
+            for (job_id, attempt), start in self.here.items()
+        ]
         message = Heartbeat.model_validate(
             {"node_id": self.node_id, "resync": resync, "reports": numbered, "acks": self.acks, "here": here}
+            | self.identity
         )
         answer = await self.world.server.gateway.heartbeat(message)
         if ack:

@@ -169,8 +169,8 @@ class RealServer:
             return [(int(attempt), int(step), str(path)) for attempt, step, path in rows]
 
     def log(self, job_id: int, attempt: int, rank: int = 0) -> str:
-        path = self.data / "logs" / str(job_id) / str(attempt) / f"{rank}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        found = [*(self.data / "logs").glob(f"*/{job_id}/{attempt}/{rank}.log")]
+        return found[0].read_text(errors="replace") if found else ""
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

@@ -111,6 +111,7 @@ def prices_command(
         Column("FREE", right=True),
         Column("OF", right=True),
         Column("RENTED", right=True, spare=1),
+        Column("MARGINAL", right=True),
     )
     data = found.model_dump(mode="json")
     show_listing(Listing(columns, [_price_row(price) for price in found.items], data), output, header=not no_header)
@@ -131,6 +132,7 @@ def _price_row(price: "PriceView") -> list[str]:
         format_count(price.free),
         format_count(price.capacity),
         f"{price.rented_machines} of {price.quota_machines}" if price.quota_machines else "-",
+        str(price.marginal_job) if price.marginal_job else "-",
     ]
 
 

@@ -29,6 +29,7 @@ import typer
 from typer.core import TyperGroup
 
 import walras
+from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
 from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
 from walras.cli.job_control_commands import (
     cancel_command,
@@ -266,6 +267,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
+for _name, _command in DATA_FOLDER_COMMANDS.items():
+    admin_commands.command(_name)(_command)
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
 app.add_typer(admin_commands, name="admin")

@@ -65,6 +65,9 @@ def server_command(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     insecure: InsecureOption = False,
+    new_cluster: Annotated[
+        bool, typer.Option("--new-cluster", help="Put what the folder holds aside and begin a new cluster.")
+    ] = False,
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C."""
     if tls not in (None, "self"):
@@ -78,7 +81,7 @@ def server_command(
 
     files = None if tls_cert is None or tls_key is None else TlsFiles(tls_cert, tls_key)
     listen = ListenOptions(host, port, files, tls is not None, insecure)
-    exit_with(run_server(data=data, listen=listen, cluster=cluster, policy=policy))
+    exit_with(run_server(data=data, listen=listen, cluster=cluster, policy=policy, new_cluster=new_cluster))
 
 
 JoinTokenFileOption = Annotated[
@@ -314,9 +317,18 @@ def admin_token_command(
 
 
 @admin_commands.command("drain")
-def admin_drain_command(node: NodeArgument) -> None:
-    """Drain a machine: it gets no new jobs; its running jobs checkpoint and move elsewhere."""
-    with_client(lambda client: client.drain_node(node))
+def admin_drain_command(
+    node: NodeArgument,
+    now: Annotated[bool, typer.Option("--now", help="Ask all jobs there to stop now, even if work is lost.")] = False,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", help="Ask all jobs that still run after this time to stop, such as 2h.")
+    ] = None,
+) -> None:
+    """Drain a machine: no new jobs; those that can save their work move, the others run to their ends."""
+    deadline_s = parse_length_option(deadline, "--deadline")
+    if now and deadline_s is not None:
+        raise UserError("--now and --deadline contradict each other", field="--deadline", fix="give one of them")
+    with_client(lambda client: client.drain_node(node, now=now, deadline_s=deadline_s))
     show_line(f"node {node} takes no new jobs")
 
 
@@ -325,6 +337,49 @@ def admin_resume_command(node: NodeArgument) -> None:
     """Return a drained or quarantined machine to service."""
     with_client(lambda client: client.resume_node(node))
     show_line(f"node {node} takes jobs again")
+
+
+@admin_commands.command("audit")
+def admin_audit_command(
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only writes of this user.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only writes of this last time, such as 24h.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Show at most this many.")] = 100,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """List who changed what through the API, newest first (operators: in their projects)."""
+    from datetime import UTC, datetime, timedelta
+
+    length_s = parse_length_option(since, "--since")
+    first = "" if length_s is None else (datetime.now(UTC) - timedelta(seconds=length_s)).isoformat()
+    rows = with_client(lambda client: client.audit(user=user or "", since=first, limit=limit))
+    columns = [
+        Column("WHEN"),
+        Column("USER", shrinks=True),
+        Column("ACTION", shrinks=True),
+        Column("WHAT", shrinks=True),
+        Column("BEFORE", shrinks=True, spare=1),
+        Column("AFTER", shrinks=True),
+    ]
+    shown = [
+        [
+            row.at,
+            row.user,
+            row.action.replace("/api/v1", ""),
+            row.subject,
+            _audit_cell(row.before),
+            _audit_cell(row.after),
+        ]
+        for row in rows
+    ]
+    data = [row.model_dump(mode="json") for row in rows]
+    show_listing(Listing(columns, shown, data), output, header=not no_header)
+
+
+def _audit_cell(value: Any) -> str:
+    if not isinstance(value, dict):
+        return dash("" if value is None else str(value))
+    return " ".join(f"{name}={item}" for name, item in value.items() if item not in (None, "", [], {}))
 
 
 @admin_commands.command("replay")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option
-from walras.cli.terminal_output import OutputFormat, exit_with
+from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, exit_with
 from walras.errors import UserError
 
 simulate_commands = typer.Typer(help="Simulate workloads in virtual time. Needs no server.", no_args_is_help=True)
@@ -39,7 +39,7 @@ SkipBadRowsOption = Annotated[
     bool,
     typer.Option(
         "--skip-bad-rows",
-        help="Skip rows that cannot be parsed, and jobs that no machine could hold; both are counted.",
+        help="Skip bad rows, and jobs that no machine could hold; they are counted.",
     ),
 ]
 SortOption = Annotated[bool, typer.Option("--sort", help="Sort the jobs by arrival time first.")]
@@ -103,6 +103,7 @@ AddressOption = Annotated[
 
 
 @simulate_commands.command("run")
+@ends_at_interrupt
 def simulate_run_command(
     workload: WorkloadArgument,
     cluster: ClusterOption,
@@ -158,6 +159,7 @@ def simulate_report_command(
 
 
 @simulate_commands.command("compare")
+@ends_at_interrupt
 def simulate_compare_command(
     workload: WorkloadArgument,
     cluster: ClusterOption,
@@ -204,6 +206,7 @@ def simulate_compare_command(
 
 
 @simulate_commands.command("sweep")
+@ends_at_interrupt
 def simulate_sweep_command(
     spec: Annotated[
         Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options override its fields.")
@@ -282,6 +285,7 @@ def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
 
 
 @simulate_commands.command("replay")
+@ends_at_interrupt
 def simulate_replay_command(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="A server's data folder, or a file written by --export.")

@@ -5,14 +5,20 @@ the terminal; JSON escapes them by itself.
 """
 
 import codecs
+import contextlib
+import functools
+import os
 import re
+import signal
 import sys
+import threading
 import unicodedata
 from asyncio import sleep as pause
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from types import FrameType
+from typing import Any, Literal, ParamSpec
 
 import typer
 from rich.cells import cell_len
@@ -21,6 +27,8 @@ from rich.table import Table
 from rich.text import Text
 
 from walras.json_output import stream_json
+
+_P = ParamSpec("_P")
 
 
 class OutputFormat(StrEnum):
@@ -209,6 +217,45 @@ def warn(text: str, *hints: str) -> None:
     """Prints a message on standard error, made safe, with its hints indented below it."""
     for line in (*text.splitlines(), *(f"  {hint}" for hint in hints)):
         sys.stderr.write(safe_text(line) + "\n")
+
+
+@contextlib.contextmanager
+def exit_at_interrupt() -> Iterator[None]:
+    """While a command computes in this process, Ctrl-C ends it at once, with one line and exit code 130.
+
+    Compiled code (numba) turns a KeyboardInterrupt that is raised inside it into a SystemError with a traceback, so
+    nothing is raised. Nothing has to be put in order either: a run that is killed leaves no half of a result behind.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _exit_now)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def ends_at_interrupt(command: Callable[_P, None]) -> Callable[_P, None]:
+    """A command that computes in this process, under `exit_at_interrupt`; not one whose `jobs` run in workers.
+
+    Those hear the terminal's Ctrl-C themselves, and their results are gathered by code that may be interrupted.
+    """
+
+    @functools.wraps(command)
+    def guarded(*args: _P.args, **options: _P.kwargs) -> None:
+        if options.get("jobs", 1) != 1:
+            command(*args, **options)
+            return
+        with exit_at_interrupt():
+            command(*args, **options)
+
+    return guarded
+
+
+def _exit_now(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"\nwalras: interrupted\n")
+    os._exit(128 + number)
 
 
 def exit_with(code: int) -> None:

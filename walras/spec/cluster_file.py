@@ -3,7 +3,7 @@
 The same file drives the live server, the demo and the simulator.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -111,6 +111,15 @@ class MarketStep(FileModel):
     revoke: Length | None = None
 
 
+class KeepEntry(FileModel):
+    """How long a live server keeps what it has of jobs that ended; older ones are deleted once a day."""
+
+    #: Their records.
+    jobs: Annotated[Length, Field(ge=3600)] = 400 * 86_400.0
+    #: What they wrote.
+    logs: Annotated[Length, Field(ge=3600)] = 90 * 86_400.0
+
+
 class ClusterConfig(ProviderSections):
     """A cluster file."""
 
@@ -118,6 +127,11 @@ class ClusterConfig(ProviderSections):
     #: How long an attempt runs on after the last contact between its machine and the server; None: 10 minutes on
     #: owned and on-demand machines, 2 minutes on spot machines.
     lease: Annotated[Length, Field(ge=5, le=86_400)] | None = None
+    #: What becomes of attempts that run on when the server's database was restored from a backup: `go_on`, or `stop`
+    #: (their jobs are held).
+    after_restore: Literal["go_on", "stop"] = "go_on"
+    #: None: ended jobs and their logs are kept until `walras admin prune` deletes them.
+    keep: KeepEntry | None = None
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
     speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
     #: Price changes and revocations that a live server simulates, for rehearsals.

@@ -5,21 +5,18 @@
       DB_PASSWORD: {file: db.password} # of a file of the submitter's; a final line break is left out
 
 The client puts the values in when it submits (`with_secret_values`); the server takes them out before anything else
-looks at the job (`without_secret_values`) and stores the names alone.
+looks at the job and stores the names alone.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from walras.errors import JobSpecError
 from walras.spec.field_types import EnvName, checked_text
 from walras.spec.file_model import FileModel
-
-if TYPE_CHECKING:
-    from walras.spec.job_spec import JobSpec
 
 _MOST_BYTES = 16 * 1024
 _MAX_SECRETS = 64
@@ -98,9 +95,6 @@ def _value_of(name: str, source: Any, environ: Mapping[str, str]) -> str:
     raise JobSpecError(f"{field}: says not where its value comes from", field=field, fix="{env: NAME} or {file: PATH}")
 
 
-def without_secret_values(spec: "JobSpec") -> "tuple[JobSpec, dict[str, str]]":
-    """Returns the job as it may be stored and shown, with the names of its secrets alone, and the values that came."""
-    if not spec.secrets:
-        return spec, {}
-    values = {name: source.value for name, source in spec.secrets.items() if source.value is not None}
-    return spec.model_copy(update={"secrets": {name: SecretSource() for name in spec.secrets}}), values
+def secret_values(secrets: Mapping[str, SecretSource], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the values of a job's secrets by name, for a run on this very machine. Raises JobSpecError."""
+    return {name: _value_of(name, source.model_dump(exclude_none=True), environ) for name, source in secrets.items()}

@@ -5,19 +5,20 @@ forget is written before it is done (`store`), so that it can be killed and star
 """
 
 import asyncio
-import contextlib
 import logging
-import random
-import secrets
-import shutil
-import time
 from pathlib import Path
+from typing import Any
 
+from walras import __version__
+from walras.clocks import random_hex
 from walras.contract import SIGKILL
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
+from walras.protocol import PROTOCOL
 from walras.wire import (
     AnyCommand,
+    AnyReport,
     AttemptHere,
+    CommandRefusedReport,
     EndedReport,
     Heartbeat,
     HeartbeatAnswer,
@@ -29,25 +30,32 @@ from walras.wire import (
     StartCommand,
     StartedReport,
     StopCommand,
+    UnknownCommand,
 )
 from workers import processes
-from workers.agent.follower import Follower, supervisor_of
-from workers.agent.launch import AgentMachine, disk_problem, launch_supervisor, make_attempt_plan, start_refusal
+from workers.agent.follower import Follower
+from workers.agent.launch import (
+    AgentMachine,
+    disk_problem,
+    launch_supervisor,
+    make_attempt_plan,
+    remove_old_folders,
+    start_refusal,
+)
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
-from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
-from workers.agent.server_client import Enrolment, LogShipper, ServerClient
+from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
+from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
+from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
-from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
+from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, find_supervisor, rank_log, read_plan
 
 log = logging.getLogger(__name__)
 
-MAX_BACKOFF_S = 5.0
 MIN_PAUSE_S = 0.05
 #: The longest that a call may be held open (`walras.wire.Heartbeat`).
 MAX_WAIT_S = 60.0
 #: A gang that was prepared and never started holds its devices for this long.
 HOLD_S = 120.0
-#: Characters of what the server is told is wrong here.
 MAX_PROBLEM = 200
 #: Folders of ended attempts that are kept for inspection.
 FOLDERS_KEPT = 20
@@ -73,25 +81,33 @@ class Agent:
         self._holds = DeviceHolds(machine.accelerators.count)
         self._followers: dict[AttemptKey, Follower] = {}
         self._acks: list[int] = []
-        self._session = secrets.token_hex(8)
+        self._boot_id = processes.boot_id()
+        self._session = random_hex(machine.chance, 16)
         self._is_resynced = False
+        enrolment.on_other_incarnation = self._tell_again
 
     async def run(self) -> None:
         """Raises Forbidden or ConfigError when this machine cannot be registered at all."""
         await self._enrol()
         log.info("%s has joined", self._enrolment.node_id)
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            self._recover_attempts()
-            tasks.create_task(self._watch_notice())
-            if self._spot is not None:
-                tasks.create_task(self._spot.watch(self._machine.state, self._report_hint))
-            await self._heartbeat_forever()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._recover_attempts()
+                tasks.create_task(self._watch_notice())
+                if self._spot is not None:
+                    tasks.create_task(self._spot.watch(self._machine.state, self._report_hint))
+                await self._heartbeat_forever()
+        except BaseExceptionGroup as group:
+            refused = group.subgroup(ServerRefusal)
+            if refused is None:
+                raise
+            raise refused.exceptions[0] from None
 
     async def _watch_notice(self) -> None:
         seen = ""
         while True:
-            notice = await next_notice(self._machine.state, seen)
+            notice = await next_notice(self._machine.state, seen, self._machine.clocks)
             seen = notice.digest
             if self._store.is_new_notice(notice.digest):
                 self._outbox.put(NoticeReport(report_id=self._outbox.next_id(), gone_in_s=notice.gone_in_s))
@@ -114,38 +130,63 @@ class Agent:
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("not registered yet: %s", error)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
+            except ServerRefusal as error:
+                if not error.is_to_wait_for:
+                    raise
+                failures += 1
+                log.warning("the name is not free yet: %s; %s", error, error.fix)
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
 
     async def _enrol_again(self) -> None:
         """Try to register again and only log a failure: attempts may run, and the cause may be mended meanwhile."""
         try:
             await self._enrolment.ensure(self._client)
         except (ServerUnreachable, Forbidden, ConfigError) as error:
+            if isinstance(error, ServerRefusal) and error.is_final:
+                raise
             log.error("cannot register: %s", error)
+
+    def _tell_again(self) -> None:
+        """The server's database was restored: what it acknowledged before it may not know."""
+        self._outbox.tell_again()
+        self._is_resynced = False
+
+    def _take_refusal(self, error: ServerRefusal) -> None:
+        """Do what follows from a refused heartbeat. Raises the refusal where only a person can help."""
+        if error.is_final:
+            raise error
+        if error.code == "other_incarnation" and error.cluster is not None:
+            self._enrolment.take_identity(error.cluster, PROTOCOL)
+            self._client.cluster = self._enrolment.cluster
+        elif not error.is_to_wait_for:
+            log.warning("heartbeat refused, registering anew: %s", error)
+            self._enrolment.forget()
+        else:
+            log.warning("heartbeat refused: %s; %s", error, error.fix)
 
     async def _heartbeat_forever(self) -> None:
         """Report, renew leases and execute commands, forever. Without a server, supervisors run until leases end."""
-        failures = 0
+        failures, monotonic = 0, self._machine.clocks.monotonic
         while True:
-            started_at = time.monotonic()
+            started_at = monotonic()
             try:
                 made_progress = await self._heartbeat_once()
                 failures = 0
             except ServerUnreachable as error:
                 failures += 1
                 log.warning("heartbeat: %s", error)
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
                 continue
-            except Forbidden as error:
-                log.warning("heartbeat refused, registering anew: %s", error)
-                self._enrolment.forget()
+            except ServerRefusal as error:
+                self._take_refusal(error)
                 failures += 1
-                await asyncio.sleep(_backoff_s(failures))
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
                 await self._enrol_again()
                 continue
             self._expire_holds()
             # A server that does not hold the call open must not be called in a tight loop.
-            pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (time.monotonic() - started_at)
+            pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (monotonic() - started_at)
             await self._wait_for_urgent(max(MIN_PAUSE_S, pause_s))
 
     async def _heartbeat_once(self) -> bool:
@@ -157,23 +198,32 @@ class Agent:
             node_id=self._enrolment.node_id,
             session=self._session,
             resync=not self._is_resynced,
-            here=[AttemptHere(job_id=job_id, attempt=attempt) for job_id, attempt in here],
+            here=[AttemptHere(job_id=key[0], attempt=key[1], incarnation=key[2]) for key in here],
             reports=reports,
             acks=acks,
             wait_s=0.0 if has_something else min(self._enrolment.heartbeat_s, MAX_WAIT_S),
             problem=self._disk_problem()[:MAX_PROBLEM],
+            protocol=PROTOCOL,
+            agent=self._store.agent,
+            boot_id=self._boot_id,
+            version=__version__,
+            cluster=self._enrolment.cluster,
+            highest_job_id=self._store.highest_job_id,
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
-        sent_at = processes.boottime()
+        sent_at = self._machine.clocks.boottime()
         answer = await self._call(message)
         if answer is None:
             return True
+        if self._enrolment.take_identity(answer.cluster, answer.protocol):
+            return True  # not the server that this call was for: it has to be told first what is here
+        self._client.cluster = self._enrolment.cluster
         self._is_resynced = True
         self._outbox.mark_sent(reports)
         self._acks = self._acks[len(acks) :]
         self._apply_leases(answer, here, sent_at)
-        for job_id, attempt, digest in self._outbox.acknowledge(answer.reports_acked):
-            if follower := self._followers.get((job_id, attempt)):
+        for key, digest in self._outbox.acknowledge(answer.reports_acked):
+            if follower := self._followers.get(key):
                 follower.confirm_checkpoint(digest)
         for command in answer.commands:
             await self._execute(command, sent_at)
@@ -211,7 +261,7 @@ class Agent:
         return sorted({*self._followers, *self._holds.prepared})
 
     def _apply_leases(self, answer: HeartbeatAnswer, here: list[AttemptKey], sent_at: float) -> None:
-        fenced = {(attempt.job_id, attempt.attempt) for attempt in answer.fenced}
+        fenced = {(each.job_id, each.attempt, each.incarnation) for each in answer.fenced}
         for key in here:
             follower = self._followers.get(key)
             if key in fenced:
@@ -222,7 +272,10 @@ class Agent:
     # ------------------------------------------------------------------------------------------- commands
 
     async def _execute(self, command: AnyCommand, sent_at: float) -> None:
-        key = (command.job_id, command.attempt)
+        if isinstance(command, UnknownCommand):
+            self._refuse_command(command)
+            return
+        key = (command.job_id, command.attempt, command.incarnation)
         match command:
             case PrepareCommand():
                 self._prepare(key, command)
@@ -233,6 +286,15 @@ class Agent:
                     return  # not passed on yet: to be said again
         self._acks.append(command.command_id)
 
+    def _refuse_command(self, command: UnknownCommand) -> None:
+        detail = f"{command.told!r} is unknown to release {__version__}, which speaks protocol {PROTOCOL}"
+        log.error("command %d: %s", command.command_id, detail)
+        refusal = CommandRefusedReport(
+            report_id=self._outbox.next_id(), command_id=command.command_id, detail=detail[:500]
+        )
+        self._outbox.put(refusal)
+        self._acks.append(command.command_id)
+
     def _prepare(self, key: AttemptKey, command: PrepareCommand) -> None:
         if self._store.attempt(*key) is not None:
             return  # already past this, or over
@@ -241,14 +303,10 @@ class Agent:
                 self._refuse(key, conflict)
                 return
             port = bind_rendezvous_port() if command.node_rank == 0 else None
-            self._holds.take(key, DeviceHold(command.devices, port, time.monotonic() + HOLD_S))
+            self._holds.take(key, DeviceHold(command.devices, port, self._machine.clocks.monotonic() + HOLD_S))
         port_number = self._holds.port_of(key)
         address = self._enrolment.address if port_number else ""
-        self._outbox.put(
-            PreparedReport(
-                report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], address=address, port=port_number
-            )
-        )
+        self._outbox.put(PreparedReport(**self._stamp(key), address=address, port=port_number))
 
     async def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:
         if self._store.attempt(*key) is not None:
@@ -271,13 +329,13 @@ class Agent:
         if problem:
             self._refuse(key, problem)
             return
-        started = StartedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1])
-        self._outbox.move(*key, AttemptPhase.RUNNING, started)
+        started = StartedReport(**self._stamp(key))
+        self._move(key, AttemptPhase.RUNNING, started)
         self._follow(folder, plan, journal_offset=0)
 
     def _take_devices(self, key: AttemptKey, command: StartCommand) -> str:
         """Write the start down before it happens. Returns why that failed; empty if it is durable."""
-        self._store.move_attempt(*key, AttemptPhase.STARTING, [])
+        self._store.move_attempt(key[0], key[1], AttemptPhase.STARTING, [], key[2])
         if self._store.problem:
             return self._disk_problem()
         self._holds.start(key, command.devices)
@@ -292,17 +350,24 @@ class Agent:
         known = self._store.attempt(*key)
         if known is None or known.phase is not AttemptPhase.OVER:
             # Never started here, and never will be: a start that comes late finds that it is over.
-            ended = EndedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], cause="exited")
-            self._outbox.move(*key, AttemptPhase.OVER, ended)
+            ended = EndedReport(**self._stamp(key), cause="exited")
+            self._move(key, AttemptPhase.OVER, ended)
         return True
 
     def _refuse(self, key: AttemptKey, detail: str) -> None:
         self._holds.release(key)
-        refused = RefusedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], detail=detail[:2000])
-        self._outbox.move(*key, AttemptPhase.OVER, refused)
+        refused = RefusedReport(**self._stamp(key), detail=detail[:2000])
+        self._move(key, AttemptPhase.OVER, refused)
+
+    def _stamp(self, key: AttemptKey) -> dict[str, Any]:
+        """The fields of a new report about the attempt."""
+        return {"report_id": self._outbox.next_id(), "job_id": key[0], "attempt": key[1], "incarnation": key[2]}
+
+    def _move(self, key: AttemptKey, phase: AttemptPhase, report: AnyReport) -> None:
+        self._outbox.move(key[0], key[1], phase, report, incarnation=key[2])
 
     def _expire_holds(self) -> None:
-        for key in self._holds.expired(time.monotonic()):
+        for key in self._holds.expired(self._machine.clocks.monotonic()):
             self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
 
     # ------------------------------------------------------------------------------------------- attempts
@@ -310,24 +375,24 @@ class Agent:
     def _recover_attempts(self) -> None:
         """After a restart of the agent: follow the attempts that run, and report those that have ended."""
         for known in self._store.open_attempts():
-            folder = self._machine.attempt_folder(known.job_id, known.attempt)
+            folder = self._machine.attempt_folder(known.job_id, known.attempt, known.incarnation)
             if (folder / SUPERVISOR_FILE).exists():
                 self._resume_attempt(known, folder)
             else:
                 self._refuse_unstarted(known, folder)
 
     def _resume_attempt(self, known: KnownAttempt, folder: Path) -> None:
-        key = (known.job_id, known.attempt)
+        key = (known.job_id, known.attempt, known.incarnation)
         try:
             plan = read_plan(folder)
         except (OSError, ValueError, TypeError) as error:
-            log.error("job %d attempt %d: its plan cannot be read, it is ended: %s", *key, error)
+            log.error("job %d attempt %d: its plan cannot be read, it is ended: %s", *key[:2], error)
             self._tasks.create_task(self._end_without_plan(key, folder))
             return
         self._holds.start(key, plan.devices)
         if known.phase is AttemptPhase.STARTING:
-            started = StartedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1])
-            self._outbox.move(*key, AttemptPhase.RUNNING, started)
+            started = StartedReport(**self._stamp(key))
+            self._move(key, AttemptPhase.RUNNING, started)
         self._follow(folder, plan, known.journal_offset)
 
     def _refuse_unstarted(self, known: KnownAttempt, folder: Path) -> None:
@@ -340,57 +405,45 @@ class Agent:
                 aside.rename(folder)
                 self._resume_attempt(known, folder)
                 return
-        self._refuse((known.job_id, known.attempt), "the agent was restarted before it had started the attempt")
+        key = (known.job_id, known.attempt, known.incarnation)
+        self._refuse(key, "the agent was restarted before it had started the attempt")
 
     async def _end_without_plan(self, key: AttemptKey, folder: Path) -> None:
         """Nobody knows its devices or its cookie any more; its guardian ends what is left of it."""
-        supervisor = supervisor_of(folder)
+        supervisor = find_supervisor(folder)
         while supervisor is not None and supervisor.is_alive:
             processes.send_signal([supervisor.pid], SIGKILL)
             await asyncio.sleep(MIN_PAUSE_S)
-        ended = EndedReport(report_id=self._outbox.next_id(), job_id=key[0], attempt=key[1], cause="supervisor_lost")
-        self._outbox.move(*key, AttemptPhase.OVER, ended)
+        ended = EndedReport(**self._stamp(key), cause="supervisor_lost")
+        self._move(key, AttemptPhase.OVER, ended)
 
     def _follow(self, folder: Path, plan: AttemptPlan, journal_offset: int) -> None:
-        key = (plan.job_id, plan.attempt)
-        shipper = LogShipper(self._client, *key, {rank: rank_log(folder, rank) for rank in plan.ranks})
-        follower = Follower(folder, plan, self._outbox, shipper, journal_offset)
+        key = (plan.job_id, plan.attempt, plan.incarnation)
+        shipper = LogShipper(self._client, key, {rank: rank_log(folder, rank) for rank in plan.ranks})
+        outbox = AttemptOutbox(self._outbox, plan.incarnation)
+        follower = Follower(folder, plan, outbox, shipper, journal_offset)
         self._followers[key] = follower
-        self._tasks.create_task(self._follow_to_end(follower))
+        self._tasks.create_task(self._follow_to_end(key, follower))
 
-    async def _follow_to_end(self, follower: Follower) -> None:
+    async def _follow_to_end(self, key: AttemptKey, follower: Follower) -> None:
         try:
             await follower.follow()
         except Exception as error:
-            log.exception("job %d attempt %d cannot be followed: it is ended", *follower.key)
-            await self._give_up(follower, f"{type(error).__name__}: {error}"[:MAX_PROBLEM])
-        del self._followers[follower.key]
-        self._holds.release(follower.key)
+            log.exception("job %d attempt %d cannot be followed: it is ended", *key[:2])
+            await self._give_up(key, follower, f"{type(error).__name__}: {error}"[:MAX_PROBLEM])
+        del self._followers[key]
+        self._holds.release(key)
         kept = 0 if self._disk_problem() else FOLDERS_KEPT
-        await asyncio.to_thread(_remove_old_folders, self._machine.state / "attempts", self._here(), kept)
+        needed = [*self._here(), *self._store.unwritten_keys]
+        await asyncio.to_thread(remove_old_folders, self._machine.state / "attempts", needed, kept)
 
-    async def _give_up(self, follower: Follower, why: str) -> None:
+    async def _give_up(self, key: AttemptKey, follower: Follower, why: str) -> None:
         """Whatever is wrong with one attempt ends that attempt: never the agent, and with it everybody else's."""
         failures = 0
         while True:
             try:
                 return await follower.give_up(why)
             except Exception:
-                log.exception("job %d attempt %d cannot be ended, trying again", *follower.key)
+                log.exception("job %d attempt %d cannot be ended, trying again", *key[:2])
                 failures += 1
-                await asyncio.sleep(_backoff_s(failures))
-
-
-def _backoff_s(failures: int) -> float:
-    """Exponential backoff with a cap, and jitter so that agents do not call in step."""
-    longest = min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10))
-    return longest * random.uniform(0.5, 1.0)
-
-
-def _remove_old_folders(attempts: Path, open_keys: list[AttemptKey], kept_folders: int) -> None:
-    kept = {f"{job_id}-{attempt}" for job_id, attempt in open_keys}
-    with contextlib.suppress(OSError):  # one of them is gone already
-        over = (path for path in attempts.iterdir() if path.name not in kept)
-        oldest_first = sorted(over, key=lambda path: path.lstat().st_mtime)
-        for path in oldest_first[: max(0, len(oldest_first) - kept_folders)]:
-            shutil.rmtree(path, ignore_errors=True)
+                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))

@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,19 @@ from pydantic import ValidationError
 from walras.contract import SIGKILL
 from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
 from workers import processes
-from workers.agent.report_store import AttemptPhase, ReportOutbox
+from workers.agent.report_outbox import AttemptOutbox
+from workers.agent.report_store import AttemptPhase
 from workers.agent.server_client import LogShipper
-from workers.processes import ProcessName
 from workers.rank_messages import finite_number, parse_object
 from workers.supervisor_protocol import (
     JOURNAL_FILE,
-    SUPERVISOR_FILE,
     AttemptPlan,
     JournalEvent,
     find_attempt_end,
+    find_descendants,
+    find_supervisor,
     rank_log,
     read_attempt_journal,
-    read_ranks_file,
 )
 
 log = logging.getLogger(__name__)
@@ -37,13 +38,16 @@ log = logging.getLogger(__name__)
 RECONNECT_S = 0.1
 KILL_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 1024 * 1024
+#: A supervisor that is frozen this long after the grace of its stop is killed.
+FROZEN_MARGIN_S = 5.0
+LOOK_EVERY_S = 1.0
 
 
 class Follower:
     """One attempt whose supervisor was started, by this agent or one before it."""
 
     def __init__(
-        self, folder: Path, plan: AttemptPlan, outbox: ReportOutbox, shipper: LogShipper, journal_offset: int
+        self, folder: Path, plan: AttemptPlan, outbox: AttemptOutbox, shipper: LogShipper, journal_offset: int
     ) -> None:
         self.key = (plan.job_id, plan.attempt)
         self.plan = plan
@@ -54,7 +58,9 @@ class Follower:
         self._writer: asyncio.StreamWriter | None = None
         self._progress: dict[str, Any] | None = None
         self._stop: dict[str, Any] | None = None
-        self._supervisor = supervisor_of(folder)
+        self._supervisor = find_supervisor(folder)
+        #: A supervisor that is frozen then has been told to stop, and will not: boot time.
+        self._frozen_until = inf
         #: This agent saw the supervisor alive.
         self._is_witness = False
 
@@ -66,6 +72,7 @@ class Follower:
     def stop(self, grace_s: float, reason: str) -> bool:
         """Request the end, again after each reconnection. Returns True if the message was sent to the supervisor."""
         self._stop = {"type": "stop", "grace_s": grace_s, "reason": reason}
+        self._frozen_until = min(self._frozen_until, processes.boottime() + grace_s + FROZEN_MARGIN_S)
         return self._send(self._stop)
 
     def save(self) -> None:
@@ -86,6 +93,7 @@ class Follower:
     async def follow(self) -> None:
         """Follow the attempt until it is over and its last report is queued."""
         shipping = asyncio.create_task(self._shipper.run())
+        watching = asyncio.create_task(self._end_frozen())
         try:
             while self._supervisor is not None and self._supervisor.is_alive:
                 self._is_witness = True
@@ -94,7 +102,8 @@ class Follower:
                 await asyncio.sleep(RECONNECT_S)
         finally:
             shipping.cancel()
-        await asyncio.gather(shipping, return_exceptions=True)
+            watching.cancel()
+        await asyncio.gather(shipping, watching, return_exceptions=True)
         self._read_journal()
         ended = self._find_end()
         if ended is None:
@@ -102,6 +111,14 @@ class Follower:
             await asyncio.to_thread(self._kill_rest)
         await self._shipper.ship_rest()
         self._report_end(ended or {"cause": "supervisor_lost"})
+
+    async def _end_frozen(self) -> None:
+        """Kill a supervisor that its ranks froze: it would hold its accelerators for ever, and keep no lease."""
+        while self._supervisor is not None:
+            is_late = processes.boottime() >= self._frozen_until
+            if is_late and self._supervisor.is_alive and processes.is_stopped(self._supervisor.pid):
+                processes.send_signal([self._supervisor.pid], SIGKILL)
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def give_up(self, why: str) -> None:
         """End the attempt by force and report it as lost: following it went wrong, which concerns nobody else."""
@@ -115,7 +132,9 @@ class Follower:
         self._report_end({"cause": "supervisor_lost"})
 
     def _kill_rest(self) -> None:
+        """Also what threw its environment away: by the session of the supervisor, and by what that saw last."""
         processes.kill_carriers(self.plan.cookie, KILL_TIMEOUT_S)
+        processes.kill_known(*find_descendants(self._folder), KILL_TIMEOUT_S)
 
     def _tell_job(self, text: str) -> None:
         """Append a line to the job's own log, as the supervisor would."""
@@ -228,14 +247,3 @@ class Follower:
             log.warning("job %d attempt %d: its end cannot be read: %s", job_id, attempt, error.errors()[:1])
             report = EndedReport.model_validate(fields | {"cause": "supervisor_lost", "witnessed": self._is_witness})
         self._outbox.move(job_id, attempt, AttemptPhase.OVER, *([last] if last is not None else []), report)
-
-
-def supervisor_of(folder: Path) -> ProcessName | None:
-    """Returns the supervisor of the attempt in this folder; None if none was started since this machine booted."""
-    facts = parse_object(read_ranks_file(folder / SUPERVISOR_FILE, 0, MAX_LINE_BYTES))
-    if facts is None or facts.get("boot_id") != processes.boot_id():
-        return None
-    pid, start_ticks = facts.get("pid"), facts.get("start_ticks")
-    if type(pid) is not int or type(start_ticks) is not int or pid <= 1:
-        return None
-    return ProcessName(pid, start_ticks)

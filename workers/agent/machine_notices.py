@@ -9,13 +9,14 @@ import asyncio
 import hashlib
 import json
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import aiohttp
+
+from walras.clocks import SYSTEM_CLOCKS, Clocks
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Notice:
     digest: str
 
 
-def read_notice(state: Path) -> Notice | None:
+def read_notice(state: Path, clocks: Clocks = SYSTEM_CLOCKS) -> Notice | None:
     """Returns the notice, less the time since it was written; None without a file, or while it is being written."""
     path = state / NOTICE_FILE
     try:
@@ -43,15 +44,15 @@ def read_notice(state: Path) -> Notice | None:
     except ValueError:
         return None
     # The file's time is wall time, so this is too: no other clock was there when it was written.
-    age_s = max(0.0, time.time() - written_at)
+    age_s = max(0.0, clocks.wall() - written_at)
     digest = hashlib.sha256(f"{text} {written_at}".encode()).hexdigest()
     return Notice(gone_in_s=max(0.0, stated_s - age_s), digest=digest)
 
 
-async def next_notice(state: Path, seen: str) -> Notice:
+async def next_notice(state: Path, seen: str, clocks: Clocks = SYSTEM_CLOCKS) -> Notice:
     """Wait for a notice other than the one seen."""
     while True:
-        notice = read_notice(state)
+        notice = read_notice(state, clocks)
         if notice is not None and notice.digest != seen:
             return notice
         await asyncio.sleep(NOTICE_POLL_S)
@@ -78,7 +79,14 @@ _OURS = {"terminate", "stop", "hibernate"}
 class SpotNoticeWatcher:
     """Asks one metadata service."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, look_every_s: float = METADATA_POLL_S) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        look_every_s: float = METADATA_POLL_S,
+        clocks: Clocks = SYSTEM_CLOCKS,
+    ) -> None:
+        self._clocks = clocks
         self._session = session
         self._url = f"{url.rstrip('/')}/latest"
         self._look_every_s = look_every_s
@@ -99,8 +107,8 @@ class SpotNoticeWatcher:
     async def look(self, state: Path, on_hint: Callable[[str], None]) -> None:
         """Look once. Raises ClientError, TimeoutError or OSError if the service does not answer."""
         if (action := await self._get_metadata("spot/instance-action")) is not None:
-            gone_in_s = _gone_in_s(action)
-            known = read_notice(state)
+            gone_in_s = _gone_in_s(action, self._clocks.wall())
+            known = read_notice(state, self._clocks)
             if gone_in_s is not None and (known is None or abs(known.gone_in_s - gone_in_s) > _SAME_WITHIN_S):
                 log.warning("EC2 takes this machine away in %.0f s", gone_in_s)
                 write_notice(state, gone_in_s)
@@ -134,13 +142,13 @@ class SpotNoticeWatcher:
             return answer.status, await answer.content.read(_LONGEST_ANSWER)
 
 
-def _gone_in_s(action: bytes) -> float | None:
+def _gone_in_s(action: bytes, unix_s: float) -> float | None:
     """Returns the seconds until the end that an instance action states; None if it states none."""
     try:
         fields = json.loads(action)
         if fields["action"] not in _OURS:
             return None
-        return max(0.0, datetime.fromisoformat(fields["time"]).timestamp() - time.time())
+        return max(0.0, datetime.fromisoformat(fields["time"]).timestamp() - unix_s)
     except (ValueError, KeyError, TypeError):
         log.warning("not understood: %.200r", action)
         return None

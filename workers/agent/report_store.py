@@ -8,7 +8,6 @@ safe because each of them is found again from the supervisors' journals, or conc
 durable before it is done, a start, is not done while `AgentStore.problem` says why not.
 """
 
-import asyncio
 import fcntl
 import logging
 import os
@@ -20,28 +19,56 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from walras.wire import AnyReport, ProgressReport
+from walras.clocks import random_hex
+from walras.wire import (
+    AnyReport,
+    AttemptReport,
+    CommittedReport,
+    EndedReport,
+    RefusedReport,
+    StartedReport,
+)
+from workers import processes
+from workers.devices import AttemptKey
 
 log = logging.getLogger(__name__)
 
 #: Ids are reserved in blocks, so that progress reports need no write each, and no id is used twice. The next block is
 #: reserved when half of one is used: the other half lasts through days of a full disk.
 ID_BLOCK = 1_000_000
+#: More than any agent uses.
+IDS_PER_S = 1000
 #: Attempts that are over and notices that were seen are remembered up to this many, the newest.
 ROWS_KEPT = 1000
 #: Attempts that end between two looks at whether there are too many rows.
 PRUNE_EVERY = 100
+#: Ended attempts whose last reports are told again to a server that was restored.
+TOLD_AGAIN = 1000
+#: Reports that are told again.
+_TOLD = (StartedReport, CommittedReport, EndedReport, RefusedReport)
 
 _REPORT: TypeAdapter[AnyReport] = TypeAdapter(AnyReport)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS reserved (next_id INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS reports (report_id INTEGER PRIMARY KEY, body TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS attempts (
-    job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, phase TEXT NOT NULL, journal_offset INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (job_id, attempt)
+CREATE TABLE IF NOT EXISTS granted (
+    seq INTEGER PRIMARY KEY, incarnation TEXT NOT NULL, job_id INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    phase TEXT NOT NULL, journal_offset INTEGER NOT NULL DEFAULT 0, committed TEXT, ended TEXT,
+    UNIQUE (incarnation, job_id, attempt)
 );
+CREATE INDEX IF NOT EXISTS granted_open ON granted (seq) WHERE phase != 'over';
+CREATE INDEX IF NOT EXISTS granted_jobs ON granted (job_id);
+CREATE TABLE IF NOT EXISTS agent (incarnation TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS notices (digest TEXT PRIMARY KEY);
+"""
+
+
+#: Agents of the first release kept attempts without the incarnation that granted them.
+_FROM_FIRST_RELEASE = """
+INSERT INTO granted (incarnation, job_id, attempt, phase, journal_offset)
+    SELECT '', job_id, attempt, phase, journal_offset FROM attempts;
+DROP TABLE attempts;
 """
 
 
@@ -61,6 +88,12 @@ class KnownAttempt:
     phase: AttemptPhase
     #: Offset in the supervisor's journal up to which events have become reports.
     journal_offset: int
+    #: Which life of the cluster granted it: a number that another one gives out again is another attempt.
+    incarnation: str = ""
+
+
+def _key_of(report: AttemptReport) -> AttemptKey:
+    return report.job_id, report.attempt, report.incarnation
 
 
 @dataclass
@@ -68,7 +101,7 @@ class _Write:
     """One transaction: an attempt's new phase or offset, and the reports that go with it."""
 
     reports: list[AnyReport]
-    key: tuple[int, int] | None = None
+    key: AttemptKey | None = None
     phase: AttemptPhase | None = None
     journal_offset: int | None = None
 
@@ -98,25 +131,45 @@ class AgentStore:
         self.problem = ""
         self._unwritten = _Unwritten()
         self._over_since_pruned = PRUNE_EVERY
+        if self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'attempts'").fetchone():
+            self._db.executescript(f"BEGIN;{_FROM_FIRST_RELEASE}COMMIT;")
+        #: Names this folder for ever: whoever lost it is another agent.
+        self.agent = self._own_name()
+        self.highest_job_id = int(self._db.execute("SELECT coalesce(max(job_id), 0) FROM granted").fetchone()[0])
+        self._ids_are_durable = True
         row = self._db.execute("SELECT next_id FROM reserved").fetchone()
-        self._next_id = self._reserved = 1 if row is None else int(row[0])
         if row is None:
             self._db.execute("INSERT INTO reserved VALUES (1)")
+        # Past what an earlier agent may have used while its disk was full, and could not write down.
+        spread = 0 if row is None else int(processes.boottime() * IDS_PER_S)
+        self._next_id = self._reserved = 1 if row is None else int(row[0]) + spread
+
+    def _own_name(self) -> str:
+        row = self._db.execute("SELECT incarnation FROM agent").fetchone()
+        if row is None:
+            row = (random_hex(None, 32),)
+            self._db.execute("INSERT INTO agent VALUES (?)", row)
+        return str(row[0])
 
     def close(self) -> None:
         self._db.close()
         os.close(self._lock)
 
     def next_report_id(self) -> int:
-        """Larger than every id before it, restarts included. Raises OSError after days of a full disk."""
-        if self._next_id + ID_BLOCK // 2 >= self._reserved:
-            reserved = self._next_id + ID_BLOCK
-            if self._try(lambda: self._db.execute("UPDATE reserved SET next_id = ?", (reserved,))):
-                self._reserved = reserved
-            elif self._next_id >= self._reserved:
-                raise OSError(self.problem)
+        """Larger than every id before it, restarts included."""
+        if self._next_id + ID_BLOCK // 2 >= self._reserved and not self._reserve() and self._next_id >= self._reserved:
+            # Started on a full disk. The next agent begins further on, by the time that has passed.
+            self._reserved = self._next_id + ID_BLOCK
+            self._ids_are_durable = False
         self._next_id += 1
         return self._next_id - 1
+
+    def _reserve(self) -> bool:
+        reserved = self._next_id + ID_BLOCK
+        if not self._try(lambda: self._db.execute("UPDATE reserved SET next_id = ?", (reserved,))):
+            return False
+        self._reserved, self._ids_are_durable = reserved, True
+        return True
 
     def reports(self, limit: int) -> list[AnyReport]:
         """The oldest reports that are not acknowledged. A row that cannot be read back is dropped, and logged."""
@@ -139,35 +192,72 @@ class AgentStore:
     def add_reports(self, reports: list[AnyReport]) -> None:
         self._write(_Write(reports))
 
-    def attempt(self, job_id: int, attempt: int) -> KnownAttempt | None:
+    def attempt(self, job_id: int, attempt: int, incarnation: str = "") -> KnownAttempt | None:
         row = self._db.execute(
-            "SELECT phase, journal_offset FROM attempts WHERE job_id = ? AND attempt = ?", (job_id, attempt)
+            "SELECT phase, journal_offset FROM granted WHERE incarnation = ? AND job_id = ? AND attempt = ?",
+            (incarnation, job_id, attempt),
         ).fetchone()
         phase, offset = (None, 0) if row is None else (AttemptPhase(row[0]), int(row[1]))
         for write in self._unwritten.writes:
-            if write.key == (job_id, attempt):
+            if write.key == (job_id, attempt, incarnation):
                 phase = write.phase or phase
                 offset = offset if write.journal_offset is None else write.journal_offset
-        return None if phase is None else KnownAttempt(job_id, attempt, phase, offset)
+        return None if phase is None else KnownAttempt(job_id, attempt, phase, offset, incarnation)
 
     def open_attempts(self) -> list[KnownAttempt]:
         """Those that are not over."""
         rows = self._db.execute(
-            "SELECT job_id, attempt, phase, journal_offset FROM attempts WHERE phase != ? ORDER BY job_id, attempt",
-            (AttemptPhase.OVER,),
+            "SELECT job_id, attempt, phase, journal_offset, incarnation FROM granted WHERE phase != 'over'"
+            " ORDER BY job_id, attempt"
         )
-        return [KnownAttempt(job_id, attempt, AttemptPhase(phase), offset) for job_id, attempt, phase, offset in rows]
+        return [
+            KnownAttempt(job_id, attempt, AttemptPhase(phase), offset, incarnation)
+            for job_id, attempt, phase, offset, incarnation in rows
+        ]
 
-    def move_attempt(self, job_id: int, attempt: int, phase: AttemptPhase, reports: list[AnyReport]) -> None:
+    def move_attempt(
+        self, job_id: int, attempt: int, phase: AttemptPhase, reports: list[AnyReport], incarnation: str = ""
+    ) -> None:
         """Record the phase and the reports that go with it, both or neither."""
-        self._write(_Write(reports, (job_id, attempt), phase))
+        self._write(_Write(reports, (job_id, attempt, incarnation), phase))
+        self.highest_job_id = max(self.highest_job_id, job_id)
         self._over_since_pruned += phase is AttemptPhase.OVER
         if self._over_since_pruned >= PRUNE_EVERY and self._try(self._prune):
             self._over_since_pruned = 0
 
-    def advance_journal(self, job_id: int, attempt: int, offset: int, reports: list[AnyReport]) -> None:
+    def advance_journal(
+        self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
+    ) -> None:
         """Record that the journal up to `offset` has become reports."""
-        self._write(_Write(reports, (job_id, attempt), journal_offset=offset))
+        self._write(_Write(reports, (job_id, attempt, incarnation), journal_offset=offset))
+
+    def tell_again(self) -> int:
+        """Queue anew what a server with an older database may not know: of attempts that run that they started, of the
+        newest ones their newest checkpoint and their end. Returns how many reports that are. Raises OSError or
+        sqlite3.OperationalError where the disk is full: nothing is queued then.
+        """
+        with _Transaction(self._db):
+            rows = self._db.execute(
+                "SELECT phase, job_id, attempt, incarnation, committed, ended FROM granted"
+                " WHERE phase != 'over' OR ended IS NOT NULL OR committed IS NOT NULL ORDER BY seq DESC LIMIT ?",
+                (TOLD_AGAIN,),
+            ).fetchall()
+            # What waits to be sent is told again with the rest: an end must not come before the checkpoint.
+            keys = {(row[1], row[2], row[3]) for row in rows}
+            bodies = self._db.execute("SELECT report_id, body FROM reports").fetchall()
+            waiting = [report for report_id, body in bodies if (report := self._parse(report_id, body)) is not None]
+            self._db.executemany(
+                "DELETE FROM reports WHERE report_id = ?",
+                [(report.report_id,) for report in waiting if isinstance(report, _TOLD) and _key_of(report) in keys],
+            )
+            told: list[AnyReport] = []
+            for phase, job_id, attempt, incarnation, *kept in reversed(rows):
+                if phase == AttemptPhase.RUNNING:
+                    started = StartedReport(report_id=1, job_id=job_id, attempt=attempt, incarnation=incarnation)
+                    told.append(started)
+                told += [_REPORT.validate_json(body) for body in kept if body is not None]
+            self._insert([report.model_copy(update={"report_id": self.next_report_id()}) for report in told])
+        return len(told)
 
     def is_new_notice(self, digest: str) -> bool:
         """True the first time this notice is seen."""
@@ -180,6 +270,11 @@ class AgentStore:
             self._unwritten.notices.add(digest)
             return True
 
+    @property
+    def unwritten_keys(self) -> list[AttemptKey]:
+        """Attempts whose last words only the supervisor's journal holds."""
+        return [write.key for write in self._unwritten.writes if write.key is not None]
+
     def flush(self) -> bool:
         """Write what the disk did not take before. Returns True once everything is durable."""
         while self._unwritten.writes:
@@ -187,6 +282,8 @@ class AgentStore:
             if not self._try(lambda write=write: self._perform(write)):  # type: ignore[misc]
                 return False
             self._unwritten.writes.pop(0)
+        if not self._ids_are_durable and not self._reserve():
+            return False
         acknowledged = self._unwritten.acknowledged
         return self._try(lambda: self._db.execute("DELETE FROM reports WHERE report_id <= ?", (acknowledged,)))
 
@@ -213,21 +310,37 @@ class AgentStore:
     def _perform(self, write: _Write) -> None:
         with _Transaction(self._db):
             if write.key is not None and write.phase is not None:
+                job_id, attempt, incarnation = write.key
                 self._db.execute(
-                    "INSERT INTO attempts (job_id, attempt, phase) VALUES (?, ?, ?)"
-                    " ON CONFLICT (job_id, attempt) DO UPDATE SET phase = excluded.phase",
-                    (*write.key, write.phase),
+                    "INSERT INTO granted (incarnation, job_id, attempt, phase) VALUES (?, ?, ?, ?)"
+                    " ON CONFLICT (incarnation, job_id, attempt) DO UPDATE SET phase = excluded.phase",
+                    (incarnation, job_id, attempt, write.phase),
                 )
             if write.key is not None and write.journal_offset is not None:
+                job_id, attempt, incarnation = write.key
                 self._db.execute(
-                    "UPDATE attempts SET journal_offset = ? WHERE job_id = ? AND attempt = ?",
-                    (write.journal_offset, *write.key),
+                    "UPDATE granted SET journal_offset = ? WHERE incarnation = ? AND job_id = ? AND attempt = ?",
+                    (write.journal_offset, incarnation, job_id, attempt),
                 )
-            rows = [(report.report_id, report.model_dump_json()) for report in write.reports]
-            self._db.executemany("INSERT INTO reports VALUES (?, ?)", rows)
+            self._insert(write.reports)
+
+    def _insert(self, reports: list[AnyReport]) -> None:
+        rows = [(report.report_id, report.model_dump_json()) for report in reports]
+        self._db.executemany("INSERT INTO reports VALUES (?, ?)", rows)
+        for report in reports:
+            if isinstance(report, CommittedReport | EndedReport | RefusedReport):
+                self._keep_last(report)
+
+    def _keep_last(self, report: CommittedReport | EndedReport | RefusedReport) -> None:
+        """Keep the newest checkpoint and the end of the newest attempts beside them."""
+        column = "committed" if isinstance(report, CommittedReport) else "ended"
+        self._db.execute(
+            f"UPDATE granted SET {column} = ? WHERE incarnation = ? AND job_id = ? AND attempt = ?",
+            (report.model_dump_json(), report.incarnation, report.job_id, report.attempt),
+        )
 
     def _prune(self) -> None:
-        for table, which in (("attempts", "phase = 'over'"), ("notices", "TRUE")):
+        for table, which in (("granted", "phase = 'over'"), ("notices", "TRUE")):
             newest = f"SELECT rowid FROM {table} WHERE {which} ORDER BY rowid DESC LIMIT {ROWS_KEPT}"
             self._db.execute(f"DELETE FROM {table} WHERE {which} AND rowid NOT IN ({newest})")
 
@@ -263,77 +376,3 @@ class _Transaction:
         finally:
             if self._db.in_transaction:  # SQLite has ended it already where the disk was full
                 self._db.execute("ROLLBACK")
-
-
-MAX_PER_CALL = 500
-#: On a full disk: heartbeats from one attempt to write to the next, at most.
-MAX_CALLS_BETWEEN_WRITES = 16
-
-
-class ReportOutbox:
-    """Collects reports. `urgent` is set when there is one that should not wait for the next heartbeat."""
-
-    def __init__(self, store: AgentStore) -> None:
-        self._store = store
-        self._progress: dict[tuple[int, int], ProgressReport] = {}
-        self.urgent = asyncio.Event()
-        #: Checkpoints that the server has not recorded yet: (report id, job, attempt, digest).
-        self._unrecorded: list[tuple[int, int, int, str]] = []
-        #: Failed attempts to write in a row, and calls until the next.
-        self._failures = self._calls_left = 0
-
-    def next_id(self) -> int:
-        return self._store.next_report_id()
-
-    def put(self, *reports: AnyReport) -> None:
-        self._store.add_reports(list(reports))
-        self.urgent.set()
-
-    def move(self, job_id: int, attempt: int, phase: AttemptPhase, *reports: AnyReport) -> None:
-        """Record an attempt's new phase together with its reports, atomically."""
-        if phase is AttemptPhase.OVER:
-            self._progress.pop((job_id, attempt), None)
-        self._store.move_attempt(job_id, attempt, phase, list(reports))
-        self.urgent.set()
-
-    def advance_journal(self, job_id: int, attempt: int, offset: int, reports: list[AnyReport]) -> None:
-        self._store.advance_journal(job_id, attempt, offset, reports)
-        for report in reports:
-            if report.type == "committed":
-                self._unrecorded.append((report.report_id, job_id, attempt, report.manifest.digest))
-        if reports:
-            self.urgent.set()
-
-    def put_progress(self, report: ProgressReport) -> None:
-        """Replace the attempt's progress; it is sent with the next heartbeat."""
-        self._progress[report.job_id, report.attempt] = report
-
-    def batch(self) -> list[AnyReport]:
-        """Returns the reports to send now, oldest first."""
-        self.urgent.clear()
-        self._retry_writes()
-        durable = self._store.reports(MAX_PER_CALL)
-        if len(durable) == MAX_PER_CALL:
-            return durable  # progress has higher ids: sending it first would acknowledge what was never sent
-        return sorted([*durable, *self._progress.values()], key=lambda report: report.report_id)
-
-    def _retry_writes(self) -> None:
-        """Try again what the disk did not take: ever more rarely, counted in calls of the server."""
-        self._calls_left -= 1
-        if not self._store.problem:
-            self._failures = self._calls_left = 0
-        elif self._calls_left < 0 and not self._store.flush():
-            self._failures += 1
-            self._calls_left = min(2**self._failures, MAX_CALLS_BETWEEN_WRITES)
-
-    def mark_sent(self, batch: list[AnyReport]) -> None:
-        """The server has received these. Progress is not sent again; durable reports are, until acknowledged."""
-        sent = {report.report_id for report in batch}
-        self._progress = {key: report for key, report in self._progress.items() if report.report_id not in sent}
-
-    def acknowledge(self, report_id: int) -> list[tuple[int, int, str]]:
-        """The server has everything up to this id. Returns (job, attempt, digest) of the checkpoints among it."""
-        self._store.acknowledge(report_id)
-        recorded = [entry[1:] for entry in self._unrecorded if entry[0] <= report_id]
-        self._unrecorded = [entry for entry in self._unrecorded if entry[0] > report_id]
-        return recorded

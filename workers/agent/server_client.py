@@ -1,25 +1,34 @@
 """The agent's calls to the server: registration, heartbeats, and the shipping of logs.
 
 Every failure is one of two kinds: ServerUnreachable (try again later) or Forbidden (not like this). The join token is
-shown once; the credential that the server gives is kept (mode 0600). The only state of log shipping is which byte the
-server wants next.
+shown once; the credential that the server gives is kept (mode 0600) with the cluster's identity. A server that names
+another cluster is not listened to; one that names another incarnation was restored, and is told anew what is here.
+The only state of log shipping is which byte the server wants next.
 """
 
 import asyncio
 import json
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from random import Random
+from typing import Any, TypeVar
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from walras.api import ProblemDetail
+from walras.clocks import random_pause
 from walras.contract import split_token
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
+from walras.protocol import protocol_problem
 from walras.transport import wrong_certificate
-from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
+from walras.wire import ClusterIdentity, Heartbeat, HeartbeatAnswer, Register, Registered
+from workers.devices import AttemptKey
 from workers.supervisor_protocol import read_ranks_file, write_durably
+
+log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 10.0
 #: Answers that asking again does not change: no such token, no such machine, or one known with other facts.
@@ -27,6 +36,36 @@ REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422})
 _LONGEST_DETAIL = 2000
 
 Answer = TypeVar("Answer", bound=BaseModel)
+
+
+class ServerRefusal(Forbidden):
+    """The server understood and will not do it. `code` is stable; `cluster` is who the server says it is."""
+
+    def __init__(
+        self, message: str, *, code: str, cluster: ClusterIdentity | None = None, field: str = "", fix: str = ""
+    ) -> None:
+        super().__init__(message, field=field, fix=fix)
+        self.code = code
+        self.cluster = cluster
+
+    @property
+    def is_final(self) -> bool:
+        """Neither waiting nor registering anew helps: a person has to decide."""
+        return self.code in ("other_cluster", "other_protocol")
+
+    @property
+    def is_to_wait_for(self) -> bool:
+        """Another agent may have ranks alive under this name: time decides."""
+        return self.code == "name_held"
+
+
+#: The longest wait between two calls that fail.
+MAX_BACKOFF_S = 5.0
+
+
+def call_backoff_s(failures: int, chance: Random | None) -> float:
+    """Exponential backoff with a cap, and jitter so that agents do not call in step."""
+    return random_pause(chance, min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10)))
 
 
 class ServerClient:
@@ -37,6 +76,8 @@ class ServerClient:
         self._url = url.rstrip("/")
         #: Set once registered.
         self.credential = ""
+        #: Named in every upload; set once known.
+        self.cluster: ClusterIdentity | None = None
 
     async def register(self, message: Register, join_token: str) -> Registered:
         body = await self._post("register", join_token, message)
@@ -46,9 +87,12 @@ class ServerClient:
         body = await self._post("heartbeat", self.credential, message, CALL_TIMEOUT_S + message.wait_s)
         return _parse_answer(HeartbeatAnswer, body)
 
-    async def send_log(self, job_id: int, attempt: int, rank: int, offset: int, content: bytes) -> int:
+    async def send_log(self, key: AttemptKey, rank: int, offset: int, content: bytes) -> int:
         """Returns the offset that the server wants next."""
-        place = {"job_id": job_id, "attempt": attempt, "rank": rank, "offset": offset}
+        job_id, attempt, granted_by = key
+        place: dict[str, str | int] = {"job_id": job_id, "attempt": attempt, "rank": rank, "offset": offset}
+        if self.cluster is not None:
+            place |= {**self.cluster.model_dump(), "granted_by": granted_by}
         url = f"{self._url}/agent/v1/logs"
         headers = {"Authorization": f"Bearer {self.credential}", "Content-Type": "application/octet-stream"}
         body = await self._call(
@@ -82,15 +126,17 @@ class ServerClient:
         return body
 
 
-def _forbidden_error(url: str, status: int, body: bytes) -> Forbidden:
+def _forbidden_error(url: str, status: int, body: bytes) -> ServerRefusal:
     """Returns the server's refusal as an error; the first bytes of the body if the server is not Walras."""
     try:
         problem = ProblemDetail.model_validate_json(body)
+        cluster = None if problem.cluster is None else ClusterIdentity.model_validate(problem.cluster)
     except ValidationError:
-        return Forbidden(f"{url}: {status} {body[:200].decode(errors='replace')}")
+        return ServerRefusal(f"{url}: {status} {body[:200].decode(errors='replace')}", code="")
     # The server speaks to people with a token of their own; a machine has another way to one.
     fix = "copy the server's join.token here anew (--join-token-file)" if status == 401 else problem.fix
-    return Forbidden((problem.detail or problem.title)[:_LONGEST_DETAIL], field=problem.field, fix=fix)
+    detail = (problem.detail or problem.title)[:_LONGEST_DETAIL]
+    return ServerRefusal(detail, code=problem.code, cluster=cluster, field=problem.field, fix=fix)
 
 
 class _LogAnswer(BaseModel):
@@ -126,12 +172,18 @@ def kept_pin(state: Path, join_token_file: Path | None) -> str:
 
 @dataclass
 class Enrolment:
+    """Who this agent is to which cluster; kept in the state folder."""
+
     state: Path
     message: Register
     join_token_file: Path | None
     address: str
     #: As the server asked for at registration.
     heartbeat_s: float = 1.0
+    #: The cluster that this agent belongs to, and the incarnation that it has met; None: none has named itself yet.
+    cluster: ClusterIdentity | None = None
+    #: Called before another incarnation is written down as met: what it may not know is queued to be told again.
+    on_other_incarnation: Callable[[], None] = lambda: None
 
     @property
     def node_id(self) -> str:
@@ -142,29 +194,76 @@ class Enrolment:
 
         Raises:
             ServerUnreachable: try again.
-            Forbidden: the join token is not accepted.
+            ServerRefusal: the join token is not accepted, or the server is one of another cluster.
             ConfigError: there is no join token to show.
         """
-        registered = self._kept()
+        kept = self._kept()
+        self.cluster = kept.cluster
+        registered = kept.registered if kept.given_for in (None, self._facts()) else None
         if registered is None:
-            registered = await client.register(self.message, self._join_token())
-            facts = self.message.model_dump(mode="json")
-            write_durably(self.state / CREDENTIAL_FILE, {"for": facts, "registered": registered.model_dump()})
-        client.credential = registered.credential
+            registered = await client.register(
+                self.message.model_copy(update={"cluster": self.cluster}), self._join_token()
+            )
+            self.take_identity(registered.cluster, registered.protocol)
+            self._keep(registered)
+        client.credential, client.cluster = registered.credential, self.cluster
         self.heartbeat_s = registered.heartbeat_s
 
-    def forget(self) -> None:
-        """The server does not accept the credential any more."""
-        (self.state / CREDENTIAL_FILE).unlink(missing_ok=True)
+    def take_identity(self, told: ClusterIdentity | None, protocol: int) -> bool:
+        """Check who answers. Returns True if it is another incarnation of this agent's cluster than the one it knew.
 
-    def _kept(self) -> Registered | None:
+        Raises:
+            ServerRefusal: it is another cluster, or its release is too far from this one.
+        """
+        if problem := protocol_problem("the server", protocol):
+            raise ServerRefusal(problem, code="other_protocol", fix="install the server's release on this machine")
+        known = self.cluster
+        if told is None or told == known:
+            return False
+        if known is not None and known.cluster_id != told.cluster_id:
+            raise ServerRefusal(
+                f"the server is cluster {told.cluster_id}; this agent belongs to cluster {known.cluster_id}",
+                code="other_cluster",
+                cluster=told,
+                fix="give the agent the address of its own server (--server), or a new --state to join this one",
+            )
+        if known is None:
+            log.info("this agent belongs to cluster %s, incarnation %s", told.cluster_id, told.incarnation)
+        else:
+            log.warning("cluster %s: incarnation %s after %s", told.cluster_id, told.incarnation, known.incarnation)
+            self.on_other_incarnation()
+        self.cluster = told
+        self._keep(self._kept().registered)
+        return known is not None
+
+    def forget(self) -> None:
+        """The server does not accept the credential any more. The cluster stays known."""
+        self._keep(None)
+
+    def _facts(self) -> dict[str, Any]:
+        """What a credential is given for. A new release of the agent is no other machine."""
+        return self.message.model_dump(mode="json", include={"node_id", "facts", "rent_token"})
+
+    def _keep(self, registered: Registered | None) -> None:
+        kept = {
+            "for": self._facts(),
+            "registered": None if registered is None else registered.model_dump(mode="json"),
+            "cluster": None if self.cluster is None else self.cluster.model_dump(),
+        }
+        write_durably(self.state / CREDENTIAL_FILE, kept)
+
+    def _kept(self) -> "_Kept":
         try:
             kept = json.loads((self.state / CREDENTIAL_FILE).read_bytes())
         except FileNotFoundError:
-            return None
-        if kept["for"] != self.message.model_dump(mode="json"):
-            return None
-        return Registered.model_validate(kept["registered"])
+            return _Kept(None, None, self.cluster)
+        registered, cluster = kept["registered"], kept.get("cluster")
+        given_for = {name: value for name, value in kept["for"].items() if name in self._facts()}
+        return _Kept(
+            given_for,
+            None if registered is None else Registered.model_validate(registered),
+            None if cluster is None else ClusterIdentity.model_validate(cluster),
+        )
 
     def _join_token(self) -> str:
         if self.join_token_file is None:
@@ -173,6 +272,15 @@ class Enrolment:
             return split_token(self.join_token_file.read_text())[0]
         except OSError as error:
             raise ConfigError(f"{self.join_token_file}: {error.strerror}", field="--join-token-file") from None
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What the credential file holds."""
+
+    given_for: dict[str, Any] | None
+    registered: Registered | None
+    cluster: ClusterIdentity | None
 
 
 CHUNK_BYTES = 256 * 1024
@@ -193,10 +301,9 @@ class _LogFile:
 class LogShipper:
     """The logs of one attempt on this machine. The files only ever grow."""
 
-    def __init__(self, client: ServerClient, job_id: int, attempt: int, logs: dict[int, Path]) -> None:
+    def __init__(self, client: ServerClient, key: AttemptKey, logs: dict[int, Path]) -> None:
         self._client = client
-        self._job_id = job_id
-        self._attempt = attempt
+        self._key = key
         self._files = [_LogFile(rank, path) for rank, path in logs.items()]
 
     async def run(self) -> None:
@@ -227,9 +334,9 @@ class LogShipper:
 
     async def _ship(self, file: _LogFile) -> None:
         if file.offset is None:
-            file.offset = await self._client.send_log(self._job_id, self._attempt, file.rank, 0, b"")
+            file.offset = await self._client.send_log(self._key, file.rank, 0, b"")
         while chunk := read_ranks_file(file.path, file.offset, CHUNK_BYTES):
-            wanted = await self._client.send_log(self._job_id, self._attempt, file.rank, file.offset, chunk)
+            wanted = await self._client.send_log(self._key, file.rank, file.offset, chunk)
             if wanted == file.offset:
                 return  # the server takes no more of it (a quota): so be it
             file.offset = wanted

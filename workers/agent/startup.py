@@ -15,13 +15,15 @@ import aiohttp
 
 from walras import __version__
 from walras.errors import ConfigError, Forbidden
+from walras.protocol import PROTOCOL
 from walras.transport import accepted_certificate
 from walras.wire import Register, ShapeFacts
+from workers import processes
 from workers.agent.agent import Agent
 from workers.agent.launch import AgentMachine, load_emulated_speeds
 from workers.agent.machine_notices import SpotNoticeWatcher
 from workers.agent.report_store import AgentStore
-from workers.agent.server_client import Enrolment, ServerClient, kept_pin
+from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, kept_pin
 from workers.devices import Accelerators, Host, detect_accelerators, detect_host, own_address
 
 
@@ -56,9 +58,13 @@ class AgentOptions:
 
 log = logging.getLogger(__name__)
 
+#: sysexits' EX_CONFIG: the agent belongs to another cluster than its server, or to another age.
+EXIT_OTHER_CLUSTER = 78
+
 
 def run_agent(options: AgentOptions) -> int:
-    """Run until SIGTERM or SIGINT: 0. A join token that the server does not accept, or a folder in use: 1.
+    """Run until SIGTERM or SIGINT: 0. A join token that the server does not accept, or a folder in use: 1. A server of
+    another cluster, or of a release too far from this one: 78, and starting the agent again does not help.
 
     Raises:
         UserError: options that do not hold together.
@@ -80,7 +86,7 @@ async def _run(options: AgentOptions, machine: AgentMachine, store: AgentStore) 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
         client = ServerClient(session, options.server)
         spot = SpotNoticeWatcher(session, options.metadata_url) if options.spot_notices else None
-        agent = Agent(machine, store, client, _enrolment(options, machine), spot)
+        agent = Agent(machine, store, client, _enrolment(options, machine, store.agent), spot)
         running = asyncio.create_task(agent.run())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -90,7 +96,7 @@ async def _run(options: AgentOptions, machine: AgentMachine, store: AgentStore) 
                 await running
         except Forbidden as error:
             log.error("the server does not accept this machine: %s%s", error, f"; {error.fix}" if error.fix else "")
-            return 1
+            return EXIT_OTHER_CLUSTER if isinstance(error, ServerRefusal) and error.is_final else 1
     return 0
 
 
@@ -125,7 +131,7 @@ def _accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accelera
     return Accelerators(name, count, found.cuda_names[:count])
 
 
-def _enrolment(options: AgentOptions, machine: AgentMachine) -> Enrolment:
+def _enrolment(options: AgentOptions, machine: AgentMachine, agent: str) -> Enrolment:
     facts = ShapeFacts(
         shape=options.shape,
         accelerator=machine.accelerators.name,
@@ -140,7 +146,15 @@ def _enrolment(options: AgentOptions, machine: AgentMachine) -> Enrolment:
     rent_token = options.rent_token_file.read_text().strip() if options.rent_token_file is not None else ""
     return Enrolment(
         state=options.state,
-        message=Register(node_id=options.node_id, facts=facts, rent_token=rent_token, version=__version__),
+        message=Register(
+            node_id=options.node_id,
+            facts=facts,
+            rent_token=rent_token,
+            version=__version__,
+            protocol=PROTOCOL,
+            agent=agent,
+            boot_id=processes.boot_id(),
+        ),
         join_token_file=options.join_token_file,
         address=options.address or own_address(options.server),
     )

@@ -13,6 +13,7 @@ from typing import Protocol
 from walras.configuration_search import ChooseNext, SearchError, SearchStep, Trial, TrialConfiguration
 from walras.contract import GRADIENT_NOISE_VALUE
 from walras.errors import JobSpecError
+from walras.spec.job_secrets import secret_values
 from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of
 from walras.wire import Manifest
 from workers.devices import detect_accelerators
@@ -166,7 +167,7 @@ def moving_job(spec: JobSpec, folder: Path, workers_most: int) -> MovingJob:
         name=spec.name,
         kind=kind_of(spec),
         argv=argv_of(spec),
-        env=env_of(spec),
+        env=env_of(spec) | secret_values(spec.secrets, os.environ),
         workdir=workdir,
         folder=folder.absolute(),
         environ=os.environ,

@@ -29,6 +29,7 @@ from walras.profiling.profile_runs import (
     profile_script,
 )
 from walras.spec.job_groups import global_batch_of
+from walras.spec.job_secrets import secret_values
 from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of
 from walras.training import probe
 from walras.wire import ScriptLaunch
@@ -243,7 +244,7 @@ def profile_job(spec: JobSpec, ranks: int | None, extent: ProfilingExtent, attri
             name=spec.name,
             kind=kind_of(spec),
             argv=argv_of(spec),
-            env=env_of(spec),
+            env=env_of(spec) | secret_values(spec.secrets, os.environ),
             workdir=_workdir(spec, Path(folder)),
             batch=global_batch_of(spec.batch),
             ranks=ranks,

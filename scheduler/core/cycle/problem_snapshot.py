@@ -15,14 +15,17 @@ from optimizer.decision import MultiPoolGangs, append_columns
 from optimizer.problem import BoolArray, Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
 from optimizer.renting.spot_lifetimes import RateBelief, pooled_prior, useful_parts
 from scheduler.core.ordering.plan_ordering import PlanOrdering
-from scheduler.core.state.fleet import PoolState
+from scheduler.core.state.fleet import MachineCondition, PoolState
 from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import steps_made
-from walras.cluster import Market
+from walras.cluster import Market, billed_until
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 from walras.states import JobState
+
+#: A machine that is paid for a round and this long yet costs nothing now: jobs can be moved off it before its step.
+PREPAID_MARGIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +94,7 @@ def build_problem(ledger: Ledger) -> Problem:
             submitted_at=columns.submitted_at[rows],
             attained_s=columns.attained_s[rows],
             deadline_at=columns.deadline_at[rows],
-            value_usd_per_h=columns.value_usd_per_h[rows],
+            value_usd_per_h=_values(ledger, rows),
             priority_class=columns.priority_class[rows],
             entity=columns.entity[rows],
         ),
@@ -114,6 +117,7 @@ def build_problem(ledger: Ledger) -> Problem:
             coming=np.array([float(sum(state.awaited.values())) for state in pools]) * size,
             boot_s=np.array([state.pool.boot_s for state in pools]),
             minimum_billing_s=np.array([state.pool.minimum_billing_s for state in pools]),
+            prepaid=_prepaid(ledger),
         ),
         entities=Entities(
             tuple(ledger.entities), np.ones(len(ledger.entities)), np.array(ledger.entity_parents, dtype=np.int64)
@@ -123,9 +127,38 @@ def build_problem(ledger: Ledger) -> Problem:
 
 def _machines_to_be_had(state: PoolState, now: float) -> int:
     """Machines that may be held rented: the quota; what is there or coming while the provider gives no more."""
-    if state.rent_not_before <= now:
+    if state.rent_not_before <= now or not state.rent_refused:
         return state.pool.quota
     return min(state.pool.quota, state.machines + sum(state.awaited.values()))
+
+
+def _values(ledger: Ledger, rows: IntArray) -> FloatArray:
+    """What an hour of each job is worth, USD, as it, its user or its project says; nan: nobody does (n,)."""
+    columns = ledger.columns
+    stated = columns.value_usd_per_h[rows]
+    if not ledger.policy.rules.values or not np.isnan(stated).any():
+        return stated
+    by_entity = np.full(len(ledger.entities), np.nan)
+    names, values = list(ledger.entities), ledger.policy.rules.values
+    for value in sorted(values, key=lambda each: bool(each.user)):  # a user's own comes last
+        whose = f"{value.project}/{value.user}"
+        for row, name in enumerate(names):
+            if name == whose if value.user else name.startswith(f"{value.project}/"):
+                by_entity[row] = value.usd_per_h
+    return np.where(np.isnan(stated), by_entity[columns.entity[rows]], stated)
+
+
+def _prepaid(ledger: Ledger) -> FloatArray:
+    """Accelerators of machines whose next billing step is further away than the next plans (p,); empty: none."""
+    found, soon_at = np.zeros(len(ledger.fleet.pools)), ledger.now + ledger.policy.rules.round_s + PREPAID_MARGIN_S
+    for state in ledger.fleet.pools:
+        if not state.rented or not (state.pool.billing_step_s or state.pool.minimum_billing_s):
+            continue
+        for machine in state.members.values():
+            if machine.token and machine.condition is MachineCondition.UP:
+                paid = billed_until(state.pool, machine.paid_since, ledger.now) > soon_at
+                found[state.row] += machine.size if paid else 0.0
+    return found if found.any() else np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +235,7 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
     slots = np.array([job.slot for job in records], dtype=np.int64)
     stays = np.array([job.holds and job.revoked is None for job in records], dtype=np.bool_)
     pinned = [
-        (there and not (job.state is JobState.RUNNING and ordering.can_be_stopped(job)))
+        (there and (job.is_secured or not (job.state is JobState.RUNNING and ordering.can_be_stopped(job))))
         or job.job_id in ordering.awaiting_lease
         for job, there in zip(records, stays.tolist(), strict=True)
     ]

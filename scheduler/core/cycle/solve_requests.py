@@ -6,6 +6,7 @@ change is void.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,7 +36,10 @@ def run_solve(command: Solve) -> Proposal:
     problem, decision = with_added(command.problem, decision)
     machines = np.zeros(len(problem.pools)) if rental is None else rental.machines
     if isinstance(decision, Plan):
-        return _plan_proposal(problem, decision, memory, machines)
+        proposal = _plan_proposal(problem, decision, memory, machines)
+        if rental is None or not rental.path:
+            return proposal
+        return replace(proposal, path=f"{proposal.path}; renting: {rental.path}")
     assert isinstance(decision, Shares), f"{command.policy.name} ranks jobs and needs no solve"
     kept = np.flatnonzero(decision.x[problem.columns.use_column] > SMALLEST_SHARE)
     column = problem.columns.use_column[kept]
@@ -57,6 +61,7 @@ def run_solve(command: Solve) -> Proposal:
         gap=float(certificate.gap),
         path=certificate.path,
         memory=memory,
+        marginal=_marginal_jobs(problem, kept, decision.surplus),
     )
 
 
@@ -85,7 +90,28 @@ def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: Float
         gap=0.0 if yardstick is None else yardstick.gap,
         path=plan.no_yardstick if yardstick is None else yardstick.name,
         memory=memory,
+        riders=tuple(JobId(i) for i in job_id[plan.riders].tolist()),
+        marginal=_marginal_jobs(problem, _paying_uses(problem, plan), plan.surplus),
     )
+
+
+def _paying_uses(problem: Problem, plan: Plan) -> IntArray:
+    """Rows of the uses that the plan gives to jobs for which prices count: riders pay none."""
+    chosen = np.zeros(len(problem.columns), dtype=np.bool_)
+    priced = plan.column >= 0
+    priced[plan.riders] = False
+    chosen[plan.column[priced]] = True
+    return np.flatnonzero(chosen[problem.columns.use_column])
+
+
+def _marginal_jobs(problem: Problem, uses: IntArray, surplus: FloatArray) -> tuple[JobId, ...]:
+    """Of each pool, the job with the least surplus among those that have these uses, the youngest of equals."""
+    columns = problem.columns
+    pool, job = columns.use_pool[uses], columns.job[columns.use_column[uses]]
+    found = [JobId(0)] * len(problem.pools)
+    for at in np.lexsort((-problem.jobs.job_id[job], surplus[job], pool))[::-1].tolist():
+        found[pool[at]] = JobId(int(problem.jobs.job_id[job[at]]))
+    return tuple(found)
 
 
 def integral_gang_bound(command: Solve) -> float | None:
@@ -158,6 +184,7 @@ def apply_proposal(cycle: Cycle, event: Solved) -> bool:
     _replace_entitlements(cycle.ledger, proposal)
     policy.memory = proposal.memory
     policy.proposal, policy.solved_at = proposal, cycle.now
+    policy.riders = frozenset(proposal.riders)
     policy.quote = Quote(np.array(proposal.prices), proposal.price_unit, proposal.exchange)
     return True
 

@@ -7,6 +7,7 @@ what is believed of its speed on each pool.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from types import MappingProxyType
 
 import numpy as np
@@ -16,14 +17,14 @@ from scheduler.core.cycle.problem_snapshot import configurations_of
 from scheduler.core.cycle.round import describe_newcomer
 from scheduler.core.explain.feasibility import expected_free_text, infeasibility, pool_limits, remedies
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
-from scheduler.core.rules import Backfill
+from scheduler.core.rules import Backfill, RoundRules
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.spending import SpendingAccount
 from scheduler.core.state.throughput import BelievedSpeed
 from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX, is_fixed, may_lose_work
-from walras.cluster import PoolId
-from walras.job_request import JobId
+from walras.cluster import PoolId, gang_usd_per_h
+from walras.job_request import JobId, JobRequest
 from walras.states import JobState, Reason
 
 _NOTHING_MORE: Mapping[PoolId, int] = MappingProxyType({})
@@ -188,9 +189,12 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
 
 
 def _first_in_line(core: SchedulerCore, job: JobRecord) -> JobRecord | None:
-    """Where nobody may pass: the job that all behind it wait for, on whatever pool. None: the job itself is first."""
+    """Where nobody may pass: the job that this one, which has a place, waits for. None: it waits for a place itself."""
     cycle, rules = core.cycle, core.cycle.policy.rules
     if not (cycle.ordering.strict or rules.backfill is Backfill.NONE) or cycle.policy.plans:
+        return None
+    shape, fleet = core.ledger.classes.shapes[core.ledger.class_of(job).shape], core.ledger.fleet
+    if all(fleet.find(state.row, shape) is None for state in fleet.pools if shape.counts[state.row]):
         return None
     pools = range(len(core.ledger.fleet.pools))
     heads = [
@@ -242,9 +246,12 @@ def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, count
         facts.append(f"{ahead}{'+' if ahead >= _AHEAD_MAX else ''} ahead")
     if state.free < count:
         reason, *more = _capacity_reason(state, count, ledger.now)
+        not_rented, remedy = why_not_rented(core.cycle.policy.rules, job.request, state, count)
+        if reason is Reason.WAIT_CAPACITY and state.capacity < count and not_rented:
+            reason, more = Reason.WAIT_PRICE, [not_rented]
         if counts_ahead:
             more += _machines(core, job, state)
-        fix = _taking_jobs_again(state) if counts_ahead else ""
+        fix = "; or ".join(filter(None, (_taking_jobs_again(state), remedy))) if counts_ahead else ""
         return PendingReason(reason, "; ".join((need, *more, *facts)), fix)
     if ledger.fleet.find(state.row, shape) is None:
         return PendingReason(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *facts)))
@@ -287,6 +294,25 @@ def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, 
             return Reason.WAIT_CAPACITY, "the policy rents no more machines at this price"
         return Reason.WAIT_CAPACITY, "more of its machines must join, or take jobs again"
     return (Reason.WAIT_CAPACITY,)
+
+
+def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, count: int) -> tuple[str, str]:
+    """Why no machine of a pool is rented for a job by what it is worth, and the remedy; empty if that is not why."""
+    if not state.rented or request.deadline_at < inf:
+        return "", ""
+    value, by = rules.value_of(request)
+    price = gang_usd_per_h(state.pool, count)
+    if value >= price and value > 0:
+        return "", ""
+    says = "nobody says what an hour of this job is worth" if not by else f"its {by} says {value:g} USD/h"
+    if by in ("job", "policy"):
+        says = f"an hour of it is worth {value:g} USD by the {by}"
+    detail = f"none is rented for it: {says}, and {count} accelerators here cost {price:g} USD/h"
+    fix = (
+        f"state a value above {price:g} USD/h: `value_usd_per_h` of the job, `rules.values` of the policy file for "
+        f"project {request.project}, or `rules.delay_usd_per_h` for all"
+    )
+    return detail, fix
 
 
 def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str]:

@@ -18,7 +18,7 @@ from scheduler.core.events import (
     Prepared,
     RoundEnded,
 )
-from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt
+from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
@@ -81,7 +81,7 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """These steps survive whatever happens."""
-    job.saved, job.loses_work = True, False
+    job.saved, job.loses_work, job.supervisor_losses = True, False, 0
     _saw_saving(cycle, job)
     job.safe_steps = max(job.safe_steps, event.steps)
     if job.safe_steps > job.steps:
@@ -95,8 +95,13 @@ def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecord
 
 def _saw_saving(cycle: Cycle, job: JobRecord) -> None:
     """The job may be moved from now on, which a plan should know."""
-    if saw_saving(cycle.ledger, job):
-        cycle.solves.problem_changed = True
+    if not saw_saving(cycle.ledger, job):
+        return
+    cycle.solves.problem_changed = True
+    machines = (cycle.ledger.fleet.machines[row] for row, _ in job.place)
+    drained = [each.node_id for each in machines if each is not None and each.gentle_until > cycle.now]
+    if drained and job.revoked is None and job.request.preemptible:
+        revoke_attempt(cycle, job, Reason.HOLD_ADMIN, detail=f"{drained[0]} leaves")
 
 
 def on_round_ended(cycle: Cycle, event: RoundEnded) -> None:
@@ -138,11 +143,7 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
             cycle, job, JobState.FAILED, AttemptState.TIMEOUT, reason, f"ran {job.request.max_runtime_s:g} s, its limit"
         )
     elif event.cause is not EndCause.EXITED:
-        expired = event.cause is EndCause.LEASE_EXPIRED
-        state = AttemptState.LEASE_EXPIRED if expired else AttemptState.NODE_LOST
-        requeue_after_infra_failure(
-            cycle, job, state, Reason.INFRA_LEASE_EXPIRED if expired else Reason.INFRA_NODE_LOST
-        )
+        _lost(cycle, job, event)
     elif reason is not None:
         job.loses_work = not job.saved and event.exit_code != EXIT_CHECKPOINTED and job.running_at < inf
         cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
@@ -151,6 +152,30 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         _yielded(cycle, job)
     else:
         _failed(cycle, job, event, node_id)
+
+
+def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
+    """The lease ran out or the supervisor is gone: no fault of the job's, unless it happens to it alone, every time.
+
+    A machine that is lost takes its agent along; a supervisor that is lost under the eyes of its agent was most likely
+    ended by its own ranks. The job waits longer after each, then it is held; the machine is not blamed.
+    """
+    if event.cause is EndCause.LEASE_EXPIRED:
+        requeue_after_infra_failure(cycle, job, AttemptState.LEASE_EXPIRED, Reason.INFRA_LEASE_EXPIRED)
+        return
+    detail = ""
+    if event.witnessed:
+        job.supervisor_losses += 1
+        _back_off(cycle, job, job.supervisor_losses)
+        detail = "its supervisor was killed, while the machine lived on"
+        most = cycle.policy.rules.supervisor_losses_held
+        if 0 < most <= job.supervisor_losses:
+            job.hold_reason = job.hold_reason or Reason.HOLD_REPEATED_FAILURE
+            detail = (
+                f"{detail}; {job.supervisor_losses} times in a row, last on {event.node_id}: does the job kill it, or "
+                "use up the memory?"
+            )
+    requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, Reason.INFRA_NODE_LOST, detail)
 
 
 def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Reason) -> list[JobRecord]:

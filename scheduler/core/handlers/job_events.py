@@ -1,7 +1,7 @@
 """What people do to jobs (submit, cancel, hold, release, reprioritise), the limits they set, and jobs restored.
 
-After a restart a fresh core receives, as events, what the tables know. The rest begins anew: what jobs are owed,
-reservations, the policy's memory; a solve follows at once. Restoring gives no commands: machines go on with their
+After a restart a fresh core receives, as events, what the tables know. The rest begins anew: reservations, the policy's
+memory; a solve follows at once. Restoring gives no commands: machines go on with their
 work and report it as always.
 """
 
@@ -21,6 +21,7 @@ from scheduler.core.events import (
     WorkRestated,
 )
 from scheduler.core.handlers.attempt_events import abort_start, end_job
+from scheduler.core.handlers.restored_state import recall_job
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
 from scheduler.core.state.ledger import JobRecord
@@ -92,7 +93,7 @@ def on_job_released(cycle: Cycle, job: JobRecord, event: JobReleased) -> None:
 def release_job(cycle: Cycle, job: JobRecord) -> None:
     """Let a held job, or one that was to be held, go on."""
     job.hold_reason = None
-    job.idle_yields = job.refusals = 0
+    job.idle_yields = job.refusals = job.supervisor_losses = 0
     if job.state is JobState.HELD:
         cycle.set_job_state(job, JobState.PENDING, Reason.WAIT_NOT_EVALUATED)
         cycle.solves.problem_changed = True
@@ -183,6 +184,7 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
     columns.settled_at[job.slot] = event.at
     columns.attained_s[job.slot] = event.attained_s
     job.attempt, job.restarts, job.hold_reason = event.attempt, event.restarts, event.hold_reason
+    recall_job(cycle, job)
     if event.saves:
         saw_saving(ledger, job)
     job.steps, job.safe_steps, job.start_steps = event.steps, event.safe_steps, event.safe_steps

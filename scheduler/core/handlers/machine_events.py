@@ -25,9 +25,11 @@ from scheduler.core.events import (
 from scheduler.core.handlers import deadlines
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
+from scheduler.core.placement.preemption import is_preemptible
 from scheduler.core.placement.reservations import drop_reservations_on
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.unsaved_work import may_lose_work
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import billed_until
 from walras.states import JobState, Reason
@@ -36,18 +38,22 @@ from walras.states import JobState, Reason
 GIVING_BACK_S = 30.0
 #: Machines are looked at again after this time at the soonest, or wakes would never end where nothing is kept idle.
 _IDLE_CHECK_S = 5.0
+#: A look that comes this much late still gives a machine back before its step.
+_LATE_S = 10.0
 #: Conditions of machines that are there for jobs, now or once they are heard of again.
 _STAYING = (MachineCondition.UP, MachineCondition.UNREACHABLE)
 
 
-def release_due_at(machine: FleetMachine, state: PoolState, keep_s: float) -> float:
-    """When a machine that is idle now is to be given back, were it idle until then.
+def release_due_at(machine: FleetMachine, state: PoolState, keep_s: float, now: float, stop_s: float = 0.0) -> float:
+    """When a machine is to be given back for which nobody pays until then.
 
     It is kept for `keep_s` if that costs anything, and through the steps that are paid for. A step longer than `keep_s`
-    is never begun for an idle machine.
+    is never begun for it. `stop_s`: those who ride on it take this long to leave.
     """
-    wanted_at = machine.idle_since + max(0.0, keep_s - state.pool.billing_step_s)
-    return billed_until(state.pool, machine.paid_since, wanted_at + GIVING_BACK_S) - GIVING_BACK_S
+    since = machine.unpaid_since if machine.holders else min(machine.idle_since, machine.unpaid_since)
+    wanted_at = max(since + max(0.0, keep_s - state.pool.billing_step_s), now - _LATE_S)
+    lead_s = GIVING_BACK_S + stop_s
+    return billed_until(state.pool, machine.paid_since, wanted_at + lead_s) - lead_s
 
 
 def settle_idle_machines(cycle: Cycle) -> None:
@@ -61,7 +67,7 @@ def settle_idle_machines(cycle: Cycle) -> None:
             release_machine(cycle, machine, f"given back: {machine.detail}")
         elif _is_idle(machine):
             state = cycle.ledger.fleet.pools[machine.pool]
-            _set_idle_timer(cycle, state, release_due_at(machine, state, cycle.policy.rules.rent_keep_s))
+            _set_idle_timer(cycle, state, _release_at(cycle, machine, state))
 
 
 def schedule_idle_check(cycle: Cycle, state: PoolState) -> None:
@@ -84,19 +90,32 @@ def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
         return
     target = _wanted(cycle, state)
     excess = sum(machine.condition in _STAYING for machine in state.members.values()) - target
-    for machine in tuple(state.members.values()):
+    unpaid = [each for each in state.members.values() if _is_idle(each) or _has_riders_only(cycle, each)]
+    for machine in sorted(unpaid, key=lambda each: bool(each.holders)):
         if excess <= 0:
             return
-        if _is_idle(machine) and release_due_at(machine, state, policy.rules.rent_keep_s) <= cycle.now:
-            idle_s = cycle.now - machine.idle_since
-            detail = (
-                f"given back: idle for {idle_s:.0f} s, and at {state.pool.usd_per_h:g} USD/h "
-                f"{target} of {state.machines} machines are worth their price"
-            )
-            release_machine(cycle, machine, detail)
+        if _release_at(cycle, machine, state) <= cycle.now:
+            _give_back(cycle, machine, state, target)
             excess -= 1
     if excess > 0:
         schedule_idle_check(cycle, state)
+
+
+def _give_back(cycle: Cycle, machine: FleetMachine, state: PoolState, target: int) -> None:
+    """Release the machine; at once if it is idle, else when those who ride on it have left."""
+    worth = f"at {state.pool.usd_per_h:g} USD/h {target} of {state.machines} machines are worth their price"
+    if _is_idle(machine):
+        release_machine(cycle, machine, f"given back: idle for {cycle.now - machine.idle_since:.0f} s, and {worth}")
+        return
+    drop_reservations_on(cycle, machine)
+    cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, f"is given back: {worth}")
+    cycle.commands.append(NodeCordoned(machine.node_id, machine.detail))
+    cycle.backlog.emptied[machine.row] = None
+    cycle.solves.problem_changed = True
+    for job in _jobs_on(cycle, machine):
+        if job.revoked is None:
+            detail = f"{machine.node_id} is given back: nobody who pays wants it at its price"
+            revoke_attempt(cycle, job, Reason.POLICY_PREEMPTED, detail=detail)
 
 
 def release_machine(cycle: Cycle, machine: FleetMachine, detail: str) -> None:
@@ -120,10 +139,28 @@ def _is_idle(machine: FleetMachine) -> bool:
     return machine.condition is MachineCondition.UP and not machine.holders
 
 
+def _has_riders_only(cycle: Cycle, machine: FleetMachine) -> bool:
+    """Whether all who hold something of a rented machine are no reason to keep it, and can be asked to leave."""
+    if machine.condition is not MachineCondition.UP or not machine.token or not machine.holders:
+        return False
+    jobs, riders = (cycle.ledger.jobs[job_id] for job_id in machine.holders), cycle.policy.riders
+    return all(
+        job.revoked is not None
+        or (job.job_id in riders and is_preemptible(cycle, job) and cycle.ordering.can_be_stopped(job))
+        for job in jobs
+    )
+
+
+def _release_at(cycle: Cycle, machine: FleetMachine, state: PoolState) -> float:
+    """`release_due_at` of a machine that is idle, or that only riders hold."""
+    stop_s = max((cycle.ledger.jobs[job_id].request.grace_s for job_id in machine.holders), default=0.0)
+    return release_due_at(machine, state, cycle.policy.rules.rent_keep_s, cycle.now, stop_s)
+
+
 def _due_at(cycle: Cycle, machine: FleetMachine, state: PoolState) -> float:
     """When to look whether the machine is to go: of one that works, before its next step."""
-    if _is_idle(machine):
-        return max(release_due_at(machine, state, cycle.policy.rules.rent_keep_s), cycle.now)
+    if _is_idle(machine) or _has_riders_only(cycle, machine):
+        return max(_release_at(cycle, machine, state), cycle.now)
     if state.pool.billing_step_s <= 0:
         return _again_at(cycle)
     step_at = billed_until(state.pool, machine.paid_since, cycle.now + GIVING_BACK_S + _IDLE_CHECK_S) - GIVING_BACK_S
@@ -233,9 +270,30 @@ def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> 
     cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "leaves")
     grace_s = max(0.0, event.gone_at - cycle.now)
+    machine.gentle_until = event.gone_at if event.gentle else -inf
+    if event.gentle:
+        cycle.timers.set(event.gone_at, "drain", machine.row)
+    for job in _jobs_on(cycle, machine):
+        job.is_aside = job.revoked is None and event.gentle and _runs_to_its_end(cycle, job)
+        cycle.ledger.set_eligible(job)
+        if job.revoked is None and not job.is_aside:
+            revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
+
+
+def _runs_to_its_end(cycle: Cycle, job: JobRecord) -> bool:
+    """Whether a gentle drain waits for the job: stopping it would lose its work, or its owner does not allow it."""
+    return not job.request.preemptible or may_lose_work(cycle.ledger, job)
+
+
+def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
+    """What a gentle drain has waited for has had its time: all that still runs there is asked to stop."""
+    machine = cycle.ledger.fleet.machines[row] if row < len(cycle.ledger.fleet.machines) else None
+    if machine is None or not -inf < machine.gentle_until <= cycle.now:
+        return
+    machine.gentle_until = -inf
     for job in _jobs_on(cycle, machine):
         if job.revoked is None:
-            revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} leaves", grace_s=grace_s)
+            revoke_attempt(cycle, job, Reason.HOLD_ADMIN, detail=f"{machine.node_id} leaves: its time is over")
 
 
 def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
@@ -249,6 +307,10 @@ def _abort_starts_on(cycle: Cycle, machine: FleetMachine, what: str) -> None:
 def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordoned) -> None:
     """An administrator lets the machine take jobs again."""
     machine.failures.clear()
+    machine.gentle_until = -inf
+    for job in _jobs_on(cycle, machine):
+        job.is_aside = False
+        cycle.ledger.set_eligible(job)
     if machine.condition in (MachineCondition.LEAVING, MachineCondition.QUARANTINED):
         cycle.ledger.fleet.set_condition(machine, MachineCondition.UP)
         cycle.backlog.freed[machine.row] = None
@@ -269,7 +331,18 @@ def rent_for_proposal(cycle: Cycle, proposal: Proposal) -> None:
     for pool_id, target in zip(proposal.pools, proposal.rent_machines, strict=True):
         row = cycle.ledger.fleet.pool_row(pool_id)
         if row is not None and cycle.ledger.fleet.pools[row].rented:
+            _note_who_pays(cycle, cycle.ledger.fleet.pools[row])
             _scale_pool(cycle, cycle.ledger.fleet.pools[row], target)
+
+
+def _note_who_pays(cycle: Cycle, state: PoolState) -> None:
+    """Since when each machine has had nobody who pays for it."""
+    riders = cycle.policy.riders
+    for machine in state.members.values():
+        if not machine.holders.keys() <= riders:
+            machine.unpaid_since = inf
+        elif machine.unpaid_since == inf:
+            machine.unpaid_since = cycle.now if machine.holders else machine.idle_since
 
 
 def on_rent_timer(cycle: Cycle, row: int, number: int) -> None:
@@ -310,6 +383,7 @@ def on_rent_failed(cycle: Cycle, event: RentFailed) -> None:
             state.awaited[event.token] = left
         wait_s = min(rules.rent_backoff_s * 2.0 ** min(state.rent_failures, 32), rules.rent_backoff_max_s)
         state.rent_failures += 1
+        state.rent_refused = left <= 0
         state.rent_problem, state.rent_not_before = event.reason, cycle.now + wait_s
         cycle.timers.set(state.rent_not_before, "rent", state.row)
         cycle.solves.problem_changed = True  # until then other pools may be worth their price

@@ -103,11 +103,13 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
             cycle.backlog.freed[row] = None
             if machine.token:
                 cycle.backlog.emptied[row] = None
+                if job.job_id not in cycle.policy.riders:
+                    machine.unpaid_since = inf  # until now somebody paid
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     columns.fixed_at[job.slot] = inf
     cycle.spending.ended(job)
     columns.let_go(job.slot)
-    job.place, job.is_secured = (), False
+    job.place, job.is_secured, job.is_aside = (), False, False
     job.ends_version = -1
     job.profiling_until = -inf
     ledger.profiling.discard(job.job_id)

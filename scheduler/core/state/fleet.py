@@ -50,6 +50,8 @@ class FleetMachine:
     paid_since: float = 0.0
     #: Since when it holds nothing.
     idle_since: float = 0.0
+    #: Rented: since when nobody has been planned on it who pays for it; inf: somebody is.
+    unpaid_since: float = inf
     #: Condition to return to when contact is back.
     before: MachineCondition = MachineCondition.UP
     holders: dict[JobId, tuple[int, ...]] = field(default_factory=dict)
@@ -61,6 +63,8 @@ class FleetMachine:
     shared: set[tuple[int, ...]] = field(default_factory=set)
     #: Jobs were revoked here for a preempting job that waits for more devices: what is free already is not for others.
     closed: bool = False
+    #: Leaving: until when jobs that would lose their work may go on there; -inf: none may.
+    gentle_until: float = -inf
     #: (instant, job) of failures that may be the machine's fault.
     failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
 
@@ -111,6 +115,8 @@ class PoolState:
     rent_failures: int = 0
     rent_problem: str = ""
     rent_not_before: float = -inf
+    #: Nothing of the last request came. What came in part is kept while the rest is asked for once more.
+    rent_refused: bool = False
     #: When idle machines are checked next; inf if no check is due.
     idle_look_at: float = inf
     lives: MachineLifetimes = field(default_factory=MachineLifetimes)

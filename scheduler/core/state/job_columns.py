@@ -162,6 +162,16 @@ class JobColumns:
         at = np.searchsorted(rows, slots)
         return np.append(place, at), np.append(pool, there), np.append(seconds, held * passed[at])
 
+    def owed_at(self, at: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The active slots, and what each is owed at this instant by pool. Settles nothing."""
+        rows = self.active.nonzero()[0]
+        passed = np.maximum(at - self.settled_at[rows], 0.0)
+        owed: NDArray[np.float64] = self.owed[rows] + self.entitled[rows] * passed[:, None]
+        held, pool, received = self.received(rows, passed)
+        counted = self.entitled[rows[held], pool] > 0
+        owed[held[counted], pool[counted]] -= received[counted]
+        return rows, owed
+
     def settle_all(self, at: float, limit_s: float) -> None:
         """Bring every active row up to `at`; remember at most `limit_s` seconds of a gang either way.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from optimizer.decision import Memory, Quote
 from optimizer.policy import PlanPolicy, PolicySpec, PricingPolicy
-from scheduler.core.events import Proposal
+from scheduler.core.events import Proposal, RememberedJob
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
@@ -50,10 +50,14 @@ class JobRecord:
     infra_failures: int = 0
     #: Starts in a row that never got a rank running.
     refusals: int = 0
+    #: Supervisors lost in a row on machines that lived on, without a checkpoint between.
+    supervisor_losses: int = 0
     #: Ends by exit 85 without having made a step since the start.
     idle_yields: int = 0
     #: It has shown that it can save its work.
     saves: bool = False
+    #: It runs to its end on a machine that is drained, beside what the fleet has to share.
+    is_aside: bool = False
     #: Steps at the newest recorded checkpoint, and at the start of this attempt.
     safe_steps: float = 0.0
     start_steps: float = 0.0
@@ -161,11 +165,20 @@ class ActivePolicy:
     quote: Quote | None = None
     proposal: Proposal | None = None
     solved_at: float = -inf
+    #: Jobs that the last answer has on paid machines without being a reason to keep these.
+    riders: frozenset[JobId] = frozenset()
 
     @property
     def plans(self) -> bool:
         """Whether the policy says who runs where, event by event."""
         return isinstance(self.pricing, PlanPolicy)
+
+    def most_usd_per_h(self, request: JobRequest) -> float:
+        """What an accelerator-hour of a rented machine costs the job at most, USD; inf: its market price.
+
+        Only plans tell who pays for machines from who rides on them.
+        """
+        return self.rules.most_usd_per_h(request) if self.plans else inf
 
 
 class Ledger:
@@ -189,6 +202,8 @@ class Ledger:
         self.profiling: set[JobId] = set()
         #: Kinds of which a job has shown that it can save its work.
         self.saving_kinds: set[Kind] = set()
+        #: What the core before this one knew of jobs that have not been restored yet.
+        self.remembered: dict[JobId, RememberedJob] = {}
         #: Jobs waiting for the end of another: dependency -> dependents.
         self.dependents: dict[JobId, list[JobId]] = {}
         #: Projects and their users ("project", "project/user") in order of first sight: name -> row of the problem's
@@ -360,6 +375,7 @@ class Ledger:
             job.state in _SCHEDULABLE_STATES
             and not job.blocked_by
             and not job.over_budget
+            and not job.is_aside
             and job.hold_reason is None
             and job.ready_at <= self.now
         )

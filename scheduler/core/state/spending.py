@@ -249,9 +249,10 @@ class SpendingMeter:
         self._stop_paying(job)
         assert job.placement is not None
         usd_per_h = committed_usd = owned_usd_per_h = 0.0
+        most = self._ledger.policy.most_usd_per_h(job.request)
         for row, count in self._ledger.parts_of(job):
             pool = self._ledger.fleet.pools[row].pool
-            price = gang_usd_per_h(pool, count, 1 + len(self._sharing(job)))
+            price = gang_usd_per_h(pool, count, 1 + len(self._sharing(job)), most)
             stop_s = job.request.grace_s + pool.notice_s + STOP_MARGIN_S
             usd_per_h += price
             committed_usd += usd_of(price, stop_s)

@@ -18,12 +18,12 @@ import hashlib
 import hmac
 import json
 import re
-import secrets
-import time
 from dataclasses import dataclass
 from enum import IntEnum
+from random import Random
 
 from scheduler.live.store.table_rows import TokenRow
+from walras.clocks import SYSTEM_CLOCKS, Clocks, random_token
 from walras.cluster import NodeId
 from walras.contract import pinned_token
 from walras.errors import Forbidden, UserError
@@ -101,11 +101,17 @@ def equal_in_constant_time(one: str, other: str) -> bool:
 
 
 def new_user_token(
-    user: str, role: UserRole, projects: tuple[str, ...], created_by: str, expires_in_s: float | None = None
+    user: str,
+    role: UserRole,
+    projects: tuple[str, ...],
+    created_by: str,
+    expires_in_s: float | None = None,
+    clocks: Clocks = SYSTEM_CLOCKS,
+    chance: Random | None = None,
 ) -> tuple[str, TokenRow]:
     """A token and the row that is kept of it."""
-    token = f"wlr_u_{secrets.token_urlsafe(32)}"
-    now = time.time()
+    token = f"wlr_u_{random_token(chance)}"
+    now = clocks.wall()
     row = TokenRow(
         sha256=token_hash(token),
         prefix=token[:PREFIX_LENGTH],
@@ -119,9 +125,9 @@ def new_user_token(
     return token, row
 
 
-def caller_of_token(row: TokenRow) -> UserCaller | None:
-    """The user behind a stored token; None if it is revoked or has expired."""
-    if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= time.time()):
+def caller_of_token(row: TokenRow, unix_s: float) -> UserCaller | None:
+    """The user behind a stored token; None if it is revoked or has expired by then."""
+    if row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= unix_s):
         return None
     return UserCaller(row.user, UserRole[row.role.upper()], tuple(json.loads(row.projects)))
 

@@ -18,6 +18,7 @@ from scheduler.live.auth.access_control import (
     new_user_token,
     parse_role,
 )
+from scheduler.live.http.audit_trail import audited, node_standing, note_write
 from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, json_list, parse_json_body
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
@@ -58,6 +59,17 @@ class Revocation(BaseModel):
     notice_s: float = Field(default=0.0, ge=0, le=86_400)
 
 
+class Drain(BaseModel):
+    """How a machine is emptied. Jobs that can save their work move at once; others run to their ends, unless ..."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    #: All jobs are asked to stop now.
+    now: bool = False
+    #: All that still run after this time are asked to stop; None: they may run on.
+    deadline_s: float | None = Field(default=None, gt=0, le=366 * 86_400, allow_inf_nan=False)
+
+
 class Revoked(BaseModel):
     """Machines that will be gone."""
 
@@ -77,9 +89,14 @@ async def show_prices(call: RequestContext) -> PriceList:
 
 
 async def drain_node(call: RequestContext) -> NodeView:
+    asked = await call.model(Drain) if call.request.can_read_body else Drain()
+
     def step(transaction: Transaction, node: LiveNode) -> None:
-        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, inf, Reason.HOLD_ADMIN))
-        node.row.detail = f"drained by {call.user.name}"
+        until = inf if asked.deadline_s is None else transaction.at + asked.deadline_s
+        gentle = not asked.now
+        emit(transaction, NodeLeaving(transaction.at, node.row.node_id, until, Reason.HOLD_ADMIN, gentle))
+        left = "" if asked.deadline_s is None else f", for {asked.deadline_s:g} s at most"
+        node.row.detail = f"drained by {call.user.name}" + (f"; what cannot be saved runs on{left}" if gentle else "")
 
     return await _change_node(call, step)
 
@@ -98,7 +115,9 @@ async def _change_node(call: RequestContext, step: Any) -> NodeView:
         node = transaction.state.nodes.get(node_id)
         if node is None or not node.is_member:
             raise NotFound(f"no machine {node_id}", fix="check `walras nodes`")
-        step(transaction, node)
+        audited(call, f"node {node_id}", lambda _: node_standing(node), lambda transaction: step(transaction, node))(
+            transaction
+        )
 
     await call.server.loop.perform(checked)
     return next(view for view in call.server.views.nodes() if view.node_id == node_id)
@@ -106,6 +125,9 @@ async def _change_node(call: RequestContext, step: Any) -> NodeView:
 
 async def revoke_pool(call: RequestContext) -> Revoked:
     asked = await call.model(Revocation)
+    # Noted before it is done: it cannot be taken back, and is no transaction of ours.
+    noted = {"notice_s": asked.notice_s}
+    await call.server.loop.perform(lambda turn: note_write(call, turn, f"pool {asked.pool_id}", after=noted))
     return Revoked(nodes=[*call.server.providers.revoke(PoolId(asked.pool_id), asked.notice_s)])
 
 
@@ -122,7 +144,12 @@ async def put_policy(call: RequestContext) -> PolicyView:
         spec, rules = call.server.policies.check(data)
         now, before = call.server.loop.clock.now(), call.server.policies.in_force.row.version
         return _policy_view(call, PolicyInForce(PolicyRow(before + 1, "", now, call.user.name), spec, rules))
-    return _policy_view(call, await call.server.policies.change(data, call.user.name))
+
+    def note(transaction: Transaction, replaced: PolicyInForce | None, chosen: PolicyInForce) -> None:
+        was, now = (None if each is None else dump_policy(each.spec, each.rules) for each in (replaced, chosen))
+        note_write(call, transaction, f"policy, version {chosen.row.version}", before=was, after=now)
+
+    return _policy_view(call, await call.server.policies.change(data, call.user.name, note))
 
 
 def _policy_view(call: RequestContext, in_force: PolicyInForce) -> PolicyView:
@@ -173,7 +200,8 @@ async def show_spending(call: RequestContext) -> MoneyReport:
     open_now = sum_charges(billing.open_charges(state, server.loop.clock.now()), query)
     await server.loop.settled()
     written = await server.read(server.store.money, query)
-    return spending_report(query, [*written, *open_now])
+    # By job it has as many rows as the ledger has jobs: not in the loop.
+    return await server.read(spending_report, query, [*written, *open_now])
 
 
 class NewToken(BaseModel):
@@ -185,7 +213,7 @@ class NewToken(BaseModel):
     #: Projects it opens; "*" is every project.
     projects: list[ShownName] = Field(default=["default"], min_length=1, max_length=1000)
     #: None: does not expire.
-    expires_in_s: float | None = Field(default=None, gt=0)
+    expires_in_s: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
 
 
 class TokenView(BaseModel):
@@ -209,10 +237,13 @@ async def create_token(call: RequestContext) -> TokenCreated:
     asked = await call.model(NewToken)
     role, projects = parse_role(asked.role), tuple(dict.fromkeys(asked.projects))
     check_grant(call.user, role, projects)
-    token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s)
+    clocks, chance = call.server.clocks, call.server.chance
+    token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s, clocks, chance)
 
     def step(transaction: Transaction) -> None:
         transaction.batch.tokens.append(row)
+        granted = {"user": row.user, "role": row.role, "projects": projects, "expires_in_s": asked.expires_in_s}
+        note_write(call, transaction, f"token {row.prefix}", after=granted)
 
     await call.server.loop.perform(step)
     call.server.secrets.users[row.sha256] = row
@@ -222,7 +253,7 @@ async def create_token(call: RequestContext) -> TokenCreated:
 
 async def list_tokens(call: RequestContext) -> TokenList:
     rows = await call.server.read(call.server.store.tokens)
-    return TokenList(items=[_token_view(row) for row in rows])
+    return TokenList(items=[_token_view(row, call.server.clocks.wall()) for row in rows])
 
 
 async def revoke_token(call: RequestContext) -> TokenView:
@@ -233,19 +264,21 @@ async def revoke_token(call: RequestContext) -> TokenView:
 
     def step(transaction: Transaction) -> None:
         for row in found:
+            standing = {"user": row.user, "role": row.role, "revoked": row.revoked_at is not None}
+            note_write(call, transaction, f"token {prefix}", before=standing, after={**standing, "revoked": True})
             row.revoked_at = row.revoked_at or call.server.loop.clock.unix(transaction.at)
             transaction.batch.tokens.append(row)
 
     await call.server.loop.perform(step)
-    return _token_view(found[0])
+    return _token_view(found[0], call.server.clocks.wall())
 
 
-def _token_view(row: TokenRow) -> TokenView:
+def _token_view(row: TokenRow, unix_s: float) -> TokenView:
     return TokenView(
         prefix=row.prefix,
         user=row.user,
         role=row.role,
         projects=json.loads(row.projects),
         created_by=row.created_by,
-        is_expired_or_revoked=caller_of_token(row) is None,
+        is_expired_or_revoked=caller_of_token(row, unix_s) is None,
     )

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 #: Files that are no connections: the database, logs, pipes to solvers and machines.
 _OTHER_FILES = 256
-_CONNECTIONS = 8192
+_CONNECTIONS, _STRANGERS, _STRANGERS_PER_ADDRESS = 8192, 1024, 512
 _LEAST_CONNECTIONS = 64
 _SWEEP_S = 0.5
 _SAY_EVERY_S = 60.0
@@ -36,8 +36,9 @@ class ConnectionLimits:
 
     #: Connections in all. Those without a token never take more than `strangers` of it.
     connections: int = _CONNECTIONS
-    strangers: int = 256
-    strangers_per_address: int = 64
+    strangers: int = _STRANGERS
+    #: More than come in one go (a proxy, machines behind one address, all at once): those need moments only.
+    strangers_per_address: int = _STRANGERS_PER_ADDRESS
     #: Until the first request with a valid token is there.
     stranger_s: float = 10.0
     #: From the first byte of a request to the end of its head.
@@ -54,7 +55,7 @@ def limits_of_process() -> ConnectionLimits:
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
             soft = raised
     room = max(_LEAST_CONNECTIONS, min(wanted, soft) - _OTHER_FILES)
-    return ConnectionLimits(connections=room, strangers=min(256, room // 2), strangers_per_address=min(64, room // 4))
+    return ConnectionLimits(room, min(_STRANGERS, room // 2), min(_STRANGERS_PER_ADDRESS, room // 4))
 
 
 class GuardedConnection(asyncio.Protocol):

@@ -10,11 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
-from scheduler.live.auth.access_control import AgentCaller, UserCaller, UserRole
+from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.auth.job_privacy import spec_shown_to
+from scheduler.live.http.audit_trail import audited, job_standing
 from scheduler.live.http.requests import BODY_BYTES, RequestContext, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.agent_identity import check_log_sender
 from scheduler.live.services.views import target_conditions
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
@@ -30,8 +33,6 @@ from walras.states import JobState, Reason
 from walras.wire import LogAccepted
 
 _PAGE = 50
-#: In place of what the caller is not to see.
-HIDDEN = "(hidden)"
 _PAGE_MOST = 1000
 
 
@@ -95,22 +96,7 @@ async def show_job(call: RequestContext) -> JobDetail:
     spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
     written = json.loads("{}" if spec is None else spec.spec)
-    if not _may_read_envs(call, row):
-        written = _without_env_values(written)
-    return call.server.views.detail(row, usage, written, attempts)
-
-
-def _may_read_envs(call: RequestContext, row: JobRow) -> bool:
-    """Variables often hold what others should not know: for the owner, the job itself and administrators."""
-    match call.caller:
-        case UserCaller(name=name, role=role):
-            return role is UserRole.ADMIN or name == row.user
-        case _:
-            return True  # the job: the gate has seen that it is its own
-
-
-def _without_env_values(spec: dict[str, Any]) -> dict[str, Any]:
-    return {**spec, "envs": dict.fromkeys(spec["envs"], HIDDEN)} if spec.get("envs") else spec
+    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts)
 
 
 async def list_attempts(call: RequestContext) -> web.StreamResponse:
@@ -148,6 +134,7 @@ async def explain_job(call: RequestContext) -> Explanation:
 
 
 async def cancel_job(call: RequestContext) -> JobDetail:
+    """End it, whether it waits or runs."""
     row = await visible_job_row(call)
     if row.state.is_final and call.user.may_change(row.user, row.project):
         return await show_job(call)  # what was asked for is so: repeating a cancel is harmless
@@ -201,7 +188,13 @@ async def _change_job(call: RequestContext, step: Any) -> JobDetail:
         if job is None:
             state = transaction.state.ended.get(call.job_id, row.state)
             raise Conflict(f"job {call.job_id} has ended: {state}", fix="submit it again as a new job")
-        step(transaction, job)
+        audited(
+            call,
+            f"job {call.job_id}",
+            lambda _: job_standing(job),
+            lambda transaction: step(transaction, job),
+            job.row.project,
+        )(transaction)
 
     await call.server.loop.perform(checked)
     return await show_job(call)
@@ -223,12 +216,26 @@ async def receive_log(call: RequestContext) -> LogAccepted:
     offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
     live = call.server.state.attempt(job_id, attempt)
     here = call.caller.node_id
+    check_log_sender(call.server.state.identity, here, call.request.query)
     known = live is not None and here in live.parts
     if not known and not await call.server.read(call.server.store.attempt_was_on, job_id, attempt, here):
         raise Forbidden(f"attempt {attempt} of job {job_id} was never on {here}")
+    granted_by = await _incarnation_of(call, job_id, attempt)
+    if call.request.query.get("granted_by", "") not in ("", granted_by):
+        raise Forbidden(f"attempt {attempt} of job {job_id} on {here} is another one, of another incarnation")
     data = await call.body(BODY_BYTES)
-    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data)
+    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data, granted_by)
     return LogAccepted(next=taken.next_offset, full=taken.full)
+
+
+async def _incarnation_of(call: RequestContext, job_id: JobId, attempt: int) -> str:
+    """Who granted the attempt: its log lies there. This incarnation's for one that is not known yet."""
+    live = call.server.state.attempt(job_id, attempt)
+    if live is not None:
+        return live.row.incarnation
+    rows = await call.server.read(call.server.store.attempts, job_id)
+    known = (row.incarnation for row in rows if row.attempt == attempt)
+    return next(known, call.server.state.identity.incarnation)
 
 
 async def show_log(call: RequestContext) -> web.StreamResponse:
@@ -241,18 +248,22 @@ async def show_log(call: RequestContext) -> web.StreamResponse:
         raise NotFound(f"job {row.job_id} has had {row.attempts} attempts", field="attempt")
     if call.flag("follow"):
         return await _follow_log(call, attempt, rank, offset)
-    data = await call.server.read(call.server.logs.read, row.job_id, attempt, rank, offset, _PIECE_BYTES)
+    granted_by = await _incarnation_of(call, row.job_id, attempt)
+    data = await call.server.read(call.server.logs.read, row.job_id, attempt, rank, offset, _PIECE_BYTES, granted_by)
     return web.Response(body=data, headers=_log_headers(offset + len(data)))
 
 
 async def _follow_log(call: RequestContext, attempt: int, rank: int, offset: int) -> web.StreamResponse:
     response = web.StreamResponse(headers=_log_headers(offset))
     await response.prepare(call.request)
-    settled_looks = 0
+    settled_looks, granted_by = 0, ""
     while settled_looks < _TRAILING_LOOKS:
         # Asked before reading: what is written until the end of the attempt is read after it.
         over = await _is_over(call, attempt)
-        data = await call.server.read(call.server.logs.read, call.job_id, attempt, rank, offset, _PIECE_BYTES)
+        granted_by = granted_by or await _incarnation_of(call, call.job_id, attempt)
+        data = await call.server.read(
+            call.server.logs.read, call.job_id, attempt, rank, offset, _PIECE_BYTES, granted_by
+        )
         if data:
             offset += len(data)
             await response.write(data)
@@ -301,7 +312,11 @@ async def state_kind_facts(call: RequestContext) -> FactsView:
     def step(transaction: Transaction) -> None:
         record_kind_facts(transaction, kind, facts, call.user.name)
 
-    await call.server.loop.perform(step)
+    def look(transaction: Transaction) -> Any:
+        known = transaction.core.ledger.facts.of(kind)
+        return None if known is None else asdict(known)
+
+    await call.server.loop.perform(audited(call, f"facts of kind {kind}", look, step))
     return _facts_view(call, kind)
 
 

@@ -20,13 +20,18 @@ from scheduler.live.auth.access_control import Caller, UserCaller, UserRole
 from scheduler.live.loop.event_loop import Overloaded
 from scheduler.live.server import Server
 from scheduler.live.services.job_submission import KeyReused
+from scheduler.live.store.store_interface import StoreUnavailable
 from walras.api import ProblemDetail
 from walras.errors import (
     ConfigError,
     Conflict,
     Forbidden,
     JobSpecError,
+    NameHeld,
     NotFound,
+    OtherCluster,
+    OtherIncarnation,
+    OtherProtocol,
     UnknownPolicyError,
     UserError,
     WalrasError,
@@ -205,9 +210,14 @@ _PROBLEM_KINDS: tuple[tuple[type[WalrasError], int, str, str], ...] = (
     (UnknownPolicyError, 400, "unknown_policy", "Unknown policy"),
     (ConfigError, 400, "config", "Invalid configuration"),
     (NotFound, 404, "not_found", "Not found"),
+    (OtherCluster, 409, "other_cluster", "Another cluster"),
+    (OtherIncarnation, 409, "other_incarnation", "Another incarnation"),
+    (OtherProtocol, 409, "other_protocol", "Another protocol"),
+    (NameHeld, 409, "name_held", "Name held by another agent"),
     (Conflict, 409, "conflict", "Conflict"),
     (Forbidden, 403, "forbidden", "Forbidden"),
     (UserError, 400, "invalid_request", "Invalid request"),
+    (StoreUnavailable, 503, "store_unavailable", "The database cannot be written"),
     (Overloaded, 429, "overloaded", "Too much to do"),
 )
 
@@ -218,14 +228,17 @@ def problem_detail_of(error: WalrasError) -> ProblemDetail:
         if isinstance(error, kind):
             field = error.field if isinstance(error, UserError) else ""
             fix = error.fix if isinstance(error, UserError) else ""
-            return ProblemDetail(title=title, status=status, code=code, detail=str(error), field=field, fix=fix)
+            cluster = error.identity if isinstance(error, OtherIncarnation) else None
+            return ProblemDetail(
+                title=title, status=status, code=code, detail=str(error), field=field, fix=fix, cluster=cluster
+            )
     return ProblemDetail(title="The cluster failed", status=503, code="cluster_error", detail=str(error))
 
 
 def problem_response(problem: ProblemDetail, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(
         status=problem.status,
-        body=problem.model_dump_json().encode(),
+        body=problem.model_dump_json(exclude_none=True).encode(),
         content_type="application/problem+json",
         headers=headers,
     )

@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
+from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import (
     LARGE_BODY_BYTES,
     RequestContext,
@@ -58,7 +59,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
     body = await call.body()
     if len(body) > MAX_SPEC_BYTES * 2:
         raise JobSpecError(f"the spec is larger than {MAX_SPEC_BYTES:,} bytes", fix="keep data in files of their own")
-    key, digest = _idempotency_key(call), body_digest(b"jobs\n" + body)
+    key, digest = _idempotency_key(call), _digest(call, b"jobs\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
     draft = draft_job(_spec_mapping(parse_json_body(body)), call.user)
@@ -68,6 +69,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
         if key and (again := recall_answer(_recent_answer(transaction, call, key), digest, transaction.at)) is not None:
             return 200, again
         job_id = call.server.admission.admit(transaction, draft, needs, ended, call.user.name)
+        note_write(call, transaction, f"job {job_id}", after=_draft_facts(draft), project=draft.project)
         answer = submit_result(transaction.core, job_id, draft.spec).model_dump_json()
         if key:
             remember_answer(transaction, call.user.name, key, digest, answer)
@@ -79,7 +81,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
 
 async def submit_batch(call: RequestContext) -> web.StreamResponse:
     body = await call.body(LARGE_BODY_BYTES)
-    key, digest = _idempotency_key(call), body_digest(b"batch\n" + body)
+    key, digest = _idempotency_key(call), _digest(call, b"batch\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
     parsed = parse_json_body(body)
@@ -95,6 +97,8 @@ async def submit_batch(call: RequestContext) -> web.StreamResponse:
         batch.again = recall_answer(_recent_answer(transaction, call, key), digest, transaction.at) if key else None
 
     def last(transaction: Transaction) -> None:
+        if batch.again is None:
+            batch.note(transaction)
         if key and batch.again is None:
             remember_answer(transaction, call.user.name, key, digest, batch.answer())
 
@@ -156,6 +160,16 @@ class _BatchSubmission:
 
         return admit
 
+    def note(self, transaction: Transaction) -> None:
+        """A row for each project: the jobs that were admitted."""
+        by_project: dict[str, list[int]] = {}
+        for draft, result in zip(self._drafts, self._results, strict=True):
+            if draft is not None and result.id is not None:
+                by_project.setdefault(draft.project, []).append(result.id)
+        for project, ids in by_project.items():
+            subject = f"jobs {min(ids)}-{max(ids)}"
+            note_write(self._call, transaction, subject, after={"admitted": len(ids)}, project=project)
+
     def answer(self) -> str:
         return BatchResult(items=self._results).model_dump_json()
 
@@ -191,6 +205,13 @@ async def _check_code(call: RequestContext, tree: str) -> None:
         ) from None
 
 
+def _draft_facts(draft: JobDraft) -> dict[str, Any]:
+    """What the audit says of a new job; its spec is stored with it."""
+    spec = draft.spec
+    told = {"name": spec.name, "priority": spec.priority, "secrets": sorted(spec.secrets)}
+    return told | {"variables": sorted(spec.envs), "hold": spec.hold}
+
+
 async def _dependencies(
     call: RequestContext, draft: JobDraft, siblings: set[str] | None = None
 ) -> tuple[list[JobId], dict[JobId, JobState]]:
@@ -223,6 +244,10 @@ def _spec_mapping(data: Any) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise JobSpecError("a job spec is a mapping of fields", fix='send such as {"run": "python train.py"}')
     return data
+
+
+def _digest(call: RequestContext, body: bytes) -> str:
+    return body_digest(body, call.server.secrets.job_tokens.secret)
 
 
 def _idempotency_key(call: RequestContext) -> str:

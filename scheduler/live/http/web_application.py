@@ -8,7 +8,6 @@ exist.
 import json
 import logging
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
 from scheduler.live.http import cluster_api, content_api, job_api
+from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
     Audience,
@@ -35,6 +35,7 @@ from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submi
 from scheduler.live.server import Server
 from walras.api import (
     AttemptView,
+    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -181,7 +182,7 @@ class AuthMiddleware:
 
     def _refuse_stranger(self, request: web.Request) -> web.StreamResponse:
         """Nobody learns without a token which paths exist. The connection ends with the answer."""
-        if self._failures.failed(request.remote or "", time.monotonic()):
+        if self._failures.failed(request.remote or "", self._server.clocks.monotonic()):
             refusal = unauthorised("no token, or one that is not valid (any more)")
         else:
             refusal = too_many_requests("too many requests with a wrong token", retry_s=10)
@@ -248,6 +249,7 @@ _JOB = _API + "/jobs/{job_id:[0-9]+}"
 _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
 _PAGE_QUERY = ("state", "user", "project", "active", "limit", "cursor")
+_UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
 _LOG_QUERY = ("attempt", "rank", "offset", "follow")
 
 
@@ -274,8 +276,8 @@ def api_routes() -> list[Route]:
         Route("GET", f"{_JOB}/logs", job_api.show_log, "What a rank wrote", _OWN, response="text/plain",
               query=_LOG_QUERY, waits=True),
         Route("GET", f"{_API}/nodes", cluster_api.list_nodes, "Machines", response=list[NodeView]),
-        Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Take no new jobs, stop those there", role=admin,
-              response=NodeView),
+        Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Empty it without losing work, or now", role=admin,
+              request=cluster_api.Drain, response=NodeView),
         Route("POST", f"{_NODE}/resume", cluster_api.resume_node, "Take jobs again", role=admin, response=NodeView),
         Route("POST", f"{_API}/pools:revoke", cluster_api.revoke_pool, "Take a pool's rented machines away, for drills",
               role=admin, request=cluster_api.Revocation, response=cluster_api.Revoked),
@@ -297,6 +299,8 @@ def api_routes() -> list[Route]:
         Route("DELETE", f"{_API}/tokens/{{prefix}}", cluster_api.revoke_token, "Revoke a token", role=admin,
               response=cluster_api.TokenView),
         Route("GET", f"{_API}/whoami", cluster_api.show_caller, "Whose token this is", response=WhoAmI),
+        Route("GET", f"{_API}/audit", list_audit, "Who changed what", role=UserRole.OPERATOR,
+              response=list[AuditView], query=("user", "since", "limit")),
         Route("GET", f"{_API}/healthz", cluster_api.show_health, "The loop turns and the database writes", anybody,
               response=Health, waits=True),
         Route("GET", f"{_API}/readyz", cluster_api.show_readiness, "The server takes requests", anybody,
@@ -306,7 +310,7 @@ def api_routes() -> list[Route]:
         Route("POST", "/agent/v1/heartbeat", cluster_api.agent_heartbeat, "Reports up, commands and leases down",
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
-              response=LogAccepted, query=("job_id", "attempt", "rank", "offset")),
+              response=LogAccepted, query=_UPLOAD_QUERY),
         *content_api.routes(),
     ]  # fmt: skip
     # Probes of other systems look at the root.

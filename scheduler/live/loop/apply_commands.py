@@ -90,6 +90,8 @@ def _apply_event(transaction: Transaction, event: Event) -> None:
     elif isinstance(event, (NodeLeaving, NodeUncordoned)):
         node = state.nodes[event.node_id]
         node.row.cordon = "leaving" if isinstance(event, NodeLeaving) else ""
+        gentle = isinstance(event, NodeLeaving) and event.gentle
+        node.row.drain_until_at = event.gone_at if isinstance(event, NodeLeaving) and gentle else None
         node.row.detail = ""
         transaction.node_changed(node)
 
@@ -177,6 +179,7 @@ def _lease_attempt(transaction: Transaction, job: LiveJob, number: int, placemen
         leased_at=transaction.at,
         placement=placement_json(placement),
         usd_since_at=transaction.at,
+        incarnation=state.identity.incarnation,
     )
     parts: dict[Any, PartRow] = {}
     for rank, share in enumerate(placement.parts):
@@ -203,7 +206,7 @@ def _close_attempt(transaction: Transaction, attempt: LiveAttempt) -> None:
         node.expected.discard((part.job_id, part.attempt))
         transaction.effects.woken.add(part.node_id)
         if part.ordered:
-            _post_stop(transaction, part, _NO_GRACE_S, "the attempt is over")
+            post_stop(transaction, part, _NO_GRACE_S, "the attempt is over")
     transaction.attempt_changed(attempt)
 
 
@@ -227,6 +230,7 @@ def _apply_prepare(transaction: Transaction, command: Prepare) -> None:
                 command_id=transaction.next_command_id(),
                 job_id=command.job_id,
                 attempt=command.attempt,
+                incarnation=attempt.row.incarnation,
                 devices=list(share.devices),
                 node_rank=rank,
             ),
@@ -253,6 +257,7 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         command_id=transaction.next_command_id(),
         job_id=command.job_id,
         attempt=command.attempt,
+        incarnation=_incarnation_of(transaction, command.job_id, command.attempt),
         **launch.command_fields(),
         devices=list(part.devices),
         accelerator=pool.shape.accelerator,
@@ -279,7 +284,7 @@ def _apply_revoke(transaction: Transaction, command: Revoke) -> None:
         return
     for part in attempt.parts.values():
         if not part.ended:
-            _post_stop(transaction, part, command.grace_s, command.reason.value)
+            post_stop(transaction, part, command.grace_s, command.reason.value)
 
 
 def stop_other_parts(transaction: Transaction, attempt: LiveAttempt, grace_s: float, reason: str) -> None:
@@ -288,10 +293,11 @@ def stop_other_parts(transaction: Transaction, attempt: LiveAttempt, grace_s: fl
         if not part.ended and not part.stopped:
             part.stopped = True
             transaction.part_changed(part)
-            _post_stop(transaction, part, grace_s, reason)
+            post_stop(transaction, part, grace_s, reason)
 
 
-def _post_stop(transaction: Transaction, part: PartRow, grace_s: float, reason: str) -> None:
+def post_stop(transaction: Transaction, part: PartRow, grace_s: float, reason: str) -> None:
+    """Tell the machine to stop its part of the attempt."""
     if transaction.state.nodes[part.node_id].row.state == "lost":
         return
     transaction.post(
@@ -300,6 +306,7 @@ def _post_stop(transaction: Transaction, part: PartRow, grace_s: float, reason: 
             command_id=transaction.next_command_id(),
             job_id=part.job_id,
             attempt=part.attempt,
+            incarnation=_incarnation_of(transaction, part.job_id, part.attempt),
             grace_s=grace_s,
             reason=reason,
         ),
@@ -309,6 +316,11 @@ def _post_stop(transaction: Transaction, part: PartRow, grace_s: float, reason: 
 def _mark_ordered(transaction: Transaction, part: PartRow) -> None:
     part.ordered = True
     transaction.part_changed(part)
+
+
+def _incarnation_of(transaction: Transaction, job_id: JobId, number: int) -> str:
+    """Who granted the attempt: it may be older than a restore that this server began from."""
+    return _current_attempt(transaction, job_id, number).row.incarnation
 
 
 def _current_attempt(transaction: Transaction, job_id: JobId, number: int) -> LiveAttempt:

@@ -14,6 +14,7 @@ machine, what attempts held is theirs; the rest was idle.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 
 from scheduler.core.events import MoneyRestated
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState
@@ -26,10 +27,15 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 
 
-def usd_per_h(pools: Mapping[PoolId, Pool], placement: Placement, sharers: int = 1) -> float:
-    """An hour of this placement, USD: machines' prices, shared by accelerators, and by those on the same ones."""
+def usd_per_h(
+    pools: Mapping[PoolId, Pool], placement: Placement, sharers: int = 1, most_usd_per_h: float = inf
+) -> float:
+    """An hour of this placement, USD: machines' prices, shared by accelerators, and by those on the same ones.
+
+    `most_usd_per_h`: of an accelerator-hour of a rented machine (`RoundRules.most_usd_per_h`).
+    """
     held = ((pools[pool_id], count) for pool_id, count in placement.by_pool.items() if pool_id in pools)
-    return sum(gang_usd_per_h(pool, count, sharers) for pool, count in held)
+    return sum(gang_usd_per_h(pool, count, sharers, most_usd_per_h) for pool, count in held)
 
 
 def attempt_usd(row: AttemptRow, at: float) -> float:
@@ -70,7 +76,10 @@ def _set_rate(transaction: Transaction, job: LiveJob, gone: LiveAttempt | None =
     attempt = job.attempt
     assert attempt is not None
     sharers = 1 + sum(other.attempt is not gone for other in _colocated_jobs(transaction.state, attempt))
-    attempt.row.usd_per_h = usd_per_h(transaction.state.pools, attempt.placement, sharers)
+    ledger = transaction.core.ledger
+    known = ledger.jobs.get(job.row.job_id)
+    most = inf if known is None else ledger.policy.most_usd_per_h(known.request)
+    attempt.row.usd_per_h = usd_per_h(transaction.state.pools, attempt.placement, sharers, most)
     transaction.attempt_changed(attempt)
 
 
@@ -218,7 +227,11 @@ def _use_charges(state: LiveState, job: LiveJob, until_at: float) -> Iterator[Ch
     for pool_id, held in by_pool.items():
         pool = state.pools[pool_id]
         # Who holds accelerators in several pools shares them with no other attempt.
-        rate = row.usd_per_h if len(by_pool) == 1 else pool.usd_per_h * held / pool.shape.accelerators
+        rate = row.usd_per_h
+        if len(by_pool) > 1:
+            whole = usd_per_h(state.pools, job.attempt.placement)
+            part = 1.0 if whole <= row.usd_per_h else row.usd_per_h / whole  # less than the market price: it rides
+            rate = pool.usd_per_h * held / pool.shape.accelerators * part
         template = ChargeRow(
             0, ChargeKind.USE, row.usd_since_at, until_at, rate, 0.0, 0.0, "",
             pool_id, pool.market.value, pool.shape.accelerator, float(held),

@@ -12,6 +12,10 @@ Nothing in the loop may hold up the rest for 20 ms. Work over many items yields 
 full garbage collection takes 50 to 80 ms with ten thousand active jobs, so only young objects are collected
 automatically, and everything once an hour.
 
+A commit that the disk refuses (it is full, mostly) is tried again until it succeeds: the core has decided, so the batch
+cannot be taken back, and nothing of it is answered or sent before it is written. Meanwhile who waits for it is told so,
+new steps are refused, and steps that nobody waits for stay in the inbox. A key makes it safe to submit again.
+
 The clock counts seconds since the epoch that the store remembers; it never decreases, across restarts too. Wall time is
 read once, at the start, to know how long the server was away; from then on the monotonic clock counts, so a step of the
 wall clock moves nothing. Wall time serves display and the calendar: when a month ends, its charges are closed, and the
@@ -23,18 +27,22 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Protocol, TypeVar
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Woke
+from scheduler.core.handlers.restored_state import remembered_state
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit, emit_in_pieces
 from scheduler.live.loop.live_state import LiveState
-from scheduler.live.loop.transaction import Transaction, TransactionEffects
-from scheduler.live.store.store_interface import Store
+from scheduler.live.loop.transaction import FrozenTransaction, Transaction, TransactionEffects
+from scheduler.live.store.event_journal import dump_state
+from scheduler.live.store.store_interface import Store, StoreUnavailable
+from scheduler.live.store.table_rows import CoreStateRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market
 from walras.errors import ClusterError, UserError
@@ -57,6 +65,8 @@ class LiveSettings:
     heartbeat_s: float = 5.0
     #: Silence after which a machine is shown as unreachable and gets no new jobs.
     unreachable_s: float = 15.0
+    #: What becomes of attempts that run on when the database was restored: "go_on", or "stop" (their jobs are held).
+    after_restore: str = "go_on"
     #: How long after a request its machines may still enrol with the request's own token.
     enrol_s: float = 1800.0
     #: A solve that takes longer is given up (the policy keeps its last answer).
@@ -74,11 +84,14 @@ class LiveSettings:
 class Clock:
     """Where the live server's instants come from."""
 
-    def __init__(self, epoch_unix_s: float, last_at: float, clocks: Clocks = SYSTEM_CLOCKS) -> None:
+    def __init__(
+        self, epoch_unix_s: float, last_at: float, clocks: Clocks = SYSTEM_CLOCKS, absent_until: float | None = None
+    ) -> None:
+        """`absent_until`: the instant that it is now by what is known of the server's absence; None: wall time says."""
         self._epoch_unix_s = epoch_unix_s
         self._monotonic = clocks.monotonic
         # A wall clock that was set back while the server was down must not take time back with it.
-        start_at = max(last_at, clocks.wall() - epoch_unix_s)
+        start_at = max(last_at, clocks.wall() - epoch_unix_s) if absent_until is None else max(last_at, absent_until)
         self._offset = start_at - clocks.monotonic()
 
     def now(self) -> float:
@@ -98,6 +111,9 @@ class Clock:
 
 
 _YIELD_AFTER_S = 0.004
+#: A commit that the disk refuses is tried again after these waits (doubling), s; who waits is told after some tries.
+_RETRY_FIRST_S, _RETRY_MOST_S, _TRIES_UNTOLD = 0.025, 5.0, 3
+_NOTE_CLOCKS_EVERY_S = 60.0
 #: Objects made since the last look (of the youngest; then how many such looks until the next older ones are included).
 _YOUNG, _MIDDLE, _NEVER = 2_000, 5, 1_000_000
 _FULL_GC_EVERY_S = 3600.0
@@ -181,6 +197,12 @@ class ServerLoop:
         self._inbox: asyncio.Queue[_QueuedSteps] = asyncio.Queue(settings.inbox_limit)
         self._settled = asyncio.Event()
         self._settled.set()
+        #: Nothing of the batch under way is durable yet.
+        self._is_committing = False
+        #: Why the batch under way cannot be written at present; None: it can, as far as is known.
+        self._stuck: StoreUnavailable | None = None
+        #: Those who wait for an answer.
+        self._callers: set[asyncio.Future[list[Any]]] = set()
         #: Instants at which the core wants to be woken, earliest first.
         self._wakes: list[float] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -190,7 +212,8 @@ class ServerLoop:
     async def perform(self, step: Step[T]) -> T:
         """Take a step in the next batch; returns its answer once the batch is durable.
 
-        Raises UserError as the step does, Overloaded where too many steps wait.
+        Raises UserError as the step does, Overloaded where too many steps wait, StoreUnavailable where the database
+        cannot be written: then it may still be taken, if it was under way.
         """
         return (await self._put([step]))[0]  # type: ignore[no-any-return]
 
@@ -207,9 +230,18 @@ class ServerLoop:
         self._put_patiently((), step)
 
     async def settled(self) -> None:
-        """Wait until what the live state shows is durable."""
-        while not self._settled.is_set():
+        """Wait until what the live state shows is durable. Raises StoreUnavailable where that cannot be soon."""
+        while self._is_committing:
+            if self._stuck is not None:
+                raise self._stuck
             await self._settled.wait()
+
+    async def note_clocks(self) -> None:
+        """Note what the machine's clocks show, for ever: the next start tells from it how long it was away."""
+        while True:
+            note = partial(self._store.note_alive, self.clock.now())
+            await asyncio.get_running_loop().run_in_executor(self._writer, note)
+            await asyncio.sleep(_NOTE_CLOCKS_EVERY_S)
 
     async def touch_store(self) -> None:
         """Write to the database, to show that it works."""
@@ -234,7 +266,7 @@ class ServerLoop:
             waiting = [await self._inbox.get()]
             while len(waiting) < self.settings.batch_limit and not self._inbox.empty():
                 waiting.append(self._inbox.get_nowait())
-            await self._take(waiting)
+            await self._take([item for item in waiting if not _was_refused(item.done)])
 
     def close(self) -> None:
         """Stop timers and the writer; commits under way are finished."""
@@ -248,6 +280,7 @@ class ServerLoop:
         transaction = Transaction(self.core, self.state, self.settings.lease_s, self.progress_interval_s)
         answers: list[tuple[asyncio.Future[list[Any]], list[Any]]] = []
         self._settled.clear()
+        self._is_committing = True
         cooperative = CooperativeYield(self.clock.now)
         try:
             for item in waiting:
@@ -262,16 +295,14 @@ class ServerLoop:
             await cooperative.yield_if_due()
             frozen = transaction.freeze()
             if not frozen.is_empty:
-                commit = asyncio.get_running_loop().run_in_executor(
-                    self._writer, lambda: self._store.commit(frozen.encoded())
-                )
                 # A cancelled loop must not leave answers hanging over a commit that goes through.
-                await asyncio.shield(commit)
+                await asyncio.shield(asyncio.ensure_future(self._commit(frozen)))
         except BaseException:
             for item in waiting:
                 item.done.cancel()
             raise
         finally:
+            self._is_committing = False
             self._settled.set()
         frozen.log_events(log)
         for done, answer in answers:
@@ -281,6 +312,36 @@ class ServerLoop:
             self.arm(transaction.effects.wakes)
         for handler in self.effect_handlers:
             handler.deliver(transaction.effects)
+
+    async def _commit(self, frozen: FrozenTransaction) -> None:
+        """Write a batch, however often it takes."""
+        loop, tries = asyncio.get_running_loop(), 0
+        while True:
+            try:
+                await loop.run_in_executor(self._writer, lambda: self._store.commit(frozen.encoded()))
+            except StoreUnavailable as error:
+                tries += 1
+                if tries == _TRIES_UNTOLD:
+                    log.error("%s; nothing is taken until it can be", error)
+                    self._refuse_all(error)
+                await asyncio.sleep(min(_RETRY_MOST_S, _RETRY_FIRST_S * 2**tries))
+                continue
+            if self._stuck is not None:
+                log.warning("the database can be written again")
+                self._stuck = None
+            return
+
+    def _refuse_all(self, error: StoreUnavailable) -> None:
+        """Answer those who wait; what they asked for is in the batch that is stuck, or not taken at all."""
+        self._stuck = StoreUnavailable(
+            f"{error}; what runs goes on, and nothing new is taken until it can be. Send it again with the same"
+            " Idempotency-Key"
+        )
+        for done in self._callers:
+            if not done.done():
+                done.set_exception(self._stuck)
+        # Whoever waits for the state to be durable looks again.
+        self._settled.set()
 
     async def _steps(
         self, transaction: Transaction, steps: Sequence[Step[Any]], cooperative: CooperativeYield
@@ -301,12 +362,18 @@ class ServerLoop:
             await cooperative.yield_if_due()
 
     async def _put(self, steps: Sequence[Step[Any]]) -> list[Any]:
+        if self._stuck is not None:
+            raise self._stuck
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         try:
             self._inbox.put_nowait(_QueuedSteps(steps, done))
         except asyncio.QueueFull:
             raise Overloaded("the server has more to do than it can hold; try again in a moment") from None
-        return await done
+        self._callers.add(done)
+        try:
+            return await done
+        finally:
+            self._callers.discard(done)
 
     def _put_patiently(self, steps: Sequence[Step[Any]], long: LongStep | None = None) -> None:
         async def put() -> None:
@@ -325,9 +392,34 @@ class ServerLoop:
         self.perform_soon_in_pieces(lambda transaction: emit_in_pieces(transaction, Woke(transaction.at)))
 
 
+def _was_refused(done: "asyncio.Future[list[Any]]") -> bool:
+    """Its caller has been told that the database cannot be written."""
+    return done.done() and not done.cancelled() and isinstance(done.exception(), StoreUnavailable)
+
+
 def _log_refused_step(task: "asyncio.Future[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
         log.warning("a step that nobody waited for was refused: %s", task.exception())
+
+
+#: What only the core knows is written down this often, and at an orderly stop.
+_KEEP_STATE_EVERY_S = 10.0
+
+
+def keep_core_state(transaction: Transaction) -> None:
+    """Write down what the core knows that no table has: a successor begins with it."""
+    found = remembered_state(transaction.core.ledger)
+    timeless = replace(found, at=0.0)
+    if timeless != transaction.state.kept_core_state:
+        transaction.state.kept_core_state = timeless
+        transaction.batch.core_state[:] = [CoreStateRow(found.at, dump_state(found))]
+
+
+async def watch_core_state(loop: ServerLoop) -> None:
+    """For ever."""
+    while True:
+        await asyncio.sleep(_KEEP_STATE_EVERY_S)
+        await loop.perform(keep_core_state)
 
 
 #: The calendar is looked at this often at least: wall clocks are set, machines sleep.

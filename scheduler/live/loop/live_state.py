@@ -14,14 +14,14 @@ from math import inf
 from pydantic import TypeAdapter
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
-from scheduler.core.events import Proposal
+from scheduler.core.events import Proposal, StateRestored
 from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
 from walras.job_request import JobId
 from walras.states import JobState
-from walras.wire import AgentCommand, AnyCommand, ProgressReport, ScriptLaunch, ShapeFacts
+from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, ProgressReport, ScriptLaunch, ShapeFacts
 
 #: A forecast is made anew once the job has done so many times the steps that it knew of; one that was wrong, sooner.
 _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
@@ -100,6 +100,8 @@ class LiveAttempt:
     usual_steps_per_s: float | None = None
     #: The core has heard that it differs from that.
     is_unusual: bool = False
+    #: Some part lost its supervisor under the eyes of its agent.
+    loss_witnessed: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -138,6 +140,17 @@ class LiveNode:
     leased_until: float = -inf
     #: Attempts that may be alive there: what the agent reports is compared with it.
     expected: set[tuple[JobId, int]] = field(default_factory=set)
+    #: Attempts that the agent named when it was heard last.
+    alive: set[tuple[JobId, int]] = field(default_factory=set)
+    #: Its agent has been heard by this process.
+    was_heard: bool = False
+    #: After a restore: its agent has not said yet what is there, or something is there that the tables do not know.
+    must_meet: bool = False
+    has_told: bool = False
+    #: Attempts whose start it has not confirmed, and since when that is waited for.
+    unconfirmed: dict[tuple[JobId, int], float] = field(default_factory=dict)
+    #: What keeps its agent from taking more work, as it says with every heartbeat.
+    problem: str = ""
 
     @property
     def shown_state(self) -> str:
@@ -156,8 +169,13 @@ class IgnoredCounters:
     stale_reports: int = 0
     stale_commits: int = 0
     fenced: int = 0
+    #: Reports of types that this release does not know, and those types.
+    unknown_reports: int = 0
+    unknown_types: set[str] = field(default_factory=set)
 
 
+#: Of a live state that no store stands behind.
+_UNNAMED = ClusterIdentity(cluster_id="0" * 32, incarnation="0" * 16)
 #: So many requests that are over are remembered.
 _PAST_RENTS = 1000
 
@@ -166,6 +184,9 @@ _PAST_RENTS = 1000
 class LiveState:
     """The live rows by name."""
 
+    identity: ClusterIdentity = _UNNAMED
+    #: Incarnations of this cluster before this one.
+    former: frozenset[str] = frozenset()
     jobs: dict[JobId, LiveJob] = field(default_factory=dict)
     nodes: dict[NodeId, LiveNode] = field(default_factory=dict)
     #: SHA-256 of an agent's credential -> its machine.
@@ -201,6 +222,8 @@ class LiveState:
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
     #: The month that the core knows of.
     month: str = ""
+    #: What was written down last of what only the core knows, but for its instant.
+    kept_core_state: StateRestored | None = None
 
     def end_rent(self, rent: RentRow) -> None:
         """The request has failed, or its machines are all gone."""

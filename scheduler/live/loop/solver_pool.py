@@ -6,7 +6,6 @@ reach at best for the last question that was solved; the answer is kept, however
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 
@@ -19,6 +18,7 @@ from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.loop.worker_process import ask_worker_process, kill_worker_process, new_worker_process
 from scheduler.live.store.event_journal import as_journaled
+from walras.clocks import SYSTEM_CLOCKS, Clocks
 
 
 def _import_solver() -> bool:
@@ -29,8 +29,15 @@ def _import_solver() -> bool:
 class SolverPool:
     """Answers `Solve` commands, one process at a time."""
 
-    def __init__(self, loop: ServerLoop, timeout_s: float, solve_it: Callable[[Solve], Proposal] = run_solve) -> None:
+    def __init__(
+        self,
+        loop: ServerLoop,
+        timeout_s: float,
+        solve_it: Callable[[Solve], Proposal] = run_solve,
+        clocks: Clocks = SYSTEM_CLOCKS,
+    ) -> None:
         self._loop = loop
+        self._clocks = clocks
         self._timeout_s = timeout_s
         self._solve_it = solve_it
         self._pool = new_worker_process()
@@ -60,7 +67,7 @@ class SolverPool:
         self._loop.perform_soon_in_pieces(step)
 
     async def _event(self, command: Solve) -> Event:
-        loop, began = asyncio.get_running_loop(), time.monotonic()
+        loop, began = asyncio.get_running_loop(), self._clocks.monotonic()
         try:
             proposal = await asyncio.wait_for(
                 loop.run_in_executor(self._pool, self._solve_it, command), self._timeout_s
@@ -76,7 +83,7 @@ class SolverPool:
             return SolveFailed(0.0, command.request_id, f"{type(error).__name__}: {error}"[:500])
         self.state = "ok"
         self.answered = command if command.problem.pools.capacity.sum() <= LARGEST_FLEET else None
-        solved = Solved(0.0, command.request_id, proposal, took_s=time.monotonic() - began)
+        solved = Solved(0.0, command.request_id, proposal, took_s=self._clocks.monotonic() - began)
         # As a reader of the journal will see it, or a replay could differ. Large, so not in the loop's thread.
         return await loop.run_in_executor(None, as_journaled, solved)
 

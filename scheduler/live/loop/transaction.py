@@ -123,6 +123,7 @@ class FrozenTransaction:
     batch: WriteBatch
     records: list[tuple[Event, list[Command]] | JournalRow]
     posts: tuple[tuple[NodeId, AgentCommand], ...] = ()
+    is_encoded: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -142,6 +143,10 @@ class FrozenTransaction:
                 log.debug("  command %s", type(command).__name__ if isinstance(command, Solve) else command)
 
     def encoded(self) -> WriteBatch:
+        """What is to be written; the same again where it is asked for again, because the disk would not take it."""
+        if self.is_encoded:
+            return self.batch
+        self.is_encoded = True
         journal = self.batch.journal
         for record in self.records:
             if isinstance(record, JournalRow):

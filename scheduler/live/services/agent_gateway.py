@@ -9,31 +9,54 @@ is dead: it becomes UNREACHABLE first.
 import asyncio
 import contextlib
 import logging
-import secrets
 from dataclasses import dataclass, field, fields
+from random import Random
 
-from scheduler.core.events import NodeBack, NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
+from scheduler.core.events import NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
 from scheduler.core.explain.feasibility import shape_text
 from scheduler.live.auth.access_control import JobTokens, token_hash
-from scheduler.live.auth.secret_box import SecretBox
+from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
-from scheduler.live.services.agent_reports import end_attempt, end_vanished_part, process_reports
+from scheduler.live.services.agent_comparison import (
+    compare_machine,
+    is_settled,
+    meet_machine,
+    settle_machines,
+    unexpected_here,
+    welcome_back,
+)
+from scheduler.live.services.agent_identity import (
+    check_cluster,
+    check_incarnation,
+    check_name_is_free,
+    check_protocol,
+    check_speaker,
+    is_other_speaker,
+    note_speaker,
+)
+from scheduler.live.services.agent_reports import end_attempt, process_reports
+from scheduler.live.services.unconfirmed_starts import has_unconfirmed, withdraw_unconfirmed
+from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_rows import NodeRow
+from walras.clocks import random_token
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.errors import Conflict, Forbidden, NotFound
+from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
+from walras.protocol import PROTOCOL
 from walras.states import Reason
-from walras.wire import AnyCommand, AttemptHere, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
+from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
 
 log = logging.getLogger(__name__)
 
 #: Commands in one answer, so that it stays small; the rest follows at once.
 _COMMANDS_PER_ANSWER = 200
 _RESEND_S = 1.0
+#: Pace of heartbeats while nothing can be written: renewals, whatever the agent has to report.
+_STUCK_PACE_S = 1.0
 
 
 def pool_of_agent(message: Register) -> Pool:
@@ -71,9 +94,10 @@ class _LongPoll:
 class AgentGateway:
     """Registers agents, takes their heartbeats, hands out commands and leases, and notices silence."""
 
-    def __init__(self, loop: ServerLoop, job_tokens: JobTokens, box: SecretBox) -> None:
+    def __init__(self, loop: ServerLoop, job_tokens: JobTokens, box: SecretBox, chance: Random | None = None) -> None:
         self._loop = loop
         self._box = box
+        self._chance = chance
         self._job_tokens = job_tokens
         self._long_polls: dict[NodeId, _LongPoll] = {}
 
@@ -83,7 +107,9 @@ class AgentGateway:
         """Admit a machine; with `only_rent`, one that answers this request. Raises Conflict where its name or its pool
         is known with other facts, Forbidden where it is none of that request.
         """
-        credential = f"wlr_a_{secrets.token_urlsafe(32)}"
+        check_protocol(message)
+        check_cluster(self._loop.state.identity, message.cluster, message.node_id)
+        credential = f"wlr_a_{random_token(self._chance)}"
 
         def step(transaction: Transaction) -> None:
             if only_rent is not None:
@@ -93,7 +119,13 @@ class AgentGateway:
         await self._loop.perform(step)
         settings = self._loop.settings
         lease_s = settings.lease_s[message.facts.market]
-        return Registered(credential=credential, heartbeat_s=settings.heartbeat_s, lease_s=lease_s)
+        return Registered(
+            credential=credential,
+            heartbeat_s=settings.heartbeat_s,
+            lease_s=lease_s,
+            protocol=PROTOCOL,
+            cluster=self._loop.state.identity,
+        )
 
     def _check_enrolment(self, transaction: Transaction, message: Register, rent_token: str) -> None:
         """Raise Forbidden unless the machine is one of the request's pool, in time, and not one too many."""
@@ -128,19 +160,34 @@ class AgentGateway:
                 raise Conflict(
                     f"{node_id} is known as another machine", field="node_id", fix="choose another name for this one"
                 )
-            del state.credentials[known.row.credential]
-            # The agent has lost its state folder or it would have used its credential: its reports start anew.
-            known.row.credential, known.row.reports_acked = credential, 0
-            state.credentials[credential] = node_id
-            transaction.node_changed(known)
+            is_same = check_name_is_free(transaction, known, message, self._loop.settings.unreachable_s)
+            self._change_credential(transaction, known, credential)
+            if not is_same:
+                # Another agent: its reports start anew, and it is written down when it is heard.
+                known.row.reports_acked, known.row.agent, known.row.boot_id = 0, message.agent, message.boot_id
             return
+        if not is_settled(state):
+            raise NameHeld(
+                "the cluster was restored: machines are admitted once all that the tables know have said what they run",
+                field="node_id",
+                fix="the agent tries again by itself",
+            )
         if declared is None:
             emit(transaction, PoolDeclared(transaction.at, pool))
         if known is not None:
             state.credentials.pop(known.row.credential, None)
         facts = message.facts.model_dump_json()
         row = NodeRow(node_id, pool.pool_id, facts, credential, "up", transaction.at, rent_token=message.rent_token)
+        row.agent, row.boot_id, row.version = message.agent, message.boot_id, message.version
+        row.incarnation = state.identity.incarnation
         self._join(transaction, LiveNode(row, message.facts))
+
+    @staticmethod
+    def _change_credential(transaction: Transaction, node: LiveNode, credential: str) -> None:
+        del transaction.state.credentials[node.row.credential]
+        node.row.credential = credential
+        transaction.state.credentials[credential] = node.row.node_id
+        transaction.node_changed(node)
 
     def _join(self, transaction: Transaction, node: LiveNode) -> None:
         """A machine of the fleet from now on, with nothing running."""
@@ -165,9 +212,34 @@ class AgentGateway:
     # ---------------------------------------------------------------- heartbeats
 
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
-        """Take what the agent reports; answer at once if there is something new to say, else within `wait_s`."""
+        """Take what the agent reports; answer at once if there is something new to say, else within `wait_s`.
+
+        Raises OtherCluster, OtherIncarnation, OtherProtocol, NameHeld where it is not one to be listened to.
+
+        While the database cannot be written the leases of what runs are renewed, and nothing is taken or given.
+        """
+        try:
+            return await self._heartbeat(message)
+        except StoreUnavailable:
+            await asyncio.sleep(min(_STUCK_PACE_S, message.wait_s))
+            node = self._node(message.node_id)
+            if not node.is_member:
+                # Given up in a batch that is not written: its places may be somebody else's as soon as it is.
+                raise
+            lease_s = self._loop.settings.lease_s[node.facts.market]
+            node.heard_at = self._loop.clock.now()
+            node.leased_until = node.heard_at + lease_s
+            return HeartbeatAnswer(commands=[], reports_acked=0, lease_s=lease_s, fenced=[])
+
+    async def _heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         node = self._node(message.node_id)
-        node.heard_at = self._loop.clock.now()
+        identity, now = self._loop.state.identity, self._loop.clock.now()
+        check_protocol(message)
+        check_cluster(identity, message.cluster, message.node_id)
+        check_incarnation(identity, message.cluster, message.node_id)
+        check_speaker(node, message, now, self._loop.settings.unreachable_s)
+        node.heard_at, node.was_heard, node.problem = now, True, message.problem
+        node.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))
             node = self._node(message.node_id)
@@ -187,11 +259,12 @@ class AgentGateway:
             raise NotFound(f"no machine {node_id}", fix="register first")
         return node
 
-    @staticmethod
-    def _has_news(node: LiveNode, message: Heartbeat) -> bool:
+    def _has_news(self, node: LiveNode, message: Heartbeat) -> bool:
         """Plain renewals, most of all heartbeats, write nothing."""
         return (
             message.resync
+            or node.must_meet
+            or is_other_speaker(node, message, self._loop.state.identity.incarnation)
             or node.row.state != "up"
             or any(command_id in node.outbox for command_id in message.acks)
             or any(report.report_id > node.row.reports_acked for report in message.reports)
@@ -199,50 +272,34 @@ class AgentGateway:
 
     def _take(self, transaction: Transaction, message: Heartbeat) -> None:
         node = transaction.state.nodes[NodeId(message.node_id)]
-        if node.row.state == "lost" and not message.here and not node.row.rent_token:
+        is_calm, unreachable_s = is_settled(transaction.state), self._loop.settings.unreachable_s
+        note_speaker(transaction, node, message)
+        if node.row.state == "lost" and not message.here and not node.row.rent_token and is_calm:
             # Back from the dead, and its old ranks are gone: a machine like a new one. Its old reports are stale.
             self._join(transaction, node)
-        elif node.row.state == "unreachable":
-            node.row.state = "up"
-            transaction.node_changed(node)
-            log.info("%s is back", node.row.node_id)
-            emit(transaction, NodeBack(transaction.at, node.row.node_id))
+        elif node.row.state == "unreachable" and is_calm:
+            welcome_back(transaction, node)
         done = [command_id for command_id in message.acks if node.outbox.pop(command_id, None) is not None]
         transaction.batch.outbox_done.extend(done)
         process_reports(transaction, node, message.reports)
-        if message.resync:
-            self._compare(transaction, node, message)
-
-    @staticmethod
-    def _compare(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
-        """The agent has (re)started and `here` is all there is: what should be there and is not has died unseen."""
-        node.sent_id = 0  # whatever was on its way may be lost: say it again
-        here = {(here.job_id, here.attempt) for here in message.here}
-        coming = {
-            (command.job_id, command.attempt) for command in node.outbox.values() if isinstance(command, StartCommand)
-        }
-        for job_id, number in sorted(node.expected):
-            attempt = transaction.state.attempt(job_id, number)
-            if attempt is None or (job_id, number) in here or (job_id, number) in coming:
-                continue
-            part = attempt.parts[node.row.node_id]
-            if part.ordered:
-                end_vanished_part(transaction, part)
+        if message.resync or node.must_meet:
+            compare_machine(transaction, node, message)
+        if node.must_meet:
+            meet_machine(transaction, node, message, self._loop.settings.after_restore)
+            settle_machines(transaction, unreachable_s)
 
     def _must_answer(self, node: LiveNode, message: Heartbeat) -> bool:
         """There are commands that the agent has not been given, or attempts it must stop."""
         newest = next(reversed(node.outbox), 0)
         # Given but not confirmed by the next call: the answer was lost. Not at once again, lest the two spin.
         unheard = bool(node.outbox) and self._loop.clock.now() - node.sent_at > _RESEND_S
-        return newest > node.sent_id or unheard or bool(self._fenced(node, message)) or bool(message.reports)
-
-    def _fenced(self, node: LiveNode, message: Heartbeat) -> list[AttemptHere]:
-        return [here for here in message.here if (here.job_id, here.attempt) not in node.expected]
+        is_fenced = bool(unexpected_here(self._loop.state, node, message))
+        return newest > node.sent_id or unheard or is_fenced or bool(message.reports)
 
     def _answer(self, node: LiveNode, message: Heartbeat) -> HeartbeatAnswer:
         now = self._loop.clock.now()
         lease_s = self._loop.settings.lease_s[node.facts.market]
-        fenced = self._fenced(node, message)
+        fenced = unexpected_here(self._loop.state, node, message)
         self._loop.state.counters.fenced += len(fenced)
         if node.is_member:
             node.heard_at = now
@@ -255,6 +312,8 @@ class AgentGateway:
             reports_acked=node.row.reports_acked,
             lease_s=lease_s,
             fenced=fenced,
+            protocol=PROTOCOL,
+            cluster=self._loop.state.identity,
         )
 
     def _with_token(self, command: object) -> AnyCommand:
@@ -282,8 +341,13 @@ class AgentGateway:
         pace_s = max(0.2, min(1.0, self._loop.settings.unreachable_s / 4))
         while True:
             await asyncio.sleep(pace_s)
-            if any(self._overdue(node) for node in self._loop.state.nodes.values()):
+            if any(self._overdue(node) or self._is_waited_for(node) for node in self._loop.state.nodes.values()):
                 await self._loop.perform(self.notice_silence)
+
+    def _is_waited_for(self, node: LiveNode) -> bool:
+        """A start there was not confirmed for as long as its lease."""
+        lease_s = self._loop.settings.lease_s[node.facts.market]
+        return has_unconfirmed(self._loop.state, node, self._loop.clock.now(), lease_s)
 
     def _overdue(self, node: LiveNode) -> bool:
         now, settings = self._loop.clock.now(), self._loop.settings
@@ -293,6 +357,8 @@ class AgentGateway:
     def notice_silence(self, transaction: Transaction) -> None:
         """Machines that have not been heard of: unreachable at first, lost once every lease there has run out."""
         for node in list(transaction.state.nodes.values()):
+            if self._is_waited_for(node):
+                withdraw_unconfirmed(transaction, node, self._loop.settings.lease_s[node.facts.market])
             if not self._overdue(node):
                 continue
             if node.row.state == "up":
@@ -302,7 +368,10 @@ class AgentGateway:
                 log.warning("%s is unreachable: no word for %.0f s", node.row.node_id, silent_s)
                 emit(transaction, NodeUnreachable(transaction.at, node.row.node_id))
             else:
+                was_awaited = node.must_meet
                 declare_node_lost(transaction, node.row.node_id, Reason.INFRA_NODE_LOST)
+                if was_awaited:
+                    settle_machines(transaction, self._loop.settings.unreachable_s)
 
 
 def declare_node_lost(transaction: Transaction, node_id: NodeId, reason: Reason) -> None:

@@ -25,6 +25,8 @@ from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
 from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts, stop_other_parts
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.former_reports import job_of_former_life, recover_report
+from scheduler.live.services.unconfirmed_starts import is_withdrawn, refuse_withdrawn
 from scheduler.live.store.table_rows import CheckpointRow, NetworkRow, PartRow, RestartCostRow, SpeedRow
 from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINTED, SAVES_VALUE
 from walras.job_request import JobId
@@ -32,6 +34,7 @@ from walras.model_facts import believed_facts
 from walras.wire import (
     AnyReport,
     AttemptReport,
+    CommandRefusedReport,
     CommittedReport,
     EndedReport,
     HintReport,
@@ -40,6 +43,7 @@ from walras.wire import (
     ProgressReport,
     RefusedReport,
     StartedReport,
+    UnknownReport,
 )
 
 log = logging.getLogger(__name__)
@@ -60,6 +64,10 @@ def record_counted_facts(transaction: Transaction, job: LiveJob, attempt: LiveAt
         record_kind_facts(transaction, job.launch.kind, found.facts, "")
 
 
+#: So many unknown types of reports are told in the log.
+_TYPES_TOLD = 100
+#: Bandwidths that a link can have, bytes per second: what else a job tells is not taken up.
+_NETWORK_LEAST, _NETWORK_MOST = 1.0, 1e15
 #: The rest of a gang gets this long once a part has failed.
 _GANG_GRACE_S = 5.0
 
@@ -75,13 +83,29 @@ def process_reports(transaction: Transaction, node: LiveNode, reports: list[AnyR
             begin_node_departure(transaction, node, report.gone_in_s)
         elif isinstance(report, HintReport):
             node.row.detail = node.row.detail or report.detail
+        elif isinstance(report, CommandRefusedReport):
+            log.warning("%s does not know command %d: %s", node.row.node_id, report.command_id, report.detail)
+        elif isinstance(report, UnknownReport):
+            _skip_report(transaction, node, report)
         else:
             _process_report(transaction, node, report)
 
 
+def _skip_report(transaction: Transaction, node: LiveNode, report: UnknownReport) -> None:
+    """A newer agent tells what this release does not know: skipped and counted, told once for each type."""
+    counters = transaction.state.counters
+    counters.unknown_reports += 1
+    if report.told not in counters.unknown_types and len(counters.unknown_types) < _TYPES_TOLD:
+        counters.unknown_types.add(report.told)
+        log.warning(
+            "the agent of %s (release %s) sends reports of type %r, which this release does not know: they are skipped",
+            node.row.node_id, node.row.version or "unknown", report.told,
+        )  # fmt: skip
+
+
 def begin_node_departure(transaction: Transaction, node: LiveNode, gone_in_s: float) -> None:
     """The machine will be taken away."""
-    if node.is_member and node.row.cordon != "leaving":
+    if node.is_member and (node.row.cordon != "leaving" or node.row.drain_until_at is not None):
         emit(transaction, NodeLeaving(transaction.at, node.row.node_id, transaction.at + gone_in_s))
         node.row.detail = f"notice: gone in {gone_in_s:g} s"
 
@@ -89,6 +113,12 @@ def begin_node_departure(transaction: Transaction, node: LiveNode, gone_in_s: fl
 def _process_report(transaction: Transaction, node: LiveNode, report: AttemptReport) -> None:
     job_id = JobId(report.job_id)
     attempt = transaction.state.attempt(job_id, report.attempt)
+    if attempt is not None and report.incarnation not in ("", attempt.row.incarnation):
+        attempt = None  # the number was given out twice: this is the other one
+    if attempt is None and (former := job_of_former_life(transaction.state, report)) is not None:
+        inside = isinstance(report, CommittedReport) and _is_inside(former, report)
+        recover_report(transaction, former, report, is_inside=inside)
+        return
     part = None if attempt is None else attempt.parts.get(node.row.node_id)
     if attempt is None or part is None or part.ended:
         transaction.state.counters.stale_reports += 1
@@ -102,6 +132,9 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
             transaction, Prepared(transaction.at, job_id, report.attempt, node.row.node_id, report.address, report.port)
         )
     elif isinstance(report, RefusedReport):
+        if is_withdrawn(part):
+            refuse_withdrawn(transaction, part)
+            return
         end_part(transaction, part, "refused")
         emit(transaction, StartRefused(transaction.at, job_id, report.attempt, node.row.node_id, report.detail))
     elif isinstance(report, StartedReport):
@@ -115,6 +148,8 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
 
 
 def _started(transaction: Transaction, attempt: LiveAttempt, part: PartRow) -> None:
+    if part.started:
+        return  # told again after a restore
     part.started = True
     transaction.part_changed(part)
     if all(each.started for each in attempt.parts.values()):
@@ -169,7 +204,9 @@ def _record_target_value(transaction: Transaction, job: LiveJob, report: Progres
 
 def _forward_network_speed(transaction: Transaction, attempt: LiveAttempt, bytes_per_s: float | None) -> None:
     """Once an attempt: its ranks measure it when they meet, and repeat it with every report."""
-    if bytes_per_s is not None and not attempt.network_forwarded and len(attempt.parts) > 1:
+    if bytes_per_s is None or not _NETWORK_LEAST <= bytes_per_s <= _NETWORK_MOST:
+        return
+    if not attempt.network_forwarded and len(attempt.parts) > 1:
         attempt.network_forwarded = True
         emit(transaction, NetworkMeasured(transaction.at, attempt.row.job_id, attempt.row.attempt, bytes_per_s))
         planned = transaction.core.ledger.networks.planned(attempt.row.pool_id)
@@ -237,9 +274,8 @@ def _is_usual(transaction: Transaction, job: LiveJob) -> bool:
 def _record_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: CommittedReport) -> None:
     """Record a checkpoint under the fence: the attempt is the current one, and its part here has not ended."""
     manifest, row = report.manifest, attempt.row
-    inside = os.path.commonpath([_absolute_path(job.launch.checkpoint_dir), _absolute_path(manifest.path)])
     older = job.checkpoint is not None and manifest.step < job.checkpoint.step
-    if inside != _absolute_path(job.launch.checkpoint_dir) or older:
+    if older or not _is_inside(job, report):
         transaction.state.counters.stale_commits += 1
         return
     job.checkpoint = CheckpointRow(
@@ -261,6 +297,12 @@ def store_restart_cost(transaction: Transaction, job: LiveJob) -> None:
         transaction.batch.restart_costs.append(RestartCostRow(job.launch.kind, restart_s))
 
 
+def _is_inside(job: LiveJob, report: CommittedReport) -> bool:
+    """The checkpoint lies in the job's own folder."""
+    folder = _absolute_path(job.launch.checkpoint_dir)
+    return os.path.commonpath([folder, _absolute_path(report.manifest.path)]) == folder
+
+
 def _absolute_path(path: str) -> str:
     return os.path.normpath(os.path.join("/", path))
 
@@ -271,8 +313,12 @@ def _absolute_path(path: str) -> str:
 def _part_ended(
     transaction: Transaction, job: LiveJob, attempt: LiveAttempt, part: PartRow, report: EndedReport
 ) -> None:
+    if is_withdrawn(part) and report.exit_code is None and report.signal is None:
+        refuse_withdrawn(transaction, part)
+        return
     part.exit_code, part.signal, part.failed_rank = report.exit_code, report.signal, report.failed_rank
     part.steps = report.steps
+    attempt.loss_witnessed = attempt.loss_witnessed or report.witnessed
     end_part(transaction, part, report.cause)
     if _has_failed(part) and part.exit_code != EXIT_CHECKPOINTED:
         stop_other_parts(transaction, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
@@ -315,6 +361,7 @@ def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) ->
             failed.signal,
             failed.node_id,
             steps,
+            attempt.loss_witnessed and cause is EndCause.SUPERVISOR_LOST,
         ),
     )
 

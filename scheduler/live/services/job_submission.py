@@ -7,6 +7,7 @@ the arrival rule would choose.
 """
 
 import hashlib
+import hmac
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,11 @@ from optimizer.policy import Newcomer, best_configuration_at
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
+from scheduler.core.explain.pending_reasons import why_not_rented
 from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller
-from scheduler.live.auth.secret_box import SecretBox
+from scheduler.live.auth.job_privacy import SecretBox, without_secret_values
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
@@ -37,7 +39,6 @@ from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_request import JobId, JobRequest, Kind
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_secrets import without_secret_values
 from walras.spec.job_spec import JobSpec, argv_of, env_of, is_unproven, kind_of, parse_spec, spec_mapping, to_request
 from walras.states import JobState, Reason
 
@@ -171,6 +172,7 @@ class JobAdmission:
             submitted_at=transaction.at,
             steps_total=spec.steps,
             labels=json.dumps(spec.labels),
+            incarnation=state.identity.incarnation,
         )
         job = LiveJob(row, self.launch(job_id, draft.project, spec))
         if spec.target is not None:
@@ -242,8 +244,10 @@ ANSWER_KEPT_S = 24 * 3600.0
 _PRUNE_EVERY_S = 3600.0
 
 
-def body_digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
+def body_digest(body: bytes, secret: bytes) -> str:
+    """What is kept of a body. Keyed where it may hold secrets: nobody can try guesses with the tables alone."""
+    keyed = b'"secrets"' in body
+    return hmac.new(secret, body, hashlib.sha256).hexdigest() if keyed else hashlib.sha256(body).hexdigest()
 
 
 def recall_answer(known: AnswerRow | None, digest: str, now: float) -> str | None:
@@ -296,6 +300,9 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
     }
     if not configurations:
         return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="no machine has joined this cluster yet")
+    told = _not_rented(ledger, request, configurations)
+    if told:
+        return DryRun(**answer, reason=Reason.WAIT_PRICE, detail=told)
     if all(each["accelerators"] > each["capacity"] for each in configurations):
         return DryRun(**answer, reason=Reason.WAIT_CAPACITY, detail="waits for machines to join, or to come back")
     best = _chosen_on_arrival(ledger, standing, request, configurations)
@@ -309,6 +316,21 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
             **answer, reason=Reason.WAIT_CAPACITY, detail=f"{chosen['pool']} is full: waits for the next round"
         )
     return DryRun(**answer, chosen=chosen, detail=f"would start at once on {chosen['pool']}")
+
+
+def _not_rented(ledger: Ledger, request: JobRequest, configurations: list[dict[str, Any]]) -> str:
+    """Why nothing is rented for the job, of the cheapest pool, where it could run on rented machines alone that are not
+    here; else empty.
+    """
+    states = {state.pool.pool_id: state for state in ledger.fleet.pools}
+    told = []
+    for each in sorted(configurations, key=lambda each: float(each["usd_per_h"])):
+        state, count = states[each["pool"]], int(each["accelerators"])
+        detail, fix = why_not_rented(ledger.policy.rules, request, state, count)
+        if state.capacity >= count or not detail:
+            return ""
+        told.append(f"{state.pool.pool_id}: {detail}; {fix}")
+    return told[0] if told else ""
 
 
 def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]:

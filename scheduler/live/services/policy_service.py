@@ -1,7 +1,7 @@
 """The policy in force and its history: validated, versioned, changed without a restart."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,10 @@ class PolicyInForce:
     row: PolicyRow
     spec: PolicySpec
     rules: RoundRules
+
+
+#: Told of a change: the policy before, if there was one, and the one that is in force now.
+NotePolicy = Callable[[Transaction, PolicyInForce | None, PolicyInForce], None]
 
 
 def parse_policy_row(row: PolicyRow) -> PolicyInForce:
@@ -57,8 +61,8 @@ class PolicyService:
         spec, rules = self.check(data)
         return self._in_force is not None and (self._in_force.spec, self._in_force.rules) == (spec, rules)
 
-    async def change(self, data: Any, by: str) -> PolicyInForce:
-        """Put a policy in force. Raises ConfigError; then nothing changes."""
+    async def change(self, data: Any, by: str, note: NotePolicy | None = None) -> PolicyInForce:
+        """Put a policy in force. Raises ConfigError; then nothing changes. `note` is called in the same transaction."""
         spec, rules = self.check(data)
 
         def step(transaction: Transaction) -> PolicyInForce:
@@ -67,6 +71,8 @@ class PolicyService:
             changed = PolicyInForce(PolicyRow(version, body, transaction.at, by), spec, rules)
             emit(transaction, PolicyChanged(transaction.at, spec, rules))
             transaction.batch.policies.append(changed.row)
+            if note is not None:
+                note(transaction, self._in_force, changed)
             self._in_force = changed
             return changed
 

@@ -297,17 +297,22 @@ class ApiViews:
             market=node.facts.market,
             zone=pool.zone if pool is not None else node.facts.zone,
             state=node.shown_state,
-            detail=node.row.detail or self._silence(node),
+            detail=node.problem or node.row.detail or self._silence(node),
             accelerators=node.facts.accelerators,
             free=self._free(node),
             jobs=sorted({job_id for job_id, _ in node.expected}),
             last_heard_s=max(0.0, self._clock.now() - node.heard_at),
+            version=node.row.version,
         )
 
     def _silence(self, node: LiveNode) -> str:
         """What will become of a machine that does not answer."""
         if node.row.state != "unreachable":
             return ""
+        if (
+            node.has_told or not node.must_meet
+        ) and self._clock.now() - node.heard_at <= self._loop.settings.unreachable_s:
+            return "waits until every machine has said what it runs, as the database was restored"
         left_s = max(0.0, node.leased_until + self._loop.settings.lease_margin_s - self._clock.now())
         return f"no heartbeat; lost in {left_s:.0f} s unless it comes back"
 
@@ -330,7 +335,9 @@ class ApiViews:
             row = rows.get(pool_id)
             known = proposal is not None and row is not None and row < len(proposal.prices)
             price = proposal.prices[row] if known and proposal is not None and row is not None else 0.0
-            items.append(self._price(pool, price, "" if proposal is None else proposal.price_unit))
+            named = proposal is not None and row is not None and row < len(proposal.marginal)
+            marginal = proposal.marginal[row] if named and proposal is not None and row is not None else 0
+            items.append(self._price(pool, price, "" if proposal is None else proposal.price_unit, marginal))
         certificate = None
         if proposal is not None:
             certificate = CertificateView(
@@ -344,7 +351,7 @@ class ApiViews:
             )
         return PriceList(items=items, certificate=certificate)
 
-    def _price(self, pool: Pool, price: float, unit: str) -> PriceView:
+    def _price(self, pool: Pool, price: float, unit: str, marginal: int) -> PriceView:
         members = [node for node in self._state.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
         return PriceView(
             pool=pool.pool_id,
@@ -357,6 +364,7 @@ class ApiViews:
             market_usd_per_h=pool.usd_per_h,
             rented_machines=sum(bool(node.row.rent_token) for node in members),
             quota_machines=pool.quota,
+            marginal_job=marginal,
         )
 
     def pool_speed(self, told: PoolSpeed) -> SpeedView:

@@ -1,18 +1,24 @@
 """The server's folder: which file is what, the secrets made at the first start, and the logs of ranks.
 
-Secrets are readable by their owner only. DIR/logs/<job>/<attempt>/<rank>.log holds what a rank wrote, as bytes, for
-every attempt. Bytes arrive with their offset; what is there already is skipped and a gap is not taken, so sending again
-does no harm. The names come from numbers alone. All calls block on the disk: the server makes them in threads.
+Secrets are readable by their owner only. DIR/logs/<incarnation>/<job>/<attempt>/<rank>.log holds what a rank wrote, as
+bytes, for every attempt: the incarnation is the one that granted it, so that a number given out again after a restore
+never shows another job's text. (Attempts from before incarnations were kept lie in DIR/logs/<job>/.) Bytes arrive with
+their offset; what is there already is skipped and a gap is not taken, so sending again does no harm. The names come
+from numbers and hexadecimal digits alone. All calls block on the disk: the server makes them in threads.
 """
 
 import contextlib
 import json
 import os
-import secrets
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
+from scheduler.live.store.store_interface import StoreUnavailable
+from walras.clocks import random_hex, random_token
 from walras.contract import pinned_token, split_token
+from walras.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +34,13 @@ class DataFolder:
         return self.path / "admin.token"
 
     @property
+    def port_file(self) -> Path:
+        """The port of the first start, or the one that was asked for last."""
+        return self.path / "port"
+
+    @property
     def server_file(self) -> Path:
-        """Where the server listens; there once it is ready."""
+        """Where the server listens, written once it is ready; of a former server while its process is another."""
         return self.path / "server.json"
 
     @property
@@ -54,9 +65,13 @@ class DataFolder:
         for folder in (self.path, self.logs, self.checkpoints, self.content, self.machines):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def join_token(self) -> str:
-        """The token that admits machines, made at the first start."""
-        return split_token(_kept(self.join_token_file, f"wlr_join_{secrets.token_urlsafe(32)}"))[0]
+    def join_token(self, chance: Random | None = None) -> str:
+        """The token that admits machines, made at the first start. Raises ConfigError where the file is empty."""
+        token = split_token(_kept(self.join_token_file, f"wlr_join_{random_token(chance)}"))[0]
+        if not token:
+            fix = "restore it from a backup, or delete it: a new one is made"
+            raise ConfigError(f"{self.join_token_file} is empty", field="--data", fix=fix)
+        return token
 
     def pin(self) -> str:
         """The fingerprint that tokens carry; empty if the server's certificate is not pinned."""
@@ -74,15 +89,27 @@ class DataFolder:
                 if wanted != written:
                     write_private(path, wanted + "\n")
 
-    def server_secret(self) -> bytes:
-        """The key of job tokens, made at the first start."""
-        return bytes.fromhex(_kept(self.path / "secret.key", secrets.token_hex(32)))
+    def server_secret(self, chance: Random | None = None) -> bytes:
+        """The key of job tokens, made at the first start. Raises ConfigError where the file holds none."""
+        path = self.path / "secret.key"
+        text = _kept(path, random_hex(chance, 64))
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+            what = "is empty" if not text else "does not hold 64 hexadecimal digits"
+            fix = "restore it from a backup, or delete it: a new one is made, and running jobs get new tokens"
+            raise ConfigError(f"{path} {what}", field="--data", fix=fix)
+        return bytes.fromhex(text)
 
-    def last_port(self) -> int:
-        """Where the former server listened: agents still call there. 0: unknown."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return int(json.loads(self.server_file.read_text(encoding="utf-8"))["port"])
+    def kept_port(self) -> int:
+        """The port that agents call, whether or not a server got as far as being ready there. 0: unknown."""
+        for file, read in ((self.port_file, int), (self.server_file, lambda text: int(json.loads(text)["port"]))):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                return read(file.read_text(encoding="utf-8"))
         return 0
+
+    def keep_port(self, port: int) -> None:
+        """From now on agents are told this port."""
+        if self.kept_port() != port or not self.port_file.is_file():
+            write_private(self.port_file, f"{port}\n")
 
     def announce(self, url: str, port: int) -> None:
         """Say that the server is ready, and where; `sha256`: the certificate, where it is pinned."""
@@ -100,13 +127,18 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _kept(path: Path, fresh: str) -> str:
     """The secret in a file, which is made with a fresh one if it is not there."""
     if not path.is_file():
         write_private(path, fresh + "\n")
-    return path.read_text(encoding="utf-8").strip()
+    return path.read_text(encoding="utf-8", errors="replace").strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +154,17 @@ class LogStore:
         self._folder = folder
         self._limit_bytes = limit_bytes
 
-    def append(self, job_id: int, attempt: int, rank: int, offset: int, data: bytes) -> LogAppended:
-        """Take bytes that start at `offset`; answers where to go on."""
-        path = self._path(job_id, attempt, rank)
+    def append(
+        self, job_id: int, attempt: int, rank: int, offset: int, data: bytes, incarnation: str = ""
+    ) -> LogAppended:
+        """Take bytes that start at `offset`; answers where to go on. Raises StoreUnavailable where the disk is full."""
+        try:
+            return self._append(self._path(job_id, attempt, rank, incarnation), offset, data)
+        except OSError as error:
+            # What was written before it failed is known by the file's size: the next call goes on there.
+            raise StoreUnavailable(f"the logs cannot be written: {os.strerror(error.errno or 0)}") from None
+
+    def _append(self, path: Path, offset: int, data: bytes) -> LogAppended:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab") as file:
             size = file.tell()
@@ -134,14 +174,38 @@ class LogStore:
                 size = file.tell()
         return LogAppended(size, size >= self._limit_bytes)
 
-    def read(self, job_id: int, attempt: int, rank: int, offset: int, limit_bytes: int) -> bytes:
+    def read(self, job_id: int, attempt: int, rank: int, offset: int, limit_bytes: int, incarnation: str = "") -> bytes:
         """Bytes from `offset` on; nothing where nothing was written (yet)."""
         try:
-            with open(self._path(job_id, attempt, rank), "rb") as file:
+            with open(self._path(job_id, attempt, rank, incarnation), "rb") as file:
                 file.seek(offset)
                 return file.read(limit_bytes)
         except FileNotFoundError:
             return b""
 
-    def _path(self, job_id: int, attempt: int, rank: int) -> Path:
-        return self._folder / str(int(job_id)) / str(int(attempt)) / f"{int(rank)}.log"
+    def _path(self, job_id: int, attempt: int, rank: int, incarnation: str) -> Path:
+        assert not incarnation or _INCARNATION.fullmatch(incarnation), incarnation
+        return self._folder / incarnation / str(int(job_id)) / str(int(attempt)) / f"{int(rank)}.log"
+
+
+_INCARNATION = re.compile(r"[0-9a-f]{16}", re.ASCII)
+#: Fewer digits than an incarnation has, which may happen to be decimal.
+_JOB_FOLDER = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
+
+
+def highest_number_used(folder: DataFolder) -> int:
+    """Returns the highest job number of which logs or checkpoints lie here; 0 if there are none.
+
+    A restored database is older than they are, and a number given out again would meet another job's files.
+    """
+    lives = [name for name in _names_in(folder.logs) if _INCARNATION.fullmatch(name)]
+    folders = [folder.logs, folder.checkpoints / "jobs", *(folder.logs / life for life in lives)]
+    names = (name for each in folders for name in _names_in(each) if _JOB_FOLDER.fullmatch(name))
+    return max(map(int, names), default=0)
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from scheduler.core.commands import Command, Solve
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event
+from scheduler.core.events import Event, StateRestored
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.sqlite_store import read_stored_journal
 from scheduler.live.store.table_rows import JournalRow
@@ -82,6 +82,17 @@ def parse_facts(text: str) -> ModelFacts:
     return _FACTS.validate_python(json.loads(text))
 
 
+def dump_state(state: StateRestored) -> str:
+    """Of up to tens of thousands of jobs, several times a minute: plain tuples, written without being checked anew."""
+    return json.dumps({each.name: getattr(state, each.name) for each in fields(state)}, separators=(",", ":"))
+
+
+def parse_state(text: str) -> StateRestored:
+    """Raises ValueError for a text that is none."""
+    state: StateRestored = _ADAPTERS[StateRestored].validate_python(json.loads(text))
+    return state
+
+
 def dump_pool(pool: Pool) -> str:
     return json.dumps(_POOL.dump_python(pool, mode="json"), separators=(",", ":"))
 
@@ -105,6 +116,10 @@ def _solve_digest(solve: Solve) -> str:
     return json.dumps({"request_id": solve.request_id, "digest": digest.hexdigest()}, separators=(",", ":"))
 
 
+#: Arrays that problems have had since journals were recorded; empty ones say nothing.
+_LATER_FIELDS = frozenset({("Pools", "prepaid")})
+
+
 def _update_digest(digest: Any, value: Any) -> None:
     """Add a value to a digest: arrays by type, shape and bytes, the rest by structure."""
     if isinstance(value, np.ndarray):
@@ -113,6 +128,8 @@ def _update_digest(digest: Any, value: Any) -> None:
     elif is_dataclass(value):
         digest.update(type(value).__name__.encode())
         for column in fields(value):
+            if (type(value).__name__, column.name) in _LATER_FIELDS and not len(getattr(value, column.name)):
+                continue  # a question that an earlier version put, too
             _update_digest(digest, getattr(value, column.name))
     elif isinstance(value, Mapping):
         _update_digest(digest, sorted((str(key), item) for key, item in value.items()))

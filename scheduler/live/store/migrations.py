@@ -1,11 +1,23 @@
-"""The schema, and every change ever made to it. Migrations only go forward; each was applied somewhere."""
+"""The schema, and every change ever made to it. Migrations only go forward; each was applied somewhere.
 
-import secrets
-import time
+Whoever applies them lends the connection two functions (`lend_functions`): now in Unix seconds, and chance.
+"""
+
+from random import Random
 
 from sqlite_utils import Database, Migrations
 
+from scheduler.live.store.journal_chain import chain_existing_rows, store_head
+from walras.clocks import SYSTEM_CLOCKS, Clocks, random_hex
+
 migrations = Migrations("walras")
+
+
+def lend_functions(db: Database, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None) -> None:
+    """What the statements of migrations call: `walras_unix_s()` and `walras_random_hex(digits)`."""
+    db.conn.create_function("walras_unix_s", 0, clocks.wall)
+    db.conn.create_function("walras_random_hex", 1, lambda digits: random_hex(chance, digits))
+
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value REAL NOT NULL);
@@ -84,7 +96,7 @@ def first_tables(db: Database) -> None:
     for statement in _SCHEMA.split(";"):
         if statement.strip():
             db.execute(statement)
-    db.execute("INSERT INTO meta (name, value) VALUES ('epoch_unix_s', ?), ('touched', 0)", [time.time()])
+    db.execute("INSERT INTO meta (name, value) VALUES ('epoch_unix_s', walras_unix_s()), ('touched', 0)")
 
 
 @migrations()
@@ -158,8 +170,8 @@ def name_cluster(db: Database) -> None:
         why TEXT NOT NULL)"""
     )
     db.execute(
-        "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why) VALUES (?, ?, ?, 'made')",
-        [secrets.token_hex(16), secrets.token_hex(8), time.time()],
+        "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why) "
+        " VALUES (walras_random_hex(32), walras_random_hex(16), walras_unix_s(), 'made')"
     )
 
 
@@ -181,3 +193,44 @@ def keep_audit(db: Database) -> None:
 def keep_secrets(db: Database) -> None:
     """Secrets of jobs that are not over, sealed under the server's key."""
     db.execute("CREATE TABLE secrets (job_id INTEGER PRIMARY KEY, sealed BLOB NOT NULL)")
+
+
+@migrations()
+def name_agents(db: Database) -> None:
+    """Which agent speaks for a machine, and in which incarnation jobs and attempts were numbered."""
+    for column in ("agent", "boot_id", "version", "incarnation"):
+        db.execute(f"ALTER TABLE nodes ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
+    for table in ("jobs", "attempts"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN incarnation TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def chain_journal(db: Database) -> None:
+    """A running digest over the journal, so that rows that vanish are noticed, and when the server last wrote."""
+    db.execute("CREATE TABLE chain_marks (seq INTEGER PRIMARY KEY, digest TEXT NOT NULL)")
+    db.execute(
+        """CREATE TABLE chain (
+        id INTEGER PRIMARY KEY CHECK (id = 0), commits INTEGER NOT NULL, seq INTEGER NOT NULL, digest TEXT NOT NULL,
+        last_job_id INTEGER NOT NULL, unmarked INTEGER NOT NULL)"""
+    )
+    db.execute("INSERT INTO chain VALUES (0, 0, 0, '', 0, 0)")
+    store_head(db.conn, chain_existing_rows(db.conn))
+
+
+@migrations()
+def remember_clocks(db: Database) -> None:
+    """When the server last wrote, by the clocks of its machine: how long it was away is told from it."""
+    db.execute(
+        """CREATE TABLE last_alive (
+        id INTEGER PRIMARY KEY CHECK (id = 0), at REAL NOT NULL, unix_s REAL NOT NULL, boot_id TEXT NOT NULL,
+        boottime_s REAL NOT NULL)"""
+    )
+
+
+@migrations()
+def remember_core_state(db: Database) -> None:
+    """What a core knows that is in no other table, as of a recent instant (one row); and gentle drains."""
+    db.execute(
+        "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
+    )
+    db.execute("ALTER TABLE nodes ADD COLUMN drain_until_at REAL")

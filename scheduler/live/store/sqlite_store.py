@@ -3,20 +3,27 @@
 A file lock refuses a second server on the same folder.
 """
 
-import fcntl
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
-from sqlite_utils import Database
-
 from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
-from scheduler.live.store.migrations import migrations
+from scheduler.live.store.database_file import (
+    FolderLock,
+    begin_new_cluster,
+    check_database_is_there,
+    check_nothing_was_lost,
+    damaged,
+    open_database,
+)
+from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, load_head
+from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id, store_last_alive
 from scheduler.live.store.store_interface import (
     MONEY_KEYS,
     AuditQuery,
@@ -25,6 +32,7 @@ from scheduler.live.store.store_interface import (
     LoadedState,
     MoneyQuery,
     MoneySum,
+    StoreUnavailable,
     WriteBatch,
 )
 from scheduler.live.store.table_rows import (
@@ -34,6 +42,7 @@ from scheduler.live.store.table_rows import (
     ChargeKind,
     ChargeRow,
     CheckpointRow,
+    CoreStateRow,
     FactsRow,
     JobRow,
     JournalRow,
@@ -50,8 +59,9 @@ from scheduler.live.store.table_rows import (
     SpeedRow,
     TokenRow,
 )
+from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import NodeId
-from walras.errors import ConfigError, Conflict, NotFound
+from walras.errors import ConfigError, NotFound
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason
 from walras.wire import ClusterIdentity
@@ -66,6 +76,15 @@ _ENUMS: dict[tuple[type, str], Any] = {
     (AttemptRow, "state"): AttemptState,
     (ChargeRow, "kind"): ChargeKind,
     (AttemptRow, "reason"): Reason,
+}
+#: What SQLite says of a disk that is full, slow, or read by somebody else for long.
+_PASSING_FAILURES = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
 }
 #: Every table and what it holds, in the order in which a commit writes them.
 _TABLES: tuple[tuple[str, Any], ...] = (
@@ -90,6 +109,7 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("tokens", TokenRow),
     ("audit", AuditRow),
     ("secrets", SecretRow),
+    ("core_state", CoreStateRow),
 )
 
 
@@ -121,54 +141,52 @@ def _build(row_type: type[Row], values: Sequence[Any]) -> Row:
     return row_type(*typed)
 
 
-class FolderLock:
-    """Held by the one server that may write in a data folder; freed by the kernel when its process dies."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "lock"
-        self._file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the server
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
-            self._file.close()
-            raise Conflict(
-                f"{folder} is in use by another server (pid {holder})", fix="stop that server, or choose another --data"
-            ) from None
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
-
-    def release(self) -> None:
-        self._file.close()
-
-
-def _open_database(path: Path) -> Database:
-    """The database with its tables of today."""
-    # Calls come one at a time, from the writer thread; the thread that opens is another one.
-    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-    os.chmod(path, 0o600)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    database = Database(connection)
-    migrations.apply(database)
-    return database
+@contextmanager
+def _named_failures(path: Path) -> Iterator[None]:
+    """Raise StoreUnavailable for what a disk does, and what passes when there is room again."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF not in _PASSING_FAILURES:
+            raise
+        raise StoreUnavailable(f"{path} cannot be written: {error}") from None
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be written: {error}") from None
 
 
 class SqliteStore:
     """`Store` on `folder/walras.db`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clocks: Clocks = SYSTEM_CLOCKS,
+        chance: Random | None = None,
+        *,
+        new_cluster: bool = False,
+    ) -> None:
+        """Open it. Raises ConfigError where it is missing, damaged, or older than what was acknowledged; Conflict where
+        another server holds it. `new_cluster`: put what is there aside and begin anew.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FolderLock(folder)
         self._path = folder / "walras.db"
+        self._clocks = clocks
+        self._tip = TipFile(folder, clocks.monotonic)
         try:
-            self._db = _open_database(self._path)
+            if new_cluster:
+                begin_new_cluster(folder)
+            check_database_is_there(folder, new_cluster=new_cluster)
+            self._db = open_database(self._path, clocks, chance)
+            check_nothing_was_lost(self._db.conn, self._path, self._tip.read())
         except sqlite3.DatabaseError as error:
             self._lock.release()
-            fix = "restore it from a backup (docs/operations.md), or choose another --data"
-            raise ConfigError(f"{self._path}: {error}", field="--data", fix=fix) from None
+            raise damaged(self._path, str(error)) from None
+        except ConfigError:
+            self._lock.release()
+            raise
+        self._chain = JournalChain(load_head(self._db.conn))
+        self._tip.write(self._chain.head)
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
@@ -176,6 +194,12 @@ class SqliteStore:
     # ---------------------------------------------------------------- writing
 
     def commit(self, batch: WriteBatch) -> None:
+        with _named_failures(self._path):
+            head = self._write(batch)
+        self._chain.head = head
+        self._tip.write(head)
+
+    def _write(self, batch: WriteBatch) -> ChainHead:
         connection = self._db.conn
         with self._db.atomic():
             for table, _ in _TABLES:
@@ -192,10 +216,16 @@ class SqliteStore:
                 connection.executemany("DELETE FROM secrets WHERE job_id = ?", [(j,) for j in batch.secrets_done])
             if batch.outbox_done:
                 connection.executemany("DELETE FROM outbox WHERE command_id = ?", [(c,) for c in batch.outbox_done])
+            last_job_id = max((row.job_id for row in batch.jobs), default=0)
+            return self._chain.extend(connection, batch.journal, last_job_id)
 
     def touch(self) -> None:
-        with self._db.atomic():
+        with _named_failures(self._path), self._db.atomic():
             self._db.execute("UPDATE meta SET value = value + 1 WHERE name = 'touched'")
+
+    def note_alive(self, at: float) -> None:
+        with _named_failures(self._path), self._db.atomic():
+            store_last_alive(self._db.conn, at, self._clocks)
 
     def close(self) -> None:
         with self._readers_lock:
@@ -203,6 +233,7 @@ class SqliteStore:
                 reader.close()
             self._readers.clear()
         self._db.close()
+        self._tip.close()
         self._lock.release()
 
     # ---------------------------------------------------------------- reading
@@ -213,11 +244,19 @@ class SqliteStore:
         )
         return ClusterIdentity(cluster_id=cluster_id, incarnation=incarnation)
 
+    def former_incarnations(self) -> tuple[str, ...]:
+        cursor = self._reader().execute("SELECT incarnation FROM incarnations ORDER BY seq DESC LIMIT -1 OFFSET 1")
+        return tuple(incarnation for (incarnation,) in cursor)[::-1]
+
     def epoch_unix_s(self) -> float:
         return float(self._value("SELECT value FROM meta WHERE name = 'epoch_unix_s'"))
 
     def last_at(self) -> float:
         return float(self._value("SELECT at FROM journal ORDER BY seq DESC LIMIT 1") or 0.0)
+
+    def absence(self) -> Absence | None:
+        last = load_last_alive(self._reader())
+        return None if last is None else absence_since(last, self._clocks, read_boot_id())
 
     def load(self) -> LoadedState:
         live = "job_id IN (SELECT job_id FROM attempts WHERE ended_at IS NULL)"
@@ -247,10 +286,11 @@ class SqliteStore:
             facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
             networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
+            core_state=self._first(self._select("core_state", CoreStateRow, "1")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
             ),
-            last_job_id=int(self._value("SELECT max(job_id) FROM jobs") or 0),
+            last_job_id=int(self._value("SELECT last_job_id FROM chain") or 0),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
         )
@@ -365,6 +405,8 @@ class SqliteStore:
             clauses.append("user = ?")
         if query.projects is not None:
             clauses.append(f"project IN ({', '.join('?' for _ in query.projects)})")
+        if not query.of_no_project:
+            clauses.append("project <> ''")
         where = " AND ".join(clauses)
         return self._select("audit", AuditRow, f"{where} ORDER BY seq DESC LIMIT ?", *values, query.limit)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler.core.state.throughput import ScoredBelief
+from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
@@ -16,6 +17,7 @@ from scheduler.live.store.table_rows import (
     ChargeKind,
     ChargeRow,
     CheckpointRow,
+    CoreStateRow,
     FactsRow,
     JobRow,
     JournalRow,
@@ -33,8 +35,13 @@ from scheduler.live.store.table_rows import (
     TokenRow,
 )
 from walras.cluster import NodeId
+from walras.errors import ClusterError
 from walras.job_request import JobId
 from walras.wire import ClusterIdentity
+
+
+class StoreUnavailable(ClusterError):
+    """The database cannot be written at present (a full disk, mostly); nothing of the batch was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ class WriteBatch:
     #: Sealed secrets of jobs that came, and jobs that are over.
     secrets: list[SecretRow] = field(default_factory=list)
     secrets_done: list[JobId] = field(default_factory=list)
+    core_state: list[CoreStateRow] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any(getattr(self, name) for name in self.__slots__)
@@ -108,6 +116,8 @@ class LoadedState:
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
     secrets: tuple[SecretRow, ...]
+    #: What the last core knew beyond all this; None: nothing was kept.
+    core_state: CoreStateRow | None
     last_job_id: int
     last_command_id: int
     last_charge_id: int
@@ -145,11 +155,13 @@ class MoneyQuery:
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """Which writes, newest first. Empty fields do not filter; `projects` None sees all, those of no project too."""
+    """Which writes, newest first. Empty fields do not filter; `projects` None sees all."""
 
     user: str = ""
     since_at: float = 0.0
     projects: tuple[str, ...] | None = None
+    #: Those that belong to no project (machines, policies, tokens) too.
+    of_no_project: bool = True
     limit: int = 100
 
 
@@ -169,11 +181,15 @@ class Store(Protocol):
     # ---------------------------------------------------------------- writing (one thread)
 
     def commit(self, batch: WriteBatch) -> None:
-        """Write everything or nothing; durable on return."""
+        """Write everything or nothing; durable on return. Raises StoreUnavailable where trying again may help."""
         ...
 
     def touch(self) -> None:
         """Write something, to show that writing works."""
+        ...
+
+    def note_alive(self, at: float) -> None:
+        """Remember that the server was at this instant now, by all clocks of its machine."""
         ...
 
     def close(self) -> None:
@@ -186,12 +202,20 @@ class Store(Protocol):
         """The cluster, and the incarnation of this database."""
         ...
 
+    def former_incarnations(self) -> tuple[str, ...]:
+        """The incarnations of this cluster before this one, oldest first: there are some once it was restored."""
+        ...
+
     def epoch_unix_s(self) -> float:
         """Unix seconds of instant 0."""
         ...
 
     def last_at(self) -> float:
         """The latest instant in the journal."""
+        ...
+
+    def absence(self) -> Absence | None:
+        """How long no server has noted its clocks here; None: none ever did."""
         ...
 
     def load(self) -> LoadedState:

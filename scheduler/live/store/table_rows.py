@@ -40,6 +40,8 @@ class JobRow:
     budget_usd: float | None = None
     #: JSON of `scheduler.live.loop.live_state.JobTarget`; empty where the job has none.
     target: str = ""
+    #: The incarnation of the database in which it was submitted; empty: before incarnations were kept.
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class AttemptRow:
     usd: float = 0.0
     usd_per_h: float = 0.0
     usd_since_at: float = 0.0
+    #: The incarnation that granted it; empty: before incarnations were kept.
+    incarnation: str = ""
 
 
 @dataclass(slots=True)
@@ -123,6 +127,16 @@ class NodeRow:
     reports_acked: int = 0
     #: Rented machines: until when their use is in the ledger of money; None: it has not begun.
     billed_until_at: float | None = None
+    #: The agent that speaks for the machine (its state folder), and the boot of the machine it speaks from. The first
+    #: is never shown: whoever knows it may register as this agent.
+    agent: str = ""
+    boot_id: str = ""
+    #: The agent's release, as it says.
+    version: str = ""
+    #: The newest incarnation in which the agent has said what is on the machine; empty: before incarnations were kept.
+    incarnation: str = ""
+    #: Drained gently: until when jobs that would lose their work may go on; None: it is not.
+    drain_until_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +250,15 @@ class RestartCostRow:
 
     kind: Kind
     restart_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStateRow:
+    """What the core knows that is in no other table, as of `at`: one row, replaced. `body` is JSON of the event."""
+
+    at: float
+    body: str
+    one: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from optimizer.decision import Plan
 from optimizer.policy import Newcomer, PlanPolicy, PolicySpec
 from optimizer.problem import Problem
 from optimizer.registry import make
+from scheduler.core.commands import Solve
+from scheduler.core.cycle.solve_requests import run_solve
 
 WALRAS = PolicySpec("walras")
 
@@ -187,3 +189,22 @@ def test_elastic_configurations_are_columns_like_others() -> None:
     assert planned(free)[1].column.tolist() == [0, 2]
     tight = replace(free, pools=replace(pools, capacity=np.array([2.0, 0.0])))
     assert planned(tight)[1].column.tolist() == [1, 2]
+
+
+def test_a_certificate_covers_the_jobs_that_cannot_be_moved() -> None:
+    """All are pinned: nothing competes, and the certificate says what runs. One is: it counts as what it is worth."""
+    free = running_on(build(Setting([[1.0], [1.0], [1.0]], [2], remaining_steps=[500.0, 400.0, 300.0])), {0: 0, 1: 0})
+    worth = planned(free)[1].yardstick
+    assert worth is not None
+    for pinned in ([True, True, False], [True, False, False]):
+        stays = planned(with_jobs(free, pinned=pinned))[1].yardstick
+        assert stays is not None
+        assert 0.5 * worth.objective < stays.objective <= stays.bound * (1 + 1e-9)
+        assert stays.objective <= worth.bound * (1 + 1e-9)  # what cannot be moved cannot make the best better
+
+
+def test_an_answer_names_the_marginal_job_of_each_pool() -> None:
+    """Of two who have the places, the longer one gains least at the prices; nobody is on the third pool."""
+    setting = Setting([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]], [2, 1], remaining_steps=[500.0, 400.0, 300.0])
+    proposal = run_solve(Solve(1, build(setting), WALRAS, None, 0.0))
+    assert proposal.marginal == (2, 0)

@@ -6,9 +6,9 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import first_pending_reason, pending_reasons
-from scheduler.core.rules import RoundRules
+from scheduler.core.rules import RoundRules, StatedValue
 from scheduler.core.speed_events import ThroughputMeasured
-from walras.cluster import NodeId
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.job_request import JobId, Kind
 from walras.states import Reason
 
@@ -98,3 +98,32 @@ def test_while_others_leave_for_it_nothing_else_is_advised() -> None:
     lines = pending_reasons(fleet.core, J9)
     assert lines[0].reason is Reason.WAIT_PREEMPTING
     assert not any(line.fix for line in lines)
+
+
+def renting(rules: RoundRules, **fields: object) -> FakeFleet:
+    """Job 1 may only run on machines that cost 3 USD/h each, and none is here."""
+    fleet = cluster("walras", rules=rules, machines="")
+    box = Shape("box", "gpu", 1, 8.0, 2**33)
+    fleet.tell(ev.PoolDeclared(0.0, Pool(PoolId("box/spot/z"), box, Market.SPOT, "z", 3.0, 4)))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", 2, **fields)))
+    return fleet
+
+
+def test_who_waits_because_nobody_stated_a_value_is_told_so() -> None:
+    """And what would help: before, such a job was told that the policy rents no more machines at this price."""
+    (line, *_) = pending_reasons(renting(QUICK).core, J1)
+    assert line.reason is Reason.WAIT_PRICE
+    assert "nobody says what an hour of this job is worth" in line.detail
+    assert "2 accelerators here cost 6 USD/h" in line.detail
+    for remedy in ("`value_usd_per_h` of the job", "`rules.values`", "`rules.delay_usd_per_h`"):
+        assert remedy in line.fix
+
+
+def test_who_waits_because_its_value_is_below_the_price_is_told_both() -> None:
+    by_job = pending_reasons(renting(QUICK, value_usd_per_h=5.0).core, J1)[0]
+    assert "an hour of it is worth 5 USD by the job" in by_job.detail
+    stated = replace(QUICK, values=(StatedValue("default", 4.0),))
+    by_project = pending_reasons(renting(stated, project="default").core, J1)[0]
+    assert "its project says 4 USD/h" in by_project.detail
+    enough = pending_reasons(renting(QUICK, value_usd_per_h=7.0).core, J1)[0]
+    assert "worth 7" not in enough.detail

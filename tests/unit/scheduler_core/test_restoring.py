@@ -1,11 +1,15 @@
 """A fresh core takes over from a predecessor by what the tables know."""
 
-from fake_fleet import FakeFleet, cluster, job
+from fake_fleet import FakeFleet, cluster, job, pool
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from walras.cluster import NodeId, NodeShare, Placement, PoolId
-from walras.job_request import JobId
+from scheduler.core.core import SchedulerCore
+from scheduler.core.handlers.restored_state import remembered_state
+from scheduler.core.rules import RoundRules
+from scheduler.live.store.event_journal import as_journaled, encode_command
+from walras.cluster import Market, NodeId, NodeShare, Placement, PoolId
+from walras.job_request import JobId, Kind, RetryRule
 from walras.states import JobState, Reason
 
 J1, J2 = JobId(1), JobId(2)
@@ -65,3 +69,45 @@ def test_machines_under_way_are_not_rented_twice() -> None:
     fleet.tell(ev.NodeQuarantined(1.0, NodeId("b1"), "failures"))
     assert fleet.core.ledger.fleet.pools[2].awaited == {"t": 2}
     assert fleet.core.ledger.fleet.pools[1].capacity == 0
+
+
+def test_arrears_waits_prices_and_evidence_survive_a_restart() -> None:
+    """What the successor is told is what the core knew; asking for it changes nothing."""
+    rules = RoundRules(round_s=10, resolve_min_s=0, backoff_s=100, rent_backoff_s=500, profiling_share=0)
+    fleet = cluster("max_min_fairness", rules=rules, machines="a")
+    fleet.tell(ev.PoolDeclared(0.0, pool("s", 1, market=Market.SPOT, quota=2)))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, retry=RetryRule(3))))
+    fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4)))
+    while fleet.solves:  # the second one knows of both jobs
+        fleet.answer({1: {"a": 0.5}, 2: {"a": 0.5}}, rent={"s": 1})
+    fleet.tell(ev.AttemptStarted(1.0, JobId(1), 1))
+    fleet.tell(ev.CheckpointRecorded(1.5, JobId(1), 1, 1.0, 0.1))
+    fleet.tell(ev.RentFailed(2.0, fleet.rents[0].token, "no capacity"))
+    fleet.at = 20.0
+    while fleet.wake_at <= 20.0:
+        fleet.wake()
+    fleet.end(JobId(1), 1)
+    told = remembered_state(fleet.core.ledger)
+    assert told == remembered_state(fleet.core.ledger)
+    old = fleet.core.ledger
+    assert old.jobs[JobId(1)].ready_at == 120.0
+    owed = {each[0]: dict(each[-1]) for each in told.jobs}
+    assert owed[JobId(2)]["a"] == 40.0  # half of four accelerators, for 20 s
+    fleet.restart(told)
+    new = fleet.core.ledger
+    assert new.jobs[JobId(1)].ready_at == 120.0
+    assert JobId(1) not in fleet.attempts  # its wait is not over
+    for number in (1, 2):
+        assert new.columns.owed[new.jobs[JobId(number)].slot, 0] == owed[JobId(number)].get("a", 0.0)
+    assert (new.fleet.pools[3].rent_failures, new.fleet.pools[3].rent_not_before) == (1, 502.0)
+    assert new.policy.quote is not None
+    assert old.policy.quote is not None
+    assert new.policy.quote.prices.tolist() == old.policy.quote.prices.tolist()
+    machines = [next(each for each in ledger.fleet.machines if each) for ledger in (old, new)]
+    assert list(machines[1].failures) == list(machines[0].failures)
+    assert len(machines[1].failures) == 1
+    assert new.saving_kinds == {Kind("k")}
+    fresh = SchedulerCore()
+    for event, commands in fleet.log:
+        again, at = fresh.handle(as_journaled(event)), event.at
+        assert [encode_command(at, each) for each in again] == [encode_command(at, each) for each in commands]

@@ -10,7 +10,9 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import CANNOT_BE_MOVED, job_conditions, pending_reasons
 from scheduler.core.rules import RoundRules
+from walras.cluster import NodeId
 from walras.job_request import JobId, JobRequest, Kind
+from walras.states import Reason
 
 QUICK = RoundRules(round_s=10, resolve_min_s=0, min_runtime_s=5, restart_default_s=60, profiling_share=0)
 J1, J2 = JobId(1), JobId(2)
@@ -131,3 +133,57 @@ def test_it_does_not_borrow_what_it_would_have_to_give_back() -> None:
         assert JobId(2) in fleet.core.cycle.reservations
         submit(fleet, job(3, "a", 1, kind=Kind("other"), unproven=unproven))
         assert (JobId(3) in fleet.attempts) == (not unproven)
+
+
+def drained(gone_at: float = inf, **fields: object) -> FakeFleet:
+    """Job 1 runs on the only machine, which is drained gently."""
+    fleet = measured(cluster("fifo", rules=QUICK))
+    submit(fleet, job(1, "a", 4, steps=1e8, **fields))
+    fleet.at = 3600.0
+    fleet.tell(ev.NodeLeaving(fleet.at, NodeId("a1"), gone_at, Reason.HOLD_ADMIN, gentle=True))
+    return fleet
+
+
+def test_a_gentle_drain_lets_what_cannot_be_saved_run_to_its_end() -> None:
+    fleet = drained(unproven=True)
+    submit(fleet, job(2, "a", 1))
+    assert revoked_until(fleet, 1e6) == set()
+    assert J2 not in fleet.attempts  # no new jobs there
+    fleet.end(J1)
+    assert fleet.states[J1][-1] == "SUCCEEDED"
+    assert J2 not in fleet.attempts
+
+
+def test_a_gentle_drain_moves_what_can_be_saved_and_what_has_just_been() -> None:
+    assert drained().attempts[J1].stopping
+    fleet = drained(unproven=True)
+    fleet.tell(ev.CheckpointRecorded(fleet.at, J1, 1, 10.0, 1.0))
+    assert fleet.attempts[J1].stopping
+    assert not drained(preemptible=False).attempts[J1].stopping
+
+
+def test_a_drain_with_a_deadline_or_at_once_stops_all() -> None:
+    fleet = drained(gone_at=7200.0, unproven=True)
+    assert revoked_until(fleet, 7199.0) == set()
+    assert revoked_until(fleet, 7201.0) == {1}
+    fleet = drained(unproven=True)
+    fleet.tell(ev.NodeLeaving(fleet.at, NodeId("a1"), inf, Reason.HOLD_ADMIN))
+    assert fleet.attempts[J1].stopping
+    fleet = drained(gone_at=7200.0, unproven=True)
+    fleet.tell(ev.NodeUncordoned(fleet.at, NodeId("a1")))
+    assert revoked_until(fleet, 8000.0) == set()
+
+
+@pytest.mark.parametrize("policy", ["walras", "max_min_fairness"])
+def test_what_runs_on_where_a_machine_is_drained_takes_nothing_from_the_others(policy: str) -> None:
+    """Its machine is no capacity any more, so it must not use up that of the other machine in a plan."""
+    fleet = measured(cluster(policy, rules=QUICK, machines="aa"))
+    submit(fleet, job(1, "a", 4, steps=1e8, unproven=True))
+    fleet.at = 3600.0
+    where = fleet.attempts[J1].placement.parts[0].node_id
+    fleet.tell(ev.NodeLeaving(fleet.at, where, inf, Reason.HOLD_ADMIN, gentle=True))
+    settle(fleet)
+    submit(fleet, job(2, "a", 4, steps=100.0))
+    revoked_until(fleet, 3700.0)
+    assert J2 in fleet.attempts
+    assert not fleet.attempts[J1].stopping

@@ -158,7 +158,7 @@ async def test_an_enrolment_token_admits_its_own_machines_only(tmp_path: Path, e
 
         async def register(name: str, **change: Any) -> int:
             facts = {**FACTS, **change.pop("facts", {})}
-            body = {"node_id": name, "rent_token": token, "facts": facts, **change}
+            body = {"node_id": name, "rent_token": token, "facts": facts, "agent": "a" * 32, "boot_id": "b", **change}
             status, _ = await face.json("POST", "/agent/v1/register", body, token=key)
             return status
 
@@ -166,6 +166,7 @@ async def test_an_enrolment_token_admits_its_own_machines_only(tmp_path: Path, e
         assert await register("i-1", facts={"market": "owned"}) == 403
         assert await register("i-1") == 200
         assert await register("i-1") == 200  # it has lost its credential
+        assert await register("i-1", agent="c" * 32) == 409  # a job on it that read its user-data
         assert await register("i-2") == 403
         assert (await face.json("GET", "/api/v1/jobs", token=key))[0] == 403
         assert (await face.json("POST", "/agent/v1/register", {}, token=key[:-1] + "x"))[0] == 401

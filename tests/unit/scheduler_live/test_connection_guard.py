@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from scheduler.live.http.connection_guard import (
     GuardedConnection,
     GuardedSite,
     SummedLines,
+    limits_of_process,
 )
 from scheduler.live.http.web_application import make_app
 from tests.support.live_world import world
@@ -125,6 +127,23 @@ def test_lines_of_one_kind_are_summed() -> None:
     assert passes("another") == "another"
     clock.at = 61.0
     assert passes("no more files") == "no more files (3 more like this were left out)"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "limits"),
+    [(1024, 1024, None, (768, 384, 192)), (1024, 1 << 20, 8448, (8192, 1024, 512)), (100, 100, None, (64, 32, 16)),
+     (256, 4096, 4096, (3840, 1024, 512)), (1024, resource.RLIM_INFINITY, 8448, (8192, 1024, 512))],
+)  # fmt: skip
+def test_limits_follow_the_files_that_may_be_open(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None, limits: tuple[int, int, int]
+) -> None:
+    """Raised as far as permitted; half of the room at most is strangers', a quarter those of one address."""
+    asked: list[int] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, pair: asked.append(pair[0]))
+    found = limits_of_process()
+    assert (found.connections, found.strangers, found.strangers_per_address) == limits
+    assert asked == ([] if raised is None else [raised])
 
 
 # ------------------------------------------------------------------------------------------ over real sockets

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.requests import Audience
 from scheduler.live.http.web_application import api_routes, plain_path
@@ -117,7 +118,7 @@ async def test_the_same_key_is_the_same_job(face: Face) -> None:
     assert (await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k"))[0] == 201
     assert await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k") == (
         200,
-        {"id": 1, "name": "job", "error": None},
+        {"id": 1, "name": "job", "error": None, "note": f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"},
     )
     status, problem = await face.json("POST", f"{API}/jobs", {"run": "b"}, key="k")
     assert (status, problem["code"]) == (422, "idempotency_key_reused")
@@ -239,6 +240,37 @@ async def test_logs_pass_bytes_through_as_they_are(face: Face) -> None:
     assert (await face.call("GET", f"{API}/jobs/1/logs?attempt=9")).status == 404
 
 
+async def test_uploads_of_another_life_of_the_cluster_are_refused(face: Face) -> None:
+    """Another cluster, another incarnation, another attempt of the same number: none gets into the log."""
+    agent = await FakeAgent(face.world, "n1").register()
+    job_id = await face.world.submit({})
+    await agent.start_all()
+    here = face.world.live_state.identity
+    place = f"/agent/v1/logs?job_id={job_id}&attempt=1&rank=0&offset=0&cluster_id="
+    for named, code in (
+        (f"{'b' * 32}&incarnation={here.incarnation}", "other_cluster"),
+        (f"{here.cluster_id}&incarnation={'e' * 16}", "other_incarnation"),
+        (f"{here.cluster_id}&incarnation={here.incarnation}&granted_by={'e' * 16}", "forbidden"),
+        ("x", "invalid_request"),
+    ):
+        _, problem = await face.json("POST", place + named, b"not mine", token=agent.credential)
+        assert problem["code"] == code, named
+    good = f"{here.cluster_id}&incarnation={here.incarnation}&granted_by={here.incarnation}"
+    assert (await face.call("POST", place + good, b"mine", token=agent.credential)).status == 200
+    assert await (await face.call("GET", f"{API}/jobs/1/logs")).read() == b"mine"
+
+
+async def test_an_agent_learns_from_a_refusal_who_the_server_is(face: Face) -> None:
+    """The problem of an unknown incarnation names the one in force, and no other problem has such a field."""
+    agent = await FakeAgent(face.world, "n1").names_itself().register()
+    here = face.world.live_state.identity
+    beat = {"node_id": "n1", "protocol": 2, "cluster": {**here.model_dump(), "incarnation": "e" * 16}}
+    status, problem = await face.json("POST", "/agent/v1/heartbeat", beat, token=agent.credential)
+    assert (status, problem["code"], problem["cluster"]) == (409, "other_incarnation", here.model_dump())
+    _, other = await face.json("GET", f"{API}/jobs/99")
+    assert "cluster" not in other
+
+
 async def test_the_policy_changes_without_a_restart(face: Face) -> None:
     """Validated, dry-run, versioned; a bad one changes nothing and names the field."""
     changed = {"policy": {"name": "fifo"}, "rules": {"round_s": 33}}
@@ -258,7 +290,15 @@ async def test_machines_are_drained_and_resumed(face: Face) -> None:
     await face.world.submit({})
     await agent.start_all()
     status, node = await face.json("POST", f"{API}/nodes/n1/drain")
-    assert (status, node["state"], node["detail"]) == (200, "leaving", "drained by admin")
+    assert (status, node["state"]) == (200, "leaving")
+    assert node["detail"] == "drained by admin; what cannot be saved runs on"
+    await agent.beat()
+    assert agent.commands[-1].type != "stop"  # a plain script: nothing shows that it saves its work
+    status, node = await face.json("POST", f"{API}/nodes/n1/drain", {"deadline_s": 7200})
+    assert node["detail"] == "drained by admin; what cannot be saved runs on, for 7200 s at most"
+    assert (await face.json("POST", f"{API}/nodes/n1/drain", {"deadline_s": -1}))[0] == 400
+    status, node = await face.json("POST", f"{API}/nodes/n1/drain", {"now": True})
+    assert (status, node["detail"]) == (200, "drained by admin")
     await agent.beat()
     assert agent.commands[-1].type == "stop"
     assert (await face.json("POST", f"{API}/nodes/n1/resume"))[1]["state"] == "up"

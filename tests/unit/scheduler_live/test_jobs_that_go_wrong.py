@@ -11,7 +11,7 @@ async def test_a_running_job_that_never_steps_is_told(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         agent = await FakeAgent(w, "n1", accelerators=3).register()
         silent, works, unstated = [
-            await w.submit({"resources": {"accelerators": {"a": 1}}, **more})
+            await w.submit({"resources": {"accelerators": {"a": 1}}, "preemptible": "always", **more})
             for more in ({"steps": 100}, {"steps": 100}, {})
         ]
         await agent.start_all()
@@ -44,7 +44,8 @@ async def test_two_kinds_under_one_name_are_told_apart(tmp_path: Path) -> None:
     """The one that came later goes by its own speed, and people are told to give it a profile."""
     async with world(tmp_path) as w:
         agent = await FakeAgent(w, "n1", accelerators=2).register()
-        first, second = [await w.submit({"profile": "cnn", "resources": {"accelerators": {"a": 1}}}) for _ in range(2)]
+        spec = {"profile": "cnn", "preemptible": "always", "resources": {"accelerators": {"a": 1}}}
+        first, second = [await w.submit(spec) for _ in range(2)]
         await agent.start_all()
         await agent.beat(agent.progress(first, 1, 5.0, steps_per_s=10.0, start_s=1.0, samples=20))
         await agent.beat(agent.progress(second, 1, 5.0, steps_per_s=2.0, start_s=1.0, samples=20))

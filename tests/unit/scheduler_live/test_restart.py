@@ -13,6 +13,7 @@ from scheduler.core.events import (
     RentFailed,
     Woke,
 )
+from scheduler.live.loop.event_loop import keep_core_state
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.event_journal import decode_event, encode_event, replay_journal
 from scheduler.live.store.sqlite_store import read_stored_journal
@@ -220,3 +221,20 @@ def test_events_come_back_as_they_were_written() -> None:
         Woke(-0.0),
     ):
         assert decode_event(encode_event(event)) == event
+
+
+async def test_a_back_off_and_what_is_owed_outlive_the_server(tmp_path: Path) -> None:
+    """They are written down, told to the fresh core as an event, and the journal replays with it."""
+    async with world(tmp_path) as w:
+        await w.server.policies.change(SHARES | {"rules": SHARES["rules"] | {"backoff_s": 1000.0}}, "test")
+        agent = await FakeAgent(w, "n1").register()
+        failing = await w.submit({"retry": {"max_restarts": 3}})
+        await agent.start_all()
+        await agent.end(failing, exit_code=1)
+        ready_at = w.server.core.ledger.jobs[failing].ready_at
+        await w.server.loop.perform(keep_core_state)
+        await w.server.loop.perform(keep_core_state)  # nothing has changed: nothing is written
+    async with world(tmp_path) as again:
+        assert again.server.core.ledger.jobs[failing].ready_at == ready_at
+        assert again.state(failing) == "PENDING"
+    assert replay_journal(read_stored_journal(tmp_path)).identical

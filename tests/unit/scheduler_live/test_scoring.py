@@ -11,10 +11,10 @@ from tests.support.live_world import FakeAgent, world
 from walras.cli.main import app
 
 
-async def recorded(folder: Path) -> None:
+async def recorded(folder: Path, machine: str = "n1") -> None:
     """Two jobs of a kind, one after the other: what was believed of the first is not believed of the second."""
     async with world(folder) as w:
-        agent = await FakeAgent(w, "n1").register()
+        agent = await FakeAgent(w, machine).register()
         for steps_per_s in (4.0, 4.1):
             job_id = await w.submit({"profile": "cnn", "throughput": {"a": 5.0}})
             await agent.start_all()
@@ -33,7 +33,7 @@ async def test_a_journal_tells_what_was_believed(tmp_path: Path) -> None:
 async def test_a_restarted_server_does_not_score_again_what_it_knows(tmp_path: Path) -> None:
     """What the last generation measured comes from a table: it is no prediction."""
     await recorded(tmp_path)
-    await recorded(tmp_path)
+    await recorded(tmp_path, "n2")
     assert len(scored_folder(tmp_path)) == 1
 
 

@@ -1,5 +1,6 @@
 """Secrets of jobs: sent once, sealed in the tables, handed to the running attempt alone, gone with the job."""
 
+import hashlib
 import json
 import logging
 import sqlite3
@@ -9,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.auth.secret_box import SecretBox
+from scheduler.live.auth.job_privacy import SecretBox
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
 from walras.errors import JobSpecError
 from walras.job_request import JobId
-from walras.spec.job_secrets import with_secret_values
+from walras.spec.job_secrets import secret_values, with_secret_values
 from walras.spec.job_spec import parse_spec
 
 API = "/api/v1"
@@ -45,6 +46,8 @@ async def test_the_running_attempt_alone_gets_the_value(face: Face, tmp_path: Pa
     assert "seen-by-few" in written
     assert VALUE not in written
     assert VALUE.encode().hex() not in written.lower()
+    guess = hashlib.sha256(b"jobs\n" + json.dumps(JOB).encode()).hexdigest()
+    assert guess not in written, "a body that holds secrets can be guessed from its digest"
     status, shown = await face.json("GET", f"{API}/jobs/1")
     assert shown["spec"]["secrets"] == {"TOKEN": {}}
     _, own = await face.json("GET", f"{API}/jobs/1", token=start.job_token)
@@ -117,6 +120,8 @@ def test_the_client_reads_the_sources(tmp_path: Path) -> None:
     found = {name: source["value"] for name, source in sent["secrets"].items()}
     assert found == {"A": "of the shell", "B": "of a file", "C": "as it is"}
     assert parse_spec(sent).secrets["A"].value == "of the shell"
+    written = parse_spec({"run": "true", "secrets": sources})
+    assert secret_values(written.secrets, {"HERE": "of the shell"}) == found, "runs on this machine have them too"
     assert VALUE not in repr(parse_spec(JOB))
     for source in ({"env": "GONE"}, {"file": str(tmp_path / "gone")}, {}):
         with pytest.raises(JobSpecError) as refused:

@@ -44,11 +44,11 @@ def test_a_token_expires_and_is_not_kept() -> None:
     token, row = new_user_token("ada", UserRole.USER, ("p",), "admin", expires_in_s=60.0)
     assert token not in repr(row)
     assert token.startswith(row.prefix)
-    caller = caller_of_token(row)
+    caller = caller_of_token(row, row.created_at)
     assert caller is not None
     assert (caller.name, caller.role, caller.sees("p"), caller.sees("q")) == ("ada", UserRole.USER, True, False)
     row.expires_at = 1.0
-    assert caller_of_token(row) is None
+    assert caller_of_token(row, row.created_at) is None
 
 
 def test_job_tokens_cannot_be_made_up() -> None:

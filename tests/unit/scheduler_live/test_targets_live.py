@@ -36,7 +36,7 @@ async def told(w: World, job_id: int) -> TargetView:
 
 async def begun(w: World, **spec: Any) -> tuple[FakeAgent, int]:
     agent = await FakeAgent(w, "n1").register()
-    job_id = await w.submit({"target": WANTED, **spec})
+    job_id = await w.submit({"target": WANTED, "preemptible": "always", **spec})
     await agent.start_all()
     return agent, job_id
 
@@ -79,7 +79,7 @@ async def test_a_job_that_is_late_or_will_never_be_there_has_a_condition(tmp_pat
     async with world(tmp_path) as w:
         agent, late = await begun(w, steps=1500)
         await train(agent, late, 25, 1000)
-        never = await w.submit({"target": {"value": "loss", "at_most": 0.27}})
+        never = await w.submit({"preemptible": "always", "target": {"value": "loss", "at_most": 0.27}})
         await agent.start_all()
         await train(agent, never, 50, 2000, every=50)
         await forecast(w)

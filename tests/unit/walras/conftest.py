@@ -83,6 +83,7 @@ class FakeServer:
                 web.post("/content/v1/missing", self._missing),
                 web.put("/content/v1/chunks/{name}", self._chunk),
                 web.post("/content/v1/trees", self._tree),
+                web.get(f"{api}/audit", self._audit),
                 web.get("/readyz", self._ready),
             ]
         )
@@ -238,6 +239,11 @@ class FakeServer:
             return problem(422, "unknown_policy", "no policy max_mim", "policy.name", "did you mean max_min_fairness?")
         view = {"version": 2, "name": name, "parameters": {"aware": True}, "rules": {"round_s": 12.0}}
         return web.json_response(view | {"changed_at": AT, "changed_by": "root"})
+
+    async def _audit(self, request: web.Request) -> web.Response:
+        row = {"at": AT, "user": "ada", "role": "admin", "address": "10.0.0.7", "project": "vision", "subject": "job 1"}
+        row["action"] = "PATCH /api/v1/jobs/{job_id}"
+        return web.json_response([{**row, "before": {"priority": 50, "reason": None}, "after": {"priority": 80}}])
 
     async def _token(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,18 @@ def test_policy(fake: Any, tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "did you mean max_min_fairness?" in refused.stderr
     assert "policy.name" in refused.stderr
+
+
+def test_admin_audit(fake: Any) -> None:
+    """Who changed what; a length of time becomes an instant, a name a filter."""
+    shown = run(fake, "admin", "audit", "--user", "ada", "--since", "1h", "--limit", "5").stdout
+    assert "PATCH /jobs/{job_id}" in shown
+    assert "priority=50" in shown
+    assert "priority=80" in shown
+    asked = fake.requests[-1][1]
+    assert re.search(r"/api/v1/audit\?user=ada&since=20\d\d-.*&limit=5$", asked), asked
+    assert json.loads(run(fake, "admin", "audit", "-o", "json").stdout)[0]["address"] == "10.0.0.7"
+    assert run(fake, "admin", "audit", "--since", "long").exit_code == 2
 
 
 def test_admin(fake: Any) -> None:

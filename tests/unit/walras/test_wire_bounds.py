@@ -22,6 +22,8 @@ REPORTS: list[dict[str, Any]] = [
     {"type": "ended", "cause": "exited", "cpu_s": 1, **OF_ATTEMPT},
     {"type": "notice", "gone_in_s": 1, "report_id": 1},
     {"type": "hint", "detail": "d", "report_id": 1},
+    {"type": "command_refused", "command_id": 1, "report_id": 1},
+    {"type": "unknown", "told": "of-tomorrow", "report_id": 1},
 ]
 HEARTBEAT = {"node_id": "n", "acks": [1], "wait_s": 1, "here": [{"job_id": 1, "attempt": 1}], "reports": REPORTS}
 IMPOSSIBLE = (10**30, -(10**30), 10**400, float("nan"), float("inf"), -float("inf"))

@@ -1,11 +1,13 @@
 """What an agent must not forget, across restarts."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from walras.wire import EndedReport, NoticeReport, ProgressReport, StartedReport
-from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt, ReportOutbox
+from workers.agent.report_outbox import ReportOutbox
+from workers.agent.report_store import PRUNE_EVERY, ROWS_KEPT, AgentStore, AttemptPhase, KnownAttempt
 
 
 def test_reports_stay_until_acknowledged_and_ids_only_grow(tmp_path: Path) -> None:
@@ -71,3 +73,88 @@ async def test_only_the_newest_progress_is_sent_and_none_after_the_end(tmp_path:
     outbox.acknowledge(ended.report_id)
     assert outbox.batch() == []
     store.close()
+
+
+def test_rows_that_cannot_be_read_back_are_dropped(tmp_path: Path) -> None:
+    """What an older agent wrote, or a bad disk: the rest is sent, the agent starts."""
+    store = AgentStore(tmp_path)
+    good = StartedReport(report_id=store.next_report_id(), job_id=1, attempt=1)
+    store.add_reports([good])
+    for number, body in enumerate(('{"type": "progress", "steps": null}', "no JSON", "[" * 30_000), start=100):
+        store._db.execute("INSERT INTO reports VALUES (?, ?)", (number, body))
+    not_strict = ProgressReport.model_construct(report_id=200, job_id=1, attempt=1, steps=float("nan"))
+    store.add_reports([not_strict])
+    assert store.reports(10) == [good]
+    assert store._db.execute("SELECT count(*) FROM reports").fetchone() == (1,)
+    store.close()
+
+
+def test_what_is_over_is_forgotten_in_the_end(tmp_path: Path) -> None:
+    """A thousand attempts and notices are remembered, the newest; what still runs always is."""
+    store = AgentStore(tmp_path)
+    store.move_attempt(1, 1, AttemptPhase.RUNNING, [])
+    with store._db:
+        store._db.execute("BEGIN")
+        for number in range(2, ROWS_KEPT + 500):
+            store._db.execute("INSERT INTO granted VALUES (NULL, '', ?, 1, 'over', 0, NULL, NULL)", (number,))
+            store._db.execute("INSERT INTO notices VALUES (?)", (str(number),))
+    for number in range(5000, 5000 + PRUNE_EVERY):
+        store.move_attempt(number, 1, AttemptPhase.OVER, [])
+    for table, kept in (("granted", ROWS_KEPT + 1), ("notices", ROWS_KEPT)):
+        assert store._db.execute(f"SELECT count(*) FROM {table}").fetchone() == (kept,)
+    assert store.attempt(1, 1) == KnownAttempt(1, 1, AttemptPhase.RUNNING, 0)
+    assert store.attempt(2, 1) is None
+    assert store.attempt(5000, 1) is not None
+    store.close()
+
+
+def test_what_a_full_disk_refuses_reads_as_if_it_were_written(tmp_path: Path) -> None:
+    """In its order; it is written once there is room, unless it is acknowledged by then."""
+    store = AgentStore(tmp_path)
+    store.move_attempt(1, 1, AttemptPhase.STARTING, [])
+    store.next_report_id()
+    store._db.execute("PRAGMA query_only = ON")  # every write is an OperationalError, as on a full disk
+    first, second = (StartedReport(report_id=store.next_report_id(), job_id=1, attempt=1) for _ in range(2))
+    store.move_attempt(1, 1, AttemptPhase.RUNNING, [first])
+    store.advance_journal(1, 1, 77, [second])
+    store.move_attempt(2, 1, AttemptPhase.OVER, [])
+    assert store.is_new_notice("n")
+    assert not store.is_new_notice("n")
+    assert store.problem
+    assert store.attempt(1, 1) == KnownAttempt(1, 1, AttemptPhase.RUNNING, 77)
+    assert store.attempt(2, 1) == KnownAttempt(2, 1, AttemptPhase.OVER, 0)
+    assert store.reports(10) == [first, second]
+    store.acknowledge(first.report_id)
+    assert store.reports(10) == [second]
+    assert not store.flush()
+    store._db.execute("PRAGMA query_only = OFF")
+    assert store.flush()
+    assert store.problem == ""
+    store.close()
+    again = AgentStore(tmp_path)
+    assert again.reports(10) == [second]
+    assert again.open_attempts() == [KnownAttempt(1, 1, AttemptPhase.RUNNING, 77)]
+    again.close()
+
+
+def test_ids_grow_over_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two starts in a row without a write, then one with: the server would take no report whose id it has seen."""
+    seconds = itertools.count(1000)
+    monkeypatch.setattr("workers.agent.report_store.processes.boottime", lambda: float(next(seconds)))
+    ids = []
+    for is_full in (False, True, True, False, False):
+        store = AgentStore(tmp_path)
+        store._db.execute(f"PRAGMA query_only = {'ON' if is_full else 'OFF'}")
+        ids += [store.next_report_id() for _ in range(3)]
+        store.close()
+    assert len(set(ids)) == len(ids)
+    assert ids == sorted(ids)
+    store = AgentStore(tmp_path)
+    store._db.execute("PRAGMA query_only = ON")
+    before = store.next_report_id()
+    store._db.execute("PRAGMA query_only = OFF")
+    assert store.flush()
+    store.close()
+    again = AgentStore(tmp_path)
+    assert again.next_report_id() > before
+    again.close()

@@ -1,0 +1,205 @@
+"""A plan on a fleet of which a part is rented: entitlement says who has owned places, money who has rented ones.
+
+A *payer* is a job an hour of which is worth something; who states no value is a *rider*. A plan policy is asked up to
+four times about the same jobs, each time with fewer configurations:
+
+    1. owned places only, all jobs: what riders have there by their rank. The rest is what payers have without paying,
+       so a payer rents where an outranking rider has the place, and nobody rents for a rider.
+    2. (renting, `machine_rental`: payers alone, on the owned places that 1 leaves them)
+    3. owned places, all jobs; places on paid machines that are worth their price, payers whose value is at least that
+       of the accelerators they take. These prices are the plan's: on paid pools they are of payers alone.
+    4. what is still free on machines that are here, worth their price or not: payers below the price, then riders.
+
+Machines that are here are thus in every plan. Who has a place by 4 is displaced by whoever has one by 3, and is no
+reason to keep a machine (`Plan.riders`). Without riders, machines that are not worth their price, and payers below it,
+this is one question, about the whole problem.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.assignment.plan_draft import accelerators_held
+from optimizer.classes.class_problem import relative_gap
+from optimizer.classes.segments import max_by, sum_by
+from optimizer.decision import BoundReport, Memory, Plan, Status, with_added
+from optimizer.policy import PlanPolicy
+from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
+from optimizer.renting.machine_rental import Rental, hourly_values, rent_machines
+
+#: Amounts of money closer than this part are equal.
+_SAME_USD = 1e-9
+
+
+def plan_in_market(
+    policy: PlanPolicy, problem: Problem, memory: Memory, delay_usd_per_h: float
+) -> tuple[Plan, Memory, Rental | None]:
+    """The plan for the machines that are here, and those to hold rented from now on.
+
+    Args:
+        policy: says what places are worth.
+        problem: a valid one.
+        memory: what the policy left last time.
+        delay_usd_per_h: what an hour of a job is worth that states nothing, USD.
+    """
+    if not problem.pools.rentable.any():
+        return *policy.decide(problem, memory), None
+    value, paid = hourly_values(problem, delay_usd_per_h), problem.pools.held > 0
+    if not np.any(value > 0):  # nobody pays: all share what is here, and nothing is kept for it
+        plan, memory = policy.decide(problem, memory)
+        told, column = _whole(problem, plan)
+        placed = np.flatnonzero(column >= 0)
+        riders = placed[_uses(told, paid)[column[placed]]]
+        return replace(plan, riders=riders), memory, rent_machines(problem, delay_usd_per_h)
+    rental = rent_machines(_without_outranked(policy, problem, memory, value), delay_usd_per_h)
+    market = _Market.of(problem, value, rental)
+    if market.is_whole:
+        return *policy.decide(problem, memory), rental
+    plan, told = policy.decide(market.question, memory)
+    plan = _over_all(problem, market.kept, plan)
+    for group in (value > 0, value <= 0):
+        plan = _let_ride(policy, problem, told, plan, group)
+    return plan, told, rental
+
+
+# ------------------------------------------------------------------------------------------------ who may have what
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Market:
+    """The question in which paid machines are for those who pay for them."""
+
+    question: Problem
+    #: Which columns of the problem are in it (c,).
+    kept: BoolArray
+    #: It is the whole problem.
+    is_whole: bool
+
+    @classmethod
+    def of(cls, problem: Problem, value: FloatArray, rental: Rental | None) -> "_Market":
+        pools, columns = problem.pools, problem.columns
+        capacity = pools.capacity
+        # Machines that are not worth their price leave the question once those that replace them are here.
+        if rental is not None and rental.status is Status.OPTIMAL and np.all(rental.accelerators <= pools.held + 1e-9):
+            capacity = capacity - pools.held + rental.accelerators
+        cost = sum_by(columns.use_column, _paid_usd_per_h(problem), len(columns))
+        best = max_by(columns.job, columns.steps_per_s, len(problem.jobs))[columns.job]
+        worth = np.divide(value[columns.job] * columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0)
+        pays = (value[columns.job] > 0) & (worth >= cost * (1 - _SAME_USD))
+        kept = ~_uses(problem, pools.held > 0) | pays | _stays(problem)
+        if kept.all() and np.array_equal(capacity, pools.capacity):
+            return cls(problem, kept, is_whole=True)
+        staying = accelerators_held(problem, np.flatnonzero(_stays(problem)))
+        question = replace(problem, pools=replace(pools, capacity=np.maximum(capacity, staying)))
+        return cls(_with_columns(question, kept), kept, is_whole=False)
+
+
+def _without_outranked(policy: PlanPolicy, problem: Problem, memory: Memory, value: FloatArray) -> Problem:
+    """The problem as payers find it: owned places that riders have by their rank are not theirs."""
+    pools, rides = problem.pools, value <= 0
+    owned = np.where(pools.held > 0, 0.0, pools.capacity)
+    if not (rides.any() and owned.any()):
+        return problem
+    kept = ~_uses(problem, pools.held > 0) | _stays(problem)
+    plan, _ = policy.decide(_with_columns(problem, kept), memory)
+    told, column = _whole(problem, _over_all(problem, kept, plan))
+    theirs = column[(column >= 0) & rides]
+    taken = np.where(pools.held > 0, 0.0, accelerators_held(told, theirs))
+    return replace(problem, pools=replace(pools, capacity=np.maximum(pools.capacity - taken, 0.0)))
+
+
+def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, group: BoolArray) -> Plan:
+    """The plan with these jobs, as far as they wait, on what it leaves free. They have no part in prices."""
+    told, column = _whole(problem, plan)
+    free = problem.pools.capacity - accelerators_held(told, column[column >= 0])
+    waits = group & (plan.column < 0)
+    kept = waits[problem.columns.job] & ~_short_of(problem, free)
+    if not kept.any():
+        return plan
+    left = replace(problem, pools=replace(problem.pools, capacity=np.maximum(free, 0.0)))
+    more, _ = policy.decide(_with_columns(left, kept), memory)
+    if more.added is not None:
+        return plan  # gangs over several pools are made for those who have a right to them
+    column = np.where(more.column >= 0, np.flatnonzero(kept)[more.column], -1)
+    rides = np.flatnonzero((more.column >= 0) & waits)
+    merged = plan.column.copy()
+    merged[rides] = column[rides]
+    behind = np.isin(plan.rows, rides)
+    return replace(
+        plan,
+        column=merged,
+        rows=np.concatenate((plan.rows[~behind], more.rows[np.isin(more.rows, rides)])),
+        riders=np.sort(np.concatenate((plan.riders, rides))),
+        yardstick=_added_up(plan.yardstick, more.yardstick),
+    )
+
+
+def _added_up(first: BoundReport | None, second: BoundReport | None) -> BoundReport | None:
+    """What both reach together, of what both could."""
+    if first is None or second is None or first.name != second.name:
+        return first
+    objective, bound = first.objective + second.objective, first.bound + second.bound
+    return replace(first, objective=objective, bound=bound, gap=relative_gap(objective, bound))
+
+
+# ------------------------------------------------------------------------------------------------ columns
+
+
+def _uses(problem: Problem, pools: BoolArray) -> BoolArray:
+    """Whether each column takes anything of these pools (c,)."""
+    columns = problem.columns
+    return sum_by(columns.use_column, pools[columns.use_pool].astype(np.float64), len(columns)) > 0
+
+
+def _stays(problem: Problem) -> BoolArray:
+    """Columns in which jobs run that cannot be moved (c,)."""
+    pinned, columns = problem.jobs.pinned, problem.columns
+    stays: BoolArray = columns.running & pinned[columns.job] if len(pinned) else np.zeros(len(columns), dtype=np.bool_)
+    return stays
+
+
+def _short_of(problem: Problem, free: FloatArray) -> BoolArray:
+    """Columns for which there is too little free (c,)."""
+    columns = problem.columns
+    short = columns.use_count > free[columns.use_pool] + _SAME_USD
+    return sum_by(columns.use_column, short.astype(np.float64), len(columns)) > 0
+
+
+def _paid_usd_per_h(problem: Problem) -> FloatArray:
+    """Market price of each use on a pool that is rented, USD/h (u,)."""
+    pools, columns = problem.pools, problem.columns
+    return np.where(pools.held > 0, pools.usd_per_h, 0.0)[columns.use_pool] * columns.use_count
+
+
+def _with_columns(problem: Problem, kept: BoolArray) -> Problem:
+    """The problem with these columns only (c,)."""
+    columns = problem.columns
+    place = np.cumsum(kept) - 1
+    uses = kept[columns.use_column]
+    return replace(
+        problem,
+        columns=Columns(
+            job=columns.job[kept],
+            steps_per_s=columns.steps_per_s[kept],
+            use_column=place[columns.use_column[uses]],
+            use_pool=columns.use_pool[uses],
+            use_count=columns.use_count[uses],
+            running=columns.running[kept],
+        ),
+    )
+
+
+def _whole(problem: Problem, plan: Plan) -> tuple[Problem, IntArray]:
+    """The problem with the configurations that the plan added, and the column of each job there, -1: none (n,)."""
+    told, whole = with_added(problem, plan)
+    assert isinstance(whole, Plan)
+    return told, whole.column
+
+
+def _over_all(problem: Problem, kept: BoolArray, plan: Plan) -> Plan:
+    """A plan over some columns as one over all of the problem's; added ones are counted after these."""
+    back = np.flatnonzero(kept)
+    known, c = plan.column < len(back), len(problem.columns)
+    place: IntArray = np.concatenate((back, [-1]))[np.where(known, plan.column, 0)]
+    column = np.where(plan.column < 0, -1, np.where(known, place, plan.column - len(back) + c))
+    return replace(plan, column=column)

@@ -1,0 +1,78 @@
+"""What others are not to see of a job: its secrets, sealed under the server's key, and the values of its variables.
+
+What lies in the tables says nothing of secrets to whoever reads a backup: AES-256-GCM under a key of its own, derived
+from `secret.key`. The job's number is bound into it: a sealed value in another job's row does not open there.
+"""
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from scheduler.live.auth.access_control import Caller, JobCaller, UserCaller, UserRole
+from walras.job_request import JobId
+from walras.spec.job_secrets import SecretSource
+from walras.spec.job_spec import JobSpec
+
+log = logging.getLogger(__name__)
+
+_NONCE_BYTES = 12
+#: In place of what the caller is not to see.
+HIDDEN = "(hidden)"
+
+
+def spec_shown_to(caller: Caller, owner: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Returns a job's spec (JSON data) as the caller may see it: variables often hold what others should not know, so
+    their values are for the owner, the job itself and administrators.
+    """
+    match caller:
+        case UserCaller(name=name, role=role):
+            sees_all = role is UserRole.ADMIN or name == owner
+        case JobCaller():
+            sees_all = True  # the gate has seen that it is its own
+        case _:
+            sees_all = False
+    return spec if sees_all or not spec.get("envs") else {**spec, "envs": dict.fromkeys(spec["envs"], HIDDEN)}
+
+
+def without_secret_values(spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
+    """Returns the job as it may be stored and shown, with the names of its secrets alone, and the values that came."""
+    if not spec.secrets:
+        return spec, {}
+    values = {name: source.value for name, source in spec.secrets.items() if source.value is not None}
+    return spec.model_copy(update={"secrets": {name: SecretSource() for name in spec.secrets}}), values
+
+
+@dataclass(frozen=True, slots=True)
+class SecretBox:
+    """Seals and opens the values of a job's secrets, by name."""
+
+    secret: bytes = field(repr=False)
+
+    def seal(self, job_id: JobId, values: Mapping[str, str]) -> bytes:
+        """Returns the values, readable with the server's key alone."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher().encrypt(nonce, json.dumps(dict(values)).encode(), _bound_to(job_id))
+
+    def open(self, job_id: JobId, sealed: bytes) -> dict[str, str]:
+        """Returns the values; none (and a line in the log) where they were sealed with another key, or changed."""
+        try:
+            text = self._cipher().decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound_to(job_id))
+        except (InvalidTag, ValueError):
+            log.error("the secrets of job %d do not open: is secret.key another one?", job_id)
+            return {}
+        return dict(json.loads(text))
+
+    def _cipher(self) -> AESGCM:
+        return AESGCM(hmac.new(self.secret, b"secrets of jobs", hashlib.sha256).digest())
+
+
+def _bound_to(job_id: JobId) -> bytes:
+    return b"job %d" % job_id

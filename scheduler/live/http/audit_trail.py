@@ -1,0 +1,124 @@
+"""The audit of writes: each change that a user makes through the API leaves a row in the transaction of that change.
+
+A handler wraps its step with `audited`, or calls `note_write` inside it. What is noted is bounded, and holds no secret:
+variables and secrets of jobs stay where they are, tokens are named by their first characters. A request that is refused
+changes nothing and leaves no row. Administrators see all rows, operators those of their projects.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.http.requests import RequestContext, json_list
+from scheduler.live.loop.live_state import LiveJob, LiveNode
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.store.store_interface import AuditQuery
+from scheduler.live.store.table_rows import AuditRow
+from walras.api import AuditView
+from walras.errors import UserError
+from walras.spec.field_types import parse_instant
+
+T = TypeVar("T")
+
+_LONGEST = 4000
+_LONGEST_SUBJECT = 300
+_PAGE, _PAGE_MOST = 100, 10_000
+
+
+def note_write(
+    call: RequestContext,
+    transaction: Transaction,
+    subject: str,
+    *,
+    before: Any = None,
+    after: Any = None,
+    project: str = "",
+) -> None:
+    """Add a row about what this request changes in this transaction."""
+    resource = call.request.match_info.route.resource
+    row = AuditRow(
+        at=transaction.at,
+        user=call.user.name,
+        role=call.user.role.word,
+        address=call.request.remote or "",
+        action=f"{call.request.method} {call.request.path if resource is None else resource.canonical}",
+        subject=subject[:_LONGEST_SUBJECT],
+        project=project,
+        before=_bounded(before),
+        after=_bounded(after),
+    )
+    transaction.batch.audit.append(row)
+
+
+def _bounded(value: Any) -> str:
+    """JSON of the value; of a long one its beginning, as text."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST else json.dumps({"cut": text[:_LONGEST]})
+
+
+def audited(
+    call: RequestContext,
+    subject: str,
+    look: Callable[[Transaction], Any],
+    step: Callable[[Transaction], T],
+    project: str = "",
+) -> Callable[[Transaction], T]:
+    """Returns the step with a row about what `look` sees before and after it."""
+
+    def whole(transaction: Transaction) -> T:
+        before = look(transaction)
+        answer = step(transaction)
+        note_write(call, transaction, subject, before=before, after=look(transaction), project=project)
+        return answer
+
+    return whole
+
+
+def job_standing(job: LiveJob) -> dict[str, Any]:
+    """What people can change of a job, for before and after."""
+    row = job.row
+    found: dict[str, Any] = {"state": row.state.value, "reason": None if row.reason is None else row.reason.value}
+    return found | {"priority": row.priority, "budget_usd": row.budget_usd}
+
+
+def node_standing(node: LiveNode) -> dict[str, Any]:
+    """What people can change of a machine."""
+    return {"state": node.shown_state, "detail": node.row.detail}
+
+
+async def list_audit(call: RequestContext) -> web.StreamResponse:
+    """Writes, newest first. Raises UserError for an instant that is none."""
+    clock, written = call.server.loop.clock, call.request.query.get("since", "")
+    since_at = 0.0
+    if written:
+        try:
+            since_at = parse_instant(written, now=clock.unix(clock.now())) - clock.unix(0.0)
+        except ValueError as error:
+            raise UserError(f"since: {error}", field="since", fix="write it as 2026-11-05T18:00:00Z") from None
+    query = AuditQuery(
+        user=call.request.query.get("user", ""),
+        since_at=since_at,
+        projects=call.user.visible_projects,
+        of_no_project=call.user.role is UserRole.ADMIN,
+        limit=call.number("limit", _PAGE, 1, _PAGE_MOST),
+    )
+    rows = await call.server.read(call.server.store.audit, query)
+    return json_list(
+        [
+            AuditView(
+                at=clock.shown(row.at),
+                user=row.user,
+                role=row.role,
+                address=row.address,
+                action=row.action,
+                subject=row.subject,
+                project=row.project,
+                before=json.loads(row.before),
+                after=json.loads(row.after),
+            )
+            for row in rows
+        ]
+    )

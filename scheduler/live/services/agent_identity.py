@@ -1,0 +1,141 @@
+"""Who speaks for a machine: checks of the cluster, the incarnation, the agent and the release that messages name.
+
+An agent is named by its state folder: whoever lost it, or never had it, is another agent, whatever name and token it
+shows. A machine whose name is held by one agent is not given to another one before every lease granted there has run
+out, because ranks may be alive; the join token proves nothing about ranks. A copy of a state folder is told from its
+original by the boot of the machine: while the one is heard, the other is refused. Who belongs to another cluster, or
+knows another life of this one's database, is told both names and gets nothing.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from scheduler.live.loop.live_state import LiveNode, LiveState
+from scheduler.live.loop.transaction import Transaction
+from walras.cluster import NodeId
+from walras.errors import NameHeld, OtherCluster, OtherIncarnation, OtherProtocol, UserError
+from walras.protocol import PROTOCOL, protocol_problem
+from walras.wire import ClusterIdentity, Heartbeat, Register
+
+log = logging.getLogger(__name__)
+
+#: The first protocol whose agents name themselves and the cluster.
+_NAMES_ITSELF = 2
+
+
+def check_cluster(here: ClusterIdentity, told: ClusterIdentity | None, who: str) -> None:
+    """Raise OtherCluster where `who` belongs to another cluster. None is let pass."""
+    if told is not None and told.cluster_id != here.cluster_id:
+        raise OtherCluster(
+            f"{who} belongs to cluster {told.cluster_id}; this server is cluster {here.cluster_id}",
+            field="cluster",
+            fix="give the agent the address of its own server (--server), or a new state folder (--state) to join here",
+        )
+
+
+def check_incarnation(here: ClusterIdentity, told: ClusterIdentity | None, who: str) -> None:
+    """Raise OtherIncarnation where `who` knows another life of this cluster's database."""
+    if told is not None and told.incarnation != here.incarnation:
+        raise OtherIncarnation(
+            f"{who} knows incarnation {told.incarnation} of this cluster; the server is incarnation"
+            f" {here.incarnation}, because its database was restored",
+            identity=here.model_dump(),
+            field="cluster",
+            fix="the agent says by itself what it has, and goes on",
+        )
+
+
+def check_log_sender(here: ClusterIdentity, node_id: NodeId, query: Mapping[str, str]) -> None:
+    """Raise as `check_cluster` and `check_incarnation` do, for an upload; agents of the first release name nothing."""
+    if "cluster_id" not in query:
+        return
+    try:
+        told = ClusterIdentity(cluster_id=query["cluster_id"], incarnation=query.get("incarnation", ""))
+    except ValidationError:
+        raise UserError("no cluster is named like this", field="cluster_id") from None
+    check_cluster(here, told, node_id)
+    check_incarnation(here, told, node_id)
+
+
+def check_protocol(message: Register | Heartbeat) -> None:
+    """Raise OtherProtocol where the agent's release is too far from this one's."""
+    problem = protocol_problem(
+        f"the agent of {message.node_id} (release {message.version or 'unknown'})", message.protocol
+    )
+    if problem:
+        raise OtherProtocol(problem, field="protocol", fix="install the server's release on the machine")
+
+
+def check_name_is_free(transaction: Transaction, node: LiveNode, message: Register, unreachable_s: float) -> bool:
+    """Returns True if the registering agent is the one that has the name already, False if the name is free to take.
+
+    Raises NameHeld while another agent is heard under this name, or may have ranks alive.
+    """
+    row, at = node.row, transaction.at
+    is_same_agent = bool(message.agent) and message.agent == row.agent
+    is_silent = at - node.heard_at > unreachable_s
+    if is_same_agent and (is_silent or not node.was_heard or row.boot_id in ("", message.boot_id)):
+        return True
+    # Nothing was granted, or all of it has ended: then nothing can live there, and silence is enough.
+    if is_silent and not node.expected and not node.outbox and not node.alive:
+        return False
+    first = f"another agent speaks for {row.node_id} since {at - row.joined_at:.0f} s"
+    if row.boot_id:
+        first += f" (boot {row.boot_id})"
+    heard = f"{first}, last heard {at - node.heard_at:.0f} s ago"
+    if is_silent:
+        left_s = max(0.0, node.leased_until - at)
+        detail = f"{heard}; its ranks may be alive for another {left_s:.0f} s: nobody else gets the name before"
+    else:
+        detail = f"{heard}; the name is its own"
+    log.warning("registration refused: %s", detail)
+    raise NameHeld(
+        detail,
+        field="node_id",
+        fix="choose another --node for a second machine; an agent that lost its state folder has only to wait",
+    )
+
+
+def check_speaker(node: LiveNode, message: Heartbeat, now: float, unreachable_s: float) -> None:
+    """Raise NameHeld where the message comes from a copy of the agent that speaks for the machine."""
+    row = node.row
+    if row.agent and message.agent and row.agent != message.agent:
+        raise NameHeld(f"another agent speaks for {row.node_id}", field="agent", fix="give this one its own --state")
+    is_other_boot = bool(row.boot_id and message.boot_id and row.boot_id != message.boot_id)
+    if is_other_boot and node.was_heard and now - node.heard_at <= unreachable_s:
+        raise NameHeld(
+            f"the agent of {row.node_id} is heard from boot {row.boot_id}, {now - node.heard_at:.0f} s ago; this is"
+            f" boot {message.boot_id}",
+            field="boot_id",
+            fix="two machines share a copied --state: give one of them its own; after a restart, wait a moment",
+        )
+
+
+def is_other_speaker(node: LiveNode, message: Heartbeat, incarnation: str) -> bool:
+    """Returns True if what the message says of its sender is not written down yet."""
+    row = node.row
+    told = (message.agent or row.agent, message.boot_id or row.boot_id, message.version or row.version, incarnation)
+    return told != (row.agent, row.boot_id, row.version, row.incarnation)
+
+
+def note_speaker(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
+    """Write down who speaks for the machine, and that it knows this incarnation."""
+    row = node.row
+    incarnation = row.incarnation if node.must_meet else transaction.state.identity.incarnation
+    if not is_other_speaker(node, message, incarnation):
+        return
+    if message.protocol < _NAMES_ITSELF and row.incarnation != incarnation:
+        log.info(
+            "the agent of %s speaks protocol %d, here it is %d: it names neither itself nor the cluster",
+            row.node_id, message.protocol, PROTOCOL,
+        )  # fmt: skip
+    row.agent, row.boot_id = message.agent or row.agent, message.boot_id or row.boot_id
+    row.version, row.incarnation = message.version or row.version, incarnation
+    transaction.node_changed(node)
+
+
+def highest_number_told(state: LiveState, message: Heartbeat, most: int = 10_000_000) -> int:
+    """Returns the highest job number that this cluster has ever given out, as far as the agent can be believed."""
+    return min(message.highest_job_id, state.next_job_id + most)

@@ -1,0 +1,62 @@
+"""Reports about attempts that a former incarnation of the database granted, after a restore.
+
+The backup is older than the world: agents tell the newest checkpoint and the end of the attempts that they know. An
+attempt of a job in the tables, with a higher number than the tables know, came after all they know. So its checkpoint
+is the newest one, and if it finished, the job has finished: nobody guesses, the job is held and says why.
+"""
+
+import logging
+
+from scheduler.core.events import JobHeld
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.live_state import LiveJob, LiveState
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.store.table_rows import CheckpointRow
+from walras.job_request import JobId
+from walras.states import Reason
+from walras.wire import AttemptReport, CommittedReport, EndedReport
+
+log = logging.getLogger(__name__)
+
+
+def job_of_former_life(state: LiveState, report: AttemptReport) -> LiveJob | None:
+    """The job that a report of a former incarnation is about, if it is the same job and the report is news of it.
+
+    None too where the number was given to another job since, or where an attempt of this incarnation holds machines: it
+    began from what was known, and what came before it says nothing about it.
+    """
+    job = state.jobs.get(JobId(report.job_id))
+    if job is None or report.incarnation not in state.former or job.row.incarnation == state.identity.incarnation:
+        return None
+    newest = 0 if job.attempt is None else job.attempt.row.attempt
+    grown_here = job.attempt is not None and job.attempt.row.incarnation == state.identity.incarnation
+    return None if grown_here or report.attempt <= newest else job
+
+
+def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport, *, is_inside: bool) -> None:
+    """Take what a former attempt saved or finished. `is_inside`: its checkpoint lies in the job's own folder.
+
+    The core is told nothing of it: it counts attempts that it granted. A later start resumes from the checkpoint.
+    """
+    if isinstance(report, CommittedReport):
+        manifest, known = report.manifest, job.checkpoint
+        if not is_inside or (known is not None and manifest.step < known.step):
+            return
+        job.checkpoint = CheckpointRow(
+            job.row.job_id, report.attempt, manifest.step, manifest.path, manifest.digest, recorded_at=transaction.at
+        )
+        transaction.batch.checkpoints.append(job.checkpoint)
+        job.row.steps = max(job.row.steps, manifest.step)
+        transaction.job_changed(job)
+        log.info("job %d: a checkpoint at step %g made after the backup counts", job.row.job_id, manifest.step)
+    elif isinstance(report, EndedReport) and report.cause == "exited" and report.exit_code == 0:
+        _hold_finished(transaction, job, report.attempt)
+
+
+def _hold_finished(transaction: Transaction, job: LiveJob, attempt: int) -> None:
+    """A later attempt than the tables know has finished the job: people decide whether it is to run again."""
+    detail = f"attempt {attempt} ended with exit code 0 after the backup was made: release it to run it again"
+    log.warning("job %d: %s", job.row.job_id, detail)
+    emit(transaction, JobHeld(transaction.at, job.row.job_id, Reason.HOLD_ADMIN))
+    job.row.detail = detail
+    transaction.job_changed(job)

@@ -1,0 +1,257 @@
+"""What an administrator does to a data folder from outside: back it up, restore it, check it, accept a loss.
+
+A backup is a folder of the same layout, copied while the server runs: the database by SQLite's own backup (one
+instant), the keys and tokens, and the logs if asked for. Checkpoints are not copied: they lie on a file system of their
+own, and may be larger than everything else together. A restore begins a new incarnation of the cluster and re-numbers
+nothing; where the database that it replaces is still known to have given out higher job numbers, the next job is above
+those.
+"""
+
+import os
+import secrets
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.database_file import FolderLock, find_page_damage, put_aside
+from scheduler.live.store.journal_chain import ChainHead, TipFile, accept_chain, find_chain_damage, load_head
+from scheduler.live.store.sqlite_store import SqliteStore
+from walras.clocks import SYSTEM_CLOCKS
+from walras.errors import ConfigError, Conflict, NotFound, UserError
+
+#: What a server needs beside its database; each is there or is not.
+_KEYS = ("secret.key", "join.token", "admin.token", "port")
+_DATABASE = ("walras.db", "walras.db-wal", "walras.db-shm", "tip")
+#: Less free space than this is told, bytes.
+_LITTLE_SPACE = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What was copied."""
+
+    path: Path
+    commits: int
+    last_job_id: int
+    files: tuple[str, ...]
+
+
+def back_up(data: Path, to: Path, *, logs: bool = False) -> BackupReport:
+    """Copy a data folder, of a server that runs or not, into a new folder.
+
+    Raises Conflict where that is there already, NotFound where there is nothing to copy, ConfigError where the copy is
+    damaged (the original is, then).
+    """
+    if to.exists():
+        raise Conflict(f"{to} is there already", field="TO", fix="name a folder that is not there yet")
+    draft = to.with_name(f".{to.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True, mode=0o700)
+    try:
+        with _reading(data) as source:
+            target = sqlite3.connect(draft / "walras.db")
+            try:
+                source.backup(target, pages=1000)
+            finally:
+                target.close()
+        os.chmod(draft / "walras.db", 0o600)
+        head = _checked_head(draft)
+        tip = TipFile(draft, SYSTEM_CLOCKS.monotonic)
+        tip.write(head)
+        tip.close()
+        copied = [name for name in _KEYS if (data / name).is_file()]
+        for name in copied:
+            shutil.copy2(data / name, draft / name)
+        if logs and (data / "logs").is_dir():
+            shutil.copytree(data / "logs", draft / "logs")
+            copied.append("logs")
+        _force(draft)
+        os.replace(draft, to)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return BackupReport(to, head.commits, head.last_job_id, ("walras.db", *copied))
+
+
+def restore(backup: Path, data: Path, *, replace: bool = False) -> BackupReport:
+    """Make a data folder of a backup, as a new incarnation of its cluster. No server may run on it.
+
+    `replace`: what is there is put aside (into a folder `replaced-...` inside it); checkpoints stay, logs do where the
+    backup has none. Raises Conflict where a database is there and is not to be replaced.
+    """
+    head = _checked_head(backup)
+    DataFolder(data).create()
+    lock = FolderLock(data)
+    try:
+        if (data / "walras.db").exists() and not replace:
+            fix = "add --replace: what is there is put aside, not deleted"
+            raise Conflict(f"{data} holds a database", field="--data", fix=fix)
+        former = _last_tip(data)
+        if former is not None and not _is_same_cluster(backup, data):
+            former = None
+        copied = tuple(name for name in _KEYS if (backup / name).is_file())
+        has_logs = (backup / "logs").is_dir()
+        put_aside(data, (*_DATABASE, *copied, *(("logs",) if has_logs else ())))
+        for name in copied:
+            shutil.copy2(backup / name, data / name)
+        if has_logs:
+            shutil.copytree(backup / "logs", data / "logs")
+        shutil.copy2(backup / "walras.db", data / "walras.db")
+        os.chmod(data / "walras.db", 0o600)
+        _begin_incarnation(data, former, "restored")
+    finally:
+        lock.release()
+    return BackupReport(data, head.commits, head.last_job_id, ("walras.db", *copied))
+
+
+def accept_loss(data: Path) -> int:
+    """Let a server start on a database from which acknowledged commits are missing; returns how many are.
+
+    It becomes a new incarnation, and no job number that was given out is given again. Raises ConfigError where its
+    pages are damaged: then only a backup helps.
+    """
+    lock = FolderLock(data)
+    try:
+        tip = TipFile(data, SYSTEM_CLOCKS.monotonic).read()
+        with _reading(data) as connection:
+            damage = find_page_damage(connection, data / "walras.db", bound_s=float("inf"))
+            if damage:
+                fix = "restore a backup: `walras admin restore BACKUP --data DIR --replace`"
+                raise ConfigError(f"{data / 'walras.db'}: {damage}", field="--data", fix=fix)
+            lost = 0 if tip is None else max(0, tip.commits - load_head(connection).commits)
+        _begin_incarnation(data, tip, "went on after a loss")
+    finally:
+        lock.release()
+    return lost
+
+
+def find_damage(data: Path) -> list[str]:
+    """Everything that is wrong with a data folder, in words, of a server that runs or not; reads it whole."""
+    found = []
+    try:
+        # Read before the database: what is written meanwhile is then newer, never older, than the tip.
+        tip = TipFile(data, SYSTEM_CLOCKS.monotonic).read()
+    except ConfigError as error:
+        tip = None
+        found.append(str(error))
+    try:
+        with _reading(data) as connection:
+            connection.execute("BEGIN")
+            pages = find_page_damage(connection, data / "walras.db", bound_s=float("inf"), whole=True)
+            found.append(f"walras.db: {pages}" if pages else "")
+            found.append("" if pages else find_chain_damage(connection, tip, whole=True))
+    except (sqlite3.DatabaseError, UserError) as error:
+        found.append(f"walras.db: {error}")
+    folder = DataFolder(data)
+    for name, read in (("secret.key", folder.server_secret), ("join.token", folder.join_token)):
+        if not (data / name).is_file():
+            found.append(f"{name} is missing")
+            continue
+        try:
+            read()
+        except ConfigError as error:
+            found.append(str(error))
+    for name in (*_KEYS, "walras.db"):
+        path = data / name
+        if name != "port" and path.is_file() and path.stat().st_mode & 0o077:
+            found.append(f"{name} can be read by others; chmod 600 {path}")
+    free = shutil.disk_usage(data).free
+    if free < _LITTLE_SPACE:
+        found.append(f"{free >> 20} MiB are left on the disk")
+    return [each for each in found if each]
+
+
+def _begin_incarnation(data: Path, former: ChainHead | None, why: str) -> None:
+    """A new life of the database; its chain goes on above what its predecessor had counted."""
+    connection = sqlite3.connect(data / "walras.db", isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(
+            "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why)"
+            " SELECT cluster_id, ?, ?, ? FROM incarnations ORDER BY seq DESC LIMIT 1",
+            [secrets.token_hex(8), time.time(), why],
+        )
+        head = accept_chain(connection, former)
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+    (data / "tip").unlink(missing_ok=True)
+    tip = TipFile(data, SYSTEM_CLOCKS.monotonic)
+    tip.write(head)
+    tip.close()
+
+
+def _checked_head(folder: Path) -> ChainHead:
+    """The end of the chain of a backup. Raises ConfigError where it is damaged, or of a version without a chain."""
+    path = folder / "walras.db"
+    fix = "choose another backup"
+    try:
+        with _reading(folder) as connection:
+            damage = find_page_damage(connection, path, bound_s=float("inf")) or find_chain_damage(
+                connection, None, whole=True
+            )
+            if damage:
+                raise ConfigError(f"{path}: {damage}", field="FROM", fix=fix)
+            return load_head(connection)
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            fix = "start this version's server on it once (`walras server --data`), then restore from there"
+        raise ConfigError(f"{path}: {error}", field="FROM", fix=fix) from None
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"{path}: {error}", field="FROM", fix=fix) from None
+
+
+def _last_tip(data: Path) -> ChainHead | None:
+    try:
+        return TipFile(data, SYSTEM_CLOCKS.monotonic).read()
+    except ConfigError:
+        return None
+
+
+def _is_same_cluster(one: Path, other: Path) -> bool:
+    """Both databases are of one cluster; a database that cannot be read is taken for one of the same."""
+    found = []
+    for folder in (one, other):
+        try:
+            with _reading(folder) as connection:
+                found.append(connection.execute("SELECT cluster_id FROM incarnations LIMIT 1").fetchone())
+        except (sqlite3.DatabaseError, UserError):
+            return True
+    return bool(found[0] == found[1])
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[sqlite3.Connection]:
+    """A folder's database, read without taking its lock. Raises NotFound where there is none."""
+    path = folder / "walras.db"
+    if not path.is_file() or path.stat().st_size == 0:
+        fix = "name the folder given to `walras server --data`, or a backup of one"
+        raise NotFound(f"{folder} holds no walras.db", field="data", fix=fix)
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _force(folder: Path) -> None:
+    """Everything in it is on disk."""
+    for path in (*folder.rglob("*"), folder):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def open_stopped(data: Path) -> SqliteStore:
+    """The database of a server that does not run, for writing. Raises NotFound where there is none."""
+    with _reading(data):
+        pass
+    return SqliteStore(data)

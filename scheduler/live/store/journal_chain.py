@@ -1,0 +1,223 @@
+"""How lost and changed rows are noticed: a running digest over the journal, and a small file that remembers the newest.
+
+Every commit adds its journal rows to a chain of SHA-256 digests, counts itself, and stores both in the table `chain`,
+in the same transaction. After the commit the same figures go to `tip`, a file of two slots beside the database: a write
+that is cut leaves the other slot. A write-ahead log that was cut, or an older file put in the place of the database, is
+then older than the tip, and a journal that was changed gives another digest. The tip is written after each commit and
+forced to disk once a second: what a killed process acknowledged is always covered, what a power cut took is covered up
+to that second. (A commit itself is on disk before it returns.)
+
+A start checks from the newest mark before the tip, at most some ten thousand rows; `walras admin check` checks all.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from scheduler.live.store.table_rows import JournalRow
+from walras.errors import ConfigError
+
+_SLOT_BYTES = 512
+#: The tip is forced to disk at most this often, s.
+_FORCED_EVERY_S = 1.0
+#: Journal rows between two marks: what a start must check at most (and one commit more).
+_ROWS_PER_MARK = 10_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainHead:
+    """Where the chain ends: how many commits there were, the newest journal row, and the digest up to it (hex)."""
+
+    commits: int = 0
+    seq: int = 0
+    digest: str = ""
+    #: The newest number that was given to a job.
+    last_job_id: int = 0
+    #: Rows since the last mark.
+    unmarked: int = 0
+
+
+def next_digest(digest: str, row: JournalRow) -> str:
+    """The digest of a chain that goes on with this row."""
+    text = f"{digest}\0{float(row.at)!r}\0{row.kind}\0{row.type}\0{row.payload}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class JournalChain:
+    """The chain of one open database. Used by the thread that writes."""
+
+    def __init__(self, head: ChainHead) -> None:
+        self.head = head
+
+    def extend(self, connection: sqlite3.Connection, rows: Iterable[JournalRow], last_job_id: int) -> ChainHead:
+        """Write the head after one more commit with these journal rows (inserted already); `head` stays until then."""
+        head = self.head
+        digest, count = head.digest, 0
+        for row in rows:
+            digest = next_digest(digest, row)
+            count += 1
+        seq, unmarked = head.seq, head.unmarked + count
+        if count:
+            seq = connection.execute("SELECT max(seq) FROM journal").fetchone()[0]
+        if unmarked >= _ROWS_PER_MARK:
+            connection.execute("INSERT INTO chain_marks (seq, digest) VALUES (?, ?)", [seq, digest])
+            unmarked = 0
+        head = ChainHead(head.commits + 1, seq, digest, max(head.last_job_id, last_job_id), unmarked)
+        store_head(connection, head)
+        return head
+
+
+def store_head(connection: sqlite3.Connection, head: ChainHead) -> None:
+    """Make this the end of the chain."""
+    connection.execute(
+        "UPDATE chain SET commits = ?, seq = ?, digest = ?, last_job_id = ?, unmarked = ?",
+        [head.commits, head.seq, head.digest, head.last_job_id, head.unmarked],
+    )
+
+
+def load_head(connection: sqlite3.Connection) -> ChainHead:
+    """The end of the chain as the database has it."""
+    row = connection.execute("SELECT commits, seq, digest, last_job_id, unmarked FROM chain").fetchone()
+    return ChainHead(*row)
+
+
+class TipFile:
+    """`DIR/tip`: the end of the chain as the server last knew it, outside the database."""
+
+    def __init__(self, folder: Path, monotonic: Callable[[], float]) -> None:
+        self.path = folder / "tip"
+        self._monotonic = monotonic
+        self._descriptor = -1
+        self._slot = 0
+        self._forced_at = -_FORCED_EVERY_S
+        self._has_failed = False
+
+    def read(self) -> ChainHead | None:
+        """The newest whole slot; None where there is no file. Raises ConfigError where no slot is whole."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        found = [head for head in (_parse_slot(data[:_SLOT_BYTES]), _parse_slot(data[_SLOT_BYTES:])) if head]
+        if not found and data.strip(b"\0"):
+            raise ConfigError(
+                f"{self.path} is damaged",
+                field="--data",
+                fix="run `walras admin check --data DIR`, then delete the file",
+            )
+        return max(found, key=lambda head: head.commits, default=None)
+
+    def write(self, head: ChainHead) -> None:
+        """Remember it. A disk that fails here ends nothing: the commit is durable already."""
+        try:
+            if self._descriptor < 0:
+                self._open()
+            os.pwrite(self._descriptor, _slot(head), self._slot * _SLOT_BYTES)
+            self._slot = 1 - self._slot
+            now = self._monotonic()
+            if now - self._forced_at >= _FORCED_EVERY_S:
+                os.fdatasync(self._descriptor)
+                self._forced_at = now
+            self._has_failed = False
+        except OSError as error:
+            if not self._has_failed:
+                log.warning("%s cannot be written (%s): lost rows would not be noticed", self.path, error)
+            self._has_failed = True
+
+    def _open(self) -> None:
+        """Both slots exist from here on: a full disk does not stop a write to what is there."""
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        data = os.pread(self._descriptor, 2 * _SLOT_BYTES, 0)
+        if len(data) < 2 * _SLOT_BYTES:
+            os.pwrite(self._descriptor, bytes(2 * _SLOT_BYTES - len(data)), len(data))
+        heads = [_parse_slot(data[:_SLOT_BYTES]), _parse_slot(data[_SLOT_BYTES:])]
+        # The older of the two is written over first.
+        self._slot = min((0, 1), key=lambda slot: getattr(heads[slot], "commits", -1))
+
+    def close(self) -> None:
+        """Force it to disk and let go of it."""
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                os.fdatasync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _slot(head: ChainHead) -> bytes:
+    text = json.dumps(asdict(head)).encode()
+    return (text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n").ljust(_SLOT_BYTES, b"\0")
+
+
+def _parse_slot(data: bytes) -> ChainHead | None:
+    text, _, rest = data.partition(b"\n")
+    if not text or hashlib.sha256(text).hexdigest().encode() != rest[:64]:
+        return None
+    return ChainHead(**json.loads(text))
+
+
+# ------------------------------------------------------------------------------------------ checking
+
+
+def find_chain_damage(connection: sqlite3.Connection, tip: ChainHead | None, *, whole: bool = False) -> str:
+    """What is wrong with the journal, in words; empty where nothing is.
+
+    `whole`: over the whole journal instead of the rows since the newest mark before the tip.
+    """
+    head = load_head(connection)
+    if tip is not None and tip.commits > head.commits:
+        lost = tip.commits - head.commits
+        return (
+            f"{lost} acknowledged commits are missing: the database ends at commit {head.commits}, and the server had"
+            f" written {tip.commits} (jobs up to number {tip.last_job_id})"
+        )
+    before = head.seq if tip is None else min(tip.seq, head.seq)
+    mark = connection.execute(
+        "SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", [before]
+    ).fetchone()
+    seq, digest = (0, "") if whole or mark is None else mark
+    marks = dict(connection.execute("SELECT seq, digest FROM chain_marks WHERE seq > ?", [seq]).fetchall())
+    rows = connection.execute("SELECT seq, at, kind, type, payload FROM journal WHERE seq > ? ORDER BY seq", [seq])
+    for row_seq, *values in rows:
+        digest, seq = next_digest(digest, JournalRow(*values)), row_seq
+        if marks.get(seq, digest) != digest or (tip is not None and seq == tip.seq and digest != tip.digest):
+            return f"the journal differs from what was written, at or before row {seq}"
+    if (seq, digest) != (head.seq, head.digest):
+        return f"the journal ends at row {seq}, and row {head.seq} was written"
+    return ""
+
+
+def accept_chain(connection: sqlite3.Connection, tip: ChainHead | None) -> ChainHead:
+    """Take the journal as it is, and count on from the tip: numbers of jobs that were lost are not given out again."""
+    connection.execute("DELETE FROM chain_marks")
+    old, new = load_head(connection), chain_existing_rows(connection)
+    known = [old, new] if tip is None else [old, new, tip]
+    head = replace(
+        new,
+        commits=max(each.commits for each in known) + 1,
+        last_job_id=max(each.last_job_id for each in known),
+    )
+    store_head(connection, head)
+    return head
+
+
+def chain_existing_rows(connection: sqlite3.Connection) -> ChainHead:
+    """Begin a chain over the journal of a database that had none, and over the jobs it has."""
+    head = ChainHead(last_job_id=connection.execute("SELECT coalesce(max(job_id), 0) FROM jobs").fetchone()[0])
+    marks: list[tuple[int, str]] = []
+    for seq, *values in connection.execute("SELECT seq, at, kind, type, payload FROM journal ORDER BY seq"):
+        unmarked = head.unmarked + 1
+        digest = next_digest(head.digest, JournalRow(*values))
+        if unmarked >= _ROWS_PER_MARK:
+            marks.append((seq, digest))
+            unmarked = 0
+        head = replace(head, seq=seq, digest=digest, unmarked=unmarked)
+    connection.executemany("INSERT INTO chain_marks (seq, digest) VALUES (?, ?)", marks)
+    return head

@@ -1,0 +1,72 @@
+"""How long the server was away: told from what its machine's clocks showed last, not from wall time alone.
+
+* The machine has not been started anew since (same boot id): its boot clock counted on, whatever was done to the wall
+  clock. That much time has passed.
+* It has: the wall clock is asked, but it cannot have been less than the machine is up now. What wall time claims beyond
+  that is *unproved*. Waiting and lateness count it. A job's time limit and its charges count of it at most the lease:
+  without the server's word an attempt lives no longer.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from walras.clocks import Clocks
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class LastAlive:
+    """The clocks of the server's machine when it last noted them."""
+
+    #: Seconds since the cluster's epoch.
+    at: float
+    unix_s: float
+    boot_id: str
+    boottime_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """How long a server was away, s."""
+
+    elapsed_s: float
+    #: The instant that it is now, seconds since the cluster's epoch.
+    now_at: float
+    #: Part of it that only the wall clock claims.
+    unproved_s: float = 0.0
+
+
+def read_boot_id() -> str:
+    """Which start of this machine this is; empty where the kernel does not say."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def absence_since(last: LastAlive, clocks: Clocks, boot_id: str) -> Absence:
+    """How much time has passed since the server last noted its clocks."""
+    uptime_s, wall_s = clocks.boottime(), clocks.wall() - last.unix_s
+    if boot_id and boot_id == last.boot_id and uptime_s >= last.boottime_s:
+        elapsed_s = uptime_s - last.boottime_s
+        return Absence(elapsed_s, last.at + elapsed_s)
+    # A container's boot clock may be its host's: what it shows bounds the absence only where it began anew.
+    proved_s = uptime_s if boot_id and last.boot_id and boot_id != last.boot_id else 0.0
+    elapsed_s = max(proved_s, wall_s)
+    return Absence(elapsed_s, last.at + elapsed_s, elapsed_s - proved_s)
+
+
+def store_last_alive(connection: sqlite3.Connection, at: float, clocks: Clocks) -> None:
+    """Write what the clocks show at this instant."""
+    connection.execute(
+        "INSERT OR REPLACE INTO last_alive (id, at, unix_s, boot_id, boottime_s) VALUES (0, ?, ?, ?, ?)",
+        [at, clocks.wall(), read_boot_id(), clocks.boottime()],
+    )
+
+
+def load_last_alive(connection: sqlite3.Connection) -> LastAlive | None:
+    """What was written last; None in a database of an older version."""
+    row = connection.execute("SELECT at, unix_s, boot_id, boottime_s FROM last_alive").fetchone()
+    return None if row is None else LastAlive(*row)

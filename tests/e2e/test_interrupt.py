@@ -1,0 +1,56 @@
+"""Ctrl-C in a terminal during a simulation whose policy runs compiled code: exit code 130 and one line."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMAND = "from walras.cli.main import main; main()"
+
+
+def _interrupted(arguments: list[str], after_s: float, folder: Path) -> tuple[int, str]:
+    """Run a command in a terminal of its own, press Ctrl-C there; returns its exit code and all that it printed."""
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments],
+        stdin=end, stdout=end, stderr=end, cwd=folder, start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # the terminal becomes the controlling one
+    )  # fmt: skip
+    os.close(end)
+    time.sleep(after_s)
+    assert process.poll() is None, "the run was over before it was interrupted"
+    os.write(terminal, b"\x03")
+    said = b""
+    try:
+        while chunk := os.read(terminal, 65536):
+            said += chunk
+    except OSError:
+        pass  # the terminal's other end is closed: the process is gone
+    os.close(terminal)
+    return process.wait(20), said.decode(errors="replace")
+
+
+@pytest.mark.parametrize("after_s", [2.0, 4.3, 6.1])
+def test_ctrl_c_ends_a_simulation_in_one_line(tmp_path: Path, after_s: float) -> None:
+    """At several moments: while files are read, while code is loaded or compiled, between and inside solves."""
+    made = ["generate:gavel", "--trace-jobs", "3000", "--cluster", "gavel-36-36-36"]
+    arguments = ["simulate", "run", *made, "--policy", "walras"]
+    code, said = _interrupted(arguments, after_s, tmp_path)
+    assert code == 130, said
+    lines = [line for line in said.replace("^C", "").splitlines() if line.strip()]
+    assert lines == ["walras: interrupted"], said
+
+
+def test_the_default_answer_to_ctrl_c_is_not_lost_to_others() -> None:
+    """The handler is of the command alone: after it, and in other commands, KeyboardInterrupt is raised as ever."""
+    from walras.cli.terminal_output import exit_at_interrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    with exit_at_interrupt():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before

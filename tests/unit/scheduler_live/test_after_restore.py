@@ -1,0 +1,242 @@
+"""A database restored from a backup, or made anew, while agents keep what they know."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.live.assembly import settings_for_cluster
+from scheduler.live.loop.event_loop import LiveSettings
+from scheduler.live.store.data_folder import LogStore
+from tests.support.live_world import FakeAgent, World, world
+from walras.errors import NameHeld, OtherIncarnation
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import check_model
+from walras.wire import StartCommand
+
+_WHOLE = {"resources": {"accelerators": "a:2"}}
+_STOP = LiveSettings(lease_s=dict.fromkeys(("owned", "on_demand", "spot"), 20.0), after_restore="stop")
+
+
+def _backup(folder: Path) -> bytes:
+    """The database as it is on the disk now."""
+    copy = folder / "backup.db"
+    with sqlite3.connect(folder / "walras.db") as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+    return copy.read_bytes()
+
+
+def _restore(folder: Path, backup: bytes) -> None:
+    """Put the backup back, as another incarnation of the same cluster."""
+    for path in folder.glob("walras.db*"):
+        path.unlink()
+    (folder / "walras.db").write_bytes(backup)
+    with sqlite3.connect(folder / "walras.db") as database:
+        database.execute(
+            "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why)"
+            " SELECT cluster_id, ?, began_unix_s, 'restored' FROM incarnations ORDER BY seq DESC LIMIT 1",
+            ["f" * 16],
+        )
+
+
+async def _meet(agent: FakeAgent, w: World, *told: dict[str, Any], highest_job_id: int = 0) -> Any:
+    """What an agent does: it is refused, learns the incarnation, and says anew what it has."""
+    agent.world = w
+    with pytest.raises(OtherIncarnation):
+        await agent.beat()
+    agent.identity = {**agent.identity, "cluster": w.live_state.identity, "highest_job_id": highest_job_id}
+    return await agent.beat(*told, resync=True)
+
+
+def _ended(start: StartCommand, exit_code: int = 0) -> dict[str, Any]:
+    known = {"job_id": start.job_id, "attempt": start.attempt, "incarnation": start.incarnation}
+    return {"type": "ended", **known, "cause": "exited", "exit_code": exit_code}
+
+
+async def test_what_runs_goes_on_and_what_ended_is_told_again(tmp_path: Path) -> None:
+    """Two jobs run at the time of the backup; one ends after it. After the restore the other goes on undisturbed, and
+    the ended one ends again, once: neither runs for ever, nor a second time."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        going, ending = await w.submit({}), await w.submit({})
+        starts = {start.job_id: start for start in await agent.start_all()}
+        backup = _backup(tmp_path)
+        saved = agent.committed(ending, 1, 40.0)
+        await agent.beat(saved)
+        await agent.end(ending)
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        assert (again.state(going), again.state(ending)) == ("RUNNING", "RUNNING")
+        answer = await _meet(agent, again, saved, _ended(starts[ending]))
+        assert (answer.fenced, answer.commands) == ([], [])
+        assert (again.state(going), again.state(ending)) == ("RUNNING", "SUCCEEDED")
+        assert again.server.store.checkpoint(ending).step == 40.0  # type: ignore[union-attr]
+        await agent.end(going)
+        assert again.state(going) == "SUCCEEDED"
+
+
+async def test_a_job_that_finished_unknown_to_the_backup_is_not_run_again(tmp_path: Path) -> None:
+    """It waited at the time of the backup, started and finished after it: held with the reason, its checkpoint kept."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        first, second = await w.submit(_WHOLE), await w.submit(_WHOLE)
+        (start,) = await agent.start_all()
+        backup = _backup(tmp_path)
+        await agent.end(first)
+        (later,) = await agent.start_all()
+        saved = agent.committed(second, 1, 70.0) | {"incarnation": later.incarnation}
+        await agent.end(second)
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        await _meet(agent, again, _ended(start), saved, _ended(later))
+        row = again.server.store.job(second)
+        assert row is not None
+        assert (again.state(first), row.state.value, row.attempts) == ("SUCCEEDED", "HELD", 0)
+        assert row.detail == "attempt 1 ended with exit code 0 after the backup was made: release it to run it again"
+        assert again.live_state.jobs[second].checkpoint.step == 70.0
+        assert await agent.start_all() == []
+
+
+async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_path: Path) -> None:
+    """The waiting job of the backup runs on a machine that is heard last, as an attempt that the tables do not know.
+    Nobody else gets the job before that attempt has ended."""
+    async with world(tmp_path) as w:
+        one = await FakeAgent(w, "n1").names_itself().register()
+        two = await FakeAgent(w, "n2").names_itself("b" * 32).register()
+        jobs = [await w.submit(_WHOLE) for _ in range(2)]
+        started = {start.job_id: (agent, start) for agent in (one, two) for start in await agent.start_all()}
+        waiting = await w.submit(_WHOLE)
+        backup = _backup(tmp_path)
+        last, ended = started[jobs[1]]
+        await last.end(jobs[1])
+        assert [start.job_id for start in await last.start_all()] == [waiting]
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        early, _ = started[jobs[0]]
+        await _meet(early, again)
+        await early.end(jobs[0])
+        assert again.state(waiting) == "PENDING"
+        with pytest.raises(NameHeld, match="was restored"):
+            await FakeAgent(again, "n3").names_itself("c" * 32).register()
+        answer = await _meet(last, again, _ended(ended))
+        assert [each.job_id for each in answer.fenced] == [waiting]
+        assert again.state(waiting) == "PENDING"
+        await last.beat()  # its ranks are gone
+        assert again.state(waiting) == "STARTING"
+        assert [node.shown_state for node in again.live_state.nodes.values()] == ["up", "up"]
+
+
+async def test_a_machine_that_never_comes_back_holds_the_others_up_for_a_lease_only(tmp_path: Path) -> None:
+    """Its leases run out, it is lost, and the rest take jobs."""
+    async with world(tmp_path) as w:
+        one = await FakeAgent(w, "n1").names_itself().register()
+        await FakeAgent(w, "n2").names_itself("b" * 32).register()
+        backup = _backup(tmp_path)
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        await _meet(one, again)
+        job_id = await again.submit({})
+        for _ in range(26):
+            assert await one.start_all() == []
+            again.clock.at += 1.0
+            await again.loop.perform(again.server.gateway.notice_silence)
+        assert [start.job_id for start in await one.start_all()] == [job_id]
+
+
+async def test_attempts_that_the_tables_do_not_know_are_stopped(tmp_path: Path) -> None:
+    """Submitted and started after the backup: fenced, and their numbers are not given out again."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        await agent.beat()
+        backup = _backup(tmp_path)
+        lost = await w.submit({}, user="ada")
+        (start,) = await agent.start_all()
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        answer = await _meet(agent, again, highest_job_id=lost)
+        assert [(each.job_id, each.incarnation) for each in answer.fenced] == [(lost, start.incarnation)]
+        assert await again.submit({}, user="bob") == lost + 1
+
+
+async def test_a_number_given_out_again_is_another_attempt(tmp_path: Path) -> None:
+    """Nobody told of job 1 in time, and it is given out again: the old ranks are fenced, their reports do not count."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        await agent.beat()
+        backup = _backup(tmp_path)
+        job_id = await w.submit({})
+        (old,) = await agent.start_all()
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        assert await again.submit({}) == job_id
+        answer = await _meet(agent, again, _ended(old))
+        assert [each.incarnation for each in answer.fenced] == [old.incarnation]
+        agent.told.clear()
+        await agent.beat()
+        (start,) = await agent.start_all()
+        assert (start.job_id, start.attempt, start.incarnation) == (job_id, 1, "f" * 16)
+        assert again.state(job_id) == "RUNNING"
+
+
+async def test_files_of_a_lost_job_keep_its_number_and_its_log(tmp_path: Path) -> None:
+    """Numbers with logs or checkpoints beside the database are skipped; a log lies under its incarnation."""
+    async with world(tmp_path) as w:
+        backup, incarnation = _backup(tmp_path), w.live_state.identity.incarnation
+        job_id = await w.submit({})
+        logs = LogStore(tmp_path / "logs", 1000)
+        logs.append(job_id, 1, 0, 0, b"secret of ada\n", incarnation)
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        assert await again.submit({}) == job_id + 1
+        assert logs.read(job_id, 1, 0, 0, 100, "f" * 16) == b""
+        assert logs.read(job_id, 1, 0, 0, 100, incarnation) == b"secret of ada\n"
+    _remove_all_but_checkpoints(tmp_path)
+    async with world(tmp_path) as empty:
+        assert await empty.submit({}) == 8
+
+
+def _remove_all_but_checkpoints(folder: Path) -> None:
+    for path in folder.glob("walras.db*"):
+        path.unlink()
+    shutil.rmtree(folder / "logs")
+    (folder / "checkpoints" / "jobs" / "7").mkdir(parents=True)
+
+
+async def test_a_restored_fleet_can_be_told_to_stop(tmp_path: Path) -> None:
+    """`after_restore: stop`: what ran on is stopped with a checkpoint, and its job is held until it is released."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        job_id = await w.submit({})
+        await agent.start_all()
+        backup = _backup(tmp_path)
+    _restore(tmp_path, backup)
+    async with world(tmp_path, settings=_STOP) as again:
+        await _meet(agent, again)
+        assert [command.type for command in agent.commands] == ["start", "stop"]
+        await agent.end(job_id, exit_code=None, signal=15)
+        assert again.state(job_id) == "HELD"
+
+
+async def test_a_start_of_the_backup_that_was_carried_out_is_not_carried_out_again(tmp_path: Path) -> None:
+    """It lies in the restored outbox under the incarnation that granted it: the agent knows that attempt."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        await w.submit({})
+        backup = _backup(tmp_path)
+        (start,) = await agent.start_all()
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        agent.told.clear()
+        answer = await _meet(agent, again)
+        assert [command.incarnation for command in answer.commands] == [start.incarnation]
+
+
+def test_the_cluster_file_says_what_becomes_of_the_fleet() -> None:
+    """With a length of leases or without one."""
+    pool = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 8, "memory": "16GB", "machines": 1}
+    for more in ({}, {"lease": 60}):
+        told = check_model(ClusterConfig, {"pools": [pool], "after_restore": "stop", **more}, source="cluster")
+        assert settings_for_cluster(told).after_restore == "stop"
+    assert settings_for_cluster(None).after_restore == "go_on"

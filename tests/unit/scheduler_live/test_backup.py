@@ -1,0 +1,204 @@
+"""Backup, restore, check and recovery of a data folder; and a database of the first release."""
+
+import gzip
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scheduler.live.auth.access_control import caller_of_token
+from scheduler.live.store.backup import accept_loss, back_up, find_damage, restore
+from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.sqlite_store import SqliteStore
+from scheduler.live.store.store_interface import WriteBatch
+from scheduler.live.store.table_rows import JobRow, JournalRow
+from walras.errors import ConfigError, Conflict, NotFound
+from walras.job_request import JobId
+from walras.states import JobState
+
+FIRST_RELEASE = Path(__file__).parent / "first_release.db.gz"
+WALRAS = str(Path(sys.executable).parent / "walras")
+
+
+def a_commit(number: int) -> WriteBatch:
+    job = JobRow(JobId(number), "j", "p", "ada", "k", JobState.PENDING, 50, 1, float(number))
+    return WriteBatch(journal=[JournalRow(float(number), "event", "Woke", json.dumps({"n": number}))], jobs=[job])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A server's folder with ten jobs."""
+    folder = DataFolder(tmp_path / "data")
+    folder.create()
+    store = SqliteStore(folder.path)
+    folder.server_secret()
+    folder.join_token()
+    folder.admin_token_file.touch(mode=0o600)
+    for number in range(1, 11):
+        store.commit(a_commit(number))
+    store.close()
+    return folder.path
+
+
+def test_a_backup_of_a_running_server_is_restored_as_a_new_incarnation(data: Path, tmp_path: Path) -> None:
+    """Numbers stay; keys and the admin's token are there; the next job is above all that were ever given out."""
+    store = SqliteStore(data)
+    made = back_up(data, tmp_path / "backup")
+    assert set(made.files) == {"walras.db", "secret.key", "join.token", "admin.token"}
+    assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
+    for number in range(11, 16):
+        store.commit(a_commit(number))
+    identity, secret = store.identity(), DataFolder(data).server_secret()
+    store.close()
+    with pytest.raises(Conflict, match="holds a database"):
+        restore(tmp_path / "backup", data)
+    restore(tmp_path / "backup", data, replace=True)
+    assert find_damage(data) == []
+    store = SqliteStore(data)
+    restored = store.identity()
+    assert (restored.cluster_id == identity.cluster_id, restored.incarnation == identity.incarnation) == (True, False)
+    assert DataFolder(data).server_secret() == secret
+    assert store.job(JobId(10)) is not None
+    assert store.job(JobId(11)) is None
+    assert store.load().last_job_id == 15
+    store.commit(a_commit(16))
+    store.close()
+    assert len(list(data.glob("replaced-*/walras.db"))) == 1
+    SqliteStore(data).close()
+
+
+def test_a_restore_into_an_empty_folder_needs_nothing_else(data: Path, tmp_path: Path) -> None:
+    """On another machine, with the logs if they were copied."""
+    (data / "logs/3/1").mkdir(parents=True)
+    (data / "logs/3/1/0.log").write_bytes(b"line\n")
+    back_up(data, tmp_path / "backup", logs=True)
+    restore(tmp_path / "backup", tmp_path / "new")
+    store = SqliteStore(tmp_path / "new")
+    assert store.load().last_job_id == 10
+    store.close()
+    assert (tmp_path / "new/logs/3/1/0.log").read_bytes() == b"line\n"
+
+
+def test_what_cannot_be_backed_up_or_restored_is_said(data: Path, tmp_path: Path) -> None:
+    """A folder that is there, one that holds nothing, a damaged backup, a server that runs: nothing is touched."""
+    back_up(data, tmp_path / "backup")
+    with pytest.raises(Conflict, match="there already"):
+        back_up(data, tmp_path / "backup")
+    with pytest.raises(NotFound):
+        back_up(tmp_path / "nothing", tmp_path / "other")
+    assert not list(tmp_path.glob(".other*"))
+    store = SqliteStore(data)
+    with pytest.raises(Conflict, match="in use"):
+        restore(tmp_path / "backup", data, replace=True)
+    store.close()
+    connection = sqlite3.connect(tmp_path / "backup/walras.db", isolation_level=None)
+    connection.execute("UPDATE journal SET payload = 'x' WHERE seq = 5")
+    connection.close()
+    with pytest.raises(ConfigError, match="journal"):
+        restore(tmp_path / "backup", data, replace=True)
+    SqliteStore(data).close()
+
+
+def test_a_database_put_back_by_hand_is_refused_until_its_loss_is_accepted(data: Path, tmp_path: Path) -> None:
+    """Five commits are missing; then it is a new incarnation that gives out none of their numbers."""
+    back_up(data, tmp_path / "backup")
+    store = SqliteStore(data)
+    for number in range(11, 16):
+        store.commit(a_commit(number))
+    before = store.identity().incarnation
+    store.close()
+    (data / "walras.db").write_bytes((tmp_path / "backup/walras.db").read_bytes())
+    with pytest.raises(ConfigError, match="5 acknowledged commits are missing") as refused:
+        SqliteStore(data)
+    assert "accept-loss" in refused.value.fix
+    assert "5 acknowledged commits are missing" in find_damage(data)[0]
+    assert accept_loss(data) == 5
+    store = SqliteStore(data)
+    assert store.load().last_job_id == 15
+    assert store.identity().incarnation != before
+    store.close()
+    assert find_damage(data) == []
+
+
+def test_check_names_everything_that_is_wrong(data: Path) -> None:
+    """Keys that are missing, empty or open to others; rows that were changed in the middle of the journal."""
+    (data / "secret.key").write_text("")
+    (data / "join.token").unlink()
+    os.chmod(data / "admin.token", 0o644)
+    connection = sqlite3.connect(data / "walras.db", isolation_level=None)
+    connection.execute("UPDATE journal SET payload = 'x' WHERE seq = 2")
+    connection.close()
+    told = "\n".join(find_damage(data))
+    for words in ("secret.key is empty", "join.token is missing", "admin.token can be read by others", "row"):
+        assert words in told, told
+
+
+def test_the_commands_say_what_they_did(data: Path, tmp_path: Path) -> None:
+    """And an administrator who was locked out comes in again, without a server."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([WALRAS, "admin", *words], capture_output=True, text=True, timeout=60)
+
+    assert run("check", "--data", str(data)).returncode == 0
+    assert "up to number 10" in run("backup", "--data", str(data), str(tmp_path / "b")).stdout
+    assert run("restore", str(tmp_path / "b"), "--data", str(data)).returncode == 2
+    assert run("recover-token", "--data", str(data)).returncode == 0
+    token = (data / "admin.token").read_text().strip()
+    assert token.startswith("wlr_u_")
+    assert (data / "admin.token").stat().st_mode & 0o077 == 0
+    store = SqliteStore(data)
+    callers = [caller_of_token(row) for row in store.tokens()]
+    store.close()
+    assert [(caller.name, caller.role.word) for caller in callers if caller] == [("admin", "admin")]
+    (data / "secret.key").write_text("")
+    assert run("check", "--data", str(data)).returncode == 1
+
+
+# ------------------------------------------------------------------------------------------ the first release
+
+
+def rows_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table of the first release, by table."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    found = {
+        table: sorted(connection.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
+        for table in tables
+        if not table.startswith(("sqlite_", "_sqlite_"))
+    }
+    connection.close()
+    return found
+
+
+def test_a_database_of_the_first_release_opens_and_keeps_every_row(tmp_path: Path) -> None:
+    """And the file as it was lies beside it; the second start copies nothing anew."""
+    path = tmp_path / "walras.db"
+    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
+    before = rows_of(path)
+    assert len(before["journal"]) > 100
+    assert all(before[table] for table in before)
+    for _ in range(2):
+        SqliteStore(tmp_path).close()
+        after = rows_of(path)
+        for table, rows in before.items():
+            kept = [row[: len(rows[0])] for row in after[table]]
+            assert kept == rows, table
+    assert find_damage(tmp_path) == ["secret.key is missing", "join.token is missing"]
+    copies = list(tmp_path.glob("walras.db.before-*"))
+    assert [copy.name for copy in copies] == ["walras.db.before-name_cluster"]
+    assert rows_of(copies[0]) == before
+
+
+def test_an_upgrade_without_room_for_a_copy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is changed."""
+    path = tmp_path / "walras.db"
+    path.write_bytes(gzip.decompress(FIRST_RELEASE.read_bytes()))
+    before = rows_of(path)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})())
+    with pytest.raises(ConfigError, match="too little to copy"):
+        SqliteStore(tmp_path)
+    assert rows_of(path) == before

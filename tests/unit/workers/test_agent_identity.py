@@ -1,0 +1,221 @@
+"""What an agent makes of servers: its own, a restored one, another cluster's, an older and a newer one."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.fake_agent_server import FakeAgentServer
+from walras.protocol import PROTOCOL
+from walras.wire import (
+    ClusterIdentity,
+    CommittedReport,
+    EndedReport,
+    Manifest,
+    Register,
+    ShapeFacts,
+    StartedReport,
+    StopCommand,
+)
+from workers.agent.agent import Agent
+from workers.agent.launch import AgentMachine
+from workers.agent.report_outbox import ReportOutbox
+from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
+from workers.agent.server_client import CREDENTIAL_FILE, Enrolment, ServerClient, ServerRefusal
+from workers.devices import Accelerators, Host
+
+_OURS = ClusterIdentity(cluster_id="a" * 32, incarnation="1" * 16)
+_RESTORED = ClusterIdentity(cluster_id="a" * 32, incarnation="2" * 16)
+_OTHERS = ClusterIdentity(cluster_id="b" * 32, incarnation="3" * 16)
+_FACTS = ShapeFacts(shape="cpu", accelerator="cpu", accelerators=1, cpus=1.0, memory_bytes=1 << 30)
+
+
+@asynccontextmanager
+async def _agent(server: FakeAgentServer, state: Path) -> AsyncIterator["asyncio.Task[None]"]:
+    """An agent that runs in this process, with the state folder of the one before it."""
+    store = AgentStore(state)
+    token = state.parent / "join.token"
+    token.write_text(server.join_token)
+    machine = AgentMachine(state, Accelerators("cpu", 1), Host(1.0, 1 << 30), True, {}, {})
+    message = Register(node_id="n1", facts=_FACTS, protocol=PROTOCOL, agent=store.agent, boot_id="boot-1")
+    async with aiohttp.ClientSession() as session:
+        client = ServerClient(session, server.url)
+        running = asyncio.create_task(Agent(machine, store, client, Enrolment(state, message, token, "::1")).run())
+        try:
+            yield running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            store.close()
+
+
+def _known(state: Path) -> dict[str, Any]:
+    """Let the agent have run attempt 1 of jobs 4 and 5: the first has saved and ended, and the server has it all."""
+    store = AgentStore(state)
+    outbox = ReportOutbox(store)
+    about: dict[str, Any] = {"job_id": 4, "attempt": 1, "incarnation": _OURS.incarnation}
+    manifest = Manifest(step=9.0, path="/c/4/step-9", digest="0" * 64)
+    for job_id in (4, 5):
+        started = StartedReport(report_id=outbox.next_id(), **{**about, "job_id": job_id})
+        outbox.move(job_id, 1, AttemptPhase.RUNNING, started, incarnation=_OURS.incarnation)
+    committed = CommittedReport(report_id=outbox.next_id(), manifest=manifest, **about)
+    outbox.advance_journal(4, 1, 10, [committed], _OURS.incarnation)
+    ended = EndedReport(report_id=outbox.next_id(), cause="exited", exit_code=0, **about)
+    outbox.move(4, 1, AttemptPhase.OVER, ended, incarnation=_OURS.incarnation)
+    store.acknowledge(10_000)
+    store.close()
+    return about
+
+
+async def test_an_agent_names_itself_and_its_cluster_with_every_call(tmp_path: Path) -> None:
+    """It keeps who the server is with its credential, and shows it again after a restart."""
+    async with FakeAgentServer() as server:
+        server.cluster, server.protocol = _OURS, PROTOCOL
+        for _ in range(2):
+            server.heartbeats.clear()
+            async with _agent(server, tmp_path / "agent"):
+                await server.until(lambda: bool(server.heartbeats), 5, "a heartbeat")
+            beat = server.heartbeats[0]
+            assert (beat.cluster, beat.agent, beat.protocol) == (_OURS, server.registered[0].agent, PROTOCOL)
+            assert beat.boot_id
+        assert len(server.registered) == 1
+        kept = json.loads((tmp_path / "agent" / CREDENTIAL_FILE).read_bytes())
+        assert kept["cluster"] == _OURS.model_dump()
+
+
+async def test_an_agent_that_meets_another_cluster_stops(tmp_path: Path) -> None:
+    """With both names and what to do: at a heartbeat, at a registration, and where only the answer tells."""
+    async with FakeAgentServer() as server:
+        server.cluster = _OURS
+        async with _agent(server, tmp_path / "agent") as running:
+            await server.until(lambda: bool(server.heartbeats), 5, "a heartbeat")
+            server.cluster = _OTHERS
+            with pytest.raises(ServerRefusal, match="b" * 32) as told:
+                await asyncio.wait_for(running, 5)
+            assert told.value.is_final
+        server.credential = "another credential"  # the other cluster does not know ours
+        async with _agent(server, tmp_path / "agent") as running:
+            with pytest.raises(ServerRefusal, match="b" * 32):
+                await asyncio.wait_for(running, 5)
+        assert not any(beat.cluster == _OTHERS for beat in server.heartbeats)
+
+
+async def test_an_agent_tells_a_restored_server_again_what_it_has(tmp_path: Path) -> None:
+    """What was acknowledged before the restore comes anew, under new numbers, the checkpoint before the end."""
+    state = tmp_path / "agent"
+    async with FakeAgentServer() as server:
+        server.cluster = _OURS
+        async with _agent(server, state):
+            await server.until(lambda: bool(server.heartbeats), 5, "a heartbeat")
+        _known(state)
+        server.heartbeats.clear()
+        server.cluster = _RESTORED
+        async with _agent(server, state):
+            await server.until(lambda: bool(server.of_type("ended")), 5, "the end is told again")
+        told = [(report.type, report.job_id, report.incarnation) for report in server.reports[:3]]
+        first = _OURS.incarnation
+        assert told[:2] == [("committed", 4, first), ("ended", 4, first)]
+        beat = server.heartbeats[0]
+        assert (beat.resync, beat.cluster, beat.highest_job_id) == (True, _RESTORED, 5)
+        assert len(server.registered) == 1
+
+
+async def test_an_agent_waits_for_a_name_that_is_held(tmp_path: Path) -> None:
+    """It has lost its state folder, and what it ran may be alive: it asks again until it is let in."""
+    async with FakeAgentServer() as server:
+        server.holds_name = True
+        async with _agent(server, tmp_path / "agent") as running:
+            await server.until(lambda: len(server.registered) >= 3, 8, "it asks again")
+            assert not running.done()
+            server.holds_name = False
+            await server.until(lambda: bool(server.heartbeats), 8, "it is let in")
+
+
+async def test_a_command_of_an_unknown_type_is_refused_by_name(tmp_path: Path) -> None:
+    """A newer server: the other commands of the answer are carried out."""
+    async with FakeAgentServer() as server:
+        server.protocol = PROTOCOL + 1
+        server.raw_commands = [{"type": "hibernate", "command_id": 7, "job_id": 1, "attempt": 1}]
+        async with _agent(server, tmp_path / "agent"):
+            await server.send(StopCommand(command_id=8, job_id=3, attempt=1, grace_s=1.0, reason="test"))
+            refused = await server.report("command_refused")
+            await server.report("ended")
+            await server.acknowledged(8)
+        assert refused.command_id == 7
+        assert refused.detail.startswith("'hibernate' is unknown to release")
+        assert f"protocol {PROTOCOL}" in refused.detail
+        assert server.raw_commands == []
+
+
+async def test_a_server_too_far_from_the_agents_release_is_refused_with_words(tmp_path: Path) -> None:
+    """Nothing of what it says is obeyed."""
+    async with FakeAgentServer() as server:
+        server.protocol = PROTOCOL + 2
+        async with _agent(server, tmp_path / "agent") as running:
+            with pytest.raises(ServerRefusal, match=r"the server speaks protocol 4, this side 2: .* upgrade this side"):
+                await asyncio.wait_for(running, 5)
+        assert server.heartbeats == []
+
+
+def test_what_waited_to_be_sent_is_told_again_once_and_in_order(tmp_path: Path) -> None:
+    """An end that was not sent yet must not come before the checkpoint that is told again."""
+    about = _known(tmp_path)
+    store = AgentStore(tmp_path)
+    unsent = EndedReport(report_id=store.next_report_id(), cause="exited", exit_code=0, **about)
+    store.move_attempt(4, 1, AttemptPhase.OVER, [unsent], _OURS.incarnation)
+    assert store.tell_again() == 3
+    assert [(report.type, report.job_id) for report in store.reports(10)] == [  # type: ignore[union-attr]
+        ("committed", 4),
+        ("ended", 4),
+        ("started", 5),
+    ]
+    assert all(report.report_id > unsent.report_id for report in store.reports(10))
+    store.close()
+
+
+def test_only_the_newest_attempts_are_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand of them; what is older has long been in every backup."""
+    monkeypatch.setattr("workers.agent.report_store.TOLD_AGAIN", 3)
+    store = AgentStore(tmp_path)
+    for job_id in range(1, 8):
+        ended = EndedReport(report_id=store.next_report_id(), job_id=job_id, attempt=1, cause="exited", exit_code=0)
+        store.move_attempt(job_id, 1, AttemptPhase.OVER, [ended])
+    store.acknowledge(7)
+    store.tell_again()
+    assert [report.job_id for report in store.reports(10)] == [5, 6, 7]  # type: ignore[union-attr]
+    store.close()
+
+
+def test_a_number_of_another_incarnation_is_another_attempt(tmp_path: Path) -> None:
+    """One that is over says nothing about the other."""
+    store = AgentStore(tmp_path)
+    store.move_attempt(4, 1, AttemptPhase.OVER, [], "1" * 16)
+    assert store.attempt(4, 1, "2" * 16) is None
+    store.move_attempt(4, 1, AttemptPhase.STARTING, [], "2" * 16)
+    assert store.open_attempts() == [KnownAttempt(4, 1, AttemptPhase.STARTING, 0, "2" * 16)]
+    store.close()
+
+
+def test_a_state_folder_of_the_first_release_is_taken_over(tmp_path: Path) -> None:
+    """Its attempts go on under their numbers; the folder gets a name, once."""
+    with sqlite3.connect(tmp_path / "agent.sqlite") as old:
+        old.execute(
+            "CREATE TABLE attempts (job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, phase TEXT NOT NULL,"
+            " journal_offset INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (job_id, attempt))"
+        )
+        old.execute("INSERT INTO attempts VALUES (4, 2, 'running', 77), (3, 1, 'over', 5)")
+    names = set()
+    for _ in range(2):
+        store = AgentStore(tmp_path)
+        assert store.open_attempts() == [KnownAttempt(4, 2, AttemptPhase.RUNNING, 77)]
+        assert store.highest_job_id == 4
+        names.add(store.agent)
+        store.close()
+    (name,) = names
+    assert len(name) == 32

@@ -1,0 +1,112 @@
+"""Runs seeds and shows what broke.
+
+python -m tests.whole_system --seeds 100 --first 1          many seeds
+python -m tests.whole_system --seed 17 [--keep 0,3]         one of them, with its story; only these of its faults
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+STORY_LINES = 60
+
+
+@dataclass
+class Outcome:
+    """How one seed went."""
+
+    seed: int
+    broken: list[tuple[float, str, str]]
+    story: list[str]
+    kept: list[int]
+
+    @property
+    def digest(self) -> int:
+        return hash(tuple(self.story))
+
+
+#: Kinds of faults that are left out.
+_without: set[str] = set()
+
+
+def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
+    """Run one seed, with all of its faults or these alone."""
+    from tests.whole_system.plans import draw_plan
+    from tests.whole_system.world import World
+
+    plan = draw_plan(seed)
+    kept = [n for n, fault in enumerate(plan.faults) if fault.kind not in _without] if keep is None else list(keep)
+    plan.faults = [plan.faults[position] for position in kept]
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    folder = Path(tempfile.mkdtemp(prefix="walras-fuzz-", dir=memory))
+    world = World(plan, folder)
+    try:
+        observer = world.run(with_replay=seed % 5 == 0)
+    except Exception:
+        world.observer.violate("simulation", traceback.format_exc())
+        observer = world.observer
+    return Outcome(seed, observer.broken, observer.story, kept)
+
+
+def shrink(outcome: Outcome) -> Outcome:
+    """Drop faults, one at a time, as long as the same rule breaks."""
+    rule, best = outcome.broken[0][1], outcome
+    for position in list(outcome.kept):
+        trial = run_seed(outcome.seed, [each for each in best.kept if each != position])
+        if trial.broken and trial.broken[0][1] == rule:
+            best = trial
+    return best
+
+
+def tell(outcome: Outcome) -> None:
+    """The first broken promise, the end of the story, and the command that plays it again."""
+    at, rule, words = outcome.broken[0]
+    print(f"seed {outcome.seed}: {rule} at {at:.3f} s: {words}")
+    until = next((n for n, line in enumerate(outcome.story) if "BROKEN" in line), len(outcome.story))
+    print("\n".join(f"    {line}" for line in outcome.story[max(0, until - STORY_LINES) : until + 1]))
+    kept = ",".join(map(str, outcome.kept)) or "none"
+    print(f"replay: python -m tests.whole_system --seed {outcome.seed} --keep {kept}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--keep", default="")
+    parser.add_argument("--most-failures", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--without", default="", help="kinds of faults, with commas")
+    options = parser.parse_args()
+    _without.update(filter(None, options.without.split(",")))
+    if options.seed is not None:
+        keep = None if not options.keep else [int(n) for n in options.keep.split(",") if n != "none"]
+        outcome = run_seed(options.seed, keep)
+        print("\n".join(outcome.story))
+        return 1 if outcome.broken else 0
+    began, failed, done = time.monotonic(), 0, 0
+    for seed in range(options.first, options.first + options.seeds):
+        outcome = run_seed(seed)
+        done += 1
+        if outcome.broken:
+            failed += 1
+            tell(outcome if options.no_shrink else shrink(outcome))
+        if failed >= options.most_failures or time.monotonic() - began > options.seconds:
+            break
+    took_s = time.monotonic() - began
+    print(f"{done} seeds, {failed} failed, {done / took_s:.1f} seeds/s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, "-m", "tests.whole_system", *sys.argv[1:]],
+                  {**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
+    sys.exit(main())

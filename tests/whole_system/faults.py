@@ -1,0 +1,172 @@
+"""What can befall the whole system: each kind of fault, carried out."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from tests.whole_system.network import Weather
+from tests.whole_system.plans import Fault
+from workers.agent.machine_notices import write_notice
+
+if TYPE_CHECKING:
+    from tests.whole_system.world import World
+
+_STORM = Weather(lost=0.1, answer_lost=0.15, cut=0.15, twice=0.15, late=0.2)
+
+
+async def act(world: "World", fault: Fault) -> None:
+    """Let it happen; what lasts is undone after `fault.amount` seconds."""
+    if world.is_healed:
+        return
+    name, machine = fault.target, world.machines.get(fault.target)
+    life = world.agents.get(name)
+    match fault.kind:
+        case "kill_server":
+            _kill_server(world)
+        case "kill_server_in":
+            if world.life is not None:
+                world.life.process.countdown = int(fault.amount)
+        case "down":
+            world.server_down_until = world.loop.time() + fault.amount
+            _kill_server(world)
+        case "kill_agent" if life is not None:
+            life.process.kill()
+        case "kill_agent_in" if life is not None:
+            life.process.countdown = int(fault.amount)
+        case "freeze_agent" if life is not None:
+            world.agents_down_until[name] = world.loop.time() + fault.amount
+            life.process.kill()
+        case "kill_both" if life is not None:
+            await _kill_both(world, fault)
+        case "reboot" if machine is not None and life is not None:
+            life.process.kill()
+            world.observer.lost_at[name] = world.loop.time()
+            machine.reboot()
+        case "lose_state" if machine is not None and life is not None:
+            life.process.kill()
+            world.observer.lost_at[name] = world.loop.time()
+            shutil.rmtree(world.folder / name, ignore_errors=True)
+        case "cut_off":
+            world.network.cut_off.add(name)
+            await asyncio.sleep(fault.amount)
+            world.network.cut_off.discard(name)
+        case "weather":
+            world.network.weather = _STORM
+            await asyncio.sleep(fault.amount)
+            world.network.weather = Weather()
+        case "kill_supervisor" if machine is not None:
+            for each in machine.live[:1]:
+                each.die()
+        case "kill_rank" if machine is not None:
+            for each in machine.live[:1]:
+                each.ranks.all[0].end(number=9)
+        case "notice":
+            if (world.folder / name).exists():
+                world.drained.add(name)
+                write_notice(world.folder / name, fault.amount)
+        case _:
+            await _act_otherwise(world, fault)
+
+
+async def _act_otherwise(world: "World", fault: Fault) -> None:
+    """Disks, clocks, operators, strangers."""
+    match fault.kind:
+        case "slow_disk":
+            world.slow_disk_s = fault.amount
+            await asyncio.sleep(10.0)
+            world.slow_disk_s = 0.004
+        case "full_disk":
+            world.is_disk_full = True
+            await asyncio.sleep(fault.amount)
+            world.is_disk_full = False
+        case "full_disk_agent":
+            world.full_agents.add(fault.target)
+            await asyncio.sleep(fault.amount)
+            world.full_agents.discard(fault.target)
+        case "wall":
+            world.wall_offset_s += fault.amount
+            world.observer.is_strict_about_money = False
+        case "cancel" | "hold":
+            job_id = world.observer.acknowledged.get(fault.target)
+            if job_id is not None:
+                await _ask(world, f"jobs/{job_id}/{fault.kind}")
+        case "drain" | "resume":
+            world.drained.add(fault.target)
+            await _ask(world, f"nodes/{fault.target}/{fault.kind}")
+        case "policy":
+            from tests.whole_system.world import OTHER_POLICY
+
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                await world.call("PUT", "policy", OTHER_POLICY)
+        case "rogue":
+            await _rogue(world)
+        case "twin":
+            await _twin(world, fault.target)
+
+
+def _kill_server(world: "World") -> None:
+    if world.life is not None:
+        world.life.process.kill()
+
+
+async def _kill_both(world: "World", fault: Fault) -> None:
+    """Server down, a while later the agent; both come back at about the same time."""
+    back_at = world.loop.time() + 6.0 + fault.amount
+    world.server_down_until = back_at
+    world.agents_down_until[fault.target] = back_at
+    _kill_server(world)
+    await asyncio.sleep(fault.amount)
+    world.agents[fault.target].process.kill()
+
+
+async def _ask(world: "World", path: str) -> None:
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        await world.call("POST", path)
+
+
+async def _rogue(world: "World") -> None:
+    """A machine that holds the join token and says what it likes."""
+    token = world._data.join_token_file.read_text().strip()
+    facts = {"shape": "rogue", "accelerator": "r", "accelerators": 1, "cpus": 1.0, "memory_bytes": 1 << 30}
+    url = f"http://10.0.0.2:{world.port}/agent/v1"
+
+    async def post(path: str, credential: str, body: object) -> tuple[int, bytes]:
+        headers = {"Authorization": f"Bearer {credential}", "Content-Type": "application/json"}
+        return await world.network.call("rogue", "POST", f"{url}/{path}", headers, json.dumps(body).encode(), 5.0)
+
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        status, answer = await post("register", token, {"node_id": "rogue", "facts": facts})
+        if status != 200:
+            return
+        credential = json.loads(answer)["credential"]
+        for report_id in (10**30, 2**63, 1):
+            report = {"type": "notice", "report_id": report_id, "gone_in_s": 1e308}
+            await post("heartbeat", credential, {"node_id": "rogue", "resync": True, "reports": [report]})
+        report = {"type": "newer", "report_id": 2, "what": "nobody knows"}
+        await post("heartbeat", credential, {"node_id": "rogue", "reports": [report]})
+
+
+async def _twin(world: "World", name: str) -> None:
+    """Somebody with the join token registers under the name of a machine that lives."""
+    token = world._data.join_token_file.read_text().strip()
+    count = world.plan.machines[name]
+    facts = {
+        "shape": f"a{count}", "accelerator": "a", "accelerators": count, "cpus": 64.0, "memory_bytes": 64 << 30,
+    }  # fmt: skip
+    url = f"http://10.0.0.2:{world.port}/agent/v1"
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    content = json.dumps({"node_id": name, "facts": facts}).encode()
+    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+        status, answer = await world.network.call("twin", "POST", f"{url}/register", headers, content, 5.0)
+        if status != 200:
+            return
+        credential = json.loads(answer)["credential"]
+        headers["Authorization"] = f"Bearer {credential}"
+        beat = json.dumps({"node_id": name, "resync": True}).encode()
+        for _ in range(5):
+            await world.network.call("twin", "POST", f"{url}/heartbeat", headers, beat, 10.0)
+            await asyncio.sleep(1.0)

@@ -1,0 +1,189 @@
+"""What must hold, whatever happens: judged by what really ran, not by what tables say.
+
+Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, words). The rules:
+
+    twice         two attempts of one job are alive
+    devices       two attempts hold one accelerator
+    again         a job that is over runs again, or changes its end
+    rerun         a script that succeeded is run again although its machine was never lost
+    checkpoint    an attempt resumes before a checkpoint whose recording its job was told of
+    fence         an attempt is stopped by its fence, or by its lease, though its machine was heard in time
+    false_lost    a machine or an attempt is declared lost without a cause
+    lease         a process outlives its lease
+    unaccounted   a process that no agent and no lease accounts for
+    server        the server ends by itself; an agent does
+    core          an invariant of the core
+    acknowledged  an acknowledged job is missing, or has another's number
+    money         charges are not attempt time x price, or are for time that has not passed
+    log           what a rank wrote is not what the server keeps
+    replay        the journal does not replay
+    endless       a job is started again and again
+    liveness      after healing, a job does not end within the bound
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.core.invariants import check_invariants
+from scheduler.live.store.store_interface import WriteBatch
+from tests.whole_system.fake_machine import Hooks, Machine, Run, Script, SimSupervisor
+from tests.whole_system.virtual_loop import VirtualLoop
+from walras.states import AttemptState, JobState
+from workers.supervisor_protocol import AttemptPlan
+
+AttemptKey = tuple[int, int]
+#: A job that needs more attempts than this is not getting anywhere.
+MOST_ATTEMPTS = 25
+
+
+@dataclass
+class Observer(Hooks):
+    """Hears of everything that really happens."""
+
+    loop: VirtualLoop
+    scripts: dict[str, Script]
+    lease_s: float
+    machines: list[Machine] = field(default_factory=list)
+    broken: list[tuple[float, str, str]] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    runs: dict[int, list[Run]] = field(default_factory=lambda: defaultdict(list))
+    final: dict[int, JobState] = field(default_factory=dict)
+    final_at: dict[int, float] = field(default_factory=dict)
+    #: Newest step of each job whose recording a rank was told of.
+    recorded_step: dict[int, float] = field(default_factory=dict)
+    #: Machine -> when the server last answered a heartbeat of it; when something happened that loses attempts there.
+    heard_at: dict[str, float] = field(default_factory=dict)
+    lost_at: dict[str, float] = field(default_factory=dict)
+    killed: set[AttemptKey] = field(default_factory=set)
+    leased_at: dict[AttemptKey, float] = field(default_factory=dict)
+    seen_lost: dict[str, str] = field(default_factory=dict)
+    stopped_on_purpose: set[int] = field(default_factory=set)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    #: Two incarnations of the cluster lived beside each other until this instant.
+    split_until: float = 0.0
+    #: The wall clock was set while the server was down: it cannot know how long that was.
+    is_strict_about_money: bool = True
+
+    def tell(self, words: str) -> None:
+        self.story.append(f"{self.loop.time() - 1000.0:9.3f}  {words}")
+
+    def violate(self, rule: str, words: str) -> None:
+        self.tell(f"BROKEN {rule}: {words}")
+        self.broken.append((self.loop.time() - 1000.0, rule, words))
+
+    # ---------------------------------------------------------------- what machines say
+
+    def script_of(self, argv: list[str]) -> Script:
+        return self.scripts[argv[-1]]
+
+    def began(self, run: Run, plan: AttemptPlan) -> None:
+        now, where = self.loop.time(), f"job {run.job_id} attempt {run.attempt} on {run.machine}"
+        self.tell(f"{where}: rank {run.rank} starts, resumes at {run.resumed_s:g}")
+        is_split = now < self.split_until
+        for machine in self.machines:
+            for other in machine.live:
+                if other.plan.job_id == run.job_id and other.plan.attempt != run.attempt and not is_split:
+                    self.violate("twice", f"{where} beside attempt {other.plan.attempt} on {machine.name}")
+                shared = set(other.plan.devices) & set(plan.devices)
+                is_other = (other.plan.job_id, other.plan.attempt) != (run.job_id, run.attempt)
+                if machine.name == run.machine and is_other and shared:
+                    self.violate("devices", f"{where}: {sorted(shared)} are held by job {other.plan.job_id}")
+        if run.job_id in self.final and not is_split:
+            self.violate("again", f"{where} after {self.final[run.job_id]}")
+        for before in self.runs[run.job_id]:
+            is_lost = max(self.lost_at.get(before.machine, 0.0), self.split_until) >= before.began_at
+            if before.attempt < run.attempt and before.how == "exit 0" and not is_lost and plan.world_size == 1:
+                self.violate("rerun", f"{where}: attempt {before.attempt} had succeeded on {before.machine}")
+        known = self.recorded_step.get(run.job_id, 0.0)
+        if run.resumed_s < known and now >= self.split_until:
+            self.violate("checkpoint", f"{where} resumes at {run.resumed_s:g}, recorded was {known:g}")
+        self.runs[run.job_id].append(run)
+        if run.attempt > MOST_ATTEMPTS:
+            self.violate("endless", f"{where}: {MOST_ATTEMPTS} attempts and no end")
+
+    def ended(self, run: Run) -> None:
+        self.tell(f"job {run.job_id} attempt {run.attempt} on {run.machine}: rank {run.rank} ends, {run.how}")
+
+    def recorded(self, run: Run, digest: str) -> None:
+        step = float(int(digest[40:], 16))
+        self.recorded_step[run.job_id] = max(step, self.recorded_step.get(run.job_id, 0.0))
+
+    def asked_to_end(self, supervisor: SimSupervisor, reason: str) -> None:
+        plan, now, name = supervisor.plan, self.loop.time(), supervisor.machine.name
+        self.tell(f"job {plan.job_id} attempt {plan.attempt} on {name}: asked to end, {reason}")
+        silent_s = now - max(self.heard_at.get(name, 0.0), supervisor._launched_at)
+        is_known_over = plan.job_id in self.final or plan.job_id in self.stopped_on_purpose
+        is_lost = self.lost_at.get(name, 0.0) >= supervisor._launched_at or now < self.split_until
+        if reason.startswith("lease") and silent_s < 0.4 * self.lease_s and not is_lost and not is_known_over:
+            self.violate("fence", f"job {plan.job_id} on {name}: {reason}, heard {silent_s:.1f} s ago")
+        if reason == "its fence is old" and not is_known_over and not is_lost and plan.world_size == 1:
+            self.violate("fence", f"job {plan.job_id} attempt {plan.attempt} on {name} is fenced without a cause")
+
+    def gone(self, supervisor: SimSupervisor) -> None:
+        if any(rank.run.how == "supervisor killed" for rank in supervisor.ranks.all):
+            self.killed.add((supervisor.plan.job_id, supervisor.plan.attempt))
+
+    # ---------------------------------------------------------------- what the server writes
+
+    def heard(self, source: str, path: str, status: int) -> None:
+        if path.endswith("heartbeat") and status == 200:
+            self.heard_at[source] = self.loop.time()
+
+    def committed(self, batch: WriteBatch) -> None:
+        now = self.loop.time()
+        for node in batch.nodes:
+            if node.state == "lost" and self.seen_lost.get(node.node_id) != "lost":
+                self.tell(f"the server declares {node.node_id} lost")
+                silent_s = now - self.heard_at.get(node.node_id, 0.0)
+                was_lost = self.lost_at.get(node.node_id, 0.0) > now - 10 * self.lease_s
+                if silent_s < self.lease_s and not was_lost and "SPOT" not in node.detail and now >= self.split_until:
+                    self.violate("false_lost", f"{node.node_id}, heard {silent_s:.1f} s ago")
+                self.lost_at[node.node_id] = now
+            self.seen_lost[node.node_id] = node.state
+        for row in batch.jobs:
+            before = self.final.get(row.job_id)
+            if before is not None and before is not row.state and now >= self.split_until:
+                self.violate("again", f"job {row.job_id} was {before} and is {row.state}")
+            if row.state.is_final and before is None:
+                self.final[row.job_id], self.final_at[row.job_id] = row.state, now
+                self.tell(f"job {row.job_id} is {row.state} {row.reason or ''}")
+            if row.state in (JobState.CANCELLING, JobState.PREEMPTING) or row.state.is_final:
+                self.stopped_on_purpose.add(row.job_id)
+            elif row.state is JobState.RUNNING:
+                self.stopped_on_purpose.discard(row.job_id)
+        for attempt in batch.attempts:
+            key = (int(attempt.job_id), attempt.attempt)
+            began = self.leased_at.setdefault(key, now)
+            if attempt.ended_at is None:
+                continue
+            held_s = attempt.ended_at - attempt.leased_at
+            if self.is_strict_about_money and held_s > now - began + 8.0:
+                self.violate("money", f"job {key[0]} attempt {key[1]} held {held_s:.1f} s, {now - began:.1f} s passed")
+            if attempt.state is AttemptState.NODE_LOST and key not in self.killed:
+                places = {run.machine for run in self.runs[key[0]] if run.attempt == key[1]}
+                places |= {word for word in attempt.placement.split('"') if word in self.seen_lost}
+                if not any(self.lost_at.get(place, 0.0) >= began for place in places) and now >= self.split_until:
+                    self.violate("false_lost", f"job {key[0]} attempt {key[1]}: {attempt.reason}")
+
+    # ---------------------------------------------------------------- looks around
+
+    def look(self, agents: dict[str, Any], server: Any) -> None:
+        """Now and then: processes and leases, followers, the core."""
+        now = self.loop.time()
+        for machine in self.machines:
+            for each in machine.live:
+                key = (each.plan.job_id, each.plan.attempt)
+                if now > each.lease_until + 1.0:
+                    self.violate("lease", f"job {key[0]} attempt {key[1]} on {machine.name} outlives its lease")
+                life = agents.get(machine.name)
+                agent = None if life is None or life.process.is_dead else life.agent
+                is_settled = agent is not None and now > life.began_at + 15.0 and now > each._launched_at + 15.0
+                is_lost = self.lost_at.get(machine.name, 0.0) >= each._launched_at
+                if is_settled and key not in agent._followers and not is_lost:
+                    self.violate("unaccounted", f"job {key[0]} attempt {key[1]} on {machine.name}: nobody follows it")
+        if server is not None:
+            try:
+                check_invariants(server.loop.core)
+            except AssertionError as error:
+                self.violate("core", str(error))

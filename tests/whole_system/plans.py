@@ -1,0 +1,120 @@
+"""What happens in one run, drawn from its seed: jobs, machines, and faults with their instants.
+
+A `Fault` is a value; `World.act` carries it out. Shrinking drops faults by their position and runs the same seed again.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from tests.whole_system.fake_machine import Script
+
+LEASE_S = 20.0
+#: Faults happen until this instant (virtual seconds after the start), then everything is healed.
+FAULTS_UNTIL_S = 150.0
+#: After healing, everything ends within this.
+LIVENESS_S = 1200.0
+
+NONSENSE = (
+    b'{"type":"progress","steps":5,"values":{"loss":NaN}}',
+    b'{"type":"progress","steps":Infinity}',
+    b'{"type":"progress"}',
+    b'{"type":"progress","steps":"many"}',
+    b'{"type":"progress","steps":' + b"9" * 400 + b"}",
+    b'{"type":"progress","steps":1e400}',
+    b"[" * 30_000,
+    b'{"type":"commit","path":7,"step":null,"digest":{},"took_s":"x"}',
+    b'{"type":"note","text":{"a":[]}}',
+    b'{"type":"progress","steps":3,"steps_per_s":-1,"samples":-5,"facts":{"params":NaN}}',
+    b"\xff\xfe\x00",
+    b'{"type":1e9}',
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens at an instant."""
+
+    at: float
+    kind: str
+    target: str = ""
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at:.1f} {self.kind} {self.target} {self.amount:g}".strip()
+
+
+@dataclass
+class Plan:
+    """One run."""
+
+    seed: int
+    machines: dict[str, int] = field(default_factory=dict)
+    #: Submitted at these instants.
+    jobs: list[tuple[float, Script, dict[str, Any]]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+
+def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
+    chance = Random(f"plan {seed}")
+    plan = Plan(seed)
+    for number in range(machines):
+        plan.machines[f"m{number}"] = chance.choice((1, 2, 2, 4))
+    largest = max(plan.machines.values())
+    for number in range(jobs):
+        plan.jobs.append(_job(chance, number, largest))
+    plan.jobs.sort(key=lambda each: each[0])
+    for _ in range(chance.choice((0, 2, 5, 9, 14))):
+        plan.faults.append(_fault(chance, plan))
+    plan.faults.sort(key=lambda fault: fault.at)
+    return plan
+
+
+def _job(chance: Random, number: int, largest: int) -> tuple[float, Script, dict[str, Any]]:
+    name, draw = f"j{number}", chance.random()
+    work_s = float(chance.choice((2, 4, 8, 15, 30, 45)))
+    saves = chance.choice((None, None, 3.0, 7.0))
+    script = Script(name, work_s, saves, exit_code=1 if draw < 0.06 else 0, ignores_sigterm=chance.random() < 0.1)
+    if 0.06 <= draw < 0.14:
+        count = chance.choice((1, 2, 4))
+        script = Script(name, work_s, saves, nonsense=tuple(chance.sample(NONSENSE, count)))
+    elif 0.14 <= draw < 0.17:
+        script = Script(name, 30.0, kills_supervisor_at_s=2.0)
+    spec: dict[str, Any] = {"name": name, "run": ["sim", name], "envs": {}, "grace_period": "4s"}
+    spec["resources"] = {"accelerators": {"a": chance.choice((1, 1, 1, min(2, largest)))}}
+    spec["priority"] = chance.choice((20, 50, 50, 50, 80))
+    if chance.random() < 0.1:
+        spec["limits"] = {"max_runtime": "40m"}
+    return chance.uniform(0.0, FAULTS_UNTIL_S * 0.8), script, spec
+
+
+_KINDS = (
+    ("kill_server", 5), ("kill_server_in", 6), ("down", 3), ("kill_agent", 5), ("kill_agent_in", 5), ("freeze_agent", 2),
+    ("reboot", 2), ("cut_off", 4), ("weather", 5), ("kill_supervisor", 2), ("kill_rank", 2), ("cancel", 3), ("hold", 2),
+    ("drain", 2), ("resume", 1), ("policy", 1), ("slow_disk", 2), ("notice", 1), ("rogue", 2), ("wall", 2),
+    ("kill_both", 5), ("full_disk_agent", 2), ("lose_state", 2), ("twin", 1), ("full_disk", 2),
+)  # fmt: skip
+
+
+def _fault(chance: Random, plan: Plan) -> Fault:
+    kind = chance.choices([kind for kind, _ in _KINDS], [weight for _, weight in _KINDS])[0]
+    at = chance.uniform(5.0, FAULTS_UNTIL_S)
+    machine = chance.choice(list(plan.machines))
+    job = chance.choice(plan.jobs)[1].name
+    amounts = {
+        "kill_server_in": chance.randrange(400),
+        "kill_agent_in": chance.randrange(120),
+        "down": chance.choice((3.0, 10.0, 18.0, 40.0)),
+        "freeze_agent": chance.choice((3.0, 12.0, 40.0)),
+        "cut_off": chance.choice((2.0, 8.0, 15.0, 30.0, 60.0)),
+        "weather": chance.choice((5.0, 20.0, 60.0)),
+        "slow_disk": chance.choice((0.05, 0.5, 3.0)),
+        "wall": chance.choice((3600.0, -3600.0, 60.0)),
+        "kill_both": chance.choice((0.0, 2.0, 8.0)),
+        "full_disk": chance.choice((2.0, 15.0)),
+        "full_disk_agent": chance.choice((5.0, 30.0)),
+        "hold": chance.choice((5.0, 30.0)),
+        "notice": chance.choice((0.0, 10.0)),
+    }
+    target = job if kind in ("cancel", "hold") else machine
+    return Fault(at, kind, target, float(amounts.get(kind, 0.0)))

@@ -1,0 +1,419 @@
+"""One run of the whole system: the real server, real agents, users, and what befalls them.
+
+`World.run` plays a plan; afterwards `World.observer.broken` has the broken promises and `World.observer.story` what
+happened. Lives of the server and of agents are `SimProcess`es; `_keep_running` restarts what has died, as systemd would.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import json
+import logging
+import shutil
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+
+import workers.agent.launch as launch_module
+import workers.agent.machine_notices as notices_module
+import workers.agent.server_client as shipping_module
+from scheduler.live import main as main_module
+from scheduler.live.assembly import ServerConfig, settings_for_cluster
+from scheduler.live.main import ListenOptions
+from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.event_journal import replay_folder
+from scheduler.live.store.sqlite_store import SqliteStore
+from scheduler.live.store.store_interface import JobQuery, WriteBatch
+from tests.whole_system.fake_machine import Machine, installed
+from tests.whole_system.network import Listener, Network, SimSession, Weather
+from tests.whole_system.observer import Observer
+from tests.whole_system.plans import FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, Fault, Plan
+from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
+from walras.clocks import Clocks
+from walras.errors import ConfigError, Forbidden
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import check_model
+from walras.wire import Register, ShapeFacts
+from workers.agent.agent import Agent
+from workers.agent.launch import AgentMachine
+from workers.agent.report_store import AgentStore
+from workers.agent.server_client import Enrolment, ServerClient
+from workers.devices import Accelerators, Host
+
+WALL = 1_700_000_000.0
+USD_PER_H = 3600.0
+POLICY = {"policy": {"name": "fifo"}, "rules": {"round_s": 10.0, "resolve_min_s": 5.0, "backoff_s": 2.0}}
+OTHER_POLICY = {"policy": {"name": "fifo"}, "rules": {"round_s": 20.0, "resolve_min_s": 5.0, "backoff_s": 1.0}}
+
+
+class SimStore(SqliteStore):
+    """The real store on a disk that may be full."""
+
+    world: "World"
+
+    def commit(self, batch: WriteBatch) -> None:
+        if self.world.is_disk_full:
+            raise sqlite3.OperationalError("database or disk is full")
+        super().commit(batch)
+        self.world.observer.committed(batch)
+
+
+@dataclass
+class ServerLife:
+    """One start of the server."""
+
+    process: SimProcess
+    began_at: float
+    store: SimStore | None = None
+    #: Once it listens.
+    server: Any = None
+
+
+@dataclass
+class AgentLife:
+    """One start of an agent."""
+
+    process: SimProcess
+    began_at: float
+    agent: Agent | None = None
+    store: AgentStore | None = None
+    is_frozen: bool = False
+
+
+class World:
+    """Everything of one run. `folder` should lie in memory."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan, self.folder = plan, folder
+        self.loop = VirtualLoop()
+        self.chance = Random(f"world {plan.seed}")
+        self.network = Network(self.loop, Random(f"network {plan.seed}"))
+        scripts = {script.name: script for _, script, _ in plan.jobs}
+        self.observer = Observer(self.loop, scripts, LEASE_S)
+        self.network.heard = self.observer.heard
+        self.machines = {name: Machine(name, self.loop, self.observer) for name in plan.machines}
+        self.observer.machines = list(self.machines.values())
+        self.agents: dict[str, AgentLife] = {}
+        self.life: ServerLife | None = None
+        self.is_disk_full, self.full_agents = False, set[str]()
+        self.wall_offset_s = 0.0
+        self.port = 0
+        self.first_port = 0
+        self.server_down_until = 0.0
+        self.agents_down_until: dict[str, float] = {}
+        self.is_healed = False
+        self.drained: set[str] = set()
+        self._ports = iter(range(7000, 8000))
+        self._context = contextvars.copy_context()
+        self._data = DataFolder(folder / "data")
+        shape = {"shape": "s", "accelerator": "a", "cpus": 64, "memory": "64GiB", "usd_per_h": 0}
+        pools = [
+            {**shape, "shape": f"a{count}", "accelerators": count, "usd_per_h": USD_PER_H * count}
+            for count in sorted(set(plan.machines.values()))
+        ]
+        self._cluster = check_model(ClusterConfig, {"pools": pools, "lease": f"{LEASE_S:g}s"}, source="cluster")
+
+    # ---------------------------------------------------------------- clocks
+
+    def clocks(self) -> Clocks:
+        return Clocks(lambda: WALL + self.loop.time() + self.wall_offset_s, self.loop.time, self.loop.time)
+
+    # ---------------------------------------------------------------- the server
+
+    def start_server(self) -> None:
+        process = SimProcess("server", self.loop)
+        process.executor_delay = self._disk_delay
+        life = self.life = ServerLife(process, self.loop.time())
+        process.on_kill += [lambda: self.network.stop_listening(process), lambda: _close(life.store)]
+        process.spawn(self._serve(life))
+
+    def _disk_delay(self) -> float:
+        return self.chance.random() * self.slow_disk_s
+
+    slow_disk_s = 0.004
+
+    async def _serve(self, life: ServerLife) -> None:
+        self._data.create()
+        chance = Random(f"server {self.plan.seed} {life.began_at}")
+        try:
+            life.store = SimStore(self._data.path, self.clocks(), chance)
+            life.store.world = self
+            settings = settings_for_cluster(self._cluster)
+            config = ServerConfig(self._data, self._cluster, POLICY, settings, self.clocks(), chance)
+            why = f"exit code {await main_module._serve(config, life.store, ListenOptions(), None)}"
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        self.observer.violate("server", f"the server ends by itself: {why}")
+        life.process.kill()
+
+    async def _listen(self, runner: Any, guard: Any, wanted: ListenOptions, *_: Any, **__: Any) -> tuple[str, int]:
+        life = self.life
+        assert life is not None
+        assert PROCESS.get() is life.process
+        await runner.setup()
+        self.port = wanted.port or next(self._ports)
+        self.first_port = self.first_port or self.port
+        server = next(each for each in _closure_servers(runner.app))
+        life.server = server
+        self.network.listener = Listener(life.process, runner.app, self.port)
+        return f"http://10.0.0.2:{self.port}", self.port
+
+    # ---------------------------------------------------------------- the agents
+
+    def start_agent(self, name: str, folder: str = "") -> AgentLife:
+        process = SimProcess(name, self.loop, self.machines[name])
+        process.executor_delay = lambda: 0.001
+        life = AgentLife(process, self.loop.time())
+        process.on_kill.append(lambda: _close(life.store))
+        process.spawn(self._run_agent(name, life, self.folder / (folder or name)))
+        return life
+
+    async def _run_agent(self, name: str, life: AgentLife, state: Path) -> None:
+        count = self.plan.machines[name]
+        (state / "s").mkdir(parents=True, exist_ok=True)
+        chance = Random(f"agent {name} {self.plan.seed} {life.began_at}")
+        host = Host(64.0, 64 << 30)
+        machine = AgentMachine(state, Accelerators("a", count), host, False, {}, {}, self.clocks(), chance)
+        facts = ShapeFacts(shape=f"a{count}", accelerator="a", accelerators=count, cpus=64.0, memory_bytes=64 << 30)
+        token_file = self._data.join_token_file
+        try:
+            life.store = AgentStore(state)
+            client = ServerClient(SimSession(self.network, name), f"http://10.0.0.2:{self.first_port}")  # type: ignore[arg-type]
+            message = Register(node_id=name, facts=facts, version="1")
+            life.agent = Agent(machine, life.store, client, Enrolment(state, message, token_file, "10.0.0.1"))
+            await life.agent.run()
+            why = "it returned"
+        except (Forbidden, ConfigError) as error:
+            why = "" if self.first_port == 0 else str(error)
+        except BaseExceptionGroup as error:
+            why = f"{error.exceptions[0]!r}"
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        if why:
+            self.observer.violate("server", f"the agent of {name} ends by itself: {why}")
+        life.process.kill()
+
+    # ---------------------------------------------------------------- users
+
+    async def call(self, method: str, path: str, body: Any = None, key: str = "", who: str = "user") -> tuple[int, Any]:
+        """An admin's request. Raises ClientError or TimeoutError."""
+        token = self._data.admin_token_file.read_text().strip() if self._data.admin_token_file.exists() else "none"
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        if key:
+            headers["Idempotency-Key"] = key
+        content = b"" if body is None else json.dumps(body).encode()
+        url = f"http://10.0.0.2:{self.port}/api/v1/{path}"
+        status, answer = await self.network.call(who, method, url, headers, content, 10.0)
+        return status, json.loads(answer) if answer else None
+
+    async def insist(self, method: str, path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
+        """Until it is answered with anything but a failure."""
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                status, answer = await self.call(method, path, body, key)
+                if status < 500 and status not in (401, 429):
+                    return status, answer
+            await asyncio.sleep(1.0)
+
+    async def _submit(self, at: float, spec: dict[str, Any]) -> None:
+        await asyncio.sleep(at)
+        status, answer = await self.insist("POST", "jobs", spec, key=f"key-{spec['name']}")
+        assert status in (200, 201), answer
+        job_id = int(answer["id"])
+        self.observer.tell(f"{spec['name']} is acknowledged as job {job_id}")
+        if job_id in self.observer.acknowledged.values():
+            self.observer.violate("acknowledged", f"{spec['name']} got the number of another job, {job_id}")
+        self.observer.acknowledged[spec["name"]] = job_id
+
+    # ---------------------------------------------------------------- the run
+
+    async def play(self) -> None:
+        self.start_server()
+        while self.first_port == 0:
+            await asyncio.sleep(0.1)
+        for name in self.machines:
+            self.agents[name] = self.start_agent(name)
+        users = [asyncio.create_task(self._submit(at, spec)) for at, _, spec in self.plan.jobs]
+        others = [
+            asyncio.create_task(self._keep_running()),
+            asyncio.create_task(self._look_around()),
+            *(asyncio.create_task(self._befall(fault)) for fault in self.plan.faults),
+        ]
+        await asyncio.sleep(FAULTS_UNTIL_S)
+        await self._heal()
+        await self._until_all_have_ended(users)
+        for task in (*users, *others):
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                raise task.exception()  # type: ignore[misc]
+            task.cancel()
+
+    async def _keep_running(self) -> None:
+        while True:
+            await asyncio.sleep(0.7)
+            now = self.loop.time()
+            if self.life is not None and self.life.process.is_dead and now >= self.server_down_until:
+                self.start_server()
+            for name, life in list(self.agents.items()):
+                if life.process.is_dead and now >= self.agents_down_until.get(name, 0.0):
+                    self.agents[name] = self.start_agent(name)
+
+    async def _look_around(self) -> None:
+        while not self.observer.broken:
+            await asyncio.sleep(2.0)
+            server = None if self.life is None or self.life.process.is_dead else self.life.server
+            self.observer.look(self.agents, server)
+
+    async def _befall(self, fault: Fault) -> None:
+        from tests.whole_system.faults import act
+
+        await asyncio.sleep(fault.at)
+        self.observer.tell(f"-- {fault}")
+        await act(self, fault)
+
+    async def _heal(self) -> None:
+        self.observer.tell("-- healed")
+        self.is_healed = True
+        self.network.weather, self.is_disk_full, self.slow_disk_s = Weather(), False, 0.004
+        self.full_agents.clear()
+        self.network.cut_off.clear()
+        self.server_down_until = 0.0
+        self.agents_down_until.clear()
+        for name in sorted(self.drained):
+            await self.insist("POST", f"nodes/{name}/resume")
+
+    async def _until_all_have_ended(self, users: list["asyncio.Task[None]"]) -> None:
+        until = self.loop.time() + LIVENESS_S
+        observer = self.observer
+        while self.loop.time() < until and not observer.broken:
+            await asyncio.sleep(3.0)
+            if all(task.done() for task in users):
+                left = set(observer.acknowledged.values()) - set(observer.final)
+                if not left:
+                    break
+                await self._release_held()
+        left = sorted(set(observer.acknowledged.values()) - set(observer.final) - self._held)
+        if not observer.broken and (left or not all(task.done() for task in users)):
+            observer.violate("liveness", f"after {LIVENESS_S:g} s not ended: jobs {left}")
+        await asyncio.sleep(15.0)
+
+    _held: set[int] = set()
+
+    async def _release_held(self) -> None:
+        """Held by a user or an admin: released. Held for repeated failures: that is an end."""
+        status, page = await self.insist("GET", "jobs?state=HELD&limit=200")
+        self._held = set()
+        for job in page["items"] if status == 200 else ():
+            if str(job.get("reason") or "").startswith("HOLD:REPEATED"):
+                self._held.add(job["id"])
+                self.observer.final.setdefault(job["id"], job["state"])
+            else:
+                await self.insist("POST", f"jobs/{job['id']}/release")
+
+    # ---------------------------------------------------------------- the end
+
+    def check_end(self, *, with_replay: bool) -> None:
+        """What can be judged only once it is over: the books, the logs, the journal."""
+        observer, life = self.observer, self.life
+        if observer.broken or life is None or life.store is None or life.process.is_dead:
+            return
+        store = life.store
+        rows = {row.job_id: row for row in store.jobs(JobQuery(limit=10_000))}
+        for name, job_id in observer.acknowledged.items():
+            if job_id not in rows or rows[job_id].name != name:  # type: ignore[index]
+                observer.violate("acknowledged", f"{name} was acknowledged as job {job_id} and is not there")
+        for job_id in rows:
+            charged = sum(charge.usd for charge in store.charges(job_id))
+            owed = sum(
+                attempt.accelerators * (attempt.ended_at - attempt.leased_at) * USD_PER_H / 3600.0
+                for attempt in store.attempts(job_id)
+                if attempt.ended_at is not None
+            )
+            is_over = rows[job_id].state.is_final
+            if is_over and abs(charged - owed) > 1e-6 * max(1.0, owed):
+                observer.violate("money", f"job {job_id} was charged {charged:.6f}, attempts cost {owed:.6f}")
+        self._check_logs()
+        if with_replay:
+            report = replay_folder(self._data.path)
+            if not report.identical:
+                observer.violate("replay", f"{report.different} events differ: {report.differences[:1]}")
+
+    def _check_logs(self) -> None:
+        for job_id, runs in self.observer.runs.items():
+            last = runs[-1]
+            if last.how != "exit 0" or self.observer.lost_at.get(last.machine, 0.0) >= last.began_at:
+                continue
+            there = self.folder / last.machine / "attempts" / f"{job_id}-{last.attempt}" / f"rank-{last.rank}.log"
+            here = self._data.logs / str(job_id) / str(last.attempt) / f"{last.rank}.log"
+            written = there.read_bytes() if there.exists() else None
+            kept = here.read_bytes() if here.exists() else b""
+            # The report of an end waits ten seconds for the rest of the logs, no longer.
+            began, ended = last.began_at - 1000.0, (last.ended_at or 0.0) - 1000.0 + 12.0
+            is_quiet = not any(began - 70.0 < fault.at < ended for fault in self.plan.faults)
+            if written is not None and (not written.startswith(kept) or (is_quiet and kept != written)):
+                self.observer.violate("log", f"job {job_id} attempt {last.attempt} rank {last.rank}")
+
+    def run(self, *, with_replay: bool = False) -> Observer:
+        """Play the plan to its end. The loop and all files are given back."""
+        asyncio.set_event_loop(self.loop)
+        sys.unraisablehook = lambda _: None
+        try:
+            with installed(self.loop, self.observer.machines), self._patched():
+                self.loop.run_until_complete(self.loop.create_task(self.play(), context=self._context))
+                self.check_end(with_replay=with_replay)
+        finally:
+            for process in [*(each.process for each in self.agents.values()), self.life.process if self.life else None]:
+                if process is not None:
+                    process.kill()
+            self.loop.close()
+            asyncio.set_event_loop(None)
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return self.observer
+
+    @contextlib.contextmanager
+    def _patched(self) -> Iterator[None]:
+        """Paces that only cost time, and the one place where the server asks for a real port."""
+
+        class Disk:
+            free = 1 << 40
+
+        def disk_usage(path: Any) -> Any:
+            disk = Disk()
+            if Path(path).name in self.full_agents:
+                disk.free = 0
+            return disk
+
+        changes: list[tuple[Any, str, Any]] = [
+            (main_module, "_listen", self._listen),
+            (main_module, "freeze_gc", lambda: None),
+            (notices_module, "NOTICE_POLL_S", 2.0),
+            (shipping_module, "SHIP_EVERY_S", 2.0),
+            (launch_module.shutil, "disk_usage", disk_usage),
+        ]
+        before = [(place, name, getattr(place, name)) for place, name, _ in changes]
+        logging.disable(logging.CRITICAL)
+        for place, name, value in changes:
+            setattr(place, name, value)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+            for place, name, value in before:
+                setattr(place, name, value)
+
+
+def _closure_servers(app: Any) -> Iterator[Any]:
+    """The `Server` behind an application: its middleware holds it."""
+    for middleware in app.middlewares:
+        yield middleware.__self__._server
+
+
+def _close(store: Any) -> None:
+    if store is not None:
+        with contextlib.suppress(Exception):
+            store.close()

@@ -1,0 +1,103 @@
+"""`walras admin backup`, `restore`, `check`, `accept-loss`, `recover-token`: care for a server's data folder.
+
+They work on the folder itself, on the machine of the server, and need no token: whoever can read its keys is its
+administrator.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from walras.cli.arguments import parse_length_option
+from walras.cli.terminal_output import show_line, warn
+
+DataOption = Annotated[Path, typer.Option("--data", help="Data folder of the server.")]
+
+
+def admin_backup_command(
+    data: DataOption,
+    to: Annotated[Path, typer.Argument(metavar="TO", help="A new folder for the backup.")],
+    logs: Annotated[bool, typer.Option("--logs", help="Copy what jobs wrote too.")] = False,
+) -> None:
+    """Back up a server, running or stopped: database, keys and tokens. Keep it where only you can read it."""
+    from scheduler.live.store.backup import back_up
+
+    made = back_up(data, to, logs=logs)
+    show_line(f"{made.path}: {', '.join(made.files)}; jobs up to number {made.last_job_id}")
+
+
+def admin_restore_command(
+    backup: Annotated[Path, typer.Argument(metavar="FROM", help="A folder made by `walras admin backup`.")],
+    data: DataOption,
+    replace: Annotated[bool, typer.Option("--replace", help="Put the database that is there aside.")] = False,
+) -> None:
+    """Restore a backup as a new incarnation of its cluster. The server must be stopped; numbers stay as they are."""
+    from scheduler.live.store.backup import restore
+
+    made = restore(backup, data, replace=replace)
+    show_line(f"{data}: restored, with jobs up to number {made.last_job_id}; start the server")
+
+
+def admin_check_command(data: DataOption) -> None:
+    """Check a data folder whole: pages, journal, keys, disk. Exit code 1 if something is wrong."""
+    from scheduler.live.store.backup import find_damage
+
+    found = find_damage(data)
+    for each in found:
+        warn(each)
+    if found:
+        raise typer.Exit(1)
+    show_line(f"{data}: nothing is wrong")
+
+
+def admin_accept_loss_command(data: DataOption) -> None:
+    """Let a server start although acknowledged commits are missing, where no backup is newer. It must be stopped."""
+    from scheduler.live.store.backup import accept_loss
+
+    show_line(f"{data}: a new incarnation without {accept_loss(data)} lost commits; start the server")
+
+
+def admin_recover_token_command(
+    data: DataOption,
+    user: Annotated[str, typer.Option("--user", help="The user whom the token identifies.")] = "admin",
+) -> None:
+    """Make a token of role admin without a server's help, where every other was lost. The server must be stopped."""
+    from scheduler.live.auth.access_control import ALL_PROJECTS, UserRole, new_user_token
+    from scheduler.live.store.backup import open_stopped
+    from scheduler.live.store.data_folder import DataFolder, write_private
+    from scheduler.live.store.store_interface import WriteBatch
+
+    token, row = new_user_token(user, UserRole.ADMIN, (ALL_PROJECTS,), "recovered")
+    store = open_stopped(data)
+    try:
+        store.commit(WriteBatch(tokens=[row]))
+    finally:
+        store.close()
+    path = DataFolder(data).admin_token_file
+    write_private(path, token + "\n")
+    show_line(f"{path} holds a new token of {user}")
+
+
+def admin_prune_command(
+    data: DataOption,
+    jobs: Annotated[str, typer.Option("--jobs", help="Keep jobs for this long after their end.")] = "400d",
+    logs: Annotated[str, typer.Option("--logs", help="Keep their logs for this long.")] = "90d",
+) -> None:
+    """Delete what is kept of jobs that ended long ago; the server may run. The ledger of money stays."""
+    from scheduler.live.store.retention import prune
+
+    jobs_s, logs_s = parse_length_option(jobs, "--jobs"), parse_length_option(logs, "--logs")
+    told = prune(data, jobs_older_s=jobs_s, logs_older_s=logs_s)
+    show_line(f"deleted {told.jobs} ended jobs, and the logs of {told.logs}")
+
+
+DATA_FOLDER_COMMANDS: dict[str, Callable[..., None]] = {
+    "prune": admin_prune_command,
+    "backup": admin_backup_command,
+    "restore": admin_restore_command,
+    "check": admin_check_command,
+    "accept-loss": admin_accept_loss_command,
+    "recover-token": admin_recover_token_command,
+}

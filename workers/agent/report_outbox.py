@@ -1,0 +1,123 @@
+"""The reports that an agent has for its server: durable ones in their order, the newest progress of each attempt.
+
+What the disk does not take is tried again with later calls, ever more rarely.
+"""
+
+import asyncio
+import logging
+
+from walras.wire import AnyReport, AttemptReport, ProgressReport
+from workers.agent.report_store import AgentStore, AttemptPhase
+from workers.devices import AttemptKey
+
+log = logging.getLogger(__name__)
+
+MAX_PER_CALL = 500
+#: On a full disk: heartbeats from one attempt to write to the next, at most.
+MAX_CALLS_BETWEEN_WRITES = 16
+
+
+class ReportOutbox:
+    """Collects reports. `urgent` is set when there is one that should not wait for the next heartbeat."""
+
+    def __init__(self, store: AgentStore) -> None:
+        self._store = store
+        self._progress: dict[AttemptKey, ProgressReport] = {}
+        self.urgent = asyncio.Event()
+        #: Checkpoints that the server has not recorded yet: report id, attempt, digest.
+        self._unrecorded: list[tuple[int, AttemptKey, str]] = []
+        #: Failed attempts to write in a row, and calls until the next.
+        self._failures = self._calls_left = 0
+
+    def next_id(self) -> int:
+        return self._store.next_report_id()
+
+    def put(self, *reports: AnyReport) -> None:
+        self._store.add_reports(list(reports))
+        self.urgent.set()
+
+    def move(self, job_id: int, attempt: int, phase: AttemptPhase, *reports: AnyReport, incarnation: str = "") -> None:
+        """Record an attempt's new phase together with its reports, atomically."""
+        if phase is AttemptPhase.OVER:
+            self._progress.pop((job_id, attempt, incarnation), None)
+        self._store.move_attempt(job_id, attempt, phase, list(reports), incarnation)
+        self.urgent.set()
+
+    def advance_journal(
+        self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
+    ) -> None:
+        self._store.advance_journal(job_id, attempt, offset, reports, incarnation)
+        for report in reports:
+            if report.type == "committed":
+                key = (job_id, attempt, incarnation)
+                self._unrecorded.append((report.report_id, key, report.manifest.digest))
+        if reports:
+            self.urgent.set()
+
+    def tell_again(self) -> None:
+        """A restored server may have forgotten what it acknowledged."""
+        log.info("the server was restored: %d reports are told again", self._store.tell_again())
+        self.urgent.set()
+
+    def put_progress(self, report: ProgressReport) -> None:
+        """Replace the attempt's progress; it is sent with the next heartbeat."""
+        self._progress[report.job_id, report.attempt, report.incarnation] = report
+
+    def batch(self) -> list[AnyReport]:
+        """Returns the reports to send now, oldest first."""
+        self.urgent.clear()
+        self._retry_writes()
+        durable = self._store.reports(MAX_PER_CALL)
+        if len(durable) == MAX_PER_CALL:
+            return durable  # progress has higher ids: sending it first would acknowledge what was never sent
+        return sorted([*durable, *self._progress.values()], key=lambda report: report.report_id)
+
+    def _retry_writes(self) -> None:
+        """Try again what the disk did not take: ever more rarely, counted in calls of the server."""
+        self._calls_left -= 1
+        if not self._store.problem:
+            self._failures = self._calls_left = 0
+        elif self._calls_left < 0 and not self._store.flush():
+            self._failures += 1
+            self._calls_left = min(2**self._failures, MAX_CALLS_BETWEEN_WRITES)
+
+    def mark_sent(self, batch: list[AnyReport]) -> None:
+        """The server has received these. Progress is not sent again; durable reports are, until acknowledged."""
+        sent = {report.report_id for report in batch}
+        self._progress = {key: report for key, report in self._progress.items() if report.report_id not in sent}
+
+    def acknowledge(self, report_id: int) -> list[tuple[AttemptKey, str]]:
+        """The server has everything up to this id. Returns attempt and digest of the checkpoints among it."""
+        self._store.acknowledge(report_id)
+        recorded = [(key, digest) for known_id, key, digest in self._unrecorded if known_id <= report_id]
+        self._unrecorded = [entry for entry in self._unrecorded if entry[0] > report_id]
+        return recorded
+
+
+class AttemptOutbox:
+    """The outbox of one attempt: every report through it names the incarnation that granted the attempt."""
+
+    def __init__(self, outbox: ReportOutbox, incarnation: str) -> None:
+        self._outbox = outbox
+        self._incarnation = incarnation
+
+    def next_id(self) -> int:
+        return self._outbox.next_id()
+
+    def move(self, job_id: int, attempt: int, phase: AttemptPhase, *reports: AnyReport) -> None:
+        """As `ReportOutbox.move`."""
+        stamped = map(self._stamp, reports)
+        self._outbox.move(job_id, attempt, phase, *stamped, incarnation=self._incarnation)
+
+    def advance_journal(self, job_id: int, attempt: int, offset: int, reports: list[AnyReport]) -> None:
+        """As `ReportOutbox.advance_journal`."""
+        stamped = [self._stamp(report) for report in reports]
+        self._outbox.advance_journal(job_id, attempt, offset, stamped, self._incarnation)
+
+    def put_progress(self, report: ProgressReport) -> None:
+        """As `ReportOutbox.put_progress`."""
+        self._outbox.put_progress(report.model_copy(update={"incarnation": self._incarnation}))
+
+    def _stamp(self, report: AnyReport) -> AnyReport:
+        named = isinstance(report, AttemptReport)
+        return report.model_copy(update={"incarnation": self._incarnation}) if named else report
