@@ -10,8 +10,9 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
-from walras.content import FILES_MOST, ContentTree, check_sizes, hash_folder
+from walras.content import ContentTree, check_sizes, hash_folder
 from walras.errors import ConfigError
+from walras.protocol import FILES_MOST
 
 #: A job's code and what lies beside it, bytes. Data belong elsewhere.
 SNAPSHOT_BYTES = 512 * 1024 * 1024

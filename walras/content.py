@@ -19,15 +19,16 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from walras.errors import ConfigError, UserError
+from walras.protocol import CONTENT_PATTERN, FILES_MOST
 
 CHUNK_BYTES = 4 * 1024 * 1024
-#: Files of one tree, and characters of a path in it.
-FILES_MOST, _PATH_MOST = 100_000, 1024
+#: Characters of a path in a tree.
+_PATH_MOST = 1024
 _NAMED_IN_ERRORS = 5
 #: A chunk is compressed where its beginning shrinks below this share.
 _WORTH_COMPRESSING, _SAMPLE_BYTES = 0.9, 64 * 1024
 
-ChunkName = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ChunkName = Annotated[str, Field(pattern=CONTENT_PATTERN)]
 
 
 class DamagedContent(UserError):

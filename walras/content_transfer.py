@@ -5,7 +5,7 @@ folder appears whole or not at all. Hashing and the disk are kept off the event 
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,17 @@ class ContentTransfer:
         await self._transport.bytes(ApiCall("PUT", f"{_BASE}/chunks/{name}", query={"encoding": encoding}, data=body))
         self.sent_bytes += len(body)
 
-    async def fetch(self, name: str, folder: Path) -> ContentTree:
-        """Make `folder` with the files of a tree; returns the tree.
+    async def fetch(
+        self, name: str, folder: Path, check: Callable[[ContentTree], None] = lambda _: None
+    ) -> ContentTree:
+        """Make `folder` with the files of a tree; returns the tree. `check` may raise before its chunks are fetched.
 
         Raises NotFound, DamagedContent, FileExistsError, ServerUnreachable.
         """
         encoded = await self._transport.bytes(ApiCall("GET", f"{_BASE}/trees/{name}"))
         await asyncio.to_thread(check_chunk, name, encoded)
         tree = await asyncio.to_thread(ContentTree.model_validate_json, encoded)
+        check(tree)
         store = folder.with_name(f".{folder.name}.chunks")
         await asyncio.to_thread(store.mkdir, parents=True, exist_ok=True)
         wanted = [each for each in tree.chunk_sizes() if not (store / each).exists()]

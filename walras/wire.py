@@ -17,6 +17,7 @@ from walras.job_request import Kind
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
+    CONTENT_PATTERN,
     INCARNATION_PATTERN,
     LIFE_PATTERN,
     known_or_unknown,
@@ -358,7 +359,8 @@ class StartCommand(AgentCommand):
     argv: list[str]
     env: dict[str, str]
     workdir: str
-    code: str = ""
+    #: A name of content, or empty: it becomes a path on the machine.
+    code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
     devices: list[int]
     accelerator: str
     node_rank: int
