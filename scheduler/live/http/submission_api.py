@@ -198,7 +198,7 @@ class _BatchSubmission:
 
 async def _check_code(call: RequestContext, tree: str) -> None:
     try:
-        await call.server.read(call.server.content.tree, tree)
+        await call.server.read(call.server.content.renew_tree, tree)
     except (NotFound, DamagedContent) as error:
         raise JobSpecError(
             f"the job's code is not here: {error}", field="code.tree", fix="submit with `walras submit`, which sends it"

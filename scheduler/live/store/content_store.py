@@ -91,6 +91,13 @@ class ContentStore:
         except ValidationError:
             raise NotFound(f"{name[:12]} is no tree") from None
 
+    def renew_tree(self, name: str) -> ContentTree:
+        """Make a committed tree as young as a new one: a job counts on it. Raises NotFound, DamagedContent."""
+        tree = self.tree(name)
+        if absent := self.missing([name, *tree.chunk_sizes()]):
+            raise NotFound(f"{len(absent)} chunks of tree {name[:12]} are gone")
+        return tree
+
     def sweep(self, in_use: Iterable[str], min_age_s: float) -> int:
         """Delete what none of these trees needs and nobody touched for `min_age_s`; returns the bytes freed."""
         kept: set[str] = set()

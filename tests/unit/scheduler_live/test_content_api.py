@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.live.auth.access_control import UserRole
+from scheduler.live.main import sweep_content
 from scheduler.live.store.content_store import ContentStore
 from tests.support.http_face import Face, facing
 from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, chunk_name, hash_folder
@@ -102,6 +103,37 @@ def test_what_nobody_needs_is_swept_once_it_is_old(tmp_path: Path) -> None:
     assert store.tree(kept.name) == kept
     with pytest.raises(NotFound):
         store.tree(gone.name)
+
+
+def grow_old(folder: Path) -> None:
+    for path in (folder / "content").rglob("*"):
+        if path.is_file():
+            os.utime(path, (1e9, 1e9))
+
+
+async def test_the_server_keeps_the_code_of_active_jobs_however_old(tmp_path: Path) -> None:
+    """What no active job needs goes; a new job makes the code that it names young again."""
+    trees = [folder_of(tmp_path / name, {"f": name.encode()}) for name in ("used", "unused", "named")]
+    async with facing(tmp_path / "server") as face:
+        token = face.token("ada", UserRole.USER)
+        async with connection(face, token) as user:
+            for tree, name in zip(trees, ("used", "unused", "named"), strict=True):
+                await ContentTransfer(user).send(tmp_path / name, tree)
+        used, unused, named = trees
+        spec = {"run": "x", "code": {"tree": used.name, "folder": "src", "files": 1, "size": 4}}
+        assert (await face.json("POST", "/api/v1/jobs", spec, token=token))[0] == 201
+        grow_old(tmp_path / "server")
+        spec["code"] = {"tree": named.name, "folder": "src", "files": 1, "size": 5}
+        assert (await face.json("POST", "/api/v1/jobs", spec, token=token))[0] == 201
+        content = face.world.server.content
+        assert await sweep_content(face.world.server) > 0
+        assert (content.renew_tree(used.name), content.renew_tree(named.name)) == (used, named)
+        with pytest.raises(NotFound):
+            content.tree(unused.name)
+        (content._path(chunk_name(b"used"))).unlink()
+        spec["code"] = {"tree": used.name, "folder": "src", "files": 1, "size": 4}
+        status, problem = await face.json("POST", "/api/v1/jobs", spec, token=token)
+        assert (status, problem["field"]) == (400, "code.tree"), problem
 
 
 def test_bytes_that_the_disk_lost_are_noticed(tmp_path: Path) -> None:
