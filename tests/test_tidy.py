@@ -27,7 +27,6 @@ LONG_WITH_REASON: dict[str, str] = {}
 SHORT_WITH_REASON = {
     "walras/contract.py": "numbers that all packages agree on; apart, so that a supervisor may import them",
     "walras/clocks.py": "three clocks and a source of chance, which server, agents and their simulation share",
-    "walras/protocol.py": "versions of the protocol; apart, so that either side may read them without the messages",
     "scheduler/live/auth/secret_box.py": "the one place that knows how secrets are sealed",
     "scheduler/live/services/former_reports.py": "what counts after a restore; beside the reports of every day",
 }

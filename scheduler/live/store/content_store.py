@@ -7,13 +7,13 @@ away, with an age that leaves uploads under way alone. All calls block on the di
 
 import contextlib
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from walras.clocks import random_hex
 from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, check_chunk
 from walras.errors import Conflict, NotFound
 
@@ -121,7 +121,7 @@ class ContentStore:
     def _write(self, name: str, content: bytes) -> None:
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = path.with_name(f".{name}.{secrets.token_hex(4)}")
+        draft = path.with_name(f".{name}.{random_hex(None, 8)}")
         try:
             with open(draft, "xb") as file:
                 file.write(content)
