@@ -380,6 +380,15 @@ class TokenCreated(Body):
     role: str
 
 
+class WhoAmI(Body):
+    """`GET /whoami`: whose token the caller showed."""
+
+    user: str
+    role: str
+    #: `*` stands for all projects.
+    projects: list[str]
+
+
 class AuditView(Body):
     """One write that somebody made through the API (`GET /audit`), without secrets and variables of jobs."""
 

@@ -13,6 +13,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
@@ -39,7 +40,10 @@ from walras.api import (
     PriceList,
     SubmitResult,
     TokenCreated,
+    WhoAmI,
 )
+from walras.content import ContentTree
+from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
@@ -184,6 +188,10 @@ class Client:
         return model.model_validate(await self._transport.json(call))
 
     # ------------------------------------------------------------------------------------------------ submitting
+
+    async def send_folder(self, folder: Path, tree: ContentTree) -> None:
+        """Make the files of a folder durable with the server, before a job that names the tree is submitted."""
+        await ContentTransfer(self._transport).send(folder, tree)
 
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
         """Submit one job. With the same key the server returns the same job, even to another client."""
@@ -386,6 +394,10 @@ class Client:
         """Make a token. Only this answer holds the secret, so the call is not repeated after a lost answer."""
         body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
         return await self._body(TokenCreated, ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False))
+
+    async def whoami(self) -> WhoAmI:
+        """Whose token this client uses."""
+        return await self._body(WhoAmI, ApiCall("GET", "/api/v1/whoami"))
 
     async def audit(self, *, user: str = "", since: str = "", limit: int = 100) -> list[AuditView]:
         """Returns who changed what, newest first; `since`: an RFC 3339 instant (administrators; operators: theirs)."""

@@ -21,6 +21,9 @@ INCARNATION_PATTERN = r"^([0-9a-f]{16})?$"
 #: Of the digits of a cluster's id, and of the incarnation of its database.
 CLUSTER_PATTERN = r"^[0-9a-f]{32}$"
 LIFE_PATTERN = r"^[0-9a-f]{16}$"
+#: The name of content (`walras.content`), and the files that one tree may have.
+CONTENT_PATTERN = r"^[0-9a-f]{64}$"
+FILES_MOST = 100_000
 #: Characters kept of the name of an unknown type.
 _TYPE_MOST = 64
 

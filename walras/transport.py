@@ -4,8 +4,9 @@ Knows nothing of jobs. A call is repeated only if repeating it cannot do anythin
 """
 
 import asyncio
+import io
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -60,6 +61,8 @@ class ApiCall:
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
+    #: Bytes to send as they are, instead of `body`.
+    data: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,16 @@ class Transport:
         Raises ServerUnreachable when no server answered within the patience, a UserError for what the server refused,
         ClusterError for what went wrong on its side.
         """
+        return await self._answer(call, _decoded)
+
+    async def bytes(self, call: ApiCall) -> bytes:
+        """Returns the answer's body as it is; raises as `json` does."""
+        content: bytes = await self._answer(call, _content)
+        return content
+
+    async def _answer(
+        self, call: ApiCall, read: Callable[[aiohttp.ClientResponse, str], Coroutine[Any, Any, Any]]
+    ) -> Any:
         tried = 0
         while True:
             tried += 1
@@ -120,7 +133,7 @@ class Transport:
             try:
                 async with self.open(call) as response:
                     if response.status not in _TRY_AGAIN or last:
-                        return await _decoded(response, self.url)
+                        return await read(response, self.url)
             except aiohttp.ServerFingerprintMismatch as error:
                 raise wrong_certificate(self.url, error) from None
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
@@ -145,6 +158,8 @@ class Transport:
             headers["Authorization"] = f"Bearer {self._token}"
         if call.body is not None:
             options["json"] = call.body
+        if call.data is not None:
+            options["data"] = io.BytesIO(call.data)
         # A redirect would carry the token to wherever it points.
         return self._session.request(
             call.method, self.url + call.path, params=call.query, headers=headers, allow_redirects=False, **options
@@ -203,6 +218,12 @@ async def _decoded(response: aiohttp.ClientResponse, url: str) -> Any:
         return await response.json(content_type=None)
     except ValueError:
         raise ClusterError(f"{url} answered {response.status} with something that is not JSON; is it Walras?") from None
+
+
+async def _content(response: aiohttp.ClientResponse, _: str) -> bytes:
+    if response.status >= 300:
+        raise await response_error(response)
+    return await response.read()
 
 
 async def response_error(response: aiohttp.ClientResponse) -> WalrasError:

@@ -7,7 +7,7 @@ already handled. Instants never cross machines: a lease travels as a length.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from walras.job_request import Kind
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
+    CONTENT_PATTERN,
     INCARNATION_PATTERN,
     LIFE_PATTERN,
     known_or_unknown,
@@ -335,6 +336,8 @@ class ScriptLaunch:
     env: Mapping[str, str]
     #: Empty: a fresh folder for each attempt.
     workdir: str
+    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
+    code: str = field(default="", kw_only=True)
 
     def command_fields(self) -> dict[str, Any]:
         """Its fields as a `StartCommand` has them."""
@@ -344,6 +347,7 @@ class ScriptLaunch:
             "argv": list(self.argv),
             "env": dict(self.env),
             "workdir": self.workdir,
+            "code": self.code,
         }
 
 
@@ -356,7 +360,7 @@ class PrepareCommand(AgentCommand):
 
 
 class StartCommand(AgentCommand):
-    """Start this machine's ranks: one per device. The first five fields are those of a `ScriptLaunch`."""
+    """Start this machine's ranks: one per device. The first six fields are those of a `ScriptLaunch`."""
 
     type: Literal["start"] = "start"
     name: str
@@ -364,6 +368,8 @@ class StartCommand(AgentCommand):
     argv: list[str]
     env: dict[str, str]
     workdir: str
+    #: A name of content, or empty: it becomes a path on the machine.
+    code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
     devices: list[int]
     accelerator: str
     node_rank: int

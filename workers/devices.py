@@ -153,6 +153,11 @@ class DeviceHolds:
         self._release_port(key)
         self._holds[key] = hold
 
+    def wait_to_start(self, key: AttemptKey, devices: list[int]) -> None:
+        """The attempt will run: its port stays bound until `start`, and the hold no longer expires."""
+        held = self._holds.get(key)
+        self._holds[key] = DeviceHold(devices, None if held is None else held.port)
+
     def start(self, key: AttemptKey, devices: list[int]) -> None:
         """The attempt runs: its port is free for its ranks, its devices are held until `release`."""
         self.take(key, DeviceHold(devices))

@@ -63,6 +63,7 @@ from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
 from scheduler.live.services.views import ApiViews
+from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
@@ -285,6 +286,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         admission=admission,
         views=ApiViews(clock, loop),
         logs=LogStore(folder.logs, settings.log_limit_bytes),
+        content=ContentStore(folder.content),
         version=walras.__version__,
         clocks=config.clocks,
         chance=config.chance,

@@ -29,6 +29,7 @@ from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyService
 from scheduler.live.services.views import ApiViews
+from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import LogStore
 from scheduler.live.store.store_interface import Store, StoreUnavailable
 from scheduler.live.store.table_rows import TokenRow
@@ -68,6 +69,7 @@ class Server:
     admission: JobAdmission
     views: ApiViews
     logs: LogStore
+    content: ContentStore
     version: str
     clocks: Clocks = SYSTEM_CLOCKS
     #: None: what is drawn cannot be guessed.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -11,11 +12,16 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
 from scheduler.live.http.web_application import make_app
 from tests.support.live_world import World, world
+from walras.errors import Forbidden, NotFound
+from walras.transport import ApiCall
+from walras.wire import Register
+from workers.agent.server_client import ServerClient
 
 pytestmark = [
     pytest.mark.slow,
@@ -107,3 +113,20 @@ async def _command(name: str, environment: dict[str, str]) -> "subprocess.Comple
     return await asyncio.to_thread(
         subprocess.run, [WALRAS, name], env=environment, capture_output=True, timeout=60, check=False
     )
+
+
+async def test_an_agent_fetches_content_only_from_the_pinned_server(served: tuple[World, str], tmp_path: Path) -> None:
+    """The credential of the join goes with the certificate of the join; to another certificate nothing is sent."""
+    w, url = served
+    pin = hashlib.sha256(ssl.PEM_cert_to_DER_cert((tmp_path / "cert.pem").read_text())).hexdigest()
+    call = ApiCall("GET", f"/content/v1/trees/{'0' * 64}")
+    facts = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 2, "memory_bytes": 2**30}
+    message = Register.model_validate({"node_id": "n1", "facts": facts})
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=aiohttp.Fingerprint(bytes.fromhex(pin)))) as s:
+        joined = await ServerClient(s, url, pin).register(message, w.server.secrets.join_token)
+        for shown, refusal, words in ((pin, NotFound, "no tree"), ("ab" * 32, Forbidden, "another certificate")):
+            client = ServerClient(s, url, shown)
+            client.credential = joined.credential
+            async with client.transport() as transport:
+                with pytest.raises(refusal, match=words):
+                    await transport.bytes(call)

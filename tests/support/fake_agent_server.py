@@ -56,6 +56,12 @@ class FakeAgentServer:
         self.raw_commands: list[dict[str, Any]] = []
         #: What uploads of logs named beside the place of the bytes.
         self.uploads: list[dict[str, str]] = []
+        #: Chunks and trees by name, handed out while `gives_content` is set.
+        self.content: dict[str, bytes] = {}
+        self.gives_content = asyncio.Event()
+        self.gives_content.set()
+        #: Names of content that were asked for, in order.
+        self.asked_content: list[str] = []
         self._seen_report = 0
         self._commands: dict[int, AnyCommand] = {}
         self._changed = asyncio.Condition()
@@ -65,6 +71,7 @@ class FakeAgentServer:
         app.router.add_post("/agent/v1/register", self._register)
         app.router.add_post("/agent/v1/heartbeat", self._heartbeat)
         app.router.add_post("/agent/v1/logs", self._take_log)
+        app.router.add_get("/content/v1/{kind}/{name}", self._give_content)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -175,6 +182,16 @@ class FakeAgentServer:
                 await self._changed.wait_for(lambda: bool(self._commands))
         except TimeoutError:
             return
+
+    async def _give_content(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(request, self.credential):
+            return refusal
+        name = request.match_info["name"]
+        self.asked_content.append(name)
+        await self.gives_content.wait()
+        if name not in self.content:
+            return web.json_response({"title": "", "status": 404, "code": "not_found", "detail": "no such"}, status=404)
+        return web.Response(body=self.content[name])
 
     async def _take_log(self, request: web.Request) -> web.Response:
         if refusal := self._refusal(request, self.credential):

@@ -1,26 +1,42 @@
 """`walras queue`, `jobs`, `show`, `explain`: looking at jobs."""
 
 import time
-from asyncio import sleep as pause
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.arguments import JobArgument, LimitOption, NoHeaderOption, OutputOption, ProjectOption, UserOption
-from walras.cli.session import job_id_of, with_client
+from walras.cli.arguments import (
+    JobArgument,
+    LimitOption,
+    NoHeaderOption,
+    OutputOption,
+    ProjectOption,
+    UserOption,
+    parse_length_option,
+)
+from walras.cli.job_choice import (
+    JobChoice,
+    LabelOption,
+    MineOption,
+    NameOption,
+    SinceOption,
+    StateOption,
+    choose_jobs,
+    instant_of,
+    states_of,
+)
+from walras.cli.session import job_id_of, server_access, with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
     Column,
     Listing,
     OutputFormat,
     dash,
-    render_table,
     show_json,
     show_line,
     show_listing,
-    standard_console,
     warn,
+    watch_listing,
 )
 from walras.errors import UserError
 from walras.states import JobState
@@ -45,12 +61,13 @@ _JOB_COLUMNS = (
     Column("SPENT", right=True, spare=4),
     Column("AGE", right=True),
 )
-_WATCH_S = 2.0
 
 
 def queue_command(
     user: UserOption = None,
+    mine: MineOption = False,
     project: ProjectOption = None,
+    state: StateOption = None,
     limit: LimitOption = 1000,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Refresh the list every two seconds until Ctrl-C.")
@@ -61,27 +78,40 @@ def queue_command(
     """List the jobs that have not ended."""
     if watch and output is OutputFormat.JSON:
         raise UserError("--watch shows a table", field="--watch", fix="leave -o json out")
+    wanted = JobChoice(user, mine, project, states_of(state), active=True, limit=limit)
     if watch:
-        with_client(lambda client: _watch(client, user, project, limit, not no_header))
+        with_client(lambda client: watch_listing(lambda: _look(client, wanted), header=not no_header))
         return
-    found = with_client(lambda client: _collect(client, (), user, project, True, limit))
+    found = with_client(lambda client: choose_jobs(client, wanted))
     _show_jobs(found, limit, output, not no_header)
 
 
 def jobs_command(
     user: UserOption = None,
+    mine: MineOption = False,
     project: ProjectOption = None,
-    state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only jobs in this state (RUNNING, FAILED, ...); repeatable.")
-    ] = None,
+    state: StateOption = None,
+    name: NameOption = None,
+    label: LabelOption = None,
+    since: SinceOption = None,
     limit: LimitOption = 100,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """List jobs, including those that have ended, newest first."""
-    states = tuple(part for word in state or () for part in word.split(","))
-    found = with_client(lambda client: _collect(client, states, user, project, False, limit))
+    since_s = parse_length_option(since, "--since")
+    wanted = JobChoice(user, mine, project, states_of(state), name, label, since_s, limit=limit)
+    found = with_client(lambda client: choose_jobs(client, wanted))
     _show_jobs(found, limit, output, not no_header)
+
+
+def whoami_command(output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show whose token this is: the user, the role, and the projects it opens."""
+    found = with_client(lambda client: client.whoami())
+    if output is OutputFormat.JSON:
+        show_json(found.model_dump(mode="json"))
+        return
+    show_line(f"{found.user}, role {found.role}, projects {', '.join(found.projects)} at {server_access().url}")
 
 
 def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -144,7 +174,7 @@ def _progress_lines(state: JobState, detail: "JobDetail") -> list[str]:
     attempt = detail.attempt_list[-1] if detail.attempt_list else None
     if state is not JobState.RUNNING or attempt is None or attempt.started_at is None:
         return []
-    since = format_length(max(time.time() - _instant(attempt.started_at), 0.0))
+    since = format_length(max(time.time() - instant_of(attempt.started_at), 0.0))
     parts = [f"attempt {attempt.attempt} on {' '.join(attempt.placement)} for {since}"]
     if detail.steps_total or detail.steps:
         parts.append(f"{_steps(detail)} steps")
@@ -171,34 +201,8 @@ def _network_lines(state: JobState, detail: "JobDetail") -> list[str]:
 # ------------------------------------------------------------------------------------------------------- listing
 
 
-async def _collect(
-    client: "Client", states: tuple[str, ...], user: str | None, project: str | None, active: bool, limit: int
-) -> "list[JobView]":
-    """Returns the matching jobs, one more than `limit` if there are more, so that the caller can say so."""
-    chosen = _checked_states(states)
-    found = client.jobs(states=chosen, user=user, project=project, active=active, limit=limit + 1)
-    return [job async for job in found]
-
-
-def _checked_states(words: tuple[str, ...]) -> "list[JobState]":
-    found = []
-    for word in words:
-        if word.upper() not in JobState.__members__:
-            meant = get_close_matches(word.upper(), JobState.__members__, n=1)
-            fix = f"did you mean {meant[0]}?" if meant else f"choose from {', '.join(JobState.__members__)}"
-            raise UserError(f"{word!r} is no state", field="--state", fix=fix)
-        found.append(JobState(word.upper()))
-    return found
-
-
-async def _watch(client: "Client", user: str | None, project: str | None, limit: int, header: bool) -> None:
-    from rich.live import Live
-
-    with Live(console=standard_console(), auto_refresh=False) as live:
-        while True:
-            found = await _collect(client, (), user, project, True, limit)
-            live.update(render_table(_job_listing(found[:limit]), live.console.width, header=header), refresh=True)
-            await pause(_WATCH_S)
+async def _look(client: "Client", wanted: JobChoice) -> Listing:
+    return _job_listing((await choose_jobs(client, wanted))[: wanted.limit])
 
 
 def _show_jobs(found: "list[JobView]", limit: int, output: OutputFormat, header: bool) -> None:
@@ -238,17 +242,8 @@ def _progress(job: "JobView") -> str:
 
 
 def _age(job: "JobView", now: float) -> str:
-    end = now if job.ended_at is None else _instant(job.ended_at)
-    return format_length(max(end - _instant(job.submitted_at), 0.0))
-
-
-def _instant(text: str) -> float:
-    from walras.spec.field_types import parse_instant
-
-    try:
-        return parse_instant(text, now=0.0)
-    except ValueError:
-        return 0.0
+    end = now if job.ended_at is None else instant_of(job.ended_at)
+    return format_length(max(end - instant_of(job.submitted_at), 0.0))
 
 
 # ------------------------------------------------------------------------------------------------------- one job

@@ -9,32 +9,113 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.arguments import JobArgument, JobsArgument, OutputOption, parse_length_option
+from walras.cli.arguments import (
+    JobArgument,
+    JobsArgument,
+    OutputOption,
+    ProjectOption,
+    UserOption,
+    parse_length_option,
+)
+from walras.cli.job_choice import (
+    JobChoice,
+    LabelOption,
+    MineOption,
+    NameOption,
+    SinceOption,
+    StateOption,
+    choose_jobs,
+    states_of,
+)
 from walras.cli.session import job_id_of, job_ids_of, with_client
 from walras.cli.terminal_output import LogText, OutputFormat, show_json, show_line, warn
 from walras.errors import NotFound, ServerUnreachable, UserError
 from walras.states import JobState
 
 if TYPE_CHECKING:
-    from walras.api import JobDetail
+    from walras.api import JobDetail, JobView
     from walras.client import Client
 
 
 NOT_FINISHED, NOT_FOUND = 101, 102
+#: Jobs that one command may choose by its options.
+_MOST_CHOSEN = 10_000
 #: How long `wait` bears a server that answered before.
 _OUTAGE_S = 120.0
 _EXIT_CODES = {JobState.SUCCEEDED: 0, JobState.FAILED: 100, JobState.CANCELLED: 103, JobState.TIMEOUT: 104}
 _PRIORITY_CLASSES = {"low": 20, "normal": 50, "high": 80}
 
 
-def cancel_command(jobs: JobsArgument) -> None:
-    """Cancel jobs, whether they wait or run."""
+def cancel_command(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB...]", help="Job numbers, ranges (12-20), or `last`; or choose by the options."),
+    ] = None,
+    user: UserOption = None,
+    mine: MineOption = False,
+    project: ProjectOption = None,
+    state: StateOption = None,
+    name: NameOption = None,
+    label: LabelOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All jobs that you may cancel.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Cancel jobs, whether they wait or run: by number, or all that the options choose."""
+    wanted = JobChoice(user, mine, project, states_of(state), name, label, active=True, limit=_MOST_CHOSEN)
+    if bool(jobs) == (wanted.names_somebody or everything):
+        raise UserError(
+            "say which jobs: their numbers, or options that choose them, not both",
+            field="JOB",
+            fix="walras cancel 12-20, or walras cancel --me --name 'sweep-*'",
+        )
 
     async def cancel_one(client: "Client", job_id: int) -> str:
         state = await client.cancel(job_id)
         return f"is {state}" if state.is_final else "is being cancelled"
 
-    _for_each_job(jobs, cancel_one)
+    if jobs:
+        _for_each_job(jobs, cancel_one)
+        return
+    chosen = with_client(lambda client: choose_jobs(client, wanted))
+    if not chosen:
+        show_line("no active job is so")
+        return
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"cancel {len(chosen)} jobs ({_some_names(chosen)})?", abort=True)
+    _for_each_job([str(job.id) for job in chosen], cancel_one)
+
+
+def _some_names(jobs: "list[JobView]") -> str:
+    named = [f"{job.id} {job.name}" for job in jobs[:3]]
+    return ", ".join([*named, "..."] if len(jobs) > len(named) else named)
+
+
+def rerun_command(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB...]", help="Job numbers, ranges (12-20), or `last`; or use --failed."),
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Your jobs that failed or timed out.")] = False,
+    name: NameOption = None,
+    since: SinceOption = None,
+) -> None:
+    """Submit jobs again, as they were: same command, code and needs, a new number."""
+    if bool(jobs) == failed:
+        raise UserError("say which jobs: their numbers, or --failed", field="JOB", fix="walras rerun last")
+    since_s = parse_length_option(since, "--since")
+    states = (JobState.FAILED, JobState.TIMEOUT)
+    wanted = JobChoice(mine=True, states=states, name=name, since_s=since_s, limit=_MOST_CHOSEN)
+
+    async def again(client: "Client", job_id: int) -> str:
+        spec = (await client.job(job_id)).spec
+        submitted = await client.submit(spec)
+        return f"runs again as job {submitted.id}"
+
+    found = jobs or [str(job.id) for job in with_client(lambda client: choose_jobs(client, wanted))]
+    if not found:
+        show_line("no job is so")
+        return
+    _for_each_job(found, again)
 
 
 def hold_command(jobs: JobsArgument) -> None:

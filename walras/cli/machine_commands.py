@@ -27,6 +27,7 @@ from walras.cli.terminal_output import (
     show_line,
     show_listing,
     warn,
+    watch_listing,
 )
 from walras.errors import UserError
 from walras.units import format_count, format_length, format_money, format_size
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from walras.api import CertificateView, MoneyReport, MoneyRow, NodeView, PriceView
+    from walras.client import Client
     from walras.spec.catalog import Catalog, CatalogInstance
 
 
@@ -42,11 +44,23 @@ def nodes_command(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also show each agent's release, protocol, boot and problem.")
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Refresh the list every two seconds until Ctrl-C.")
+    ] = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """List the machines, their free accelerators, and the jobs they run."""
-    found = with_client(lambda client: client.nodes())
+    if watch and output is OutputFormat.JSON:
+        raise UserError("--watch shows a table", field="--watch", fix="leave -o json out")
+    if watch:
+        with_client(lambda client: watch_listing(lambda: _listed_nodes(client, verbose), header=not no_header))
+        return
+    show_listing(with_client(lambda client: _listed_nodes(client, verbose)), output, header=not no_header)
+
+
+async def _listed_nodes(client: "Client", verbose: bool) -> Listing:
+    found = await client.nodes()
     columns: tuple[Column, ...] = (
         Column("NODE", shrinks=True),
         Column("ACCELERATOR"),
@@ -64,7 +78,7 @@ def nodes_command(
         columns += (Column("RELEASE"), Column("PROTOCOL", right=True), Column("BOOT"), Column("PROBLEM", shrinks=True))
         rows = [row + _agent_cells(node) for row, node in zip(rows, found, strict=True)]
     data = [node.model_dump(mode="json") for node in found]
-    show_listing(Listing(columns, rows, data, STATE_STYLES), output, header=not no_header)
+    return Listing(columns, rows, data, STATE_STYLES)
 
 
 def _agent_cells(node: "NodeView") -> list[str]:

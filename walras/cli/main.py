@@ -30,12 +30,13 @@ from typer.core import TyperGroup
 
 import walras
 from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
-from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command
+from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
 from walras.cli.job_control_commands import (
     cancel_command,
     hold_command,
     logs_command,
     release_command,
+    rerun_command,
     update_command,
     wait_command,
 )
@@ -156,11 +157,31 @@ def quiet_broken_pipe() -> Iterator[None]:
             sys.stdout.flush()
 
 
+#: What people type who come from other schedulers, and the command here that does it.
+WORDS_OF_OTHERS = {
+    "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue", "top": "queue --watch",
+    "ls": "jobs", "list": "jobs", "history": "jobs", "sacct": "jobs", "describe": "show", "info": "show",
+    "get": "show", "inspect": "show", "why": "explain", "tail": "logs -f", "log": "logs", "attach": "logs -f",
+    "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel", "scancel": "cancel", "qdel": "cancel",
+    "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
+    "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "agents": "nodes", "pools": "prices",
+    "suspend": "hold", "pause": "hold", "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun",
+    "scontrol": "update", "share": "money", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
+    "me": "whoami", "init": "submit", "simulation": "simulate", "sim": "simulate", "start": "server", "up": "server",
+}  # fmt: skip
+
 EXIT_FAILED, EXIT_USER, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 75, 130
 
 
 class ErrorsToExitCodes(TyperGroup):
     """The outermost group: turns what a command raises into a message and an exit code, never a traceback for users."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Finds a command. Raises UserError naming ours for a word that other schedulers have for it."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and cmd_name in WORDS_OF_OTHERS:
+            raise UserError(f"there is no `walras {cmd_name}`", fix=f"walras {WORDS_OF_OTHERS[cmd_name]}")
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -190,7 +211,7 @@ app = typer.Typer(
     name="walras",
     cls=ErrorsToExitCodes,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -230,6 +251,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "hold": hold_command,
     "release": release_command,
     "update": update_command,
+    "rerun": rerun_command,
+    "whoami": whoami_command,
     "nodes": nodes_command,
     "prices": prices_command,
     "money": money_command,

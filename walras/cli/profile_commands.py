@@ -10,7 +10,7 @@ import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option, read_document
 from walras.cli.session import with_client
-from walras.cli.submit_commands import check_publishable, read_job_file, stated_facts_of
+from walras.cli.submit_commands import check_publishable, in_local_folder, read_job_file, stated_facts_of
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
 
@@ -153,7 +153,7 @@ def profile_run_command(
     from workers.trials.profile_job import profile_job
 
     timeout_s = parse_length_option(timeout, "--timeout")
-    spec = read_job_file(file, [], [], [])
+    spec = in_local_folder(read_job_file(file, [], [], []))
     profile = profile_job(spec, ranks, ProfilingExtent(warm_up, steps, timeout_s), _stall_attribution())
     if json_file is not None:
         _write_text(json_file, json.dumps(profile_as_json(profile), indent=2) + "\n")

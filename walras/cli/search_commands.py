@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option
-from walras.cli.submit_commands import read_job_file
+from walras.cli.submit_commands import in_local_folder, read_job_file
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 from walras.configuration_search import SearchAim, SearchStep
 from walras.errors import JobSpecError, UserError
@@ -56,7 +56,7 @@ def search_command(
     from walras.spec.job_groups import global_batch_of
     from workers.trials.configuration_trials import Extent, moving_job, search_job
 
-    spec = read_job_file(file, [], [], [])
+    spec = in_local_folder(read_job_file(file, [], [], []))
     own_batch = global_batch_of(spec.batch)
     counts = _parse_numbers(workers, "--workers")
     sizes = _parse_numbers(batches, "--batches") if batches else (own_batch,) if own_batch else ()

@@ -16,7 +16,9 @@ from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show
 from walras.errors import JobSpecError, UserError
 
 if TYPE_CHECKING:
-    from walras.api import DryRun
+    from walras.api import DryRun, SubmitResult
+    from walras.client import Client
+    from walras.content import ContentTree
     from walras.profiling.profile_documents import ProfileFile
     from walras.spec.job_spec import JobSpec
 
@@ -105,11 +107,18 @@ def submit_command(
 ) -> None:
     """Submit a job to the queue."""
     spec = read_job_file(file, command or [], setting or [], env or [])
+    folder, spec, tree = with_snapshot(spec)
     if dry_run:
         answer = with_client(lambda client: client.dry_run(spec))
         show_json(answer.model_dump(mode="json")) if output is OutputFormat.JSON else _show_dry_run(answer, spec)
         return
-    submitted = with_client(lambda client: client.submit(spec))
+
+    async def send(client: "Client") -> "SubmitResult":
+        if tree is not None:
+            await client.send_folder(folder, tree)
+        return await client.submit(spec)
+
+    submitted = with_client(send)
     assert submitted.id is not None
     remember_submitted_job(server_access().url, submitted.id)
     if output is OutputFormat.JSON:
@@ -120,6 +129,8 @@ def submit_command(
         if submitted.note:
             warn(f"note: job {submitted.id} {submitted.note}")
         show_line(f"job {submitted.id} ({submitted.name or spec.name}) is in the queue")
+        if spec.code is not None:
+            show_line(f"  with it travel {spec.code.files} files ({spec.code.size / 1e6:,.1f} MB) of {folder}")
         show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
 
 
@@ -131,7 +142,7 @@ def read_job_file(file: str, command: list[str], changes: list[str], env: list[s
     name, content = _content(file, MAX_SPEC_BYTES)
     if content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS):
         mapping = script_mapping(_text(content, name), name=Path(name).name)
-        mapping.setdefault("workdir", str(Path.cwd()))
+        mapping.setdefault("workdir", ".")
     else:
         mapping = _fields(parse_yaml(content, source=name, max_bytes=MAX_SPEC_BYTES), name, bool(command))
     mapping = apply_overrides(mapping, changes, source="--set")
@@ -140,7 +151,7 @@ def read_job_file(file: str, command: list[str], changes: list[str], env: list[s
         mapping["run"] = command
     if file != "-":
         mapping.setdefault("name", Path(file).stem or "job")
-    spec = parse_spec(with_facts_of_file(_with_whole_workdir(mapping)), source=name)
+    spec = parse_spec(with_facts_of_file(mapping), source=name)
     for variable in missing_envs(spec):
         raise JobSpecError(
             f"{name}: the variable {variable} has no value", field=f"envs.{variable}", fix=f"--env {variable}=VALUE"
@@ -199,12 +210,29 @@ def _with_envs(mapping: dict[str, Any], given: list[str]) -> dict[str, Any]:
     return {**mapping, "envs": envs}
 
 
-def _with_whole_workdir(mapping: dict[str, Any]) -> dict[str, Any]:
-    """Returns the job with a relative `workdir` made absolute from the current folder."""
-    workdir = mapping.get("workdir")
-    if not isinstance(workdir, str) or not workdir or workdir.startswith(("/", "~")):
-        return mapping
-    return {**mapping, "workdir": os.path.normpath(Path.cwd() / workdir)}
+def in_local_folder(spec: "JobSpec") -> "JobSpec":
+    """Returns the job with a relative `workdir` made absolute: it runs here, from where the user is."""
+    if spec.workdir is None:
+        return spec
+    return spec.model_copy(update={"workdir": os.path.normpath(Path.cwd() / spec.workdir)})
+
+
+def with_snapshot(spec: "JobSpec") -> "tuple[Path, JobSpec, ContentTree | None]":
+    """Returns the folder of a relative `workdir`, the job with a snapshot of it instead, and its tree.
+
+    An absolute `workdir` stays: the machines have that folder under that path. Raises ConfigError for a folder that
+    cannot travel.
+    """
+    folder = Path.cwd() / (spec.workdir or "")
+    if spec.workdir is None or spec.workdir.startswith("/"):
+        return folder, spec, None
+    from walras.code_snapshot import snapshot_folder
+    from walras.spec.job_groups import CodeSpec
+
+    folder = Path(os.path.normpath(folder))
+    tree = snapshot_folder(folder)
+    code = CodeSpec(tree=tree.name, folder=folder.name or "root", files=len(tree.files), size=tree.size)
+    return folder, spec.model_copy(update={"workdir": None, "code": code}), tree
 
 
 def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:

@@ -13,7 +13,8 @@ import signal
 import sys
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from asyncio import sleep as pause
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import FrameType
@@ -270,3 +271,16 @@ def dash(value: object) -> str:
 
 def joined(values: Iterable[object]) -> str:
     return ",".join(str(value) for value in values) or "-"
+
+
+_WATCH_S = 2.0
+
+
+async def watch_listing(look: Callable[[], Awaitable[Listing]], *, header: bool) -> None:
+    """Show a listing on the terminal, made anew every two seconds, until the command is interrupted."""
+    from rich.live import Live
+
+    with Live(console=standard_console(), auto_refresh=False) as live:
+        while True:
+            live.update(render_table(await look(), live.console.width, header=header), refresh=True)
+            await pause(_WATCH_S)

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from walras.job_request import ANY_ACCELERATOR, Demand, GangRequest
 from walras.model_facts import MOST_BYTES, MOST_FLOPS, MOST_LAYERS, MOST_SAMPLES, ModelFacts, Precision
+from walras.protocol import CONTENT_PATTERN, FILES_MOST
 from walras.spec.field_types import (
     MAX_ACCELERATORS,
     Cpus,
@@ -58,6 +59,17 @@ class ResourcesSpec(FileModel):
             cpus_per_accelerator=self.cpus,
             memory_bytes_per_accelerator=self.memory,
         )
+
+
+class CodeSpec(FileModel):
+    """A snapshot of the folder that the ranks start in. `walras submit` makes it from a relative `workdir`."""
+
+    #: Name of the tree in the server's content store (`walras.content`).
+    tree: str = Field(pattern=CONTENT_PATTERN)
+    #: Last part of the path it was taken from: for people, and for the job's kind, which an edit does not change.
+    folder: ShownName = "code"
+    files: WholeNumber = Field(default=0, ge=0, le=FILES_MOST)
+    size: WholeNumber = Field(default=0, ge=0, le=2**50)
 
 
 class RetrySpec(FileModel):

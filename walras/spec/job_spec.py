@@ -36,6 +36,7 @@ from walras.spec.file_model import FieldMistake, FileModel, check_model
 from walras.spec.job_groups import (
     BatchSpec,
     CheckpointSpec,
+    CodeSpec,
     ElasticSpec,
     FactsSpec,
     ForkSpec,
@@ -94,6 +95,8 @@ class JobSpec(FileModel):
     run: Annotated[str | tuple[str, ...], BeforeValidator(_parse_run)]
     #: Folder the ranks start in, as the machines see it. None: a fresh folder for each attempt.
     workdir: WorkingFolder | None = None
+    #: A snapshot of that folder, which travels with the job. None: the machines have the folder, or need none.
+    code: CodeSpec | None = None
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
     envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
     #: Variables whose values only the running job sees: `{env: NAME}` or `{file: PATH}` of the submitter.
@@ -189,6 +192,8 @@ class JobSpec(FileModel):
                     f"{self.nproc_per_node} ranks on a machine with {each} of the gang's accelerators "
                     f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator",
                 )
+        if self.code is not None and self.workdir is not None:
+            raise FieldMistake("workdir", "the job brings its own folder (`code`); leave workdir out")
         gang_sizes_of(self)
         if self.facts is not None:
             self.facts.facts(global_batch_of(self.batch))
@@ -320,7 +325,9 @@ def kind_of(spec: JobSpec) -> Kind:
     if spec.batch is not None:
         batch.append(("batch", str(global_batch_of(spec.batch))))
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
-    digest = hashlib.sha256(repr((argv, spec.workdir, gang, batch)).encode()).hexdigest()[:10]
+    # An edited script is of the same kind: what is measured of it goes on counting.
+    folder = spec.workdir if spec.code is None else spec.code.folder
+    digest = hashlib.sha256(repr((argv, folder, gang, batch)).encode()).hexdigest()[:10]
     script = re.search(r"([A-Za-z0-9_-]{1,40})\.(?:py|sh)\b", " ".join(argv), re.ASCII)
     return Kind(f"{script[1] if script else 'command'}-{digest}")
 

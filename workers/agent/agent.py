@@ -11,7 +11,6 @@ from typing import Any
 
 from walras import __version__
 from walras.clocks import random_hex
-from walras.contract import SIGKILL
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.protocol import PROTOCOL
 from walras.wire import (
@@ -37,8 +36,7 @@ from workers.agent.follower import Follower
 from workers.agent.launch import (
     AgentMachine,
     disk_problem,
-    launch_supervisor,
-    make_attempt_plan,
+    kill_supervisor,
     remove_old_folders,
     start_refusal,
 )
@@ -46,8 +44,9 @@ from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
+from workers.agent.starting import AttemptStarts
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
-from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, find_supervisor, rank_log, read_plan
+from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +78,7 @@ class Agent:
         self._spot = spot
         self._outbox = ReportOutbox(store)
         self._holds = DeviceHolds(machine.accelerators.count)
+        self._starts = AttemptStarts(machine, client)
         self._followers: dict[AttemptKey, Follower] = {}
         self._acks: list[int] = []
         self._boot_id = processes.boot_id()
@@ -184,10 +184,11 @@ class Agent:
                 await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
                 await self._enrol_again()
                 continue
-            self._expire_holds()
+            for key in self._holds.expired(monotonic()):
+                self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
             # A server that does not hold the call open must not be called in a tight loop.
             pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (monotonic() - started_at)
-            await self._wait_for_urgent(max(MIN_PAUSE_S, pause_s))
+            await self._outbox.wait_for_urgent(max(MIN_PAUSE_S, pause_s))
 
     async def _heartbeat_once(self) -> bool:
         """One call. Returns True if it made progress, so that the next call should follow at once."""
@@ -251,24 +252,21 @@ class Agent:
                 task.cancel()
             await asyncio.gather(call, urgent, return_exceptions=True)
 
-    async def _wait_for_urgent(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._outbox.urgent.wait()
-        except TimeoutError:
-            return
-
     def _here(self) -> list[AttemptKey]:
-        return sorted({*self._followers, *self._holds.prepared})
+        return sorted({*self._followers, *self._starts.keys, *self._holds.prepared})
 
     def _apply_leases(self, answer: HeartbeatAnswer, here: list[AttemptKey], sent_at: float) -> None:
         fenced = {(each.job_id, each.attempt, each.incarnation) for each in answer.fenced}
         for key in here:
-            follower = self._followers.get(key)
-            if key in fenced:
-                self._holds.release(key) if follower is None else follower.stop(0.0, "its fence is old")
+            follower, until = self._followers.get(key), sent_at + answer.lease_s
+            if key in fenced and follower is not None:
+                follower.stop(0.0, "its fence is old")
+            elif key in fenced:
+                self._withdraw(key) if key in self._starts.keys else self._holds.release(key)
             elif follower is not None:
-                follower.renew(sent_at + answer.lease_s, answer.lease_s)
+                follower.renew(until, answer.lease_s)
+            else:
+                self._starts.renew(key, until)
 
     # ------------------------------------------------------------------------------------------- commands
 
@@ -314,7 +312,6 @@ class Agent:
             return
         # As with renewals: from before the call, so that an answer that was long on its way grants no more for it.
         lease_until = sent_at + command.lease_s
-        folder = self._machine.attempt_folder(*key)
         try:
             problem = (
                 self._holds.conflict(key, command.devices)
@@ -322,24 +319,31 @@ class Agent:
                 or start_refusal(self._machine, command, lease_until)
                 or self._take_devices(key, command)
             )
-            if not problem:
-                plan = make_attempt_plan(self._machine, command, lease_until)
-                problem = await launch_supervisor(folder, plan)
-        except (OSError, ValueError) as error:  # a disk that filled up, a folder in the way, no more processes
+        except (OSError, ValueError) as error:  # a disk that filled up, a checkpoint folder that can be none
             problem = f"cannot start: {error}"
         if problem:
             self._refuse(key, problem)
             return
-        started = StartedReport(**self._stamp(key))
-        self._move(key, AttemptPhase.RUNNING, started)
-        self._follow(folder, plan, journal_offset=0)
+        start = self._starts.begin(key, command, lease_until)
+        if command.code:  # it may take long to come
+            start.task = self._tasks.create_task(self._launch(key, command.devices))
+        else:
+            await self._launch(key, command.devices)
+
+    async def _launch(self, key: AttemptKey, devices: list[int]) -> None:
+        plan = await self._starts.launch(key, lambda: self._holds.start(key, devices))
+        if isinstance(plan, str):
+            self._refuse(key, plan)
+            return
+        self._move(key, AttemptPhase.RUNNING, StartedReport(**self._stamp(key)))
+        self._follow(self._machine.attempt_folder(*key), plan, journal_offset=0)
 
     def _take_devices(self, key: AttemptKey, command: StartCommand) -> str:
         """Write the start down before it happens. Returns why that failed; empty if it is durable."""
         self._store.move_attempt(key[0], key[1], AttemptPhase.STARTING, [], key[2])
         if self._store.problem:
             return self._disk_problem()
-        self._holds.start(key, command.devices)
+        self._holds.wait_to_start(key, command.devices)
         return ""
 
     def _stop(self, key: AttemptKey, command: StopCommand) -> bool:
@@ -347,12 +351,17 @@ class Agent:
         follower = self._followers.get(key)
         if follower is not None:
             return follower.stop(command.grace_s, command.reason)
+        return self._withdraw(key)
+
+    def _withdraw(self, key: AttemptKey) -> bool:
+        """Returns False while its supervisor comes up: that has to be told."""
+        if not self._starts.withdraw(key):
+            return False
         self._holds.release(key)
         known = self._store.attempt(*key)
         if known is None or known.phase is not AttemptPhase.OVER:
             # Never started here, and never will be: a start that comes late finds that it is over.
-            ended = EndedReport(**self._stamp(key), cause="exited")
-            self._move(key, AttemptPhase.OVER, ended)
+            self._move(key, AttemptPhase.OVER, EndedReport(**self._stamp(key), cause="exited"))
         return True
 
     def _refuse(self, key: AttemptKey, detail: str) -> None:
@@ -366,10 +375,6 @@ class Agent:
 
     def _move(self, key: AttemptKey, phase: AttemptPhase, report: AnyReport) -> None:
         self._outbox.move(key[0], key[1], phase, report, incarnation=key[2])
-
-    def _expire_holds(self) -> None:
-        for key in self._holds.expired(self._machine.clocks.monotonic()):
-            self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
 
     # ------------------------------------------------------------------------------------------- attempts
 
@@ -392,8 +397,7 @@ class Agent:
             return
         self._holds.start(key, plan.devices)
         if known.phase is AttemptPhase.STARTING:
-            started = StartedReport(**self._stamp(key))
-            self._move(key, AttemptPhase.RUNNING, started)
+            self._move(key, AttemptPhase.RUNNING, StartedReport(**self._stamp(key)))
         self._follow(folder, plan, known.journal_offset)
 
     def _refuse_unstarted(self, known: KnownAttempt, folder: Path) -> None:
@@ -411,12 +415,8 @@ class Agent:
 
     async def _end_without_plan(self, key: AttemptKey, folder: Path) -> None:
         """Nobody knows its devices or its cookie any more; its guardian ends what is left of it."""
-        supervisor = find_supervisor(folder)
-        while supervisor is not None and supervisor.is_alive:
-            processes.send_signal([supervisor.pid], SIGKILL)
-            await asyncio.sleep(MIN_PAUSE_S)
-        ended = EndedReport(**self._stamp(key), cause="supervisor_lost")
-        self._move(key, AttemptPhase.OVER, ended)
+        await kill_supervisor(folder)
+        self._move(key, AttemptPhase.OVER, EndedReport(**self._stamp(key), cause="supervisor_lost"))
 
     def _follow(self, folder: Path, plan: AttemptPlan, journal_offset: int) -> None:
         key = (plan.job_id, plan.attempt, plan.incarnation)

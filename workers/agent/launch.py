@@ -109,6 +109,7 @@ LOG_CAP_BYTES = 64 * 1024**2
 #: Below this much free space no attempt starts: it could neither log nor checkpoint.
 MIN_FREE_BYTES = 256 * 1024**2
 LAUNCH_TIMEOUT_S = 30.0
+_KILL_AGAIN_S = 0.05
 #: Digits of an incarnation in the names of folders and sockets: enough to tell the lives of one cluster apart.
 _INCARNATION_SHOWN = 8
 #: Characters of a failed supervisor's last line that go with the refusal.
@@ -204,8 +205,11 @@ def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until:
 
 
 async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
-    """Write the plan and start its supervisor. Returns why that failed, with nothing left running; empty on success."""
-    await asyncio.to_thread(_write_folder, folder, plan)
+    """Write the plan into the attempt's folder and start its supervisor.
+
+    Returns why that failed, with nothing left running; empty on success.
+    """
+    await asyncio.to_thread(write_plan, folder, plan)
     root = str(Path(str(workers.__file__)).parent.parent)
     launcher = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "workers.supervisor", str(folder)),
@@ -231,6 +235,14 @@ async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
     return f"the supervisor did not start (code {code}): {_last_words(folder)} (all of it: {folder / SUPERVISOR_LOG})"
 
 
+async def kill_supervisor(folder: Path) -> None:
+    """Returns once the supervisor of this folder is dead."""
+    supervisor = find_supervisor(folder)
+    while supervisor is not None and supervisor.is_alive:
+        processes.send_signal([supervisor.pid], SIGKILL)
+        await asyncio.sleep(_KILL_AGAIN_S)
+
+
 def _last_words(folder: Path) -> str:
     """The last line that a supervisor wrote: the error, if it was one of Python's."""
     path = folder / SUPERVISOR_LOG
@@ -238,10 +250,10 @@ def _last_words(folder: Path) -> str:
     return lines[-1][:LAST_WORDS] if lines else "it said nothing"
 
 
-def _write_folder(folder: Path, plan: AttemptPlan) -> None:
+def make_attempt_folder(folder: Path) -> None:
+    """Raises OSError; FileExistsError if an attempt of this name had one."""
     folder.mkdir(parents=True, mode=0o700)
     (folder / "work").mkdir()
-    write_plan(folder, plan)
 
 
 def remove_old_folders(attempts: Path, open_keys: list[AttemptKey], kept_folders: int) -> None:

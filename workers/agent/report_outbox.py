@@ -4,6 +4,7 @@ What the disk does not take is tried again with later calls, ever more rarely.
 """
 
 import asyncio
+import contextlib
 import logging
 
 from walras.wire import AnyReport, AttemptReport, ProgressReport
@@ -80,6 +81,12 @@ class ReportOutbox:
         elif self._calls_left < 0 and not self._store.flush():
             self._failures += 1
             self._calls_left = min(2**self._failures, MAX_CALLS_BETWEEN_WRITES)
+
+    async def wait_for_urgent(self, seconds: float) -> None:
+        """Wait for a report that should go at once, at most this long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.urgent.wait()
 
     def mark_sent(self, batch: list[AnyReport]) -> None:
         """The server has received these. Progress is not sent again; durable reports are, until acknowledged."""

@@ -20,10 +20,10 @@ from pydantic import BaseModel, ValidationError
 
 from walras.api import ProblemDetail
 from walras.clocks import random_pause
-from walras.contract import split_token
+from walras.contract import pinned_token, split_token
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.protocol import protocol_problem
-from walras.transport import wrong_certificate
+from walras.transport import Patience, Transport, wrong_certificate
 from walras.wire import ClusterIdentity, Heartbeat, HeartbeatAnswer, Register, Registered
 from workers.devices import AttemptKey
 from workers.supervisor_protocol import read_ranks_file, write_durably
@@ -31,6 +31,8 @@ from workers.supervisor_protocol import read_ranks_file, write_durably
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 10.0
+#: A chunk may come over a slow line. The agent's own tries come on top of these.
+CONTENT_PATIENCE = Patience(tries=2, call_timeout_s=120.0)
 #: Answers that asking again does not change: no such token, no such machine, or one known with other facts.
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422})
 _LONGEST_DETAIL = 2000
@@ -71,13 +73,18 @@ def call_backoff_s(failures: int, chance: Random | None) -> float:
 class ServerClient:
     """Calls the server. Raises ServerUnreachable (try again) or Forbidden (it will not have us like this)."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, pin: str = "") -> None:
         self._session = session
+        self._pin = pin
         self._url = url.rstrip("/")
         #: Set once registered.
         self.credential = ""
         #: Named in every upload; set once known.
         self.cluster: ClusterIdentity | None = None
+
+    def transport(self) -> Transport:
+        """Returns a connection of its own for content, with the credential of now and the same server's certificate."""
+        return Transport(self._url, pinned_token(self.credential, self._pin), CONTENT_PATIENCE)
 
     async def register(self, message: Register, join_token: str) -> Registered:
         body = await self._post("register", join_token, message)

@@ -82,9 +82,10 @@ def run_agent(options: AgentOptions) -> int:
 
 
 async def _run(options: AgentOptions, machine: AgentMachine, store: AgentStore) -> int:
-    tls = accepted_certificate(kept_pin(options.state, options.join_token_file), options.server)
+    pin = kept_pin(options.state, options.join_token_file)
+    tls = accepted_certificate(pin, options.server)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
-        client = ServerClient(session, options.server)
+        client = ServerClient(session, options.server, pin)
         spot = SpotNoticeWatcher(session, options.metadata_url) if options.spot_notices else None
         agent = Agent(machine, store, client, _enrolment(options, machine, store.agent), spot)
         running = asyncio.create_task(agent.run())

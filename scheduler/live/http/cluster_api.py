@@ -30,7 +30,7 @@ from scheduler.live.services.forgetting_machines import forget_machine
 from scheduler.live.services.policy_service import PolicyInForce
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
 from scheduler.live.store.table_rows import PolicyRow, TokenRow
-from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, TokenCreated
+from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, TokenCreated, WhoAmI
 from walras.cluster import NodeId, PoolId
 from walras.contract import pinned_token
 from walras.errors import Conflict, NotFound, UserError
@@ -185,6 +185,11 @@ async def show_health(call: RequestContext) -> web.StreamResponse:
     checks = await call.server.check_health()
     # The solver restarts by itself, and the policy keeps its last answer meanwhile: not a reason to restart the server.
     return _health_response(call, checks, all(checks[name] == "ok" for name in ("event_loop", "database")))
+
+
+async def show_caller(call: RequestContext) -> WhoAmI:
+    user = call.user
+    return WhoAmI(user=user.name, role=user.role.word, projects=list(user.projects))
 
 
 async def show_readiness(call: RequestContext) -> web.StreamResponse:

@@ -59,6 +59,8 @@ class Audience(Enum):
     #: Any valid token.
     ANYBODY = "anybody"
     AGENT = "agent"
+    #: Users and machines: who sends or fetches content.
+    USER_OR_AGENT = "user or agent"
     JOIN = "join"
 
 
@@ -116,7 +118,11 @@ class RequestContext:
 
     async def model(self, model: type[ModelT], limit_bytes: int = BODY_BYTES) -> ModelT:
         """The body as a checked message. Raises UserError naming the field."""
-        data = parse_json_body(await self.body(limit_bytes))
+        return self.checked(model, await self.body(limit_bytes))
+
+    def checked(self, model: type[ModelT], body: bytes) -> ModelT:
+        """Bytes as a checked message. Raises UserError naming the field."""
+        data = parse_json_body(body)
         try:
             return model.model_validate(data)
         except ValidationError as error:

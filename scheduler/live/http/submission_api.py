@@ -36,7 +36,8 @@ from scheduler.live.services.job_submission import (
 )
 from scheduler.live.store.table_rows import AnswerRow
 from walras.api import BatchResult, DryRun, SubmitResult
-from walras.errors import JobSpecError, UserError
+from walras.content import DamagedContent
+from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId
 from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
 from walras.states import JobState
@@ -195,6 +196,15 @@ class _BatchSubmission:
         self._drafts[position] = None
 
 
+async def _check_code(call: RequestContext, tree: str) -> None:
+    try:
+        await call.server.read(call.server.content.renew_tree, tree)
+    except (NotFound, DamagedContent) as error:
+        raise JobSpecError(
+            f"the job's code is not here: {error}", field="code.tree", fix="submit with `walras submit`, which sends it"
+        ) from None
+
+
 def _draft_facts(draft: JobDraft) -> dict[str, Any]:
     """What the audit says of a new job; its spec is stored with it."""
     spec = draft.spec
@@ -205,7 +215,12 @@ def _draft_facts(draft: JobDraft) -> dict[str, Any]:
 async def _dependencies(
     call: RequestContext, draft: JobDraft, siblings: set[str] | None = None
 ) -> tuple[list[JobId], dict[JobId, JobState]]:
-    """Numbers of the earlier jobs a spec names, and how those that are over ended. Raises JobSpecError."""
+    """Numbers of the earlier jobs a spec names, and how those that are over ended.
+
+    Raises JobSpecError for a job or a snapshot of code that is not there.
+    """
+    if draft.spec.code is not None:
+        await _check_code(call, draft.spec.code.tree)
     needs: list[JobId] = []
     ended: dict[JobId, JobState] = {}
     for named in draft.spec.depends_on:

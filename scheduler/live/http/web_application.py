@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
-from scheduler.live.http import cluster_api, job_api, pool_api
+from scheduler.live.http import cluster_api, content_api, job_api, pool_api
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
@@ -52,6 +52,7 @@ from walras.api import (
     ProblemDetail,
     SubmitResult,
     TokenCreated,
+    WhoAmI,
 )
 from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
@@ -114,7 +115,7 @@ def _operation(route: Route) -> dict[str, Any]:
             },
         },
     }
-    if route.audience in (Audience.USER, Audience.USER_OR_JOB):
+    if route.audience in (Audience.USER, Audience.USER_OR_JOB, Audience.USER_OR_AGENT):
         operation["x-walras-role"] = route.role.word
     if parameters:
         operation["parameters"] = parameters
@@ -226,14 +227,14 @@ def check_audience(route: Route, caller: Caller, request: web.Request) -> None:
     """Raise Forbidden unless the route is open to the caller."""
     match caller:
         case UserCaller():
-            allowed = route.audience in (Audience.USER, Audience.USER_OR_JOB, Audience.ANYBODY)
+            allowed = route.audience not in (Audience.AGENT, Audience.JOIN)
             if allowed and caller.role < route.role:
                 raise Forbidden(f"this needs the role {route.role.word}; your token is {caller.role.word}")
         case JobCaller():
             own = request.match_info.get("job_id") == str(caller.job_id)
             allowed = route.audience is Audience.USER_OR_JOB and own
         case AgentCaller():
-            allowed = route.audience is Audience.AGENT
+            allowed = route.audience in (Audience.AGENT, Audience.USER_OR_AGENT)
         case JoinCaller():
             allowed = route.audience is Audience.JOIN
     if not allowed:
@@ -309,6 +310,7 @@ def api_routes() -> list[Route]:
               response=cluster_api.TokenList),
         Route("DELETE", f"{_API}/tokens/{{prefix}}", cluster_api.revoke_token, "Revoke a token", role=admin,
               response=cluster_api.TokenView),
+        Route("GET", f"{_API}/whoami", cluster_api.show_caller, "Whose token this is", response=WhoAmI),
         Route("GET", f"{_API}/audit", list_audit, "Who changed what", role=UserRole.OPERATOR,
               response=list[AuditView], query=("user", "since", "limit")),
         Route("GET", f"{_API}/healthz", cluster_api.show_health, "The loop turns and the database writes", anybody,
@@ -321,6 +323,7 @@ def api_routes() -> list[Route]:
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
+        *content_api.routes(),
     ]  # fmt: skip
     # Probes of other systems look at the root.
     probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]

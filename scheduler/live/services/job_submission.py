@@ -202,6 +202,7 @@ class JobAdmission:
             argv=argv_of(spec),
             env=env_of(spec),
             workdir=spec.workdir or "",
+            code="" if spec.code is None else spec.code.tree,
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,

@@ -52,12 +52,17 @@ class DataFolder:
         return self.path / "checkpoints"
 
     @property
+    def content(self) -> Path:
+        """Code, results and checkpoints that travel through the server."""
+        return self.path / "content"
+
+    @property
     def machines(self) -> Path:
         """Machines of the `local` provider."""
         return self.path / "machines"
 
     def create(self) -> None:
-        for folder in (self.path, self.logs, self.checkpoints, self.machines):
+        for folder in (self.path, self.logs, self.checkpoints, self.content, self.machines):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def join_token(self, chance: Random | None = None) -> str:

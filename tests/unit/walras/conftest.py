@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from walras.content import ContentTree, check_chunk, unpack_chunk
+
 TOKEN = "walras_user_secret"
 AT = "2026-11-05T18:00:00Z"
 
@@ -54,6 +56,9 @@ class FakeServer:
         self.attempts: dict[int, list[dict[str, Any]]] = {}
         self.logs: dict[tuple[int, int], bytes] = {}
         self.keys: dict[str, int] = {}
+        #: Chunks and trees that were sent, by name.
+        self.content: dict[str, bytes] = {}
+        self.trees: dict[str, ContentTree] = {}
         self.requests: list[tuple[str, str, Any]] = []
         #: Answers given before anything else, in turn: a status, or "drop" to break off after the work is done.
         self.script: list[int | str] = []
@@ -87,6 +92,10 @@ class FakeServer:
                 web.get(f"{api}/policy", self._policy),
                 web.put(f"{api}/policy", self._policy),
                 web.post(f"{api}/tokens", self._token),
+                web.get(f"{api}/whoami", self._whoami),
+                web.post("/content/v1/missing", self._missing),
+                web.put("/content/v1/chunks/{name}", self._chunk),
+                web.post("/content/v1/trees", self._tree),
                 web.get(f"{api}/audit", self._audit),
                 web.get("/readyz", self._ready),
             ]
@@ -97,8 +106,8 @@ class FakeServer:
     async def _first(
         self, request: web.Request, handler: Callable[[web.Request], Coroutine[Any, Any, web.StreamResponse]]
     ) -> web.StreamResponse:
-        text = await request.text()
-        self.requests.append((request.method, request.path_qs, json.loads(text) if text else None))
+        body = None if request.path.startswith("/content/v1/chunks/") else await request.text()
+        self.requests.append((request.method, request.path_qs, json.loads(body) if body else None))
         self.on_request(len(self.requests))
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return problem(401, "unauthorised", "the token is not valid")
@@ -109,6 +118,25 @@ class FakeServer:
         if step == "drop" and request.transport is not None:
             request.transport.abort()
         return answer
+
+    async def _whoami(self, request: web.Request) -> web.Response:
+        return web.json_response({"user": "ada", "role": "user", "projects": ["vision"]})
+
+    async def _missing(self, request: web.Request) -> web.Response:
+        asked = (await request.json())["names"]
+        return web.json_response({"names": [name for name in asked if name not in self.content]})
+
+    async def _chunk(self, request: web.Request) -> web.Response:
+        content = unpack_chunk(await request.read(), request.query["encoding"])
+        check_chunk(request.match_info["name"], content)
+        self.content[request.match_info["name"]] = content
+        return web.Response(status=204)
+
+    async def _tree(self, request: web.Request) -> web.Response:
+        tree = ContentTree.model_validate_json(await request.read())
+        assert set(tree.chunk_sizes()) <= set(self.content)
+        self.trees[tree.name] = tree
+        return web.json_response({"name": tree.name})
 
     async def _submit(self, request: web.Request) -> web.Response:
         spec = await request.json()
@@ -143,6 +171,8 @@ class FakeServer:
         found = [job for job in self.jobs.values() if "active" not in request.query or job["state"] not in final]
         if wanted := request.query.get("state"):
             found = [job for job in found if job["state"] in wanted.split(",")]
+        if user := request.query.get("user"):
+            found = [job for job in found if job["user"] == user]
         start, limit = int(request.query.get("cursor", 0)), min(int(request.query["limit"]), 3)
         more = {"next": str(start + limit)} if len(found) > start + limit else {}
         return web.json_response({"items": found[start : start + limit], **more})

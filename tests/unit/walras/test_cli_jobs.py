@@ -56,8 +56,8 @@ def test_submit_a_file(run: Run, fake: Any) -> None:
 
 
 def test_submit_with_changes(run: Run, fake: Any) -> None:
-    """Fields, variables and the command can be given beside the file; a relative folder is meant from here."""
-    name = job_file("run: a\nworkdir: src\nenvs: {SEED: null, HERE: null}\npriority: low")
+    """Fields, variables and the command can be given beside the file; an absolute folder is one that machines have."""
+    name = job_file("run: a\nworkdir: /shared/src\nenvs: {SEED: null, HERE: null}\npriority: low")
     args = ["-s", "priority=high", "-e", "SEED=007", "-e", "HERE", "-q", "--", "python", "b.py", "-x"]
     result = run("submit", name, *args, env={"HERE": "mine"})
     assert (result.exit_code, result.stdout) == (0, "1\n")
@@ -65,21 +65,79 @@ def test_submit_with_changes(run: Run, fake: Any) -> None:
     assert sent["run"] == ["python", "b.py", "-x"]
     assert sent["priority"] == 80
     assert sent["envs"] == {"SEED": "007", "HERE": "mine"}
-    assert sent["workdir"] == str(Path.cwd() / "src")
+    assert sent["workdir"] == "/shared/src"
 
 
 def test_submit_a_script_and_standard_input(run: Run, fake: Any) -> None:
     """A shell script is a job; `-` reads a job file or a script from standard input."""
-    script = "#!/bin/bash\n#WALRAS resources.accelerators=any:2\necho hi\n"
+    script = "#!/bin/bash\n#WALRAS resources.accelerators=any:2\n#WALRAS workdir=/shared\necho hi\n"
     assert run("submit", job_file(script, "night.sh")).exit_code == 0
     sent = fake.requests[-1][2]
     assert (sent["name"], sent["resources"]) == ("night", {"accelerators": {"any": 2}})
     assert sent["run"] == ["bash", "-c", script, "night.sh"]
-    assert sent["workdir"] == str(Path.cwd())
+    assert sent["workdir"] == "/shared"
     assert run("submit", "-", "-o", "json", stdin="run: hostname").exit_code == 0
     assert fake.requests[-1][2] == {"run": "hostname"}
     assert run("submit", "-", "--", "hostname", stdin="").exit_code == 0
     assert fake.requests[-1][2] == {"run": ["hostname"]}
+
+
+def test_the_folder_of_a_relative_workdir_travels_with_the_job(run: Run, fake: Any) -> None:
+    """Its files are with the server before the job is, less what ignore files name; a second time nothing is sent."""
+    Path("src/out").mkdir(parents=True)
+    Path("src/__pycache__").mkdir()
+    for path, text in {
+        "train.py": "print()", ".gitignore": "*.log\n", "big.log": "x", ".walrasignore": "out/\n", "out/model": "x",
+        "__pycache__/a.pyc": "x", "data.txt": "1",
+    }.items():  # fmt: skip
+        Path("src", path).write_text(text)
+    name = job_file("run: python train.py\nworkdir: src")
+    result = run("submit", name)
+    assert (result.exit_code, "4 files" in result.stdout) == (0, True), result.output
+    sent = fake.requests[-1][2]
+    assert ("workdir" in sent, sent["code"]["folder"], sent["code"]["files"]) == (False, "src", 4)
+    tree = fake.trees[sent["code"]["tree"]]
+    assert [file.path for file in tree.files] == [".gitignore", ".walrasignore", "data.txt", "train.py"]
+    asked_before = len(fake.requests)
+    assert run("submit", name).exit_code == 0
+    assert not [path for method, path, _ in fake.requests[asked_before:] if method == "PUT"]
+
+
+def test_a_script_takes_the_folder_it_is_submitted_from_with_it(run: Run, fake: Any) -> None:
+    """As a person at a shell means it."""
+    assert run("submit", job_file("#!/bin/bash\npython train.py\n", "night.sh")).exit_code == 0
+    sent = fake.requests[-1][2]
+    assert "night.sh" in {file.path for file in fake.trees[sent["code"]["tree"]].files}
+
+
+def _huge() -> None:
+    Path("src").mkdir()
+    with open("src/data.bin", "wb") as file:
+        file.truncate(2**30)
+
+
+def _linked() -> None:
+    Path("src").mkdir()
+    Path("src/link").symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: None, ["src is no folder"]),
+        (_linked, ["no regular file", "walrasignore"]),
+        (_huge, ["data.bin (1,073.7 MB)", "walrasignore"]),
+    ],
+)
+def test_a_folder_that_cannot_travel_is_refused_by_name(
+    run: Run, fake: Any, make: Callable[[], Any], said: list[str]
+) -> None:
+    make()
+    result = run("submit", job_file("run: x\nworkdir: src"))
+    assert result.exit_code == 2
+    output = " ".join(result.output.split())
+    assert not [word for word in said if word not in output], output
+    assert fake.jobs == {}
 
 
 def test_a_dry_run_submits_nothing(run: Run, fake: Any) -> None:
@@ -167,7 +225,7 @@ def test_watching_ends_quietly(run: Run, fake: Any, monkeypatch: pytest.MonkeyPa
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("walras.cli.job_commands.pause", look)
+    monkeypatch.setattr("walras.cli.terminal_output.pause", look)
     result = run("queue", "-w")
     assert (result.exit_code, result.stderr, looks) == (130, "", [2.0] * 3)
     assert len(fake.requests) == 3

@@ -1,0 +1,86 @@
+"""Endpoints for content: chunks and trees by their hashes, sent by users and machines, fetched by machines.
+
+Sending is a question (`missing`), the chunks it named, and the tree that needs them; the tree counts once the answer to
+its commit is here. Every step may be repeated. A user may send; only machines may fetch by name, since a name opens
+whatever it names: users get content through the job that it belongs to.
+"""
+
+import asyncio
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field
+
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.http.requests import LARGE_BODY_BYTES, Audience, RequestContext, Route
+from walras.content import CHUNK_BYTES, ChunkName, ContentTree, unpack_chunk
+
+#: Names in one question, and the longest list of files.
+_NAMES_MOST, _TREE_BODY_BYTES = 20_000, 64 * 1024 * 1024
+
+
+class ChunkQuestion(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    names: list[ChunkName] = Field(max_length=_NAMES_MOST)
+
+
+class ChunksMissing(BaseModel):
+    """The chunks that the server does not have."""
+
+    names: list[str]
+
+
+class TreeCommitted(BaseModel):
+    """The name under which the tree is now durable."""
+
+    name: str
+
+
+async def ask_missing(call: RequestContext) -> ChunksMissing:
+    question = await call.model(ChunkQuestion, LARGE_BODY_BYTES)
+    return ChunksMissing(names=await call.server.read(call.server.content.missing, question.names))
+
+
+async def put_chunk(call: RequestContext) -> web.StreamResponse:
+    body = await call.body(CHUNK_BYTES + 1024)
+    name, encoding = call.request.match_info["name"], call.request.query.get("encoding", "plain")
+
+    def keep() -> None:
+        call.server.content.put(name, unpack_chunk(body, encoding))
+
+    await call.server.read(keep)
+    return web.Response(status=204)
+
+
+async def get_chunk(call: RequestContext) -> web.StreamResponse:
+    content = await call.server.read(call.server.content.get, call.request.match_info["name"])
+    return web.Response(body=content, content_type="application/octet-stream")
+
+
+async def commit_tree(call: RequestContext) -> TreeCommitted:
+    # A long list takes a while to check: not in the event loop.
+    body = await call.body(_TREE_BODY_BYTES)
+    tree = await asyncio.to_thread(call.checked, ContentTree, body)
+    return TreeCommitted(name=await call.server.read(call.server.content.commit_tree, tree))
+
+
+async def get_tree(call: RequestContext) -> web.StreamResponse:
+    name = call.request.match_info["name"]
+    encoded = await call.server.read(lambda: call.server.content.tree(name).encoded())
+    return web.Response(body=encoded, content_type="application/json")
+
+
+def routes() -> list[Route]:
+    """Sending for users and machines, fetching for machines."""
+    both, agent, base = Audience.USER_OR_AGENT, Audience.AGENT, "/content/v1"
+    chunk = f"{base}/chunks/{{name}}"
+    return [
+        Route("POST", f"{base}/missing", ask_missing, "Which chunks the server does not have", both,
+              role=UserRole.USER, request=ChunkQuestion, response=ChunksMissing),
+        Route("PUT", chunk, put_chunk, "Send a chunk", both, role=UserRole.USER, query=("encoding",), status=204),
+        Route("GET", chunk, get_chunk, "Fetch a chunk", agent, response="application/octet-stream"),
+        Route("POST", f"{base}/trees", commit_tree, "Make a folder's list of files durable", both,
+              role=UserRole.USER, request=ContentTree, response=TreeCommitted),
+        Route("GET", f"{base}/trees/{{name}}", get_tree, "A folder's list of files", agent,
+              response=ContentTree),
+    ]  # fmt: skip

@@ -1,0 +1,139 @@
+"""The server's own store of content: chunks and trees by their hashes, in files.
+
+DIR/content/ab/abcd... holds a chunk as it is. A tree is stored like a chunk, by the hash of its canonical JSON, and
+only once all its chunks are there and durable: a tree that is here is complete. What no tree in use needs is swept
+away, with an age that leaves uploads under way alone. All calls block on the disk: the server makes them in threads.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from walras.clocks import random_hex
+from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, check_chunk
+from walras.errors import Conflict, NotFound
+
+#: The canonical JSON of a tree may have this many bytes.
+TREE_BYTES = 64 * 1024 * 1024
+
+
+class ContentStore:
+    """Chunks and trees below a folder."""
+
+    def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._wall = wall
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Returns those that are not here. What is here stays for as long as a fresh upload."""
+        return [name for name in names if not self._keep(name)]
+
+    def _keep(self, name: str) -> bool:
+        """Returns whether it is here, and makes it as young as a new one: an upload may count on it."""
+        try:
+            os.utime(self._path(name))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keep a chunk. Raises DamagedContent if the bytes do not have this name, OSError for a full disk."""
+        check_chunk(name, content)
+        if len(content) > CHUNK_BYTES:
+            raise DamagedContent(f"a chunk has more than {CHUNK_BYTES:,} bytes")
+        if not self._keep(name):
+            self._write(name, content)
+
+    def get(self, name: str) -> bytes:
+        """Returns a chunk. Raises NotFound, or DamagedContent where the disk has lost its bytes."""
+        try:
+            content = self._path(name).read_bytes()
+        except FileNotFoundError:
+            raise NotFound(f"no chunk {name[:12]}") from None
+        check_chunk(name, content)
+        return content
+
+    def commit_tree(self, tree: ContentTree) -> str:
+        """Make a tree and all in it durable; returns its name. Raises Conflict naming a chunk that is missing."""
+        sizes = tree.chunk_sizes()
+        absent = self.missing(sizes)
+        if absent:
+            raise Conflict(f"{len(absent)} chunks are missing, the first is {absent[0][:12]}", fix="send them first")
+        for name, size in sizes.items():
+            if self._path(name).stat().st_size != size:
+                raise DamagedContent(f"chunk {name[:12]} does not have {size} bytes")
+        encoded = tree.encoded()
+        if len(encoded) > TREE_BYTES:
+            raise DamagedContent(f"a list of {len(tree.files)} files is too long")
+        for name in sizes:
+            _sync(self._path(name))
+        if not self._keep(tree.name):
+            self._write(tree.name, encoded)
+        _sync(self._path(tree.name))
+        for folder in {self._path(name).parent for name in (*sizes, tree.name)}:
+            _sync(folder)
+        _sync(self._folder)
+        return tree.name
+
+    def tree(self, name: str) -> ContentTree:
+        """Returns a committed tree. Raises NotFound, DamagedContent."""
+        try:
+            encoded = self._path(name).read_bytes()
+        except FileNotFoundError:
+            raise NotFound(f"no tree {name[:12]}") from None
+        check_chunk(name, encoded)
+        try:
+            return ContentTree.model_validate_json(encoded)
+        except ValidationError:
+            raise NotFound(f"{name[:12]} is no tree") from None
+
+    def renew_tree(self, name: str) -> ContentTree:
+        """Make a committed tree as young as a new one: a job counts on it. Raises NotFound, DamagedContent."""
+        tree = self.tree(name)
+        if absent := self.missing([name, *tree.chunk_sizes()]):
+            raise NotFound(f"{len(absent)} chunks of tree {name[:12]} are gone")
+        return tree
+
+    def sweep(self, in_use: Iterable[str], min_age_s: float) -> int:
+        """Delete what none of these trees needs and nobody touched for `min_age_s`; returns the bytes freed."""
+        kept: set[str] = set()
+        for name in in_use:
+            with contextlib.suppress(NotFound, DamagedContent):
+                kept |= {name, *self.tree(name).chunk_sizes()}
+        freed = 0
+        for path in self._folder.glob("??/*"):
+            with contextlib.suppress(OSError):
+                found = path.stat()
+                if path.name not in kept and self._wall() - found.st_mtime > min_age_s:
+                    path.unlink()
+                    freed += found.st_size
+        return freed
+
+    def _path(self, name: str) -> Path:
+        if len(name) != 64 or not set(name) <= set("0123456789abcdef"):
+            raise NotFound(f"{name[:80]!r} is no name of content")
+        return self._folder / name[:2] / name
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = path.with_name(f".{name}.{random_hex(None, 8)}")
+        try:
+            with open(draft, "xb") as file:
+                file.write(content)
+            os.replace(draft, path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,88 @@
+"""Commands as people type them who come from other schedulers: answered, or answered with the right name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from walras.cli.main import WORDS_OF_OTHERS, app
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `walras ARGS` as ada against the fake server."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "token").write_text("walras_user_secret\n")
+    settings = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN_FILE": str(tmp_path / "token"), "HOME": str(tmp_path)}
+    return lambda *args, stdin=None: CliRunner().invoke(app, list(args), input=stdin, env=settings)
+
+
+@pytest.fixture
+def jobs(fake: Any) -> Any:
+    """Six jobs of two users."""
+    for name, user, state, labels in (
+        ("sweep-1", "ada", "RUNNING", {"lr": "0.1"}), ("sweep-2", "ada", "PENDING", {"lr": "0.2"}),
+        ("eval", "ada", "PENDING", {}), ("sweep-3", "bob", "PENDING", {"lr": "0.1"}),
+        ("old", "ada", "FAILED", {}), ("done", "ada", "SUCCEEDED", {}),
+    ):  # fmt: skip
+        fake.add(name=name, user=user, state=state, labels=labels, spec={"run": f"echo {name}"})
+    return fake
+
+
+def ids(result: Any) -> list[int]:
+    assert result.exit_code == 0, result.output
+    return sorted(job["id"] for job in json.loads(result.stdout))
+
+
+@pytest.mark.parametrize("word", sorted(WORDS_OF_OTHERS))
+def test_a_word_of_other_schedulers_is_answered_with_ours(run: Run, word: str) -> None:
+    result = run(word)
+    assert result.exit_code == 2
+    assert f"fix: walras {WORDS_OF_OTHERS[word]}" in result.output
+    # What is named exists, options included.
+    command, *options = WORDS_OF_OTHERS[word].split()
+    helped = CliRunner().invoke(app, [command, "--help"])
+    assert helped.exit_code == 0
+    assert not [option for option in options if option not in helped.output]
+
+
+def test_jobs_are_chosen_by_user_state_name_and_label(run: Run, jobs: Any) -> None:
+    def shown(*options: str) -> list[int]:
+        return ids(run(*options, "-o", "json"))
+
+    assert shown("queue", "--me") == [1, 2, 3]
+    assert shown("queue", "--me", "--state", "running") == [1]
+    assert shown("jobs", "--name", "sweep-*") == [1, 2, 4]
+    assert shown("jobs", "--label", "lr=0.1") == [1, 4]
+    assert shown("jobs", "--label", "lr", "-u", "ada") == [1, 2]
+    assert shown("jobs", "--since", "10s") == []
+    assert shown("jobs", "--me", "--state", "failed,succeeded") == [5, 6]
+
+
+def test_jobs_are_cancelled_by_choice_and_only_those(run: Run, jobs: Any) -> None:
+    result = run("cancel", "--me", "--name", "sweep-*", "-y")
+    assert result.exit_code == 0, result.output
+    acted = [path for method, path, _ in jobs.requests if path.endswith("/cancel")]
+    assert acted == ["/api/v1/jobs/1/cancel", "/api/v1/jobs/2/cancel"]
+
+
+@pytest.mark.parametrize("args", [("cancel",), ("cancel", "3", "--me"), ("cancel", "3", "--all"), ("rerun",)])
+def test_a_command_that_changes_jobs_wants_to_know_which(run: Run, jobs: Any, args: tuple[str, ...]) -> None:
+    result = run(*args)
+    assert (result.exit_code, "say which jobs" in result.output) == (2, True)
+    assert not [path for _, path, _ in jobs.requests if path.endswith("/cancel")]
+
+
+def test_failed_jobs_run_again_as_they_were(run: Run, jobs: Any) -> None:
+    result = run("rerun", "--failed")
+    assert (result.exit_code, result.stdout) == (0, "job 5 runs again as job 7\n"), result.output
+    assert jobs.jobs[7]["spec"] == {"run": "echo old"}
+
+
+def test_a_token_says_whose_it_is(run: Run) -> None:
+    assert "ada, role user, projects vision" in run("whoami").stdout

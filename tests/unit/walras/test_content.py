@@ -1,0 +1,119 @@
+"""Folders by the hash of their content: what is described comes back, and what lies is refused."""
+
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from walras.content import (
+    CHUNK_BYTES,
+    ContentFile,
+    ContentTree,
+    DamagedContent,
+    check_sizes,
+    chunk_name,
+    find_chunks,
+    hash_folder,
+    pack_chunk,
+    unpack_chunk,
+    write_tree,
+)
+from walras.errors import ConfigError
+
+
+def filled(folder: Path, files: dict[str, bytes]) -> ContentTree:
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return hash_folder(folder, files)
+
+
+def test_a_folder_comes_back_as_it_was(tmp_path: Path) -> None:
+    files = {"a/b/train.py": b"print()", "empty": b"", "weights": os.urandom(CHUNK_BYTES + 17)}
+    tree = filled(tmp_path / "from", files)
+    (tmp_path / "from" / "a/b/train.py").chmod(0o755)
+    tree = hash_folder(tmp_path / "from", files)
+    chunks = dict(find_chunks(tmp_path / "from", tree, set(tree.chunk_sizes())))
+    assert set(chunks) == set(tree.chunk_sizes())
+    write_tree(tree, tmp_path / "to", chunks.__getitem__)
+    assert {path: (tmp_path / "to" / path).read_bytes() for path in files} == files
+    assert os.access(tmp_path / "to" / "a/b/train.py", os.X_OK)
+    assert not os.access(tmp_path / "to" / "weights", os.X_OK)
+    assert hash_folder(tmp_path / "to", files).name == tree.name
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../up", "a/../../up", "./a", "a//b", "a/", "", "a\0b", "..", "x" * 1025]
+)
+def test_a_path_that_leaves_the_folder_is_no_file_of_a_tree(path: str) -> None:
+    with pytest.raises(ValidationError):
+        ContentFile(path=path, size=0)
+
+
+def test_a_tree_with_a_file_that_is_a_folder_too_is_refused() -> None:
+    with pytest.raises(ValidationError, match="file and a folder"):
+        ContentTree(files=(ContentFile(path="a", size=0), ContentFile(path="a/b", size=0)))
+    with pytest.raises(ValidationError, match="twice"):
+        ContentTree(files=(ContentFile(path="a", size=0), ContentFile(path="a", size=0)))
+
+
+def test_a_file_has_as_many_chunks_as_its_size_needs() -> None:
+    with pytest.raises(ValidationError, match="chunks cannot hold"):
+        ContentFile(path="a", size=CHUNK_BYTES + 1, chunks=("0" * 64,))
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo, lambda path: path.mkdir()])
+def test_only_regular_files_are_described(tmp_path: Path, make: object) -> None:
+    make(tmp_path / "odd")  # type: ignore[operator]
+    with pytest.raises(ConfigError, match="no regular file"):
+        hash_folder(tmp_path, ["odd"])
+
+
+def test_a_chunk_with_other_bytes_leaves_no_folder(tmp_path: Path) -> None:
+    tree = filled(tmp_path / "from", {"a": b"one", "b": b"two"})
+    with pytest.raises(DamagedContent):
+        write_tree(tree, tmp_path / "to", lambda name: b"two")
+    assert [path.name for path in tmp_path.iterdir()] == ["from"]
+
+
+def test_a_file_that_changes_while_it_is_sent_is_named(tmp_path: Path) -> None:
+    tree = filled(tmp_path, {"a": b"one"})
+    (tmp_path / "a").write_bytes(b"other")
+    with pytest.raises(DamagedContent, match="changed while it was read"):
+        list(find_chunks(tmp_path, tree, set(tree.chunk_sizes())))
+
+
+def test_too_large_a_folder_is_refused_with_its_largest_files(tmp_path: Path) -> None:
+    tree = filled(tmp_path, {"data.bin": b"x" * 5000, "small.py": b"y"})
+    check_sizes({file.path: file.size for file in tree.files}, 6000, "the work folder")
+    with pytest.raises(ConfigError, match=r"data\.bin .*small\.py") as refused:
+        check_sizes({file.path: file.size for file in tree.files}, 4000, "the work folder")
+    assert "walrasignore" in refused.value.fix
+
+
+@given(st.binary(max_size=20_000))
+def test_chunks_come_through_packing(content: bytes) -> None:
+    assert unpack_chunk(*pack_chunk(content)) == content
+
+
+def test_a_bomb_is_refused_before_it_unpacks() -> None:
+    with pytest.raises(DamagedContent, match="more than"):
+        unpack_chunk(zlib.compress(b"\0" * (64 * CHUNK_BYTES)), "zlib")
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding"), [(b"no zlib", "zlib"), (b"x", "br"), (b"x" * (CHUNK_BYTES + 1), "plain")]
+)
+def test_what_packing_never_makes_is_refused(body: bytes, encoding: str) -> None:
+    with pytest.raises(DamagedContent):
+        unpack_chunk(body, encoding)
+
+
+def test_the_name_of_a_tree_is_the_hash_of_what_is_stored(tmp_path: Path) -> None:
+    tree = filled(tmp_path, {"a": b"one"})
+    assert chunk_name(tree.encoded()) == tree.name
+    assert ContentTree.model_validate_json(tree.encoded()) == tree

@@ -1,0 +1,236 @@
+"""Folders by the hash of their content: how code, results and checkpoints travel between machines.
+
+A file is cut into chunks of at most `CHUNK_BYTES`; a chunk's name is the SHA-256 of its bytes. A `ContentTree` lists a
+folder's files with their chunks, and its name is the SHA-256 of its canonical JSON. So equal chunks are stored and sent
+once, whoever has them, and whoever reads one can tell whether it is what it was. A tree comes from a stranger: paths
+that leave the folder, devices and links do not pass `ContentTree`.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from walras.errors import ConfigError, UserError
+from walras.protocol import CONTENT_PATTERN, FILES_MOST
+
+CHUNK_BYTES = 4 * 1024 * 1024
+#: Characters of a path in a tree.
+_PATH_MOST = 1024
+_NAMED_IN_ERRORS = 5
+#: A chunk is compressed where its beginning shrinks below this share.
+_WORTH_COMPRESSING, _SAMPLE_BYTES = 0.9, 64 * 1024
+
+ChunkName = Annotated[str, Field(pattern=CONTENT_PATTERN)]
+
+
+class DamagedContent(UserError):
+    """Bytes that are not what their name says, or a tree that lists more or less than there is."""
+
+
+class ContentFile(BaseModel):
+    """One regular file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Relative to the folder, with forward slashes.
+    path: str = Field(min_length=1, max_length=_PATH_MOST)
+    size: int = Field(ge=0, le=2**50)
+    is_executable: bool = False
+    chunks: tuple[ChunkName, ...] = ()
+
+    @field_validator("path")
+    @classmethod
+    def _stays_inside(cls, path: str) -> str:
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or "\0" in path or pure.as_posix() != path or {"..", "."} & set(pure.parts):
+            raise ValueError("is no plain relative path")
+        return path
+
+    @model_validator(mode="after")
+    def _has_its_chunks(self) -> "ContentFile":
+        if len(self.chunks) != -(-self.size // CHUNK_BYTES):
+            raise ValueError(f"{self.path}: {len(self.chunks)} chunks cannot hold {self.size} bytes")
+        return self
+
+    def chunk_sizes(self) -> list[tuple[str, int]]:
+        """Each chunk with its length in bytes, in order."""
+        whole = [CHUNK_BYTES] * len(self.chunks)
+        if whole and self.size % CHUNK_BYTES:
+            whole[-1] = self.size % CHUNK_BYTES
+        return list(zip(self.chunks, whole, strict=True))
+
+
+class ContentTree(BaseModel):
+    """The regular files of a folder. Empty folders are not kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    files: tuple[ContentFile, ...] = Field(default=(), max_length=FILES_MOST)
+
+    @model_validator(mode="after")
+    def _is_a_folder(self) -> "ContentTree":
+        paths = [file.path for file in self.files]
+        if paths != sorted(set(paths)):
+            raise ValueError("the files are not sorted, or one stands twice")
+        folders = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents}
+        if clash := folders & set(paths):
+            raise ValueError(f"{min(clash)} is a file and a folder")
+        return self
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def encoded(self) -> bytes:
+        """The canonical JSON whose hash names the tree."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def name(self) -> str:
+        return chunk_name(self.encoded())
+
+    def chunk_sizes(self) -> dict[str, int]:
+        """Every chunk with its length in bytes."""
+        return dict(pair for file in self.files for pair in file.chunk_sizes())
+
+
+def chunk_name(content: bytes) -> str:
+    """Returns the name under which these bytes are stored."""
+    return hashlib.sha256(content).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------ from a folder
+
+
+def hash_folder(folder: Path, paths: Iterable[str]) -> ContentTree:
+    """Describe these files of a folder (relative, forward slashes). Raises ConfigError for what is no regular file."""
+    return ContentTree(files=tuple(_hash_file(folder, path) for path in sorted(set(paths))))
+
+
+def _hash_file(folder: Path, path: str) -> ContentFile:
+    place = folder / path
+    if place.is_symlink() or not place.is_file():
+        raise ConfigError(f"{place} is no regular file", fix="leave it out (.walrasignore), or copy what it points to")
+    chunks, size = [], 0
+    for content in read_chunks(place):
+        chunks.append(chunk_name(content))
+        size += len(content)
+    return ContentFile(path=path, size=size, is_executable=os.access(place, os.X_OK), chunks=tuple(chunks))
+
+
+def read_chunks(place: Path) -> Iterator[bytes]:
+    """The chunks of a file, in order."""
+    with open(place, "rb") as file:
+        while content := file.read(CHUNK_BYTES):
+            yield content
+
+
+def find_chunks(folder: Path, tree: ContentTree, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+    """Yields (name, bytes) of these chunks, each once. Raises DamagedContent where a file has changed meanwhile."""
+    left = set(wanted)
+    for file in tree.files:
+        if left.isdisjoint(file.chunks):
+            continue
+        with open(folder / file.path, "rb") as source:
+            for number, name in enumerate(file.chunks):
+                if name not in left:
+                    continue
+                source.seek(number * CHUNK_BYTES)
+                content = source.read(CHUNK_BYTES)
+                if chunk_name(content) != name:
+                    raise DamagedContent(f"{folder / file.path} has changed while it was read", field=file.path)
+                left.discard(name)
+                yield name, content
+
+
+def check_sizes(sizes: Mapping[str, int], limit_bytes: int, what: str) -> None:
+    """Raise ConfigError with the largest files where files, bytes by path, are larger together than allowed."""
+    total = sum(sizes.values())
+    if total <= limit_bytes:
+        return
+    largest = sorted(sizes.items(), key=itemgetter(1), reverse=True)[:_NAMED_IN_ERRORS]
+    named = ", ".join(f"{path} ({size / 1e6:,.1f} MB)" for path, size in largest)
+    raise ConfigError(
+        f"{what} has {total / 1e6:,.1f} MB, {limit_bytes / 1e6:,.1f} are allowed; the largest files: {named}",
+        fix="list what need not travel in .walrasignore",
+    )
+
+
+# ------------------------------------------------------------------------------------------------ into a folder
+
+
+def write_tree(tree: ContentTree, folder: Path, fetch: Callable[[str], bytes]) -> None:
+    """Make the folder with these files, whole or not at all; `fetch` returns a chunk by its name.
+
+    Raises:
+        DamagedContent: a chunk is not what its name says.
+        FileExistsError: the folder is there already.
+    """
+    if folder.exists():
+        raise FileExistsError(folder)
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True, mode=0o700)
+    try:
+        for file in tree.files:
+            _write_file(file, draft, fetch)
+        os.rename(draft, folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _write_file(file: ContentFile, folder: Path, fetch: Callable[[str], bytes]) -> None:
+    place = folder / file.path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(place, flags, 0o755 if file.is_executable else 0o644), "wb") as target:
+        for name, size in file.chunk_sizes():
+            content = fetch(name)
+            check_chunk(name, content)
+            if len(content) != size:
+                raise DamagedContent(f"{file.path}: a chunk has {len(content)} bytes, not {size}", field=file.path)
+            target.write(content)
+
+
+def check_chunk(name: str, content: bytes) -> None:
+    """Raise DamagedContent unless these bytes have this name."""
+    if chunk_name(content) != name:
+        raise DamagedContent(f"the bytes of chunk {name[:12]} are not what its name says")
+
+
+# ------------------------------------------------------------------------------------------------ on the way
+
+
+def pack_chunk(content: bytes) -> tuple[bytes, str]:
+    """Returns the bytes to send and their encoding: `zlib` where that pays, else `plain`."""
+    sample = content[:_SAMPLE_BYTES]
+    if len(zlib.compress(sample, 1)) > _WORTH_COMPRESSING * len(sample):
+        return content, "plain"
+    return zlib.compress(content, 1), "zlib"
+
+
+def unpack_chunk(body: bytes, encoding: str) -> bytes:
+    """Undo `pack_chunk`. Raises DamagedContent for what it never makes, however much it would unpack to."""
+    if encoding == "plain":
+        content = body
+    elif encoding == "zlib":
+        unpacker = zlib.decompressobj()
+        try:
+            content = unpacker.decompress(body, CHUNK_BYTES + 1)
+        except zlib.error as error:
+            raise DamagedContent(f"a chunk cannot be unpacked: {error}") from None
+    else:
+        raise DamagedContent(f"no encoding {encoding[:20]!r}", fix="plain or zlib")
+    if len(content) > CHUNK_BYTES:
+        raise DamagedContent(f"a chunk has more than {CHUNK_BYTES:,} bytes")
+    return content

@@ -1,0 +1,234 @@
+"""Starts that wait for the job's code: fetched once from the server, kept in a bounded cache, copied for each attempt.
+
+STATE/code/NAME is a tree of the server's content store, whole or not there. It is copied into the attempt's own work
+folder, and the copy is checked against the name, since ranks of the same user could have written to the cache. All of
+it happens beside the heartbeats: while it does the attempt counts as here and its lease is renewed.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from walras.content import ContentTree, DamagedContent, hash_folder
+from walras.content_transfer import ContentTransfer
+from walras.errors import ClusterError, Forbidden, ServerUnreachable, UserError
+from walras.wire import StartCommand
+from workers.agent.launch import (
+    MIN_FREE_BYTES,
+    AgentMachine,
+    launch_supervisor,
+    make_attempt_folder,
+    make_attempt_plan,
+    start_refusal,
+)
+from workers.agent.server_client import ServerClient, call_backoff_s
+from workers.devices import AttemptKey
+from workers.supervisor_protocol import AttemptPlan
+
+log = logging.getLogger(__name__)
+
+#: Trees in the cache, and bytes of all of them. The least recently used go first.
+TREES_KEPT, BYTES_KEPT = 20, 8 * 1000**3
+#: A tree is on the disk as chunks, in the cache, and in the work folder, at most.
+_COPIES_AT_ONCE = 3
+#: Tries, each with the patience of a call, before a start is refused whose lease goes on.
+FETCH_TRIES = 20
+
+
+class CodeCache:
+    """Trees of the server's content store in a folder of the agent's state."""
+
+    def __init__(
+        self, folder: Path, client: ServerClient, trees_kept: int = TREES_KEPT, bytes_kept: int = BYTES_KEPT
+    ) -> None:
+        self._folder = folder
+        self._client = client
+        self._trees_kept = trees_kept
+        self._bytes_kept = bytes_kept
+        self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._used: Counter[str] = Counter()
+
+    async def copy(self, name: str, target: Path, stop: threading.Event) -> None:
+        """Make `target` with the tree's files. `stop` ends a copy under way.
+
+        Raises NotFound, DamagedContent, OSError, and what calls to the server raise: ServerUnreachable, Forbidden.
+        """
+        self._used[name] += 1
+        try:
+            try:
+                return await self._copy_once(name, target, stop)
+            except DamagedContent as error:
+                log.warning("fetched anew: %s", error)
+            await asyncio.to_thread(self._forget, name, target)
+            await self._copy_once(name, target, stop)
+        finally:
+            self._used[name] -= 1
+
+    async def _copy_once(self, name: str, target: Path, stop: threading.Event) -> None:
+        await self._fetch(name)
+        await asyncio.to_thread(_copy_checked, self._folder / name, target, name, stop)
+
+    async def _fetch(self, name: str) -> None:
+        """Fetch the tree unless it is here. A fetch goes on for the next start when all that wait for it are ended."""
+        place = self._folder / name
+        if not place.is_dir():
+            task = self._fetching.get(name)
+            if task is None:
+                task = self._fetching[name] = asyncio.create_task(self._fetch_once(name))
+                task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.shield(task)
+        os.utime(place)
+
+    async def _fetch_once(self, name: str) -> None:
+        try:
+            await asyncio.to_thread(self._folder.mkdir, parents=True, exist_ok=True, mode=0o700)
+            async with self._client.transport() as transport:
+                await ContentTransfer(transport).fetch(name, self._folder / name, self._check_room)
+        finally:
+            del self._fetching[name]
+        with contextlib.suppress(OSError):  # something is gone already: the next fetch looks again
+            await asyncio.to_thread(self._remove_least_used, name)
+
+    def _check_room(self, tree: ContentTree) -> None:
+        """Raise before a tree fills the disk that other attempts need."""
+        if tree.size > self._bytes_kept:
+            raise UserError(f"it has {tree.size:,} bytes, {self._bytes_kept:,} are allowed")
+        if shutil.disk_usage(self._folder).free - _COPIES_AT_ONCE * tree.size < MIN_FREE_BYTES:
+            raise OSError(errno.ENOSPC, f"disk full: no room for {tree.size:,} bytes of code")
+
+    def _forget(self, name: str, target: Path) -> None:
+        for path in (self._folder / name, self._folder / f".{name}.chunks", target):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _remove_least_used(self, newest: str) -> None:
+        """Keep the cache within its bounds; what is being copied stays. Remains of fetches that were cut go."""
+        kept_bytes = kept_trees = 0
+        by_age = sorted(self._folder.iterdir(), key=lambda path: path.lstat().st_mtime, reverse=True)
+        for path in sorted(by_age, key=lambda path: path.name != newest):
+            name = path.name.lstrip(".").split(".")[0]
+            if path.name == name:
+                kept_trees += 1
+                kept_bytes += sum(each.lstat().st_size for each in path.rglob("*"))
+            is_over = path.name != name or kept_trees > self._trees_kept or kept_bytes > self._bytes_kept
+            if is_over and not self._used[name] and name not in self._fetching:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _copy_checked(source: Path, target: Path, name: str, stop: threading.Event) -> None:
+    """Copy a tree. Raises DamagedContent unless the copy has this name, OSError, and _Withdrawn once `stop` is set."""
+
+    def copy_one(file: str, to: str) -> str:
+        if stop.is_set():
+            raise _Withdrawn
+        return str(shutil.copy(file, to, follow_symlinks=False))
+
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, symlinks=True, copy_function=copy_one)
+    files = (path for path in target.rglob("*") if path.is_symlink() or not path.is_dir())
+    paths = [path.relative_to(target).as_posix() for path in files]
+    try:
+        found = hash_folder(target, paths).name
+    except (UserError, ValueError) as error:
+        raise DamagedContent(f"code {name[:12]} is damaged on this machine: {error}") from None
+    if found != name:
+        raise DamagedContent(f"code {name[:12]} is damaged on this machine")
+
+
+class _Withdrawn(Exception):
+    """The start was taken back while its code was copied."""
+
+
+@dataclass
+class PendingStart:
+    """A start that was written down, and whose supervisor does not run yet."""
+
+    command: StartCommand
+    #: Boot time; renewed with the others.
+    lease_until: float
+    #: The supervisor may be there already: too late to take it back.
+    is_launching: bool = False
+    withdrawn: threading.Event = field(default_factory=threading.Event)
+    task: "asyncio.Task[None] | None" = None
+
+
+class AttemptStarts:
+    """The starts under way on a machine."""
+
+    def __init__(self, machine: AgentMachine, client: ServerClient) -> None:
+        self._machine = machine
+        self._cache = CodeCache(machine.state / "code", client)
+        self._pending: dict[AttemptKey, PendingStart] = {}
+
+    @property
+    def keys(self) -> list[AttemptKey]:
+        return list(self._pending)
+
+    def begin(self, key: AttemptKey, command: StartCommand, lease_until: float) -> PendingStart:
+        """Count the attempt as here from now on; `launch` is to follow."""
+        start = self._pending[key] = PendingStart(command, lease_until)
+        return start
+
+    def renew(self, key: AttemptKey, until: float) -> None:
+        if start := self._pending.get(key):
+            start.lease_until = max(start.lease_until, until)
+
+    def withdraw(self, key: AttemptKey) -> bool:
+        """End a start. Returns False while it is too late for that: its supervisor comes up, and can then be told."""
+        start = self._pending.get(key)
+        if start is None:
+            return True
+        if start.is_launching:
+            return False
+        del self._pending[key]
+        start.withdrawn.set()
+        if start.task is not None:
+            start.task.cancel()
+        return True
+
+    async def launch(self, key: AttemptKey, free_port: Callable[[], None]) -> AttemptPlan | str:
+        """Returns the plan of the supervisor that now runs, or why none does. `free_port` is called right before it
+        comes up. Cancelled by `withdraw`, it leaves nothing that runs.
+        """
+        start, folder = self._pending[key], self._machine.attempt_folder(*key)
+        try:
+            if start.command.code:
+                if problem := await self._bring_code(start, folder):
+                    return problem
+            else:
+                await asyncio.to_thread(make_attempt_folder, folder)
+            if problem := start_refusal(self._machine, start.command, start.lease_until):
+                return problem
+            start.is_launching = True
+            free_port()
+            plan = make_attempt_plan(self._machine, start.command, start.lease_until)
+            return await launch_supervisor(folder, plan) or plan
+        except (OSError, ValueError) as error:  # a disk that filled up, a folder in the way, no more processes
+            return f"cannot start: {error}"
+        finally:
+            if self._pending.get(key) is start:
+                del self._pending[key]
+
+    async def _bring_code(self, start: PendingStart, folder: Path) -> str:
+        """Fill the attempt's work folder. Returns why that failed; where the server fails it tries again."""
+        await asyncio.to_thread(folder.mkdir, parents=True, mode=0o700)
+        failures = 0
+        while True:
+            try:
+                await self._cache.copy(start.command.code, folder / "work", start.withdrawn)
+                return ""
+            except (ServerUnreachable, ClusterError, Forbidden) as error:
+                failures += 1
+                log.warning("job %d: its code is not here yet: %s", start.command.job_id, error)
+                if failures >= FETCH_TRIES or self._machine.clocks.boottime() >= start.lease_until:
+                    return f"cannot start: the job's code did not come in {failures} tries: {error}"
+            except (UserError, ValueError) as error:
+                return f"cannot start: the job's code cannot be had: {error}"
+            await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
