@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help install demo test test-all golden browser explore lint bench clean
+.PHONY: help install demo test test-all fuzz mutations golden browser explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,14 @@ test-all: lint ## lint and every test, real processes and PyTorch included
 	$(BIN)/python -m pytest -n 0 -m "alone and not gpu"
 	if [ "$$(cat .venv/.fast-tests-passed 2>/dev/null)" = "$$($(STATE))" ]; then which="slow and"; else which=""; fi; \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$$which not alone and not gpu" --durations=10
+
+SEEDS ?= 200
+FIRST ?= 1
+fuzz: .venv/.installed-dev ## run SEEDS=N whole systems under faults in virtual time, from seed FIRST=K on
+	$(BIN)/python -m tests.whole_system --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
+
+mutations: .venv/.installed-dev ## plant bugs on purpose and count the seeds until each is found
+	$(BIN)/python -m tests.mutations
 
 golden: .venv/.installed-dev ## add the solver that golden results were recorded with (GPL, for tests alone)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[golden]'

@@ -62,6 +62,8 @@ class Jobs:
     #: Parts that it may be forked into, each a whole gang in one pool with steps of its own, by whoever can start them
     #: (n,). Empty: 1.
     fork_max: FloatArray = field(default_factory=_floats)
+    #: Once it runs it cannot be stopped, or would lose all its work (n,). Empty: no job's, or it does not matter.
+    unstoppable: BoolArray = field(default_factory=_flags)
 
     def __len__(self) -> int:
         return len(self.job_id)

@@ -275,3 +275,13 @@ def test_the_repository_speaks_of_the_software_alone() -> None:
     machine_path = re.compile(r"/(?:work" r"|home/[a-z]+|root)/[a-z]")
     found = [name for name in names if (ROOT / name).exists() and machine_path.search((ROOT / name).read_text())]
     assert found == []
+
+
+def test_every_promise_names_a_test_that_is_there() -> None:
+    """docs/reliability.md: each row of a promise ends with files of tests that exist."""
+    text = (ROOT / "docs" / "reliability.md").read_text()
+    promises = [row for row in re.findall(r"^\| (.+) \|$", text, re.MULTILINE) if "tests/" in row]
+    assert len(promises) >= 25
+    named = {name for row in promises for name in re.findall(r"`(tests/[\w/]+\.py)`", row.rsplit("|", 1)[1])}
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
+    assert [row for row in promises if "`tests/" not in row.rsplit("|", 1)[1]] == []

@@ -27,9 +27,6 @@ LONG_WITH_REASON: dict[str, str] = {}
 SHORT_WITH_REASON = {
     "walras/contract.py": "numbers that all packages agree on; apart, so that a supervisor may import them",
     "walras/clocks.py": "three clocks and a source of chance, which server, agents and their simulation share",
-    "walras/protocol.py": "versions of the protocol; apart, so that either side may read them without the messages",
-    "scheduler/live/auth/secret_box.py": "the one place that knows how secrets are sealed",
-    "scheduler/live/services/former_reports.py": "what counts after a restore; beside the reports of every day",
 }
 
 #: Public classes and functions whose name stands in several modules: why each has to.
@@ -170,6 +167,9 @@ def test_decisions_read_no_clock_and_draw_no_chance() -> None:
 SHELLS = ("scheduler/live/", "workers/agent/")
 REAL_CLOCKS_WITH_REASON = {
     "scheduler/live/providers/local_provider.py": "starts real processes and waits for them",
+    "scheduler/live/auth/job_privacy.py": "a nonce that could be guessed would be none",
+    "workers/agent/follower.py": "the clock of supervisors, `processes.boottime`, which a simulation replaces",
+    "workers/agent/report_store.py": "the same clock",
 }
 
 

@@ -137,6 +137,10 @@ class JobDetail(JobView):
     incarnation: str = ""
     #: Null if the job has no target.
     target: TargetView | None = None
+    #: What an hour of it is worth, USD (null once it is over), and who says so: job, user, project, policy; empty:
+    #: nobody.
+    value_usd_per_h: float | None = None
+    value_by: str = ""
     attempt_list: list[AttemptView] = Field(default_factory=list)
 
 
@@ -170,6 +174,9 @@ class DryRun(Body):
     chosen: dict[str, Any] | None = None
     reason: Reason | None = None
     detail: str = ""
+    #: What an hour of it is worth, USD, and who says so: job, user, project, policy; empty: nobody.
+    value_usd_per_h: float = 0.0
+    value_by: str = ""
     #: What the owner should know of the job beforehand; empty: nothing.
     note: str = ""
 

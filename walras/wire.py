@@ -114,11 +114,18 @@ class Registered(Message):
 
 
 def _numbers(given: object) -> object:
-    """Returns the numbers among the values; drops others, so that bad facts do not cost a job its progress report."""
+    """Returns the numbers among the values; drops others, so that bad facts do not cost a job its progress report.
+
+    What is no finite number of a fact's size becomes `-_FACT_MOST`: the server does not believe it, and says so.
+    """
     if not isinstance(given, dict):
         return {}
-    numbers = ((name, value) for name, value in given.items() if isinstance(name, str) and len(name) <= _NAME_MOST)
-    return dict(islice(((name, value) for name, value in numbers if _is_believable(value)), _FACTS_MOST))
+    numbers = (
+        (name, value if _is_believable(value) else -_FACT_MOST)
+        for name, value in given.items()
+        if isinstance(name, str) and len(name) <= _NAME_MOST and type(value) in (int, float)
+    )
+    return dict(islice(numbers, _FACTS_MOST))
 
 
 def _finite(given: object) -> object:
@@ -279,6 +286,8 @@ class Heartbeat(Message):
     node_id: str = Field(max_length=100)
     #: Changes when the agent restarts.
     session: str = Field(default="", max_length=100)
+    #: Counts the calls of a session: one that comes late, or twice, is told from the newest. 0: not counted.
+    call: Count = 0
     #: True with the first call after a (re)start: `here` is then the complete truth about this machine.
     resync: bool = False
     here: list[AttemptHere] = Field(default_factory=list, max_length=1024)

@@ -11,8 +11,8 @@ four times about the same jobs, each time with fewer configurations:
     4. what is still free on machines that are here, worth their price or not: payers below the price, then riders.
 
 Machines that are here are thus in every plan. Who has a place by 4 is displaced by whoever has one by 3, and is no
-reason to keep a machine (`Plan.riders`). Without riders, machines that are not worth their price, and payers below it,
-this is one question, about the whole problem.
+reason to keep a machine (`Plan.riders`); jobs that could not be asked to leave have no place there. Without riders,
+machines that are not worth their price, and payers below it, this is one question, about the whole problem.
 """
 
 from dataclasses import dataclass, replace
@@ -44,22 +44,30 @@ def plan_in_market(
     """
     if not problem.pools.rentable.any():
         return *policy.decide(problem, memory), None
-    value, paid = hourly_values(problem, delay_usd_per_h), problem.pools.held > 0
-    if not np.any(value > 0):  # nobody pays: all share what is here, and nothing is kept for it
-        plan, memory = policy.decide(problem, memory)
-        told, column = _whole(problem, plan)
-        placed = np.flatnonzero(column >= 0)
-        riders = placed[_uses(told, paid)[column[placed]]]
-        return replace(plan, riders=riders), memory, rent_machines(problem, delay_usd_per_h)
+    value = hourly_values(problem, delay_usd_per_h)
+    leaves = ~problem.jobs.unstoppable if len(problem.jobs.unstoppable) else np.ones(len(value), dtype=np.bool_)
+    if not np.any(value > 0):
+        return *_without_payers(policy, problem, memory, leaves), rent_machines(problem, delay_usd_per_h)
     rental = rent_machines(_without_outranked(policy, problem, memory, value), delay_usd_per_h)
     market = _Market.of(problem, value, rental)
     if market.is_whole:
         return *policy.decide(problem, memory), rental
     plan, told = policy.decide(market.question, memory)
     plan = _over_all(problem, market.kept, plan)
-    for group in (value > 0, value <= 0):
+    for group in ((value > 0) & leaves, (value <= 0) & leaves):
         plan = _let_ride(policy, problem, told, plan, group)
     return plan, told, rental
+
+
+def _without_payers(policy: PlanPolicy, problem: Problem, memory: Memory, leaves: BoolArray) -> tuple[Plan, Memory]:
+    """Nobody pays: all who can be asked to leave share what is here, and nothing is kept for it."""
+    paid = problem.pools.held > 0
+    kept = ~_uses(problem, paid) | _stays(problem) | leaves[problem.columns.job]
+    plan, memory = policy.decide(problem if kept.all() else _with_columns(problem, kept), memory)
+    plan = plan if kept.all() else _over_all(problem, kept, plan)
+    told, column = _whole(problem, plan)
+    placed = np.flatnonzero(column >= 0)
+    return replace(plan, riders=placed[_uses(told, paid)[column[placed]]]), memory
 
 
 # ------------------------------------------------------------------------------------------------ who may have what

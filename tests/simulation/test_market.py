@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from optimizer.policy import PolicySpec
-from scheduler.core.commands import Command
+from scheduler.core.commands import Command, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, Proposal, Solved
+from scheduler.core.events import Event, JobSubmitted, Proposal, Solved
 from scheduler.core.rules import RoundRules, StatedValue
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.engine import RunLimits
@@ -184,3 +184,54 @@ def test_no_plan_of_jobs_that_run_is_certified_as_nothing() -> None:
     assert len(seen) >= 20
     assert min(proposal.objective for proposal in seen) > 0
     assert all(proposal.objective <= proposal.bound * (1 + 1e-9) for proposal in seen)
+
+
+# ------------------------------------------------------------------------------------------------ arrivals
+
+
+def test_who_arrives_where_there_is_room_starts_in_the_same_step() -> None:
+    """Half of them at least; before, all waited for the next plan, which is never further than a restart."""
+    random, at, jobs = Random(1), 0.0, list[SimulatedJob]()
+    for number in range(1, 41):
+        at += random.expovariate(1 / 700.0)
+        jobs.append(job(number, random.uniform(0.1, 0.8), at=at))
+    core, room, admitted = SchedulerCore(), 0, 0
+
+    def watch(event: Event, commands: list[Command]) -> None:
+        nonlocal room, admitted
+        if isinstance(event, JobSubmitted):
+            starts = any(isinstance(each, Start) for each in commands)
+            room += starts or core.ledger.fleet.pools[0].free > 0
+            admitted += starts
+
+    result = Simulation(scenario(PoolModel(OWNED, machines=3)), core=core).run(jobs, watch)
+    assert len(result.jobs) == len(jobs)
+    assert room >= 20
+    assert admitted >= 0.5 * room
+
+
+@pytest.mark.parametrize("step_s", [0.0, HOUR_S])
+def test_a_machine_that_riders_took_over_from_a_payer_is_given_back(step_s: float) -> None:
+    """Payers and riders by chance on one owned and many rented machines: all payers end, and nothing is rented then."""
+    for seed in range(3):
+        random = Random(seed)
+        payers = [job(n, random.uniform(0.2, 1.5), 5.0, random.uniform(0, 6 * HOUR_S)) for n in range(1, 13)]
+        riders = [job(n, random.uniform(0.2, 1.5), None, random.uniform(0, 3 * HOUR_S)) for n in range(101, 141)]
+        pool = replace(SURE, quota=12, billing_step_s=step_s)
+        core = SchedulerCore()
+        told = scenario(PoolModel(OWNED, machines=1), rented(pool))
+        result = Simulation(told, core=core).run(sorted([*payers, *riders], key=lambda each: each.at))
+        assert result.violations == []
+        assert {each.job_id for each in result.jobs} >= set(range(1, 13))
+        assert sum(each.usd for each in result.jobs if each.job_id > 100) == 0.0
+        assert result.bills[pool.pool_id] <= 3.0 * (2 * sum(each.request.steps or 0 for each in payers) / HOUR_S + 12)
+
+
+def test_a_rider_that_cannot_be_stopped_has_no_paid_machine() -> None:
+    """It would hold up who pays, and keep the machine. One that can be stopped rides."""
+    told = scenario(rented(replace(SURE, quota=1, billing_step_s=HOUR_S)))
+    for preemptible, ended in ((False, {1}), (True, {1, 2})):
+        rider = job(2, 0.2)
+        rider = replace(rider, request=replace(rider.request, preemptible=preemptible))
+        result = run(told, [job(1, 0.4, 5.0), rider], until_h=5.0)
+        assert {each.job_id for each in result.jobs} == ended

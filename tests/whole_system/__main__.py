@@ -6,6 +6,7 @@ python -m tests.whole_system --seed 17 [--keep 0,3]         one of them, with it
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -43,6 +44,8 @@ def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     plan = draw_plan(seed)
     kept = [n for n, fault in enumerate(plan.faults) if fault.kind not in _without] if keep is None else list(keep)
     plan.faults = [plan.faults[position] for position in kept]
+    if "killing_jobs" in _without:
+        plan.jobs = [job for job in plan.jobs if job[1].kills_supervisor_at_s is None]
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     folder = Path(tempfile.mkdtemp(prefix="walras-fuzz-", dir=memory))
     world = World(plan, folder)
@@ -74,6 +77,17 @@ def tell(outcome: Outcome) -> None:
     print(f"replay: python -m tests.whole_system --seed {outcome.seed} --keep {kept}")
 
 
+def _run_beside_each_other(jobs: int) -> int:
+    """The same command in several processes, each with every so manieth seed."""
+    given = sys.argv[1:]
+    first = int(given[given.index("--first") + 1]) if "--first" in given else 1
+    children = []
+    for number in range(jobs):
+        own = ["--jobs", "1", "--stride", str(jobs), "--first", str(first + number)]
+        children.append(subprocess.Popen([sys.executable, "-m", "tests.whole_system", *given, *own]))
+    return max(child.wait() for child in children)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=50)
@@ -82,6 +96,8 @@ def main() -> int:
     parser.add_argument("--keep", default="")
     parser.add_argument("--most-failures", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--stride", type=int, default=1, help="every so many seeds")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--without", default="", help="kinds of faults, with commas")
     options = parser.parse_args()
@@ -91,8 +107,10 @@ def main() -> int:
         outcome = run_seed(options.seed, keep)
         print("\n".join(outcome.story))
         return 1 if outcome.broken else 0
+    if options.jobs > 1:
+        return _run_beside_each_other(options.jobs)
     began, failed, done = time.monotonic(), 0, 0
-    for seed in range(options.first, options.first + options.seeds):
+    for seed in range(options.first, options.first + options.seeds, options.stride):
         outcome = run_seed(seed)
         done += 1
         if outcome.broken:
@@ -109,4 +127,6 @@ if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(sys.executable, [sys.executable, "-m", "tests.whole_system", *sys.argv[1:]],
                   {**os.environ, "PYTHONHASHSEED": "0"})  # fmt: skip
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # coroutines of dead processes are never taken apart

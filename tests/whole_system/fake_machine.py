@@ -2,13 +2,11 @@
 
 `workers.supervisor.Supervisor` runs unmodified; what stands under it is replaced while a simulation runs
 (`installed`): the ranks (`PlayedRanks`), its sockets and its waiting. `Machine.live` lists the attempts whose processes
-are alive here: the truth that invariants count. The play of a rank is a `Script`: how long, what it saves, how it ends,
-what nonsense it sends.
+are alive here: the truth that invariants count.
 """
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import types
@@ -20,253 +18,19 @@ from typing import Any
 import workers.agent.agent as agent_module
 import workers.agent.follower as follower_module
 import workers.agent.launch as launch_module
+from tests.whole_system.played_ranks import STARTING, PlayedChannels, PlayedRanks, Run, Script, SimSocket
 from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
-from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
 from workers import supervisor as supervisor_module
+from workers import supervisor_protocol as protocol_module
 from workers.supervisor import Supervisor
 from workers.supervisor_protocol import (
     SUPERVISOR_FILE,
     AttemptPlan,
-    Channels,
-    Connection,
     PeerRole,
-    rank_log,
     read_plan,
     write_durably,
 )
-
-TICK_S = 1.0
-
-
-@dataclass(frozen=True)
-class Script:
-    """What a job does when it runs."""
-
-    name: str
-    work_s: float
-    #: Saves so often, and when asked to stop; None: a plain script, which SIGTERM ends.
-    saves_every_s: float | None = None
-    exit_code: int = 0
-    #: Lines that it writes to its own socket, as bytes, one each second.
-    nonsense: tuple[bytes, ...] = ()
-    kills_supervisor_at_s: float | None = None
-    ignores_sigterm: bool = False
-
-
-@dataclass
-class Run:
-    """One start of a script, by one rank, on a machine: what really happened."""
-
-    script: Script
-    machine: str
-    job_id: int
-    attempt: int
-    rank: int
-    began_at: float
-    resumed_s: float
-    ended_at: float | None = None
-    how: str = ""
-
-
-class SimSocket:
-    """The supervisor's end of a connection."""
-
-    def __init__(self, deliver: Callable[[bytes], None], closed: Callable[[], None]) -> None:
-        self.inbound = bytearray()
-        self.is_ended = False
-        self._deliver = deliver
-        self._closed = closed
-
-    def recv(self, size: int) -> bytes:
-        if self.inbound:
-            chunk = bytes(self.inbound[:size])
-            del self.inbound[:size]
-            return chunk
-        if self.is_ended:
-            return b""
-        raise BlockingIOError
-
-    def send(self, data: bytes) -> int:
-        self._deliver(data)
-        return len(data)
-
-    def close(self) -> None:
-        self._closed()
-
-
-class PlayedChannels(Channels):
-    """Real connections, over `SimSocket`s."""
-
-    def __init__(self, selector: Any, rank_path: str, agent_path: str) -> None:
-        self._selector = selector
-        self._listeners = {}
-        self.agent_path = agent_path
-        self.connections = []
-        self.is_closed = False
-
-    def receive_ready(self) -> None:
-        for connection in self.connections:
-            before = -1
-            while connection.is_open and len(connection.inbox) != before and _has_something(connection.socket):
-                before = len(connection.inbox)
-                connection.receive()
-
-    def open(self, role: PeerRole, socket: SimSocket) -> None:
-        self.connections.append(Connection(socket, role))  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        self.is_closed = True
-        super().close()
-
-
-def _has_something(socket: Any) -> bool:
-    return bool(socket.inbound) or socket.is_ended
-
-
-@dataclass
-class _PlayedOutput:
-    path: Path
-    pipe: int = -1
-
-    def write(self, chunk: bytes) -> None:
-        with contextlib.suppress(OSError), open(self.path, "ab") as file:
-            file.write(chunk)
-
-    def copy(self) -> bool:
-        return False
-
-    def drain(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-
-class PlayedRank:
-    """One rank: a script on a virtual clock."""
-
-    def __init__(self, ranks: "PlayedRanks", rank: int, output: _PlayedOutput) -> None:
-        self.rank, self.output, self.pid = rank, output, ranks.machine.new_pid()
-        self.exit_code: int | None = None
-        self.signal: int | None = None
-        self._ranks = ranks
-        plan, machine = ranks.plan, ranks.machine
-        self._script = machine.hooks.script_of(plan.argv)
-        resume = json.loads(plan.env.get("WALRAS_RESUME", "null"))
-        self._done_s = 0.0 if resume is None else float(resume["step"])
-        self._saved_s = self._done_s
-        self._began_at = machine.loop.time()
-        self._socket: SimSocket | None = None
-        self.run = Run(self._script, machine.name, plan.job_id, plan.attempt, rank, self._began_at, self._done_s)
-        machine.hooks.began(self.run, plan)
-        self._timer = machine.call_later(TICK_S, self._tick)
-
-    @property
-    def has_ended(self) -> bool:
-        return self.exit_code is not None or self.signal is not None
-
-    def connect(self) -> None:
-        """Once the supervisor has channels: the in-job client says hello."""
-        if self._script.saves_every_s is None and not self._script.nonsense:
-            return
-        self._socket = SimSocket(self._heard, lambda: None)
-        self._ranks.supervisor.channels.open(PeerRole.RANK, self._socket)
-        if self._script.saves_every_s is not None:
-            self._say({"type": "hello"})
-
-    def end(self, *, code: int | None = None, number: int | None = None) -> None:
-        if self.has_ended:
-            return
-        self.exit_code, self.signal = code, number
-        self._timer.cancel()
-        self.run.ended_at = self._ranks.machine.loop.time()
-        self.run.how = f"signal {number}" if number is not None else f"exit {code}"
-        self._ranks.ended.append(self)
-        self._ranks.machine.hooks.ended(self.run)
-        self._ranks.supervisor.wake()
-
-    def told(self, number: int) -> None:
-        if number == signal.SIGKILL or not self._script.ignores_sigterm:
-            self.end(number=number)
-
-    def _tick(self) -> None:
-        self._done_s += TICK_S
-        script, age_s = self._script, self._ranks.machine.loop.time() - self._began_at
-        self.output.write(f"{script.name} {self._ranks.plan.attempt} {self.rank} {self._done_s:g}\n".encode())
-        if script.kills_supervisor_at_s is not None and age_s >= script.kills_supervisor_at_s:
-            self._ranks.supervisor.die()
-            return
-        for line in script.nonsense:
-            self._say_bytes(line)
-        if script.saves_every_s is not None:
-            self._say({"type": "progress", "steps": self._done_s, "steps_per_s": 1.0, "samples": int(age_s) + 1})
-            if self._done_s - self._saved_s >= script.saves_every_s:
-                self._save()
-        if self._done_s >= script.work_s:
-            self._say({"type": "finished"})
-            self.end(code=script.exit_code)
-            return
-        self._timer = self._ranks.machine.call_later(TICK_S, self._tick)
-
-    def _save(self) -> None:
-        plan, self._saved_s = self._ranks.plan, self._done_s
-        if self.rank == 0:
-            path = f"{plan.checkpoint_dir}/attempt-{plan.attempt:04d}/step-{self._done_s:g}"
-            digest = f"{plan.job_id:032x}{plan.attempt:08x}{int(self._done_s):024x}"
-            self._say({"type": "commit", "path": path, "step": self._done_s, "digest": digest, "took_s": 0.5})
-
-    def _heard(self, data: bytes) -> None:
-        for line in data.splitlines():
-            message = json.loads(line)
-            if message["type"] == "stop" and not self.has_ended and self._script.saves_every_s is not None:
-                self._timer.cancel()
-                self._timer = self._ranks.machine.call_later(min(0.3, message["grace_s"] / 2), self._save_and_leave)
-            elif message["type"] == "recorded":
-                self._ranks.machine.hooks.recorded(self.run, message["digest"])
-
-    def _save_and_leave(self) -> None:
-        self._save()
-        self._say({"type": "finished"})
-        self.end(code=EXIT_CHECKPOINTED)
-
-    def _say(self, message: dict[str, Any]) -> None:
-        self._say_bytes(json.dumps(message).encode())
-
-    def _say_bytes(self, line: bytes) -> None:
-        if self._socket is not None:
-            self._socket.inbound += line + b"\n"
-            self._ranks.supervisor.wake()
-
-
-class PlayedRanks:
-    """Stands in for `workers.ranks.Ranks`."""
-
-    def __init__(self, folder: Path, plan: AttemptPlan) -> None:
-        supervisor = _STARTING[-1]
-        self.machine, self.supervisor, self.plan = supervisor.machine, supervisor, plan
-        self.ended: list[Any] = []
-        self.cpu_s = 0.0
-        supervisor.ranks = self
-        self.all = [PlayedRank(self, rank, _PlayedOutput(rank_log(folder, rank))) for rank in plan.ranks]
-
-    @property
-    def have_all_ended(self) -> bool:
-        return len(self.ended) == len(self.all)
-
-    @property
-    def first_failure(self) -> Any:
-        return next((rank for rank in self.ended if rank.exit_code != 0), None)
-
-    def reap(self) -> bool:
-        return not self.have_all_ended
-
-    def signal(self, number: int) -> None:
-        for rank in self.all:
-            rank.told(number)
-
-
-_STARTING: list["SimSupervisor"] = []
 
 
 class SimSupervisor(Supervisor):
@@ -279,11 +43,11 @@ class SimSupervisor(Supervisor):
         self.pid, self.is_alive, self.reasons = machine.new_pid(), True, list[str]()
         self._next: asyncio.TimerHandle | None = None
         self._is_woken = True
-        _STARTING.append(self)
+        STARTING.append(self)
         try:
             super().__init__(folder, plan)
         finally:
-            _STARTING.pop()
+            STARTING.pop()
         for rank in self.ranks.all:
             rank.connect()
         self._is_woken = False
@@ -318,6 +82,9 @@ class SimSupervisor(Supervisor):
 
     def _wake_on_signals(self) -> None:
         return
+
+    def _note_descendants(self, now: float) -> None:
+        """Its descendants are played: no process of this machine is one."""
 
     def _turn_now(self) -> None:
         if not self.is_alive:
@@ -543,19 +310,30 @@ def installed(loop: VirtualLoop, machines: list[Machine]) -> Iterator[None]:
                 each.die()
         return True
 
+    def send_signal(pids: list[int], number: int) -> None:
+        for machine in machines:
+            for each in [each for each in machine.supervisors if each.pid in pids]:
+                each.die()
+
     no_selectors = types.SimpleNamespace(DefaultSelector=_NoSelector, EVENT_READ=1)
     changes: list[tuple[Any, str, Any]] = [
         (processes, "boottime", loop.time),
         (processes, "boot_id", lambda: _current_machine().boot_id),
         (processes.ProcessName, "is_alive", property(is_alive)),
         (processes, "kill_carriers", kill_carriers),
+        (processes, "kill_known", lambda names, leader, timeout_s: None),
+        (processes, "send_signal", send_signal),
+        (processes, "is_stopped", lambda pid: False),
+        (processes, "descendants", lambda pid: []),
+        (processes, "name_process", lambda pid: None),
+        (protocol_module, "boot_id", lambda: _current_machine().boot_id),
         (supervisor_module, "Ranks", PlayedRanks),
         (supervisor_module, "Channels", PlayedChannels),
         (supervisor_module, "selectors", no_selectors),
         (supervisor_module, "LONGEST_SLEEP_S", 5.0),
         (agent_module, "bind_rendezvous_port", lambda: _PlayedPort(next(ports))),
         (launch_module, "build_client_folder", lambda state: Path("/client")),
-        (follower_module, "RECONNECT_S", 0.1),
+        (follower_module, "LOOK_EVERY_S", 5.0),
         (os, "fsync", lambda _: None),
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in changes]

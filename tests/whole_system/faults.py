@@ -30,6 +30,9 @@ async def act(world: "World", fault: Fault) -> None:
         case "kill_server_in":
             if world.life is not None:
                 world.life.process.countdown = int(fault.amount)
+        case "kill_in_commit":
+            world.commits_to_crash, odd = divmod(int(fault.amount), 2)
+            world.commits_to_crash, world.crashes_after_commit = world.commits_to_crash + 1, bool(odd)
         case "down":
             world.server_down_until = world.loop.time() + fault.amount
             _kill_server(world)
@@ -63,6 +66,7 @@ async def act(world: "World", fault: Fault) -> None:
                 each.die()
         case "kill_rank" if machine is not None:
             for each in machine.live[:1]:
+                each.ranks.all[0].run.was_killed_alone = True
                 each.ranks.all[0].end(number=9)
         case "notice":
             if (world.folder / name).exists():
@@ -81,6 +85,7 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
             world.slow_disk_s = 0.004
         case "full_disk":
             world.is_disk_full = True
+            world.observer.commit_may_take_s += fault.amount + 5.0
             await asyncio.sleep(fault.amount)
             world.is_disk_full = False
         case "full_disk_agent":

@@ -82,6 +82,8 @@ class Network:
         self.cut_off: set[str] = set()
         self.listener: Listener | None = None
         self.heard: Callable[[str, str, int], None] = lambda source, path, status: None
+        #: Called with (source, path, status, sent_at) when the caller has the answer.
+        self.renewed: Callable[[str, str, int, float], None] = lambda source, path, status, sent_at: None
         self._context = contextvars.copy_context()
         self._waiting: dict[asyncio.Future[tuple[int, bytes]], asyncio.Task[Any] | None] = {}
 
@@ -98,7 +100,7 @@ class Network:
     ) -> tuple[int, bytes]:
         """Raises ClientError or TimeoutError."""
         answer: asyncio.Future[tuple[int, bytes]] = self._loop.create_future()
-        fate = self._fate()
+        fate, sent_at = self._fate(), self._loop.time()
         self._waiting[answer] = None
         self._later(fate.there_s, self._arrive, source, method, url, headers, content, answer, fate)
         if fate.is_doubled:
@@ -108,7 +110,9 @@ class Network:
             self._later(later_s, self._arrive, source, method, url, headers, content, unheard, again)
         try:
             async with asyncio.timeout(timeout_s):
-                return await answer
+                status, body = await answer
+            self.renewed(source, urlsplit(url).path, status, sent_at)
+            return status, body
         finally:
             task = self._waiting.pop(answer, None)
             if task is not None and not task.done() and source not in self.cut_off:
@@ -167,6 +171,8 @@ class Network:
             self._later(fate.back_s, self._reset, answer)
             return
         status, body = task.result()
+        if answer in self._waiting:
+            self._waiting[answer] = None  # on its way: it arrives even if the server dies now
         if source in self.cut_off or fate.is_answer_lost:
             return
         if fate.is_cut:

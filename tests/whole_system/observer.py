@@ -17,6 +17,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     money         charges are not attempt time x price, or are for time that has not passed
     log           what a rank wrote is not what the server keeps
     replay        the journal does not replay
+    result        a job's end is not what its ranks did
     endless       a job is started again and again
     liveness      after healing, a job does not end within the bound
 """
@@ -27,7 +28,8 @@ from typing import Any
 
 from scheduler.core.invariants import check_invariants
 from scheduler.live.store.store_interface import WriteBatch
-from tests.whole_system.fake_machine import Hooks, Machine, Run, Script, SimSupervisor
+from tests.whole_system.fake_machine import Hooks, Machine, SimSupervisor
+from tests.whole_system.played_ranks import Run, Script
 from tests.whole_system.virtual_loop import VirtualLoop
 from walras.states import AttemptState, JobState
 from workers.supervisor_protocol import AttemptPlan
@@ -54,6 +56,8 @@ class Observer(Hooks):
     recorded_step: dict[int, float] = field(default_factory=dict)
     #: Machine -> when the server last answered a heartbeat of it; when something happened that loses attempts there.
     heard_at: dict[str, float] = field(default_factory=dict)
+    #: Machine -> when the newest heartbeat was sent whose answer its agent has.
+    renewed_at: dict[str, float] = field(default_factory=dict)
     lost_at: dict[str, float] = field(default_factory=dict)
     killed: set[AttemptKey] = field(default_factory=set)
     leased_at: dict[AttemptKey, float] = field(default_factory=dict)
@@ -64,6 +68,8 @@ class Observer(Hooks):
     split_until: float = 0.0
     #: The wall clock was set while the server was down: it cannot know how long that was.
     is_strict_about_money: bool = True
+    #: From an instant in a transaction until it is written.
+    commit_may_take_s: float = 8.0
 
     def tell(self, words: str) -> None:
         self.story.append(f"{self.loop.time() - 1000.0:9.3f}  {words}")
@@ -71,6 +77,8 @@ class Observer(Hooks):
     def violate(self, rule: str, words: str) -> None:
         self.tell(f"BROKEN {rule}: {words}")
         self.broken.append((self.loop.time() - 1000.0, rule, words))
+        # What comes after a broken promise means little.
+        self.loop.stop()
 
     # ---------------------------------------------------------------- what machines say
 
@@ -112,10 +120,10 @@ class Observer(Hooks):
     def asked_to_end(self, supervisor: SimSupervisor, reason: str) -> None:
         plan, now, name = supervisor.plan, self.loop.time(), supervisor.machine.name
         self.tell(f"job {plan.job_id} attempt {plan.attempt} on {name}: asked to end, {reason}")
-        silent_s = now - max(self.heard_at.get(name, 0.0), supervisor._launched_at)
+        silent_s = now - self.renewed_at.get(name, supervisor._launched_at)
         is_known_over = plan.job_id in self.final or plan.job_id in self.stopped_on_purpose
         is_lost = self.lost_at.get(name, 0.0) >= supervisor._launched_at or now < self.split_until
-        if reason.startswith("lease") and silent_s < 0.4 * self.lease_s and not is_lost and not is_known_over:
+        if reason.startswith("lease") and silent_s < 0.6 * self.lease_s and not is_lost and not is_known_over:
             self.violate("fence", f"job {plan.job_id} on {name}: {reason}, heard {silent_s:.1f} s ago")
         if reason == "its fence is old" and not is_known_over and not is_lost and plan.world_size == 1:
             self.violate("fence", f"job {plan.job_id} attempt {plan.attempt} on {name} is fenced without a cause")
@@ -129,6 +137,10 @@ class Observer(Hooks):
     def heard(self, source: str, path: str, status: int) -> None:
         if path.endswith("heartbeat") and status == 200:
             self.heard_at[source] = self.loop.time()
+
+    def renewed(self, source: str, path: str, status: int, sent_at: float) -> None:
+        if path.endswith("heartbeat") and status == 200:
+            self.renewed_at[source] = sent_at
 
     def committed(self, batch: WriteBatch) -> None:
         now = self.loop.time()
@@ -148,6 +160,7 @@ class Observer(Hooks):
             if row.state.is_final and before is None:
                 self.final[row.job_id], self.final_at[row.job_id] = row.state, now
                 self.tell(f"job {row.job_id} is {row.state} {row.reason or ''}")
+                self._judge_end(int(row.job_id), row.state)
             if row.state in (JobState.CANCELLING, JobState.PREEMPTING) or row.state.is_final:
                 self.stopped_on_purpose.add(row.job_id)
             elif row.state is JobState.RUNNING:
@@ -158,13 +171,31 @@ class Observer(Hooks):
             if attempt.ended_at is None:
                 continue
             held_s = attempt.ended_at - attempt.leased_at
-            if self.is_strict_about_money and held_s > now - began + 8.0:
+            if self.is_strict_about_money and held_s > now - began + self.commit_may_take_s:
                 self.violate("money", f"job {key[0]} attempt {key[1]} held {held_s:.1f} s, {now - began:.1f} s passed")
-            if attempt.state is AttemptState.NODE_LOST and key not in self.killed:
+            has_run = any(run.attempt == key[1] for run in self.runs[key[0]])
+            if attempt.state is AttemptState.NODE_LOST and has_run and key not in self.killed:
                 places = {run.machine for run in self.runs[key[0]] if run.attempt == key[1]}
                 places |= {word for word in attempt.placement.split('"') if word in self.seen_lost}
-                if not any(self.lost_at.get(place, 0.0) >= began for place in places) and now >= self.split_until:
-                    self.violate("false_lost", f"job {key[0]} attempt {key[1]}: {attempt.reason}")
+                known_from = began - self.commit_may_take_s
+                if not any(self.lost_at.get(place, 0.0) >= known_from for place in places) and now >= self.split_until:
+                    self.violate(
+                        "false_lost", f"job {key[0]} attempt {key[1]} at {attempt.placement}: {attempt.reason}"
+                    )
+
+    def _judge_end(self, job_id: int, state: JobState) -> None:
+        """An end says what the ranks of the last attempt did."""
+        runs = self.runs.get(job_id, [])
+        last = [run for run in runs if run.attempt == runs[-1].attempt] if runs else []
+        have_succeeded = bool(last) and all(run.how == "exit 0" for run in last)
+        have_failed = any(run.how.startswith("exit") and run.how != "exit 0" for run in last)
+        was_killed = any(run.was_killed_alone for run in last)
+        if state is JobState.SUCCEEDED and not have_succeeded:
+            self.violate("result", f"job {job_id} is {state}, its ranks: {[run.how for run in last]}")
+        if state is JobState.FAILED and not have_failed and not was_killed:
+            self.violate("result", f"job {job_id} is {state}, its ranks: {[run.how for run in last]}")
+        if state is JobState.TIMEOUT:
+            self.violate("result", f"job {job_id} is {state} long before its time")
 
     # ---------------------------------------------------------------- looks around
 
@@ -180,7 +211,7 @@ class Observer(Hooks):
                 agent = None if life is None or life.process.is_dead else life.agent
                 is_settled = agent is not None and now > life.began_at + 15.0 and now > each._launched_at + 15.0
                 is_lost = self.lost_at.get(machine.name, 0.0) >= each._launched_at
-                if is_settled and key not in agent._followers and not is_lost:
+                if is_settled and key not in {each[:2] for each in agent._followers} and not is_lost:
                     self.violate("unaccounted", f"job {key[0]} attempt {key[1]} on {machine.name}: nobody follows it")
         if server is not None:
             try:

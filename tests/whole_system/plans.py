@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.whole_system.fake_machine import Script
+from tests.whole_system.played_ranks import Script
 
 LEASE_S = 20.0
 #: Faults happen until this instant (virtual seconds after the start), then everything is healed.
-FAULTS_UNTIL_S = 150.0
+FAULTS_UNTIL_S = 70.0
 #: After healing, everything ends within this.
 LIVENESS_S = 1200.0
 
@@ -72,7 +72,7 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
 
 def _job(chance: Random, number: int, largest: int) -> tuple[float, Script, dict[str, Any]]:
     name, draw = f"j{number}", chance.random()
-    work_s = float(chance.choice((2, 4, 8, 15, 30, 45)))
+    work_s = float(chance.choice((1, 2, 4, 8, 15, 25)))
     saves = chance.choice((None, None, 3.0, 7.0))
     script = Script(name, work_s, saves, exit_code=1 if draw < 0.06 else 0, ignores_sigterm=chance.random() < 0.1)
     if 0.06 <= draw < 0.14:
@@ -89,10 +89,11 @@ def _job(chance: Random, number: int, largest: int) -> tuple[float, Script, dict
 
 
 _KINDS = (
-    ("kill_server", 5), ("kill_server_in", 6), ("down", 3), ("kill_agent", 5), ("kill_agent_in", 5), ("freeze_agent", 2),
-    ("reboot", 2), ("cut_off", 4), ("weather", 5), ("kill_supervisor", 2), ("kill_rank", 2), ("cancel", 3), ("hold", 2),
+    ("kill_server", 5), ("kill_server_in", 6), ("down", 3), ("kill_agent", 5), ("kill_agent_in", 5),
+    ("freeze_agent", 2), ("reboot", 2), ("cut_off", 4), ("weather", 5), ("kill_supervisor", 2), ("kill_rank", 2),
+    ("cancel", 3), ("hold", 2),
     ("drain", 2), ("resume", 1), ("policy", 1), ("slow_disk", 2), ("notice", 1), ("rogue", 2), ("wall", 2),
-    ("kill_both", 5), ("full_disk_agent", 2), ("lose_state", 2), ("twin", 1), ("full_disk", 2),
+    ("kill_in_commit", 12), ("kill_both", 5), ("full_disk_agent", 2), ("lose_state", 2), ("twin", 1), ("full_disk", 4),
 )  # fmt: skip
 
 
@@ -103,11 +104,12 @@ def _fault(chance: Random, plan: Plan) -> Fault:
     job = chance.choice(plan.jobs)[1].name
     amounts = {
         "kill_server_in": chance.randrange(400),
+        "kill_in_commit": chance.randrange(25),
         "kill_agent_in": chance.randrange(120),
-        "down": chance.choice((3.0, 10.0, 18.0, 40.0)),
+        "down": chance.choice((3.0, 10.0, 18.0, 30.0)),
         "freeze_agent": chance.choice((3.0, 12.0, 40.0)),
-        "cut_off": chance.choice((2.0, 8.0, 15.0, 30.0, 60.0)),
-        "weather": chance.choice((5.0, 20.0, 60.0)),
+        "cut_off": chance.choice((2.0, 8.0, 15.0, 30.0)),
+        "weather": chance.choice((5.0, 20.0, 40.0)),
         "slow_disk": chance.choice((0.05, 0.5, 3.0)),
         "wall": chance.choice((3600.0, -3600.0, 60.0)),
         "kill_both": chance.choice((0.0, 2.0, 8.0)),

@@ -1,7 +1,8 @@
 """One run of the whole system: the real server, real agents, users, and what befalls them.
 
 `World.run` plays a plan; afterwards `World.observer.broken` has the broken promises and `World.observer.story` what
-happened. Lives of the server and of agents are `SimProcess`es; `_keep_running` restarts what has died, as systemd would.
+happened. Lives of the server and of agents are `SimProcess`es; `_keep_running` restarts what has died, as systemd
+would.
 """
 
 import asyncio
@@ -10,7 +11,6 @@ import contextvars
 import json
 import logging
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,16 +27,17 @@ from scheduler.live import main as main_module
 from scheduler.live.assembly import ServerConfig, settings_for_cluster
 from scheduler.live.main import ListenOptions
 from scheduler.live.store.data_folder import DataFolder
-from scheduler.live.store.event_journal import replay_folder
 from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import JobQuery, WriteBatch
+from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
 from tests.whole_system.fake_machine import Machine, installed
+from tests.whole_system.final_checks import check_end
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
 from tests.whole_system.plans import FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, Fault, Plan
-from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
+from tests.whole_system.virtual_loop import PROCESS, ProcessKilled, SimProcess, VirtualLoop
 from walras.clocks import Clocks
 from walras.errors import ConfigError, Forbidden
+from walras.protocol import PROTOCOL
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.wire import Register, ShapeFacts
@@ -58,10 +59,21 @@ class SimStore(SqliteStore):
     world: "World"
 
     def commit(self, batch: WriteBatch) -> None:
-        if self.world.is_disk_full:
-            raise sqlite3.OperationalError("database or disk is full")
+        self._db.conn.execute(f"PRAGMA max_page_count={1 if self.world.is_disk_full else 1 << 30}")
+        self.world.commits_to_crash -= 1
+        crashes = self.world.commits_to_crash == 0
+        if crashes and not self.world.crashes_after_commit:
+            self._crash()
         super().commit(batch)
         self.world.observer.committed(batch)
+        if crashes:
+            self._crash()
+
+    def _crash(self) -> None:
+        """The server dies here, with this batch written or not."""
+        assert self.world.life is not None
+        self.world.life.process.kill()
+        raise ProcessKilled
 
 
 @dataclass
@@ -89,6 +101,8 @@ class AgentLife:
 class World:
     """Everything of one run. `folder` should lie in memory."""
 
+    usd_per_h = USD_PER_H
+
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan, self.folder = plan, folder
         self.loop = VirtualLoop()
@@ -96,19 +110,26 @@ class World:
         self.network = Network(self.loop, Random(f"network {plan.seed}"))
         scripts = {script.name: script for _, script, _ in plan.jobs}
         self.observer = Observer(self.loop, scripts, LEASE_S)
-        self.network.heard = self.observer.heard
+        self.network.heard, self.network.renewed = self.observer.heard, self.observer.renewed
         self.machines = {name: Machine(name, self.loop, self.observer) for name in plan.machines}
         self.observer.machines = list(self.machines.values())
         self.agents: dict[str, AgentLife] = {}
         self.life: ServerLife | None = None
         self.is_disk_full, self.full_agents = False, set[str]()
         self.wall_offset_s = 0.0
+        #: A write takes up to this long, twice.
+        self.slow_disk_s = 0.004
+        #: So many commits from now the server dies, before it writes the batch or right after.
+        self.commits_to_crash, self.crashes_after_commit = -1, False
         self.port = 0
         self.first_port = 0
         self.server_down_until = 0.0
         self.agents_down_until: dict[str, float] = {}
         self.is_healed = False
+        self.is_listening = asyncio.Event()
         self.drained: set[str] = set()
+        #: Jobs that are held for good, by a rule of the server.
+        self._held: set[int] = set()
         self._ports = iter(range(7000, 8000))
         self._context = contextvars.copy_context()
         self._data = DataFolder(folder / "data")
@@ -136,8 +157,6 @@ class World:
     def _disk_delay(self) -> float:
         return self.chance.random() * self.slow_disk_s
 
-    slow_disk_s = 0.004
-
     async def _serve(self, life: ServerLife) -> None:
         self._data.create()
         chance = Random(f"server {self.plan.seed} {life.began_at}")
@@ -149,6 +168,10 @@ class World:
             why = f"exit code {await main_module._serve(config, life.store, ListenOptions(), None)}"
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
+            if isinstance(error, StoreUnavailable) and life.server is None:
+                self.observer.tell(f"the server does not start: {why}")
+                life.process.kill()
+                return
         self.observer.violate("server", f"the server ends by itself: {why}")
         life.process.kill()
 
@@ -159,6 +182,7 @@ class World:
         await runner.setup()
         self.port = wanted.port or next(self._ports)
         self.first_port = self.first_port or self.port
+        self.is_listening.set()
         server = next(each for each in _closure_servers(runner.app))
         life.server = server
         self.network.listener = Listener(life.process, runner.app, self.port)
@@ -183,9 +207,16 @@ class World:
         facts = ShapeFacts(shape=f"a{count}", accelerator="a", accelerators=count, cpus=64.0, memory_bytes=64 << 30)
         token_file = self._data.join_token_file
         try:
-            life.store = AgentStore(state)
+            life.store = AgentStore(state, chance)
             client = ServerClient(SimSession(self.network, name), f"http://10.0.0.2:{self.first_port}")  # type: ignore[arg-type]
-            message = Register(node_id=name, facts=facts, version="1")
+            message = Register(
+                node_id=name,
+                facts=facts,
+                version="1",
+                protocol=PROTOCOL,
+                agent=life.store.agent,
+                boot_id=self.machines[name].boot_id,
+            )
             life.agent = Agent(machine, life.store, client, Enrolment(state, message, token_file, "10.0.0.1"))
             await life.agent.run()
             why = "it returned"
@@ -235,8 +266,7 @@ class World:
 
     async def play(self) -> None:
         self.start_server()
-        while self.first_port == 0:
-            await asyncio.sleep(0.1)
+        await self.is_listening.wait()
         for name in self.machines:
             self.agents[name] = self.start_agent(name)
         users = [asyncio.create_task(self._submit(at, spec)) for at, _, spec in self.plan.jobs]
@@ -300,9 +330,7 @@ class World:
         left = sorted(set(observer.acknowledged.values()) - set(observer.final) - self._held)
         if not observer.broken and (left or not all(task.done() for task in users)):
             observer.violate("liveness", f"after {LIVENESS_S:g} s not ended: jobs {left}")
-        await asyncio.sleep(15.0)
-
-    _held: set[int] = set()
+        await asyncio.sleep(6.0)
 
     async def _release_held(self) -> None:
         """Held by a user or an admin: released. Held for repeated failures: that is an end."""
@@ -315,57 +343,18 @@ class World:
             else:
                 await self.insist("POST", f"jobs/{job['id']}/release")
 
-    # ---------------------------------------------------------------- the end
-
-    def check_end(self, *, with_replay: bool) -> None:
-        """What can be judged only once it is over: the books, the logs, the journal."""
-        observer, life = self.observer, self.life
-        if observer.broken or life is None or life.store is None or life.process.is_dead:
-            return
-        store = life.store
-        rows = {row.job_id: row for row in store.jobs(JobQuery(limit=10_000))}
-        for name, job_id in observer.acknowledged.items():
-            if job_id not in rows or rows[job_id].name != name:  # type: ignore[index]
-                observer.violate("acknowledged", f"{name} was acknowledged as job {job_id} and is not there")
-        for job_id in rows:
-            charged = sum(charge.usd for charge in store.charges(job_id))
-            owed = sum(
-                attempt.accelerators * (attempt.ended_at - attempt.leased_at) * USD_PER_H / 3600.0
-                for attempt in store.attempts(job_id)
-                if attempt.ended_at is not None
-            )
-            is_over = rows[job_id].state.is_final
-            if is_over and abs(charged - owed) > 1e-6 * max(1.0, owed):
-                observer.violate("money", f"job {job_id} was charged {charged:.6f}, attempts cost {owed:.6f}")
-        self._check_logs()
-        if with_replay:
-            report = replay_folder(self._data.path)
-            if not report.identical:
-                observer.violate("replay", f"{report.different} events differ: {report.differences[:1]}")
-
-    def _check_logs(self) -> None:
-        for job_id, runs in self.observer.runs.items():
-            last = runs[-1]
-            if last.how != "exit 0" or self.observer.lost_at.get(last.machine, 0.0) >= last.began_at:
-                continue
-            there = self.folder / last.machine / "attempts" / f"{job_id}-{last.attempt}" / f"rank-{last.rank}.log"
-            here = self._data.logs / str(job_id) / str(last.attempt) / f"{last.rank}.log"
-            written = there.read_bytes() if there.exists() else None
-            kept = here.read_bytes() if here.exists() else b""
-            # The report of an end waits ten seconds for the rest of the logs, no longer.
-            began, ended = last.began_at - 1000.0, (last.ended_at or 0.0) - 1000.0 + 12.0
-            is_quiet = not any(began - 70.0 < fault.at < ended for fault in self.plan.faults)
-            if written is not None and (not written.startswith(kept) or (is_quiet and kept != written)):
-                self.observer.violate("log", f"job {job_id} attempt {last.attempt} rank {last.rank}")
-
     def run(self, *, with_replay: bool = False) -> Observer:
         """Play the plan to its end. The loop and all files are given back."""
         asyncio.set_event_loop(self.loop)
         sys.unraisablehook = lambda _: None
         try:
             with installed(self.loop, self.observer.machines), self._patched():
-                self.loop.run_until_complete(self.loop.create_task(self.play(), context=self._context))
-                self.check_end(with_replay=with_replay)
+                try:
+                    self.loop.run_until_complete(self.loop.create_task(self.play(), context=self._context))
+                except RuntimeError:
+                    if not self.observer.broken:
+                        raise
+                check_end(self, with_replay=with_replay)
         finally:
             for process in [*(each.process for each in self.agents.values()), self.life.process if self.life else None]:
                 if process is not None:

@@ -278,6 +278,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
         ("used", used),
         ("spent", format_money(job.usd)),
+        ("worth", f"{format_money(job.value_usd_per_h or 0.0)}/h, says its {job.value_by}" if job.value_by else ""),
         ("submitted", job.submitted_at),
         ("started", job.started_at or ""),
         ("ended", job.ended_at or ""),

@@ -220,6 +220,8 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
     if rows:
         columns = [Column("CHOSEN"), *(Column(title.upper().replace("_", " ")) for title in titles)]
         show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
+    if plan.value_by:
+        show_line(f"an hour of it is worth {plan.value_usd_per_h:g} USD, says its {plan.value_by}")
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
     if plan.note:

@@ -83,7 +83,7 @@ class Agent:
         self._acks: list[int] = []
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
-        self._is_resynced = False
+        self._calls, self._is_resynced = 0, False
         enrolment.on_other_incarnation = self._tell_again
 
     async def run(self) -> None:
@@ -194,9 +194,11 @@ class Agent:
         reports = self._outbox.batch()
         acks, here = list(self._acks), self._here()
         has_something = bool(reports or acks or not self._is_resynced)
+        self._calls += 1
         message = Heartbeat(
             node_id=self._enrolment.node_id,
             session=self._session,
+            call=self._calls,
             resync=not self._is_resynced,
             here=[AttemptHere(job_id=key[0], attempt=key[1], incarnation=key[2]) for key in here],
             reports=reports,
@@ -227,8 +229,7 @@ class Agent:
                 follower.confirm_checkpoint(digest)
         for command in answer.commands:
             await self._execute(command, sent_at)
-        is_acknowledged = bool(reports) and answer.reports_acked >= reports[0].report_id
-        return is_acknowledged or bool(acks or answer.commands)
+        return bool(acks or answer.commands or (reports and answer.reports_acked >= reports[0].report_id))
 
     def _disk_problem(self) -> str:
         """Returns why this machine takes no attempt now; empty if it does. Those that run go on."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from random import Random
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -119,7 +120,7 @@ class _Unwritten:
 class AgentStore:
     """Opens (or makes) the agent's database. Raises BlockingIOError when another agent uses the folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, chance: Random | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(folder / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +135,7 @@ class AgentStore:
         if self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'attempts'").fetchone():
             self._db.executescript(f"BEGIN;{_FROM_FIRST_RELEASE}COMMIT;")
         #: Names this folder for ever: whoever lost it is another agent.
-        self.agent = self._own_name()
+        self.agent = self._own_name(chance)
         self.highest_job_id = int(self._db.execute("SELECT coalesce(max(job_id), 0) FROM granted").fetchone()[0])
         self._ids_are_durable = True
         row = self._db.execute("SELECT next_id FROM reserved").fetchone()
@@ -144,10 +145,10 @@ class AgentStore:
         spread = 0 if row is None else int(processes.boottime() * IDS_PER_S)
         self._next_id = self._reserved = 1 if row is None else int(row[0]) + spread
 
-    def _own_name(self) -> str:
+    def _own_name(self, chance: Random | None) -> str:
         row = self._db.execute("SELECT incarnation FROM agent").fetchone()
         if row is None:
-            row = (random_hex(None, 32),)
+            row = (random_hex(chance, 32),)
             self._db.execute("INSERT INTO agent VALUES (?)", row)
         return str(row[0])
 

@@ -246,11 +246,17 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
             length_s=ledger.columns.duration_s[slots],
             restart_s=np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64),
             pinned=np.array(pinned, dtype=np.bool_),
+            unstoppable=_unstoppable(records) if problem.pools.held.any() else problem.jobs.unstoppable,
         ),
         columns=replace(problem.columns, running=_running_columns(ledger, problem, slots, stays)),
         finished_s=np.array(ledger.finished_s, dtype=np.float64),
     )
     return with_multi_pool_columns(ledger, extended, records) if ledger.spreading else extended
+
+
+def _unstoppable(records: list[JobRecord]) -> BoolArray:
+    """Jobs that nobody could ask to leave a paid machine (n,)."""
+    return np.array([not job.request.preemptible or job.loses_work for job in records], dtype=np.bool_)
 
 
 def _running_columns(ledger: Ledger, problem: Problem, slots: IntArray, stays: BoolArray) -> BoolArray:

@@ -8,8 +8,8 @@ The plan has priced restarts already, so nothing weighs them again. `RoundRules.
 force; a core may be handed others, such as those that reproduce another scheduler's.
 
 An arrival is judged at the current prices: it takes the configuration with the largest value minus price if that is
-positive and free, else it enters the queues. Under a plan it waits instead, if the next plan is nearer than the
-restart that a hasty start may cost.
+positive and free, else it enters the queues. Under a plan it waits instead for a place that has a price, if the next
+plan is nearer than the restart that a hasty start may cost.
 """
 
 from collections.abc import Callable
@@ -37,6 +37,9 @@ from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import unreported_steps
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
 from walras.contract import HIGH_PRIORITY_CLASS
+
+#: Unit of prices before there are any.
+_NO_UNIT = "none"
 
 #: Makes a mechanism for a policy that has just come into force.
 MakeMechanism = Callable[[Cycle, Policy, RoundRules], RoundMechanism]
@@ -208,7 +211,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     Before the first solve nothing has a price. True if the job was started.
     """
     pricing = cycle.policy.pricing
-    if pricing is None or _waits_for_plan(cycle, job):
+    if pricing is None:
         return False
     ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
     capacity = np.array([float(state.capacity) for state in pools])
@@ -217,15 +220,19 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
         return False
     quote = cycle.policy.quote
     if quote is None or len(quote.prices) != len(pools):
-        quote = Quote(np.zeros(len(pools)), "none", 1.0)
+        quote = Quote(np.zeros(len(pools)), _NO_UNIT, 1.0)
     best, _ = best_configuration_at(cycle.policy, describe_newcomer(ledger, job, ways, capacity), quote)
     if best is None:
         return False
     pool = int(ways.pool[best])
+    if _waits_for_plan(cycle, job, is_wanted=quote.unit == _NO_UNIT or bool(quote.prices[pool] > 0)):
+        return False
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
     place = ledger.fleet.find(pool, ledger.classes.shapes[ledger.class_of(job).shape])
     if place is None or ways.count[best] > cycle.limits.room(job):
+        return False
+    if pools[pool].rented and _would_hold_up_payers(cycle, job):
         return False
     # Until the next solve it is entitled to what it was given.
     ledger.columns.settle(job.slot, cycle.now)
@@ -235,13 +242,24 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     return True
 
 
-def _waits_for_plan(cycle: Cycle, job: JobRecord) -> bool:
-    """Whether a plan will be made sooner than a start that it might undo would cost."""
+def _waits_for_plan(cycle: Cycle, job: JobRecord, *, is_wanted: bool) -> bool:
+    """Whether a plan will be made sooner than a start that it might undo would cost.
+
+    A place without a price (`is_wanted` False) is the one that the plan would give: nobody who waits would take it, and
+    the job gains most there. Only an answer that is on its way may have it for somebody else.
+    """
     policy = cycle.policy
     if not policy.plans:
         return False
     next_at = cycle.solves.requested_at + policy.rules.resolve_min_s
-    return bool(cycle.solves.in_flight) or next_at - cycle.now <= cycle.ledger.restart_s(job, policy.rules)
+    is_near = next_at - cycle.now <= cycle.ledger.restart_s(job, policy.rules)
+    return bool(cycle.solves.in_flight) or (is_wanted and is_near)
+
+
+def _would_hold_up_payers(cycle: Cycle, job: JobRecord) -> bool:
+    """Whether nobody pays for the job, and nobody could ask it to leave a paid machine."""
+    can_leave = job.request.preemptible and not job.loses_work
+    return cycle.policy.plans and not can_leave and cycle.policy.rules.value_of(job.request)[0] <= 0
 
 
 def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capacity: FloatArray) -> Newcomer:

@@ -307,7 +307,9 @@ def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, cou
     says = "nobody says what an hour of this job is worth" if not by else f"its {by} says {value:g} USD/h"
     if by in ("job", "policy"):
         says = f"an hour of it is worth {value:g} USD by the {by}"
-    detail = f"none is rented for it: {says}, and {count} accelerators here cost {price:g} USD/h"
+    detail = (
+        f"the policy rents no more machines at this price: {says}, and {count} accelerators here cost {price:g} USD/h"
+    )
     fix = (
         f"state a value above {price:g} USD/h: `value_usd_per_h` of the job, `rules.values` of the policy file for "
         f"project {request.project}, or `rules.delay_usd_per_h` for all"

@@ -50,7 +50,7 @@ def release_due_at(machine: FleetMachine, state: PoolState, keep_s: float, now: 
     It is kept for `keep_s` if that costs anything, and through the steps that are paid for. A step longer than `keep_s`
     is never begun for it. `stop_s`: those who ride on it take this long to leave.
     """
-    since = machine.unpaid_since if machine.holders else min(machine.idle_since, machine.unpaid_since)
+    since = min(machine.unpaid_since, now if machine.holders else machine.idle_since)
     wanted_at = max(since + max(0.0, keep_s - state.pool.billing_step_s), now - _LATE_S)
     lead_s = GIVING_BACK_S + stop_s
     return billed_until(state.pool, machine.paid_since, wanted_at + lead_s) - lead_s

@@ -126,6 +126,10 @@ class LiveJob:
     target: JobTarget | None = None
 
 
+#: Starts of an agent whose calls are told from newer ones.
+_SESSIONS_KEPT = 8
+
+
 @dataclass(slots=True)
 class LiveNode:
     row: NodeRow
@@ -153,6 +157,20 @@ class LiveNode:
     problem: str = ""
     #: The protocol that its agent speaks; None until it is heard.
     protocol: int | None = None
+
+    #: The newest call of each start of its agent that was heard lately, the present one last.
+    calls: dict[str, int] = field(default_factory=dict)
+
+    def is_late(self, session: str, call: int) -> bool:
+        """Note a call of the agent. Returns True for one that was overtaken: what it says is there is of the past."""
+        if not call:
+            return False  # an agent of an older release does not count its calls
+        if session in self.calls and (call <= self.calls[session] or session != next(reversed(self.calls))):
+            return True
+        self.calls[session] = call
+        if len(self.calls) > _SESSIONS_KEPT:
+            del self.calls[next(iter(self.calls))]
+        return False
 
     @property
     def shown_state(self) -> str:

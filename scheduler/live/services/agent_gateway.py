@@ -238,6 +238,8 @@ class AgentGateway:
         check_cluster(identity, message.cluster, message.node_id)
         check_incarnation(identity, message.cluster, message.node_id)
         check_speaker(node, message, now, self._loop.settings.unreachable_s)
+        if node.is_late(message.session, message.call):
+            return self._answer(node, message)
         node.heard_at, node.was_heard, node.problem = now, True, message.problem
         node.protocol = message.protocol
         node.alive = {(JobId(here.job_id), here.attempt) for here in message.here}

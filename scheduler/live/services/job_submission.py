@@ -291,10 +291,13 @@ def dry_run(core: SchedulerCore, request: JobRequest) -> DryRun:
     ledger, standing = core.ledger, core.ledger.policy
     configurations = _configurations(ledger, request)
     counts = [int(each["accelerators"]) for each in configurations]
+    value, by = ledger.policy.rules.value_of(request)
     answer: dict[str, Any] = {
         "kind": request.kind,
         "accelerators": min(counts, default=min(demand.count for demand in request.demands)),
         "configurations": configurations,
+        "value_usd_per_h": value,
+        "value_by": by,
         "note": _unsaved_note(core, request.kind) if request.unproven and request.preemptible else "",
     }
     if not configurations:

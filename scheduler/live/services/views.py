@@ -190,10 +190,14 @@ class ApiViews:
     def detail(
         self, row: JobRow, usage: Iterable[JobUsage], spec: dict[str, Any], attempts: Iterable[AttemptRow]
     ) -> JobDetail:
-        views = [self.attempt(attempt) for attempt in attempts]
+        views, ledger = [self.attempt(attempt) for attempt in attempts], self._loop.core.ledger
+        known = ledger.jobs.get(row.job_id)
+        value, by = (None, "") if known is None else ledger.policy.rules.value_of(known.request)
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
-        told = self._job(row, list(usage))
-        return JobDetail(**told, spec=spec, incarnation=former, target=self.target(row), attempt_list=views)
+        return JobDetail(
+            **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
+            value_usd_per_h=value, value_by=by,
+        )  # fmt: skip
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""

@@ -8,10 +8,8 @@ those.
 """
 
 import os
-import secrets
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.database_file import FolderLock, find_page_damage, put_aside
 from scheduler.live.store.journal_chain import ChainHead, TipFile, accept_chain, find_chain_damage, load_head
 from scheduler.live.store.sqlite_store import SqliteStore
-from walras.clocks import SYSTEM_CLOCKS
+from walras.clocks import SYSTEM_CLOCKS, random_hex
 from walras.errors import ConfigError, Conflict, NotFound, UserError
 
 #: What a server needs beside its database; each is there or is not.
@@ -175,7 +173,7 @@ def _begin_incarnation(data: Path, former: ChainHead | None, why: str) -> None:
         connection.execute(
             "INSERT INTO incarnations (cluster_id, incarnation, began_unix_s, why)"
             " SELECT cluster_id, ?, ?, ? FROM incarnations ORDER BY seq DESC LIMIT 1",
-            [secrets.token_hex(8), time.time(), why],
+            [random_hex(None, 16), SYSTEM_CLOCKS.wall(), why],
         )
         head = accept_chain(connection, former)
         connection.execute("COMMIT")

@@ -83,7 +83,7 @@ def open_database(path: Path, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | N
     os.chmod(path, 0o600)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
-    damage = find_page_damage(connection, path, bound_s=_CHECK_S)
+    damage = find_page_damage(connection, path, bound_s=_CHECK_S, clocks=clocks)
     if damage:
         connection.close()
         raise damaged(path, damage)
@@ -99,11 +99,18 @@ def damaged(path: Path, damage: str) -> ConfigError:
     return ConfigError(f"{path}: {damage}", field="--data", fix=f"{_RESTORE} (docs/operations.md)")
 
 
-def find_page_damage(connection: sqlite3.Connection, path: Path, *, bound_s: float, whole: bool = False) -> str:
+def find_page_damage(
+    connection: sqlite3.Connection,
+    path: Path,
+    *,
+    bound_s: float,
+    whole: bool = False,
+    clocks: Clocks = SYSTEM_CLOCKS,
+) -> str:
     """What SQLite's own check says, in words; empty where all is well, or where the time was up before the end."""
     whole = whole or path.stat().st_size <= _WHOLE_CHECK_BYTES
-    began = time.monotonic()
-    connection.set_progress_handler(lambda: time.monotonic() - began > bound_s, 100_000)
+    began = clocks.monotonic()
+    connection.set_progress_handler(lambda: clocks.monotonic() - began > bound_s, 100_000)
     try:
         found = [row[0] for row in connection.execute(f"PRAGMA {'integrity_check' if whole else 'quick_check'}(3)")]
     except sqlite3.OperationalError as error:
@@ -115,7 +122,7 @@ def find_page_damage(connection: sqlite3.Connection, path: Path, *, bound_s: flo
         return str(error)
     finally:
         connection.set_progress_handler(None, 0)
-    log.info("%s checked in %.2f s", path, time.monotonic() - began)
+    log.info("%s checked in %.2f s", path, clocks.monotonic() - began)
     return "" if found == ["ok"] else "; ".join(found)
 
 

@@ -124,7 +124,7 @@ def _solve_digest(solve: Solve) -> str:
 
 
 #: Arrays that problems have had since journals were recorded; empty ones say nothing.
-_LATER_FIELDS = frozenset({("Pools", "prepaid")})
+_LATER_FIELDS = frozenset({("Pools", "prepaid"), ("Jobs", "unstoppable")})
 
 
 def _update_digest(digest: Any, value: Any) -> None:

@@ -165,9 +165,8 @@ class SqliteStore:
         *,
         new_cluster: bool = False,
     ) -> None:
-        """Open it. Raises ConfigError where it is missing, damaged, or older than what was acknowledged; Conflict where
-        another server holds it. `new_cluster`: put what is there aside and begin anew.
-        """
+        """Open it; `new_cluster`: put what is there aside. Raises Conflict where another server holds it, ConfigError
+        where it is missing, damaged, or older than what was acknowledged."""
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = FolderLock(folder)
         self._path = folder / "walras.db"

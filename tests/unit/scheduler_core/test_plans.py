@@ -115,17 +115,29 @@ def test_a_plan_is_dropped_where_it_no_longer_fits() -> None:
 
 
 def test_between_plans_a_newcomer_is_judged_at_the_prices() -> None:
-    """Where the next plan is far, a free place that is worth its price is taken at once; a near one is waited for."""
+    """A free place that nobody else wants is taken at once; one with a price where the next plan is far."""
     rules = RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0)
     fleet = planning("a", rules)
     fleet.tell(ev.Woke(200.0))
     fleet.tell(ev.JobSubmitted(200.0, job(1, "a", 1, steps=1e6)))
     carried_out(fleet)
     assert starts(fleet.tell(ev.JobSubmitted(201.0, job(2, "a", 1, steps=100.0)))) == {2: "a"}
-    assert starts(fleet.tell(ev.JobSubmitted(299.0, job(3, "a", 1, steps=100.0)))) == {}
-    fleet.wake()
-    fleet.wake() if not fleet.solves else None
-    assert starts(carried_out(fleet)) == {3: "a"}
+    assert starts(fleet.tell(ev.JobSubmitted(299.0, job(3, "a", 1, steps=100.0)))) == {3: "a"}
+
+
+def test_a_place_that_others_want_waits_for_a_plan_that_is_near() -> None:
+    """One of two gangs waits, so the place has a price; then the other ends, and a newcomer finds room."""
+    for newcomer_at, found in ((210.0, {3: "a"}), (299.0, {})):
+        rules = RoundRules(round_s=1000, resolve_min_s=100, restart_default_s=2, profiling_share=0)
+        fleet = planning("a", rules)
+        fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 4, steps=100.0)))
+        fleet.tell(ev.JobSubmitted(0.0, job(2, "a", 4, steps=1e6)))
+        fleet.tell(ev.Woke(200.0))
+        carried_out(fleet)
+        running(fleet, J1)
+        assert fleet.core.cycle.policy.quote.prices[0] > 0
+        fleet.end(J1, 0)
+        assert starts(fleet.tell(ev.JobSubmitted(newcomer_at, job(3, "a", 1, steps=10.0)))) == found
 
 
 def test_who_waits_is_told_what_its_place_is_worth_and_costs() -> None:

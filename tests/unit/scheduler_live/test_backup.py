@@ -151,7 +151,7 @@ def test_the_commands_say_what_they_did(data: Path, tmp_path: Path) -> None:
     assert token.startswith("wlr_u_")
     assert (data / "admin.token").stat().st_mode & 0o077 == 0
     store = SqliteStore(data)
-    callers = [caller_of_token(row) for row in store.tokens()]
+    callers = [caller_of_token(row, row.created_at) for row in store.tokens()]
     store.close()
     assert [(caller.name, caller.role.word) for caller in callers if caller] == [("admin", "admin")]
     (data / "secret.key").write_text("")

@@ -367,3 +367,33 @@ async def test_a_budget_given_to_a_running_job_counts_what_it_has_cost(tmp_path:
         assert w.state(job_id) == "RUNNING"
         await w.advance(20.0)
         assert w.state(job_id) == "PREEMPTING"
+
+
+async def test_who_submits_is_told_what_the_job_is_worth_and_by_whom(tmp_path: Path) -> None:
+    """Nobody says: a dry run names the price and the remedies. Then the project does, in the policy file."""
+    async with facing(tmp_path) as f:
+        await declare(f.world, pool_of("spot", 2.0, quota=4))
+        spec = {"run": "true", "project": "vision", "resources": {"accelerators": "a:2"}}
+        walras: dict[str, Any] = {"policy": {"name": "walras"}, "rules": {"resolve_min_s": 1}}
+        await f.json("PUT", "/api/v1/policy", walras)
+        _, dry = await f.json("POST", "/api/v1/jobs:dryrun", spec)
+        assert (dry["reason"], dry["value_by"]) == ("WAIT:PRICE", "")
+        assert "nobody says what an hour of this job is worth" in dry["detail"]
+        assert "`rules.values` of the policy file for project vision" in dry["detail"]
+
+        walras["rules"]["values"] = [{"project": "vision", "usd_per_h": 5.0}]
+        assert (await f.json("PUT", "/api/v1/policy", walras))[0] == 200
+        _, dry = await f.json("POST", "/api/v1/jobs:dryrun", spec)
+        assert (dry["reason"], dry["value_usd_per_h"], dry["value_by"]) == ("WAIT:CAPACITY", 5.0, "project")
+        _, told = await f.json("POST", "/api/v1/jobs", spec)
+        _, job = await f.json("GET", f"/api/v1/jobs/{told['id']}")
+        assert (job["value_usd_per_h"], job["value_by"]) == (5.0, "project")
+
+        for wrong, field in (
+            ([{"project": "vision", "usd_per_h": -1}], "rules.values.0.usd_per_h"),
+            ([{"project": "vision", "usd": 1}], "rules.values.0.usd_per_h"),
+            ([{"project": "vision", "usd_per_h": 1}, {"project": "vision", "usd_per_h": 2}], "rules.values.1"),
+        ):
+            walras["rules"]["values"] = wrong
+            status, problem = await f.json("PUT", "/api/v1/policy", walras)
+            assert (status, problem["field"]) == (400, field)

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
+from scheduler.live.main import ListenOptions
 from walras.cli import main
 from walras.cli.main import app
 from walras.cli.session import last_submitted_job, remember_submitted_job, server_access
@@ -267,7 +268,9 @@ def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runner.invoke(app, agent.split()).exit_code == 3
     assert runner.invoke(app, ["demo", "--keep", "--no-live"]).exit_code == 3
     (_, server), ((options,), _), (_, demo) = daemon.started
-    assert server == {"data": Path("d"), "host": "127.0.0.1", "port": 80, "cluster": None, "policy": None}
+    assert server["listen"] == ListenOptions("127.0.0.1", 80)
+    rest = {name: value for name, value in server.items() if name != "listen"}
+    assert rest == {"data": Path("d"), "cluster": None, "policy": None, "new_cluster": False}
     assert (options.node_id, options.join_token_file) == ("n", Path("j"))
     assert (options.accelerator, options.memory_bytes, options.market) == ("a100", 4 * 10**9, "spot")
     assert demo == {"data": None, "keep": True, "live": False}

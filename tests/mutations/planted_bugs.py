@@ -1,0 +1,341 @@
+"""Bugs to plant: each replaces one piece of text that stands exactly once in one file of the product.
+
+Add one as an entry of `BUGS`: a name, the file, the old text, the new one. `test_mutations.py` holds that each still
+fits; `python -m tests.mutations --only NAME` shows what finds it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PlantedBug:
+    """One mistake that somebody might make."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+
+    def planted(self, text: str) -> str:
+        """Returns the file with the mistake in it."""
+        return text.replace(self.old, self.new, 1)
+
+
+_LOOP = "scheduler/live/loop/event_loop.py"
+_APPLY = "scheduler/live/loop/apply_commands.py"
+_STATE = "scheduler/live/loop/live_state.py"
+_BILLING = "scheduler/live/loop/billing.py"
+_TRANSACTION = "scheduler/live/loop/transaction.py"
+_GATEWAY = "scheduler/live/services/agent_gateway.py"
+_COMPARISON = "scheduler/live/services/agent_comparison.py"
+_IDENTITY = "scheduler/live/services/agent_identity.py"
+_REPORTS = "scheduler/live/services/agent_reports.py"
+_STORE = "scheduler/live/store/sqlite_store.py"
+_FOLDER = "scheduler/live/store/data_folder.py"
+_ASSEMBLY = "scheduler/live/assembly.py"
+_SUBMISSION = "scheduler/live/http/submission_api.py"
+_ENDS = "scheduler/core/handlers/attempt_events.py"
+_AGENT = "workers/agent/agent.py"
+_FOLLOWER = "workers/agent/follower.py"
+_REPORT_STORE = "workers/agent/report_store.py"
+_CLIENT = "workers/agent/server_client.py"
+_SUPERVISOR = "workers/supervisor.py"
+
+BUGS: tuple[PlantedBug, ...] = (
+    # -------------------------------------------------------------------------------- durability
+    PlantedBug(
+        "answer_before_commit",
+        _LOOP,
+        "            frozen = transaction.freeze()\n",
+        "            frozen = transaction.freeze()\n"
+        "            for early, value in answers:\n"
+        "                early.done() or early.set_result(value)\n",
+    ),
+    PlantedBug(
+        "commit_not_awaited",
+        _LOOP,
+        "                await asyncio.shield(asyncio.ensure_future(self._commit(frozen)))\n",
+        "                asyncio.ensure_future(self._commit(frozen))\n",
+    ),
+    PlantedBug(
+        "commit_given_up_on_full_disk",
+        _LOOP,
+        "                continue\n            if self._stuck is not None:\n",
+        "                return\n            if self._stuck is not None:\n",
+    ),
+    PlantedBug(
+        "outbox_not_written",
+        _TRANSACTION,
+        "            self.batch.outbox.append(OutboxRow(command.command_id, node_id, command.model_dump_json()))\n",
+        "            pass\n",
+    ),
+    PlantedBug(
+        "checkpoint_not_written",
+        _REPORTS,
+        "    transaction.batch.checkpoints.append(job.checkpoint)\n",
+        "",
+    ),
+    PlantedBug(
+        "commands_left_out_of_journal",
+        _TRANSACTION,
+        "            journal.extend(encode_command(event.at, command) for command in commands)\n",
+        "            journal.extend(encode_command(event.at, command) for command in commands[1:])\n",
+    ),
+    PlantedBug(
+        "idempotency_key_forgotten",
+        _SUBMISSION,
+        "        if key:\n"
+        "            remember_answer(transaction, call.user.name, key, digest, answer)\n"
+        "        return 201, answer\n",
+        "        return 201, answer\n",
+    ),
+    PlantedBug(
+        "another_port_after_restart",
+        "scheduler/live/main.py",
+        "port=listen.port or config.folder.kept_port())",
+        "port=listen.port)",
+    ),
+    # -------------------------------------------------------------------------------- leases and fences
+    PlantedBug(
+        "fence_not_checked",
+        _STATE,
+        "if job is None or job.attempt is None or job.attempt.row.attempt != attempt:",
+        "if job is None or job.attempt is None:",
+    ),
+    PlantedBug(
+        "lost_before_leases_end",
+        _GATEWAY,
+        "now > node.leased_until + settings.lease_margin_s)",
+        "now > node.heard_at + settings.unreachable_s + 1.0)",
+    ),
+    PlantedBug(
+        "renewal_forgotten_by_server",
+        _GATEWAY,
+        "            node.heard_at = now\n            node.leased_until = now + lease_s\n        commands",
+        "            node.heard_at = now\n        commands",
+    ),
+    PlantedBug(
+        "no_lease_after_restart",
+        _STATE,
+        "until = now + lease_s[facts.market]",
+        "until = now",
+    ),
+    PlantedBug(
+        "lease_renewed_for_too_long",
+        _AGENT,
+        "follower.renew(sent_at + answer.lease_s, answer.lease_s)",
+        "follower.renew(sent_at + 3 * answer.lease_s, answer.lease_s)",
+    ),
+    PlantedBug(
+        "renewals_not_passed_on",
+        _AGENT,
+        "follower.renew(sent_at + answer.lease_s, answer.lease_s)",
+        "follower.key",
+    ),
+    PlantedBug(
+        "supervisor_ignores_lease",
+        _SUPERVISOR,
+        "        if self._has_expired:\n            return\n        if now >= self._lease_until:",
+        "        if True:\n            return\n        if now >= self._lease_until:",
+    ),
+    PlantedBug(
+        "expected_forgotten_at_restart",
+        _STATE,
+        "                state.nodes[part.node_id].expected.add((row.job_id, row.attempt))\n",
+        "                pass\n",
+    ),
+    PlantedBug(
+        "vanished_not_noticed",
+        _COMPARISON,
+        "        if part.ordered:\n",
+        "        if False:\n",
+    ),
+    PlantedBug(
+        "coming_start_taken_for_vanished",
+        _COMPARISON,
+        "for command in (*node.outbox.values(), *posted)",
+        "for command in ()",
+    ),
+    PlantedBug(
+        "late_call_believed",
+        _GATEWAY,
+        "if node.is_late(message.session, message.call):",
+        "if False:",
+    ),
+    PlantedBug(
+        "posts_of_this_step_forgotten",
+        _COMPARISON,
+        "(*node.outbox.values(), *posted)",
+        "(*node.outbox.values(),)",
+    ),
+    PlantedBug(
+        "lost_state_taken_for_same_agent",
+        _IDENTITY,
+        "    is_same_agent = bool(message.agent) and message.agent == row.agent\n",
+        "    is_same_agent = True\n",
+    ),
+    PlantedBug(
+        "name_given_away_while_ranks_live",
+        _IDENTITY,
+        "    if is_silent and not node.expected and not node.outbox and not node.alive:\n",
+        "    if True:\n",
+    ),
+    PlantedBug(
+        "unreachable_machine_never_back",
+        _COMPARISON,
+        "    emit(transaction, NodeBack(transaction.at, node.row.node_id))\n",
+        "",
+    ),
+    # -------------------------------------------------------------------------------- restoring
+    PlantedBug(
+        "waiting_jobs_restored_first",
+        _ASSEMBLY,
+        "key=lambda job: (job.attempt is None, job.row.job_id)",
+        "key=lambda job: (job.attempt is not None, job.row.job_id)",
+    ),
+    PlantedBug(
+        "running_attempt_not_restored",
+        _ASSEMBLY,
+        "placement=None if attempt is None else attempt.placement",
+        "placement=None",
+    ),
+    PlantedBug(
+        "attempt_number_not_kept",
+        _APPLY,
+        "    job.row.attempts = number\n",
+        "",
+    ),
+    PlantedBug(
+        "job_numbers_given_out_twice",
+        _STATE,
+        "state = LiveState(next_job_id=loaded.last_job_id + 1",
+        "state = LiveState(next_job_id=max(1, loaded.last_job_id)",
+    ),
+    PlantedBug(
+        "clock_follows_wall",
+        _LOOP,
+        "if absent_until is None else max(last_at, absent_until)",
+        "if absent_until is None else clocks.wall() - epoch_unix_s",
+    ),
+    # -------------------------------------------------------------------------------- reports and commands
+    PlantedBug(
+        "resume_forgotten",
+        _APPLY,
+        "        resume=None\n        if checkpoint is None\n",
+        "        resume=None\n        if True\n",
+    ),
+    PlantedBug(
+        "stops_not_sent",
+        _APPLY,
+        "        if not part.ended:\n            post_stop(transaction, part, command.grace_s, command.reason.value)\n",
+        "        pass\n",
+    ),
+    PlantedBug(
+        "exit_code_lost",
+        _FOLLOWER,
+        '"signal", "failed_rank", "cpu_s") if name in ended}',
+        '"signal", "failed_rank", "cpu_s") if name in ended and name != "exit_code"} | {"exit_code": 0}',
+    ),
+    PlantedBug(
+        "reports_dropped_when_sent",
+        _AGENT,
+        "        answer = await self._call(message)\n        if answer is None:\n",
+        "        _ = reports and self._outbox.acknowledge(reports[-1].report_id)\n"
+        "        answer = await self._call(message)\n"
+        "        if answer is None:\n",
+    ),
+    PlantedBug(
+        "report_ids_not_reserved",
+        _REPORT_STORE,
+        '"UPDATE reserved SET next_id = ?"',
+        '"UPDATE reserved SET next_id = next_id + 0 * ?"',
+    ),
+    PlantedBug(
+        "acknowledges_one_too_many",
+        _REPORT_STORE,
+        '"DELETE FROM reports WHERE report_id <= ?"',
+        '"DELETE FROM reports WHERE report_id <= 1 + ?"',
+    ),
+    PlantedBug(
+        "start_not_written_first",
+        _AGENT,
+        "        self._store.move_attempt(key[0], key[1], AttemptPhase.STARTING, [], key[2])\n",
+        "",
+    ),
+    PlantedBug(
+        "start_obeyed_twice",
+        _AGENT,
+        "    async def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> "
+        "None:\n"
+        "        if self._store.attempt(*key) is not None:\n"
+        "            return\n",
+        "    async def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:\n",
+    ),
+    PlantedBug(
+        "attempts_not_recovered",
+        _AGENT,
+        "                self._recover_attempts()\n",
+        "",
+    ),
+    PlantedBug(
+        "devices_not_released",
+        _AGENT,
+        "        del self._followers[key]\n        self._holds.release(key)\n",
+        "        del self._followers[key]\n",
+    ),
+    PlantedBug(
+        "refusal_not_reported",
+        _AGENT,
+        "        self._move(key, AttemptPhase.OVER, refused)\n",
+        "        self._store.move_attempt(key[0], key[1], AttemptPhase.OVER, [], key[2])\n",
+    ),
+    PlantedBug(
+        "first_failure_ends_agent",
+        _AGENT,
+        "            except ServerUnreachable as error:\n"
+        "                failures += 1\n"
+        '                log.warning("heartbeat',
+        "            except ZeroDivisionError as error:\n"
+        "                failures += 1\n"
+        '                log.warning("heartbeat',
+    ),
+    PlantedBug(
+        "lost_log_offset",
+        _CLIENT,
+        "            file.offset = wanted\n",
+        "            file.offset = wanted + 1\n",
+    ),
+    PlantedBug(
+        "log_written_twice",
+        _FOLDER,
+        "data[size - offset :]",
+        "data[0:]",
+    ),
+    # -------------------------------------------------------------------------------- ends and money
+    PlantedBug(
+        "failure_taken_for_success",
+        _ENDS,
+        "    succeeded = event.cause is EndCause.EXITED and event.exit_code == 0 and event.signal is None\n",
+        "    succeeded = event.cause is EndCause.EXITED and event.signal is None\n",
+    ),
+    PlantedBug(
+        "lost_machine_uses_up_retries",
+        _ENDS,
+        "    elif event.cause is not EndCause.EXITED:\n",
+        "    elif event.cause is EndCause.LEASE_EXPIRED:\n",
+    ),
+    PlantedBug(
+        "charged_twice",
+        _BILLING,
+        "    attempt.row.usd_since_at = max(attempt.row.usd_since_at, transaction.at)\n",
+        "",
+    ),
+    PlantedBug(
+        "last_stretch_not_charged",
+        _BILLING,
+        "    assert job.attempt is not None\n"
+        "    _charge_attempt(transaction, job)\n"
+        "    job.attempt.row.usd_per_h = 0.0\n",
+        "    assert job.attempt is not None\n    job.attempt.row.usd_per_h = 0.0\n",
+    ),
+)

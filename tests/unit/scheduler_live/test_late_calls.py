@@ -1,0 +1,55 @@
+"""Calls of an agent that arrive late or twice: what they say is there is of the past."""
+
+from pathlib import Path
+from typing import Any
+
+from live_world import FakeAgent, World, world
+
+from walras.wire import AttemptHere, Heartbeat
+
+
+def call(agent: FakeAgent, number: int, *, session: str = "s1", resync: bool = False, **more: Any) -> Heartbeat:
+    """A call of the agent with what is on its machine now."""
+    here = [AttemptHere(job_id=job_id, attempt=attempt) for job_id, attempt in agent.here]
+    return Heartbeat(node_id=agent.node_id, session=session, call=number, resync=resync, here=here, **more)
+
+
+async def running(w: World) -> tuple[FakeAgent, Heartbeat]:
+    """A machine with a running job, and its first call, from before the job."""
+    agent = await FakeAgent(w, "m1").register()
+    first = call(agent, 1, resync=True)
+    await w.server.gateway.heartbeat(first)
+    await w.submit({})
+    await agent.start_all()
+    await w.server.gateway.heartbeat(call(agent, 2))
+    return agent, first
+
+
+async def test_a_repeated_first_call_ends_nothing(tmp_path: Path) -> None:
+    """A proxy sends the first call of an agent again, after a job has begun: the job is not taken for vanished."""
+    async with world(tmp_path) as w:
+        _, first = await running(w)
+        await w.server.gateway.heartbeat(first)
+        await w.quiet()
+        assert w.state(1) == "RUNNING"
+
+
+async def test_a_call_of_an_earlier_start_ends_nothing(tmp_path: Path) -> None:
+    """The agent was started anew since: its former self knows nothing of what runs."""
+    async with world(tmp_path) as w:
+        agent, first = await running(w)
+        await w.server.gateway.heartbeat(call(agent, 1, session="s2", resync=True))
+        await w.server.gateway.heartbeat(first)
+        await w.quiet()
+        assert w.state(1) == "RUNNING"
+
+
+async def test_a_new_start_without_the_job_ends_it(tmp_path: Path) -> None:
+    """The newest call is believed: what is not there has died unseen."""
+    async with world(tmp_path) as w:
+        agent, _ = await running(w)
+        agent.here.clear()
+        answer = await w.server.gateway.heartbeat(call(agent, 1, session="s2", resync=True))
+        await w.quiet()
+        assert next(attempt.state for attempt in w.server.store.attempts(1)) == "NODE_LOST"
+        assert answer.lease_s > 0
