@@ -2,6 +2,8 @@
 
 What the core knows that no table has is gathered in pieces of some milliseconds, between which the rest of the server
 runs but no step is taken: so it is what the core knew at one instant. It is put into words in the writer's thread.
+
+A month begins by wall time: then its charges are closed, and the core learns that the budgets of a new month begin.
 """
 
 import asyncio

@@ -6,12 +6,16 @@ provider, which gives it back. What the machine did stays written in attempts, c
 back all the same, it joins anew by the join token, as any other machine does.
 """
 
+import logging
+
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_gateway import declare_node_lost
 from walras.cluster import NodeId
 from walras.errors import Conflict, NotFound
 from walras.states import Reason
+
+log = logging.getLogger(__name__)
 
 
 def forget_machine(transaction: Transaction, node_id: NodeId, unreachable_s: float) -> None:
@@ -23,6 +27,7 @@ def forget_machine(transaction: Transaction, node_id: NodeId, unreachable_s: flo
     if node.is_member:
         declare_node_lost(transaction, node_id, Reason.HOLD_ADMIN)
     transaction.node_forgotten(node)
+    log.info("%s is forgotten", node_id)
 
 
 def check_may_be_forgotten(transaction: Transaction, node: LiveNode, unreachable_s: float) -> None:

@@ -50,3 +50,12 @@ def sum_money(connection: sqlite3.Connection, query: MoneyQuery, open_keys: Iter
     named = [int(key) if query.by == "job" else key for key in dict.fromkeys(open_keys)]
     cursor = connection.execute(sql, [*values, query.limit, json.dumps(named)])
     return [MoneySum(row[0], ChargeKind(row[1]), bool(row[2]), *row[3:]) for row in cursor]
+
+
+def sum_spent(connection: sqlite3.Connection) -> dict[tuple[str, str], float]:
+    """USD by (project, month), and by month in all under project "": what budgets count from."""
+    cursor = connection.execute(
+        "SELECT project, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2 UNION ALL"
+        " SELECT '', month, sum(usd) FROM charges WHERE kind = 'machine' OR market = 'owned' GROUP BY 1, 2"
+    )
+    return {(project, month): usd for project, month, usd in cursor}

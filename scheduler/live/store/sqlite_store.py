@@ -24,7 +24,7 @@ from scheduler.live.store.database_file import (
 )
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, load_head
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id, store_last_alive
-from scheduler.live.store.money_sums import sum_money
+from scheduler.live.store.money_sums import sum_money, sum_spent
 from scheduler.live.store.store_interface import (
     AuditQuery,
     JobQuery,
@@ -351,11 +351,7 @@ class SqliteStore:
         return self._select("charges", ChargeRow, f"{where} ORDER BY charge_id", *values)
 
     def spent(self) -> dict[tuple[str, str], float]:
-        cursor = self._reader().execute(
-            "SELECT project, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2 UNION ALL"
-            " SELECT '', month, sum(usd) FROM charges WHERE kind = 'machine' OR market = 'owned' GROUP BY 1, 2"
-        )
-        return {(project, month): usd for project, month, usd in cursor}
+        return sum_spent(self._reader())
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         return sum_money(self._reader(), query, open_keys)
