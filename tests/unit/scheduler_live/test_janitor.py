@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler.core.commands import Rent
-from scheduler.core.events import JobSubmitted, PoolDeclared, RentRestored
+from scheduler.core.events import JobSubmitted, PoolDeclared, PoolRemoved, RentFailed, RentRestored
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.live.providers.market_prices import MarketWatch, play_market_script
 from scheduler.live.providers.provisioning import Provisioner
@@ -110,6 +110,24 @@ async def test_the_providers_list_equals_our_records_after_every_scenario(tmp_pa
         assert all(not state.awaited for state in fleet.pools)
         here = [node.row.rent_token for node in w.live_state.nodes.values() if node.is_member]
         assert {token: rent.machines for token, rent in w.live_state.rents.items()} == {t: here.count(t) for t in here}
+
+
+async def test_a_machine_given_back_after_its_pool_was_removed_is_charged(tmp_path: Path) -> None:
+    """A cloud that would not take it back in time lists it still: what it has cost is in the books."""
+    async with world(tmp_path) as w:
+        cloud, provisioner = await open_shop(w)
+        await w.emit(lambda at: PoolDeclared(at, replace(SPOT, usd_per_h=3.6)))
+        cloud.is_well = True
+        await ask(w, "t", 1)
+        await calls_end(provisioner)
+        (machine,) = cloud.held.values()
+        await w.emit(lambda at: RentFailed(at, "t", "did not come up"))
+        assert "t" in w.live_state.past_rents
+        await w.emit(lambda at: PoolRemoved(at, SPOT.pool_id))
+        w.clock.at += 1000.0
+        await provisioner.janitor.sweep()
+        assert machine.node_id not in cloud.held
+        assert w.live_state.spent_usd[""] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
