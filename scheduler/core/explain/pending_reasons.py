@@ -419,11 +419,11 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
         found.append(JobCondition(CANNOT_BE_MOVED, f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"))
     silent_s = core.ledger.now - job.running_at
     if job.holds and silent_s >= NO_STEPS_AFTER_S and job.request.steps is not None and job.steps <= job.start_steps:
-        detail = (
+        told = (
             f"no step was counted in {silent_s / 60:.0f} min: its speed and what is left of its {job.request.steps:g} "
-            "steps are unknown; steps are counted by walras.training.Loop in the script, or leave `steps` out"
         )
-        found.append(JobCondition(NO_STEPS, detail))
+        told += "steps are unknown; steps are counted by walras.training.Loop in the script, or leave `steps` out"
+        found.append(JobCondition(NO_STEPS, told))
     return tuple(found)
 
 

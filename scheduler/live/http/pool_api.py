@@ -11,8 +11,9 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.core.events import NodeUncordoned, PoolDeclared, PoolRemoved
+from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.audit_trail import note_write
-from scheduler.live.http.requests import RequestContext, json_list, parse_json_body
+from scheduler.live.http.requests import RequestContext, Route, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import POOL_IS_DRAINED, emit
 from scheduler.live.loop.live_state import LiveState
 from scheduler.live.loop.transaction import Transaction
@@ -182,3 +183,16 @@ def _jobs_in(state: LiveState, pool_id: PoolId) -> list[JobId]:
     """Jobs whose attempt has a part there."""
     jobs = state.jobs.values()
     return [each.row.job_id for each in jobs if each.attempt is not None and pool_id in each.attempt.placement.by_pool]
+
+
+def routes() -> list[Route]:
+    """Everybody may look; administrators change."""
+    base, admin = "/api/v1/pools", UserRole.ADMIN
+    return [
+        Route("GET", base, list_pools, "Pools of machines", response=list[PoolView]),
+        Route("POST", base, add_pool, "Add a pool", role=admin, request=PoolEntry, response=PoolView, status=201),
+        Route("PATCH", f"{base}/{{pool_id}}", change_pool, "Its quota, price or drain", role=admin,
+              request=PoolChange, response=PoolView),
+        Route("DELETE", f"{base}/{{pool_id}}", remove_pool, "Take a pool without machines out", role=admin,
+              response=PoolRemoval),
+    ]  # fmt: skip

@@ -46,8 +46,6 @@ from walras.api import (
     MoneyReport,
     NodeView,
     PolicyView,
-    PoolRemoval,
-    PoolView,
     PriceList,
     ProblemDetail,
     SubmitResult,
@@ -56,7 +54,6 @@ from walras.api import (
 )
 from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
-from walras.spec.cluster_file import PoolEntry
 from walras.spec.job_spec import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
 
@@ -286,13 +283,7 @@ def api_routes() -> list[Route]:
               response=NodeView),
         Route("POST", f"{_API}/pools:revoke", cluster_api.revoke_pool, "Take a pool's rented machines away, for drills",
               role=admin, request=cluster_api.Revocation, response=cluster_api.Revoked),
-        Route("GET", f"{_API}/pools", pool_api.list_pools, "Pools of machines", response=list[PoolView]),
-        Route("POST", f"{_API}/pools", pool_api.add_pool, "Add a pool", role=admin, request=PoolEntry,
-              response=PoolView, status=201),
-        Route("PATCH", f"{_API}/pools/{{pool_id}}", pool_api.change_pool, "Its quota, price or drain", role=admin,
-              request=pool_api.PoolChange, response=PoolView),
-        Route("DELETE", f"{_API}/pools/{{pool_id}}", pool_api.remove_pool, "Take a pool without machines out",
-              role=admin, response=PoolRemoval),
+        *pool_api.routes(),
         Route("GET", f"{_API}/prices", cluster_api.show_prices, "Prices of the pools", response=PriceList,
               query=("whole",)),
         Route("GET", f"{_API}/money", cluster_api.show_spending, "What was spent", response=MoneyReport,
