@@ -402,8 +402,7 @@ class JobCondition:
 
 def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ...]:
     """All that hold now; none of a job that is not active."""
-    job = core.ledger.jobs.get(job_id)
-    if job is None:
+    if (job := core.ledger.jobs.get(job_id)) is None:
         return ()
     found = []
     deadline, spending = deadline_outlook(core.ledger, job), core.cycle.spending
@@ -439,14 +438,13 @@ class PoolSpeed:
 
 def believed_speeds(core: SchedulerCore, job_id: JobId) -> tuple[PoolSpeed, ...]:
     """On every pool where the job can run, fastest first; empty for an unknown job."""
-    job = core.ledger.jobs.get(job_id)
-    if job is None:
+    if (job := core.ledger.jobs.get(job_id)) is None:
         return ()
     ledger, found = core.ledger, list[PoolSpeed]()
     job_class = ledger.class_of(job)
-    counts = ledger.classes.shapes[job_class.shape].counts
+    counts, nominal = ledger.classes.shapes[job_class.shape].counts, ledger.classes.nominal
     for row in job_class.fastest:
         pool = ledger.fleet.pools[row].pool
-        speed = ledger.table.speed(job_class.kind, pool.shape.accelerator, counts[row], ledger.classes.nominal)
+        speed = ledger.table.speed(job_class.kind, pool.shape.accelerator, counts[row], nominal)
         found.append(PoolSpeed(pool.pool_id, pool.shape.accelerator, counts[row], speed))
     return tuple(found)

@@ -70,7 +70,7 @@ async def get_tree(call: RequestContext) -> web.StreamResponse:
     return web.Response(body=encoded, content_type="application/json")
 
 
-def routes() -> list[Route]:
+def content_routes() -> list[Route]:
     """Sending for users and machines, fetching for machines."""
     both, agent, base = Audience.USER_OR_AGENT, Audience.AGENT, "/content/v1"
     chunk = f"{base}/chunks/{{name}}"

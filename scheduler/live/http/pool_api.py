@@ -185,7 +185,7 @@ def _jobs_in(state: LiveState, pool_id: PoolId) -> list[JobId]:
     return [each.row.job_id for each in jobs if each.attempt is not None and pool_id in each.attempt.placement.by_pool]
 
 
-def routes() -> list[Route]:
+def pool_routes() -> list[Route]:
     """Everybody may look; administrators change."""
     base, admin = "/api/v1/pools", UserRole.ADMIN
     return [

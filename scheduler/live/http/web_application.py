@@ -283,7 +283,7 @@ def api_routes() -> list[Route]:
               response=NodeView),
         Route("POST", f"{_API}/pools:revoke", cluster_api.revoke_pool, "Take a pool's rented machines away, for drills",
               role=admin, request=cluster_api.Revocation, response=cluster_api.Revoked),
-        *pool_api.routes(),
+        *pool_api.pool_routes(),
         Route("GET", f"{_API}/prices", cluster_api.show_prices, "Prices of the pools", response=PriceList,
               query=("whole",)),
         Route("GET", f"{_API}/money", cluster_api.show_spending, "What was spent", response=MoneyReport,
@@ -314,7 +314,7 @@ def api_routes() -> list[Route]:
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
-        *content_api.routes(),
+        *content_api.content_routes(),
     ]  # fmt: skip
     # Probes of other systems look at the root.
     probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]
