@@ -111,7 +111,8 @@ class _Cluster:
                 with contextlib.suppress(OSError, ValueError):
                     facts = json.loads((folder / "supervisor.json").read_bytes())
                     if processes.ProcessName(facts["pid"], facts["start_ticks"]).is_alive:
-                        yield folder.name, int(facts["pid"])
+                        # What follows job and attempt names the incarnation that granted it.
+                        yield "-".join(folder.name.split("-")[:2]), int(facts["pid"])
 
 
 def _patiently(call: Callable[[], tuple[int, Any]]) -> Any:
@@ -251,6 +252,12 @@ def _finish(cluster: _Cluster, measured: Measured, quiet: bool) -> Measured:
         ran = [f"{job_id}-{each['attempt']}" for each in each_job if starts[f"{job_id}-{each['attempt']}"]]
         # Every start but the last must be one whose processes we killed.
         again += sum(1 for name in ran[:-1] if name not in cluster.killed)
+        if any(name not in cluster.killed for name in ran[:-1]):
+            told = [(each["attempt"], each["state"], each.get("reason"), each["leased_at"]) for each in each_job]
+            print(
+                f"job {job_id} started again: {told}; killed by us: {sorted(cluster.killed & set(ran))}",
+                file=sys.stderr,
+            )
     finished = {name.split("-")[0] for name in ends}
     measured.add("jobs submitted and acknowledged", len(cluster.jobs), "")
     measured.add("jobs lost", sum(not each_job for each_job in attempts.values()), "", at_most=0)
