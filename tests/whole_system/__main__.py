@@ -77,15 +77,19 @@ def tell(outcome: Outcome) -> None:
     print(f"replay: python -m tests.whole_system --seed {outcome.seed} --keep {kept}")
 
 
-def _run_beside_each_other(jobs: int) -> int:
+def _run_beside_each_other(jobs: int, first: int, seeds: int) -> int:
     """The same command in several processes, each with every so manieth seed."""
     given = sys.argv[1:]
-    first = int(given[given.index("--first") + 1]) if "--first" in given else 1
+    began = time.monotonic()
     children = []
     for number in range(jobs):
         own = ["--jobs", "1", "--stride", str(jobs), "--first", str(first + number)]
+        own += ["--seeds", str(seeds - number)]
         children.append(subprocess.Popen([sys.executable, "-m", "tests.whole_system", *given, *own]))
-    return max(child.wait() for child in children)
+    code = max(child.wait() for child in children)
+    if code == 0 and "--seconds" not in " ".join(given):
+        print(f"{seeds} seeds in {jobs} processes: {seeds / (time.monotonic() - began):.1f} seeds/s")
+    return code
 
 
 def main() -> int:
@@ -97,7 +101,7 @@ def main() -> int:
     parser.add_argument("--most-failures", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--stride", type=int, default=1, help="every so many seeds")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--without", default="", help="kinds of faults, with commas")
     options = parser.parse_args()
@@ -108,8 +112,8 @@ def main() -> int:
         print("\n".join(outcome.story))
         return 1 if outcome.broken else 0
     if options.jobs > 1:
-        return _run_beside_each_other(options.jobs)
-    began, failed, done = time.monotonic(), 0, 0
+        return _run_beside_each_other(options.jobs, options.first, options.seeds)
+    began, began_cpu, failed, done = time.monotonic(), time.process_time(), 0, 0
     for seed in range(options.first, options.first + options.seeds, options.stride):
         outcome = run_seed(seed)
         done += 1
@@ -119,7 +123,8 @@ def main() -> int:
         if failed >= options.most_failures or time.monotonic() - began > options.seconds:
             break
     took_s = time.monotonic() - began
-    print(f"{done} seeds, {failed} failed, {done / took_s:.1f} seeds/s")
+    cpu_s = (time.process_time() - began_cpu) / max(1, done)
+    print(f"{done} seeds, {failed} failed, {done / took_s:.1f} seeds/s, {cpu_s:.2f} s of processor time a seed")
     return 1 if failed else 0
 
 

@@ -25,6 +25,8 @@ import workers.agent.machine_notices as notices_module
 import workers.agent.server_client as shipping_module
 from scheduler.live import main as main_module
 from scheduler.live.assembly import ServerConfig, settings_for_cluster
+from scheduler.live.loop import solver_pool as solver_pool_module
+from scheduler.live.loop import worker_process as worker_process_module
 from scheduler.live.main import ListenOptions
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.sqlite_store import SqliteStore
@@ -74,6 +76,15 @@ class SimStore(SqliteStore):
         assert self.world.life is not None
         self.world.life.process.kill()
         raise ProcessKilled
+
+
+class InlineWorker:
+    """In the place of a worker process: the virtual loop calls what it is asked, so that no semaphores are taken."""
+
+    _processes: None = None
+
+    def shutdown(self, **_: Any) -> None:
+        return
 
 
 @dataclass
@@ -380,6 +391,8 @@ class World:
         changes: list[tuple[Any, str, Any]] = [
             (main_module, "_listen", self._listen),
             (main_module, "freeze_gc", lambda: None),
+            (solver_pool_module, "new_worker_process", InlineWorker),
+            (worker_process_module, "new_worker_process", InlineWorker),
             (notices_module, "NOTICE_POLL_S", 2.0),
             (shipping_module, "SHIP_EVERY_S", 2.0),
             (launch_module.shutil, "disk_usage", disk_usage),
