@@ -41,6 +41,8 @@ def check_end(world: "World", *, with_replay: bool) -> None:
 
 def _check_logs(world: "World") -> None:
     for job_id, runs in world.observer.runs.items():
+        if not runs:
+            continue
         last = runs[-1]
         if last.how != "exit 0" or world.observer.lost_at.get(last.machine, 0.0) >= last.began_at:
             continue

@@ -26,7 +26,7 @@ from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.former_reports import job_of_former_life, recover_report
-from scheduler.live.services.unconfirmed_starts import is_withdrawn, refuse_withdrawn
+from scheduler.live.services.unconfirmed_starts import is_stopped_late, is_withdrawn, refuse_withdrawn
 from scheduler.live.store.table_rows import CheckpointRow, NetworkRow, PartRow, RestartCostRow, SpeedRow
 from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINTED, SAVES_VALUE
 from walras.job_request import JobId
@@ -313,6 +313,10 @@ def _absolute_path(path: str) -> str:
 def _part_ended(
     transaction: Transaction, job: LiveJob, attempt: LiveAttempt, part: PartRow, report: EndedReport
 ) -> None:
+    is_late = is_stopped_late(part) and report.exit_code is None
+    if is_late:
+        # Our stop ended its ranks: the job is queued again, as one that was asked to leave.
+        report = report.model_copy(update={"exit_code": EXIT_CHECKPOINTED, "signal": None, "failed_rank": None})
     if is_withdrawn(part) and report.exit_code is None and report.signal is None:
         refuse_withdrawn(transaction, part)
         return
@@ -320,7 +324,7 @@ def _part_ended(
     part.steps = report.steps
     attempt.loss_witnessed = attempt.loss_witnessed or report.witnessed
     end_part(transaction, part, report.cause)
-    if _has_failed(part) and part.exit_code != EXIT_CHECKPOINTED:
+    if is_late or (_has_failed(part) and part.exit_code != EXIT_CHECKPOINTED):
         stop_other_parts(transaction, attempt, min(_GANG_GRACE_S, job.launch.grace_s), "a part of the gang has failed")
     if attempt.is_over:
         end_attempt(transaction, job, attempt)

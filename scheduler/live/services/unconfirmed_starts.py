@@ -64,6 +64,11 @@ def is_withdrawn(part: PartRow) -> bool:
     return part.cause == _WITHDRAWN and not part.started
 
 
+def is_stopped_late(part: PartRow) -> bool:
+    """The start was taken back as its ranks began: that they end is our doing, not theirs."""
+    return part.cause == _WITHDRAWN and part.started
+
+
 def refuse_withdrawn(transaction: Transaction, part: PartRow, limit_s: float | None = None) -> None:
     """Nothing of the attempt lives: end it as one that never started."""
     waited = "in time" if limit_s is None else f"within {limit_s:g} s"

@@ -243,6 +243,22 @@ async def test_a_start_that_is_never_confirmed_is_withdrawn_and_tried_again(tmp_
         assert "did not confirm the start within 20 s" in w.server.store.job(job_id).detail  # type: ignore[union-attr]
 
 
+async def test_a_start_that_is_withdrawn_as_it_begins_is_no_failure_of_the_job(tmp_path: Path) -> None:
+    """Its ranks end by our stop: the job is queued again, without using a restart."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        job_id = await w.submit({})
+        await agent.beat()
+        agent.here.clear()
+        await _pass_time(w, 25, agent)
+        await agent.beat({"type": "started", "job_id": job_id, "attempt": 1})
+        await agent.end(job_id, exit_code=None, signal=9)
+        row = w.server.store.job(job_id)
+        assert row is not None
+        assert (w.server.store.attempts(job_id)[0].state.value, row.restarts) == ("PREEMPTED", 0)
+        assert not row.state.is_final
+
+
 async def test_a_withdrawn_start_ends_when_the_machine_says_that_nothing_is_there(tmp_path: Path) -> None:
     """At once, and without using one of the job's restarts."""
     async with world(tmp_path) as w:
