@@ -41,7 +41,8 @@ def look_for(bug: PlantedBug, folder: Path, options: argparse.Namespace) -> tupl
     path.write_text(bug.planted(whole))
     try:
         ran = subprocess.run(
-            [sys.executable, "-m", "tests.whole_system", "--jobs", "1", "--seeds", str(options.seeds), "--most-failures", "1",
+            [sys.executable, "-m", "tests.whole_system", "--jobs", "1", "--seeds", str(options.seeds),
+             "--most-failures", "1",
              "--no-shrink", "--seconds", str(options.seconds), "--without", options.without],
             cwd=folder, env={**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": "0"},
             capture_output=True, text=True, timeout=options.seconds + 300,

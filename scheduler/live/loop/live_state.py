@@ -128,6 +128,8 @@ class LiveJob:
 
 #: Starts of an agent whose calls are told from newer ones.
 _SESSIONS_KEPT = 8
+#: So many new calls in a row of a start that seemed former, and none of the other: it lives, the other does not.
+_CALLS_OF_THE_LIVING = 3
 
 
 @dataclass(slots=True)
@@ -160,14 +162,23 @@ class LiveNode:
 
     #: The newest call of each start of its agent that was heard lately, the present one last.
     calls: dict[str, int] = field(default_factory=dict)
+    #: New calls in a row of a start that another one seems to have followed.
+    overtaken_calls: int = 0
 
     def is_late(self, session: str, call: int) -> bool:
         """Note a call of the agent. Returns True for one that was overtaken: what it says is there is of the past."""
         if not call:
             return False  # an agent of an older release does not count its calls
-        if session in self.calls and (call <= self.calls[session] or session != next(reversed(self.calls))):
+        if session in self.calls and call <= self.calls[session]:
             return True
+        overtaken = session in self.calls and session != next(reversed(self.calls))
         self.calls[session] = call
+        self.overtaken_calls = self.overtaken_calls + 1 if overtaken else 0
+        if overtaken and self.overtaken_calls < _CALLS_OF_THE_LIVING:
+            return True
+        # What calls on and on is no late call: it was a call of a former start that came between.
+        self.calls[session] = self.calls.pop(session)
+        self.overtaken_calls = 0
         if len(self.calls) > _SESSIONS_KEPT:
             del self.calls[next(iter(self.calls))]
         return False

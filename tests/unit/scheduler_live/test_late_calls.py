@@ -5,7 +5,8 @@ from typing import Any
 
 from live_world import FakeAgent, World, world
 
-from walras.wire import AttemptHere, Heartbeat
+from walras.job_request import JobId
+from walras.wire import AttemptHere, EndedReport, Heartbeat
 
 
 def call(agent: FakeAgent, number: int, *, session: str = "s1", resync: bool = False, **more: Any) -> Heartbeat:
@@ -53,3 +54,17 @@ async def test_a_new_start_without_the_job_ends_it(tmp_path: Path) -> None:
         await w.quiet()
         assert next(attempt.state for attempt in w.server.store.attempts(1)) == "NODE_LOST"
         assert answer.lease_s > 0
+
+
+async def test_a_call_of_an_earlier_start_does_not_silence_the_present_one(tmp_path: Path) -> None:
+    """The server was started anew and knows no calls; one of a former start of the agent comes late. The agent that
+    calls on is believed again: what it reports counts."""
+    async with world(tmp_path) as w:
+        agent, _ = await running(w)
+        await w.server.gateway.heartbeat(call(agent, 9, session="s0"))
+        ended = EndedReport(report_id=1000, job_id=JobId(1), attempt=1, cause="exited", exit_code=0)
+        agent.here.clear()
+        for number in (3, 4, 5):
+            await w.server.gateway.heartbeat(call(agent, number, reports=[ended]))
+        await w.quiet()
+        assert w.state(1) == "SUCCEEDED"
