@@ -123,13 +123,13 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "lease_renewed_for_too_long",
         _AGENT,
-        "follower.renew(sent_at + answer.lease_s, answer.lease_s)",
-        "follower.renew(sent_at + 3 * answer.lease_s, answer.lease_s)",
+        "follower.renew(until, answer.lease_s)",
+        "follower.renew(until + 2 * answer.lease_s, answer.lease_s)",
     ),
     PlantedBug(
         "renewals_not_passed_on",
         _AGENT,
-        "follower.renew(sent_at + answer.lease_s, answer.lease_s)",
+        "follower.renew(until, answer.lease_s)",
         "follower.key",
     ),
     PlantedBug(

@@ -8,6 +8,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
+from scheduler.core.handlers.restored_state import gather_state
 from scheduler.core.invariants import check_invariants
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import MachineCondition
@@ -234,3 +235,13 @@ def cluster(
     for number, letter in enumerate(machines, 1):
         fleet.tell(ev.NodeJoined(0.0, NodeId(f"{letter}{number}"), PoolId(letter)))
     return fleet
+
+
+def remembered_state(ledger: Ledger) -> ev.StateRestored:
+    """What a core would leave to its successor, gathered in one go."""
+    pieces = gather_state(ledger)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as found:
+            return found.value  # type: ignore[no-any-return]

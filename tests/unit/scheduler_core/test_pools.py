@@ -10,11 +10,10 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.explain.pending_reasons import pending_reasons
-from scheduler.core.handlers.restored_state import remembered_state
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.live.store.event_journal import decode_event, encode_command, encode_event
-from tests.support.fake_fleet import FakeFleet, cluster, job, pool
+from tests.support.fake_fleet import FakeFleet, cluster, job, pool, remembered_state
 from walras.cluster import Market, NodeId, Pool, PoolId
 from walras.job_request import JobId
 from walras.states import JobState, Reason

@@ -1,13 +1,11 @@
 """A fresh core takes over from a predecessor by what the tables know."""
 
-from fake_fleet import FakeFleet, cluster, job, pool
+from fake_fleet import FakeFleet, cluster, job, pool, remembered_state
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
-from scheduler.core.handlers.restored_state import gather_state
 from scheduler.core.rules import RoundRules
-from scheduler.core.state.ledger import Ledger
 from scheduler.live.store.event_journal import as_journaled, encode_command
 from walras.cluster import Market, NodeId, NodeShare, Placement, PoolId
 from walras.job_request import JobId, Kind, RetryRule
@@ -15,15 +13,6 @@ from walras.states import JobState, Reason
 
 J1, J2 = JobId(1), JobId(2)
 ON_B1 = Placement(PoolId("b"), (NodeShare(NodeId("b1"), (1,)),))
-
-
-def remembered_state(ledger: Ledger) -> ev.StateRestored:
-    pieces = gather_state(ledger)
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as found:
-            return found.value  # type: ignore[no-any-return]
 
 
 def restored(fleet: FakeFleet, state: JobState, **more: object) -> list[cmd.Command]:
