@@ -61,7 +61,7 @@ async def test_preempted_and_resumed_from_the_named_manifest(
     progress = server.of_type("progress")[-1]
     assert progress.pace_steps_per_s == 40
     assert progress.steps_per_s == pytest.approx(40, rel=0.1)
-    assert progress.first_values == {"loss": 1.0}
+    assert progress.first_values == {"loss": 1.0, "saves_checkpoints": 1.0}
     resume = Manifest.model_validate(committed.manifest.model_dump())
     await server.send(a_start(tmp_path, LOOP, attempt=2, resume=resume))
     wanted = f"resumed at {int(resume.step)} {int(resume.step)}".encode()
