@@ -83,7 +83,11 @@ class AgentProcess:
         return [pid for plan in plans for pid in processes.carriers(plan.cookie)]
 
     def supervisors(self) -> list[int]:
-        facts = [json.loads(path.read_bytes()) for path in self.state.glob("attempts/*/supervisor.json")]
+        facts = [
+            json.loads(path.read_bytes())
+            for path in self.state.glob("attempts/*/supervisor.json")
+            if path.is_file()  # a rank may have put a pipe there
+        ]
         names = [processes.ProcessName(fact["pid"], fact["start_ticks"]) for fact in facts]
         return [name.pid for name in names if name.is_alive]
 
