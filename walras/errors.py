@@ -50,7 +50,7 @@ class Conflict(UserError):
 
 
 class OtherCluster(Conflict):
-    """The caller belongs to another cluster: nothing that it says counts here, nothing said here is meant for it."""
+    """The server refuses a machine that belongs to another cluster; neither may act on the other's messages."""
 
 
 class OtherIncarnation(Conflict):

@@ -102,6 +102,7 @@ async def test_a_fence_ends_a_start_whose_code_is_on_its_way(
     server.fenced.add((1, 1))
     await server.report("ended")
     await server.until(lambda: not server.heartbeats[-1].here, 10, "it is no longer here")
+    assert server.of_type("started") == []
 
 
 async def test_an_agent_killed_while_the_code_comes_refuses_the_start(

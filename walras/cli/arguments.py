@@ -23,6 +23,7 @@ OutputOption = Annotated[
     typer.Option("--output", "-o", help="Output format: a table for people, or JSON with stable names for programs."),
 ]
 NoHeaderOption = Annotated[bool, typer.Option("--no-header", help="Omit the column titles.")]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh the list every two seconds until Ctrl-C.")]
 UserOption = Annotated[str | None, typer.Option("--user", "-u", help="Only jobs of this user.")]
 ProjectOption = Annotated[str | None, typer.Option("--project", "-p", help="Only jobs of this project.")]
 JobsArgument = Annotated[

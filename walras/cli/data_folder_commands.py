@@ -92,7 +92,7 @@ def admin_prune_command(
         typer.Option("--journal", help="Keep what the journal says of starts this long ago; default: for ever."),
     ] = None,
 ) -> None:
-    """Delete what is kept of jobs that ended long ago; the server may run. The ledger of money stays."""
+    """Delete old records of ended jobs; the server may run meanwhile. The ledger of money is kept."""
     from scheduler.live.store.retention import prune
 
     jobs_s, logs_s = parse_length_option(jobs, "--jobs"), parse_length_option(logs, "--logs")

@@ -1,9 +1,7 @@
 """`walras queue`, `jobs`, `show`, `explain`: looking at jobs."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from walras.cli.arguments import (
     JobArgument,
@@ -12,6 +10,7 @@ from walras.cli.arguments import (
     OutputOption,
     ProjectOption,
     UserOption,
+    WatchOption,
     parse_length_option,
 )
 from walras.cli.job_choice import (
@@ -38,7 +37,6 @@ from walras.cli.terminal_output import (
     warn,
     watch_listing,
 )
-from walras.errors import UserError
 from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
@@ -69,18 +67,14 @@ def queue_command(
     project: ProjectOption = None,
     state: StateOption = None,
     limit: LimitOption = 1000,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Refresh the list every two seconds until Ctrl-C.")
-    ] = False,
+    watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """List the jobs that have not ended."""
-    if watch and output is OutputFormat.JSON:
-        raise UserError("--watch shows a table", field="--watch", fix="leave -o json out")
     wanted = JobChoice(user, mine, project, states_of(state), active=True, limit=limit)
     if watch:
-        with_client(lambda client: watch_listing(lambda: _look(client, wanted), header=not no_header))
+        with_client(lambda client: watch_listing(lambda: _look(client, wanted), output, header=not no_header))
         return
     found = with_client(lambda client: choose_jobs(client, wanted))
     _show_jobs(found, limit, output, not no_header)

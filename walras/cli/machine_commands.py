@@ -14,6 +14,7 @@ from walras.cli.arguments import (
     NoHeaderOption,
     OutputOption,
     ProjectOption,
+    WatchOption,
     parse_length_option,
 )
 from walras.cli.session import with_client
@@ -44,17 +45,13 @@ def nodes_command(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also show each agent's release, protocol, boot and problem.")
     ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Refresh the list every two seconds until Ctrl-C.")
-    ] = False,
+    watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """List the machines, their free accelerators, and the jobs they run."""
-    if watch and output is OutputFormat.JSON:
-        raise UserError("--watch shows a table", field="--watch", fix="leave -o json out")
     if watch:
-        with_client(lambda client: watch_listing(lambda: _listed_nodes(client, verbose), header=not no_header))
+        with_client(lambda client: watch_listing(lambda: _listed_nodes(client, verbose), output, header=not no_header))
         return
     show_listing(with_client(lambda client: _listed_nodes(client, verbose)), output, header=not no_header)
 

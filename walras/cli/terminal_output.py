@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from walras.errors import UserError
 from walras.json_output import stream_json
 
 _P = ParamSpec("_P")
@@ -276,8 +277,13 @@ def joined(values: Iterable[object]) -> str:
 _WATCH_S = 2.0
 
 
-async def watch_listing(look: Callable[[], Awaitable[Listing]], *, header: bool) -> None:
-    """Show a listing on the terminal, made anew every two seconds, until the command is interrupted."""
+async def watch_listing(look: Callable[[], Awaitable[Listing]], output: OutputFormat, *, header: bool) -> None:
+    """Show a listing on the terminal, made anew every two seconds, until the command is interrupted.
+
+    Raises UserError for an output that is no table.
+    """
+    if output is not OutputFormat.TABLE:
+        raise UserError("--watch shows a table", field="--watch", fix="leave -o json out")
     from rich.live import Live
 
     with Live(console=standard_console(), auto_refresh=False) as live:

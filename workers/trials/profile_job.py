@@ -103,7 +103,7 @@ if _next is not None and _next.loader is not None:
 
 @dataclass(frozen=True)
 class ProfiledJob(ScriptLaunch):
-    """The script, and this machine as it is to see it."""
+    """A script to be profiled: how it is started, with how many ranks, batch and environment on this machine."""
 
     #: Samples of one update of the whole gang of `ranks`; None: as the script does it.
     batch: int | None

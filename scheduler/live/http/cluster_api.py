@@ -206,7 +206,7 @@ _MONTH = re.compile(r"^[0-9]{4}-(0[1-9]|1[0-2])$")
 
 
 async def show_spending(call: RequestContext) -> MoneyReport:
-    """Sums of what is written and of what is open, as of one instant."""
+    """Returns what was spent, by the key asked for: charges in the ledger and those still open, at one instant."""
     asked = call.request.query
     by, month = asked.get("by", "project"), asked.get("month", "")
     if by not in MONEY_KEYS:

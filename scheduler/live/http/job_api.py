@@ -161,7 +161,7 @@ async def release_job_endpoint(call: RequestContext) -> JobDetail:
 
 
 async def change_job(call: RequestContext) -> JobDetail:
-    """Another priority, another budget, or both."""
+    """Changes the priority or the budget of a job that has not ended; returns the job as it is then."""
     patch = await call.model(Patch)
     before = await show_job(call)
 

@@ -135,7 +135,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _kept(path: Path, fresh: str) -> str:
-    """The secret in a file, which is made with a fresh one if it is not there."""
+    """Returns the text of a secret's file; writes `fresh` into it first if the file does not exist."""
     if not path.is_file():
         write_private(path, fresh + "\n")
     return path.read_text(encoding="utf-8", errors="replace").strip()
