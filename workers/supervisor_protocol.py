@@ -178,6 +178,10 @@ class AttemptPlan:
     log_cap_bytes: int
     #: The incarnation of the cluster that granted the attempt; empty: none was named.
     incarnation: str = ""
+    #: Where its checkpoints are sent, and what the server calls the folder that `checkpoint_dir` stands for here.
+    #: Empty: all machines share that folder.
+    store: str = ""
+    served_dir: str = ""
 
     @property
     def ranks(self) -> range:

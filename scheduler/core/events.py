@@ -309,6 +309,8 @@ class CheckpointRecorded:
     attempt: int
     steps: float
     took_s: float = 0.0
+    #: The newest one cannot be had any more: only these steps survive.
+    lost: bool = False
 
 
 class EndCause(StrEnum):

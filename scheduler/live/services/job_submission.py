@@ -121,10 +121,18 @@ def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], se
 # ------------------------------------------------------------------------------------------ admission
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointPlaces:
+    """Where jobs save: the folder that theirs lie in, and the store that they are sent to; empty: machines share it."""
+
+    folder: Path
+    store: str = ""
+
+
 class JobAdmission:
     """Turns drafts into jobs inside a transaction."""
 
-    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: Path, box: SecretBox) -> None:
+    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: CheckpointPlaces, box: SecretBox) -> None:
         self._clock = clock
         self._box = box
         self._epoch_unix_s = epoch_unix_s
@@ -192,10 +200,10 @@ class JobAdmission:
     def launch(self, job_id: JobId, project: str, spec: JobSpec) -> LaunchSpec:
         """What its ranks are started with."""
         if spec.checkpoint.dir is None:
-            folder = self._checkpoints / "jobs" / str(job_id)
+            folder = self._checkpoints.folder / "jobs" / str(job_id)
         else:
             # The quoted name is one harmless path component, whatever the project is called.
-            folder = self._checkpoints / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
+            folder = self._checkpoints.folder / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
         return LaunchSpec(
             name=spec.name,
             kind=kind_of(spec),
@@ -206,6 +214,7 @@ class JobAdmission:
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
+            store=self._checkpoints.store,
         )
 
     @staticmethod

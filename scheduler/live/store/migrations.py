@@ -234,3 +234,12 @@ def remember_core_state(db: Database) -> None:
         "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
     )
     db.execute("ALTER TABLE nodes ADD COLUMN drain_until_at REAL")
+
+
+@migrations()
+def ck_keep_stores(db: Database) -> None:
+    """Where checkpoints are besides their path, and which are lost. With jobs, a cluster goes on with a shared disk."""
+    db.execute("ALTER TABLE checkpoints ADD COLUMN content TEXT NOT NULL DEFAULT ''")
+    for column in ("upload_s REAL", "lag_s REAL", "lost INTEGER"):
+        db.execute(f"ALTER TABLE checkpoints ADD COLUMN {column} NOT NULL DEFAULT 0")
+    db.execute("INSERT INTO meta (name, value) SELECT 'shares_checkpoints', count(*) > 0 FROM jobs")
