@@ -219,6 +219,8 @@ class EndedReport(AttemptReport):
     cpu_s: float = Field(default=0.0, ge=0, le=1e15)
     #: The agent saw the supervisor alive before it was lost: the machine and the agent lived on.
     witnessed: bool = False
+    #: The limit for which it was ended here; empty: none.
+    exceeded: Literal["", "memory", "disk"] = ""
 
 
 class NoticeReport(Report):
@@ -338,6 +340,8 @@ class ScriptLaunch:
     workdir: str
     #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
     code: str = field(default="", kw_only=True)
+    #: Main memory that it may use, for each accelerator. 0: as much as there is.
+    memory_bytes: int = field(default=0, kw_only=True)
 
     def command_fields(self) -> dict[str, Any]:
         """Its fields as a `StartCommand` has them."""
@@ -388,6 +392,7 @@ class StartCommand(AgentCommand):
     lease_s: float
     grace_s: float
     job_token: str
+    memory_bytes: int = Field(default=0, ge=0)
 
 
 class StopCommand(AgentCommand):
