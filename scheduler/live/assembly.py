@@ -59,6 +59,7 @@ from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
+from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
@@ -271,7 +272,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
     forecasts = TargetForecasts(loop)
-    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies]
+    metrics = ClusterMetrics(loop, solver)
+    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies, metrics]
     server = Server(
         loop=loop,
         store=store,
@@ -285,6 +287,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         providers=provisioner,
         admission=admission,
         views=ApiViews(clock, loop),
+        metrics=metrics,
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         content=ContentStore(folder.content),
         version=walras.__version__,
