@@ -211,7 +211,18 @@ def _with_envs(mapping: dict[str, Any], given: list[str]) -> dict[str, Any]:
 
 
 def in_local_folder(spec: "JobSpec") -> "JobSpec":
-    """Returns the job with a relative `workdir` made absolute: it runs here, from where the user is."""
+    """Returns the job with a relative `workdir` made absolute: it runs here, from where the user is.
+
+    Raises JobSpecError for a job that starts its ranks itself: whoever runs it here counts and measures ranks.
+    """
+    from walras.spec.job_spec import is_launcher
+
+    if is_launcher(spec):
+        raise JobSpecError(
+            "nproc_per_node: a job that starts its ranks itself cannot be run here",
+            field="nproc_per_node",
+            fix="leave nproc_per_node out, and write the script in `run` without its launcher",
+        )
     if spec.workdir is None:
         return spec
     return spec.model_copy(update={"workdir": os.path.normpath(Path.cwd() / spec.workdir)})
