@@ -1,9 +1,9 @@
-"""Commands that start ranks themselves (torchrun, accelerate, deepspeed), or use all devices of a machine in one process.
+"""Commands that start ranks themselves (torchrun, accelerate, deepspeed), or use all of a machine's devices at once.
 
 Such a command is started once on each machine. The variables PET_* are torchrun's: with them `torchrun train.py` forms
 the world that the gang has, without arguments. A launcher hides two things that an attempt is judged by. It answers
-SIGTERM itself, before its ranks have saved: so the signal goes to the ranks alone. And it ends with exit code 1 whatever
-its ranks ended with: so the code is read in the report that torch prints last. Standard library only.
+SIGTERM itself, before its ranks have saved: so the signal goes to the ranks alone. And it ends with exit code 1,
+whatever its ranks ended with: so the code is read in the report that torch prints last. Standard library only.
 """
 
 import re

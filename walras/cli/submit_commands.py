@@ -215,7 +215,7 @@ def in_local_folder(spec: "JobSpec") -> "JobSpec":
 
     Raises JobSpecError for a job that starts its ranks itself: whoever runs it here counts and measures ranks.
     """
-    from walras.spec.job_spec import is_launcher
+    from walras.spec.launchers import is_launcher
 
     if is_launcher(spec):
         raise JobSpecError(
@@ -247,6 +247,7 @@ def with_snapshot(spec: "JobSpec") -> "tuple[Path, JobSpec, ContentTree | None]"
 
 
 def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
+    from walras.spec.launchers import launcher_note
     from walras.units import format_count
 
     spread = f", spread over {spec.num_nodes} machines" if spec.num_nodes > 1 else ""
@@ -263,8 +264,8 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         show_line(f"an hour of it is worth {plan.value_usd_per_h:g} USD, says its {plan.value_by}")
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
-    if plan.note:
-        show_line(f"it {plan.note}")
+    for note in filter(None, (launcher_note(spec), plan.note)):
+        show_line(f"it {note}")
     show_line("nothing was submitted")
 
 

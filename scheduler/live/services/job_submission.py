@@ -43,14 +43,13 @@ from walras.spec.job_spec import (
     JobSpec,
     argv_of,
     env_of,
-    is_launcher,
     is_unproven,
     kind_of,
     parse_spec,
     spec_mapping,
     to_request,
 )
-from walras.spec.launchers import launcher_note
+from walras.spec.launchers import is_launcher, launcher_note
 from walras.states import JobState, Reason
 
 BATCH_LIMIT = 1000

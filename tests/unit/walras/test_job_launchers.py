@@ -2,8 +2,8 @@
 
 import pytest
 
-from walras.spec.job_spec import is_launcher, parse_spec
-from walras.spec.launchers import launcher_in, launcher_note
+from walras.spec.job_spec import parse_spec
+from walras.spec.launchers import is_launcher, launcher_in, launcher_note
 
 
 @pytest.mark.parametrize(
