@@ -180,6 +180,9 @@ class AttemptPlan:
     incarnation: str = ""
     #: One process for all devices: a launcher of its own ranks, or a program that uses all of them.
     is_launcher: bool = False
+    #: Bytes that the attempt may use here: of main memory, and of the disk in its own folder. 0: as much as there is.
+    memory_bytes: int = 0
+    disk_bytes: int = 0
 
     @property
     def ranks(self) -> range:

@@ -234,3 +234,9 @@ def remember_core_state(db: Database) -> None:
         "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
     )
     db.execute("ALTER TABLE nodes ADD COLUMN drain_until_at REAL")
+
+
+@migrations()
+def remember_exceeded_limits(db: Database) -> None:
+    """Why a part of an attempt was ended on its machine, where it used more than it may."""
+    db.execute("ALTER TABLE parts ADD COLUMN exceeded TEXT NOT NULL DEFAULT ''")
