@@ -346,8 +346,8 @@ class ScriptLaunch:
     memory_bytes: int = field(default=0, kw_only=True)
 
     def command_fields(self) -> dict[str, Any]:
-        """Its fields as a `StartCommand` has them."""
-        own = {each.name: getattr(self, each.name) for each in fields(ScriptLaunch)}
+        """Its fields as a `StartCommand` has them; the memory of a machine's part depends on its devices."""
+        own = {each.name: getattr(self, each.name) for each in fields(ScriptLaunch) if each.name != "memory_bytes"}
         return own | {"argv": list(self.argv), "env": dict(self.env)}
 
 
