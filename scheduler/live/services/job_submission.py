@@ -39,7 +39,17 @@ from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_request import JobId, JobRequest, Kind
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import JobSpec, argv_of, env_of, is_unproven, kind_of, parse_spec, spec_mapping, to_request
+from walras.spec.job_spec import (
+    JobSpec,
+    argv_of,
+    env_of,
+    is_unproven,
+    kind_of,
+    parse_spec,
+    spec_mapping,
+    to_request,
+)
+from walras.spec.launchers import is_launcher, launcher_note
 from walras.states import JobState, Reason
 
 BATCH_LIMIT = 1000
@@ -203,6 +213,7 @@ class JobAdmission:
             env=env_of(spec),
             workdir=spec.workdir or "",
             code="" if spec.code is None else spec.code.tree,
+            is_launcher=is_launcher(spec),
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
@@ -279,8 +290,8 @@ def remember_answer(transaction: Transaction, user: str, key: str, digest: str, 
 
 def submit_result(core: SchedulerCore, job_id: JobId, spec: JobSpec) -> SubmitResult:
     """The answer to a submission, with what its owner should know of the job now."""
-    note = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
-    return SubmitResult(id=job_id, name=spec.name, note=note)
+    unsaved = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
+    return SubmitResult(id=job_id, name=spec.name, note="; it ".join(filter(None, (launcher_note(spec), unsaved))))
 
 
 def _unsaved_note(core: SchedulerCore, kind: Kind) -> str:
