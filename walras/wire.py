@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from walras.job_needs import JobNeeds
 from walras.job_request import Kind
 from walras.protocol import (
     AGENT_PATTERN,
@@ -338,6 +339,7 @@ class ScriptLaunch:
     workdir: str
     #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
     code: str = field(default="", kw_only=True)
+    needs: JobNeeds = field(default=JobNeeds(), kw_only=True)
 
     def command_fields(self) -> dict[str, Any]:
         """Its fields as a `StartCommand` has them."""
@@ -348,6 +350,7 @@ class ScriptLaunch:
             "env": dict(self.env),
             "workdir": self.workdir,
             "code": self.code,
+            "needs": self.needs,
         }
 
 
@@ -370,6 +373,7 @@ class StartCommand(AgentCommand):
     workdir: str
     #: A name of content, or empty: it becomes a path on the machine.
     code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
+    needs: JobNeeds = JobNeeds()
     devices: list[int]
     accelerator: str
     node_rank: int

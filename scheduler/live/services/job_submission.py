@@ -39,7 +39,17 @@ from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_request import JobId, JobRequest, Kind
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import JobSpec, argv_of, env_of, is_unproven, kind_of, parse_spec, spec_mapping, to_request
+from walras.spec.job_spec import (
+    JobSpec,
+    argv_of,
+    env_of,
+    is_unproven,
+    kind_of,
+    needs_of,
+    parse_spec,
+    spec_mapping,
+    to_request,
+)
 from walras.states import JobState, Reason
 
 BATCH_LIMIT = 1000
@@ -203,6 +213,7 @@ class JobAdmission:
             env=env_of(spec),
             workdir=spec.workdir or "",
             code="" if spec.code is None else spec.code.tree,
+            needs=needs_of(spec),
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,

@@ -234,3 +234,14 @@ def remember_core_state(db: Database) -> None:
         "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
     )
     db.execute("ALTER TABLE nodes ADD COLUMN drain_until_at REAL")
+
+
+@migrations()
+def da_keep_outputs(db: Database) -> None:
+    """What jobs left as their results, by machine of the gang."""
+    db.execute(
+        """CREATE TABLE outputs (
+        job_id INTEGER NOT NULL, node_rank INTEGER NOT NULL, attempt INTEGER NOT NULL, tree TEXT NOT NULL,
+        files INTEGER NOT NULL, size_bytes INTEGER NOT NULL, collected_at REAL NOT NULL, problem TEXT NOT NULL,
+        PRIMARY KEY (job_id, node_rank)) WITHOUT ROWID"""
+    )
