@@ -1,11 +1,16 @@
-"""What a job needs beside its command, as machines are told it, and what machines answer about its results.
+"""What a job is started with and what else it needs, as machines are told it, and what they answer about its results.
 
 A start command carries `JobNeeds` in one field, so that a machine of an older release ignores it as a whole: the server
 starts no job there that cannot do without. Paths are relative to the ranks' working folder and stay below it.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
 
+from walras.job_request import Kind
 from walras.protocol import CONTENT_PATTERN, FILES_MOST
 
 #: Bytes that a job may leave as its results, on each of its machines.
@@ -28,6 +33,38 @@ class JobNeeds(_Message):
 
     #: Files and folders that are kept, relative to the working folder.
     outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScriptLaunch:
+    """What every rank of a job is started with, wherever it runs."""
+
+    name: str
+    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
+    kind: Kind
+    #: Never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
+    argv: tuple[str, ...]
+    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
+    env: Mapping[str, str]
+    #: Empty: a fresh folder for each attempt.
+    workdir: str
+    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
+    code: str = field(default="", kw_only=True)
+    #: Main memory that it may use, for each accelerator. 0: as much as there is.
+    memory_bytes: int = field(default=0, kw_only=True)
+    needs: JobNeeds = field(default=JobNeeds(), kw_only=True)
+
+    def command_fields(self) -> dict[str, Any]:
+        """Its fields as a `StartCommand` has them."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "workdir": self.workdir,
+            "code": self.code,
+            "needs": self.needs,
+        }
 
 
 class OutputsCollected(_Message):

@@ -6,15 +6,12 @@ commands and the lease down. Delivery is at least once in both directions: the a
 already handled. Instants never cross machines: a lease travels as a length.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from walras.job_needs import JobNeeds
-from walras.job_request import Kind
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
@@ -220,6 +217,8 @@ class EndedReport(AttemptReport):
     cpu_s: float = Field(default=0.0, ge=0, le=1e15)
     #: The agent saw the supervisor alive before it was lost: the machine and the agent lived on.
     witnessed: bool = False
+    #: The limit for which it was ended here; empty: none.
+    exceeded: Literal["", "memory", "disk"] = ""
 
 
 class NoticeReport(Report):
@@ -324,36 +323,6 @@ class AgentCommand(Message):
     incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
-@dataclass(frozen=True)
-class ScriptLaunch:
-    """What every rank of a job is started with, wherever it runs."""
-
-    name: str
-    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
-    kind: Kind
-    #: Never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
-    argv: tuple[str, ...]
-    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
-    env: Mapping[str, str]
-    #: Empty: a fresh folder for each attempt.
-    workdir: str
-    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
-    code: str = field(default="", kw_only=True)
-    needs: JobNeeds = field(default=JobNeeds(), kw_only=True)
-
-    def command_fields(self) -> dict[str, Any]:
-        """Its fields as a `StartCommand` has them."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "workdir": self.workdir,
-            "code": self.code,
-            "needs": self.needs,
-        }
-
-
 class PrepareCommand(AgentCommand):
     """Hold devices for a gang over several machines; node rank 0 also binds a port."""
 
@@ -392,6 +361,7 @@ class StartCommand(AgentCommand):
     lease_s: float
     grace_s: float
     job_token: str
+    memory_bytes: int = Field(default=0, ge=0)
 
 
 class StopCommand(AgentCommand):

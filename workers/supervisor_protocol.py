@@ -178,6 +178,9 @@ class AttemptPlan:
     log_cap_bytes: int
     #: The incarnation of the cluster that granted the attempt; empty: none was named.
     incarnation: str = ""
+    #: Bytes that the attempt may use here: of main memory, and of the disk in its own folder. 0: as much as there is.
+    memory_bytes: int = 0
+    disk_bytes: int = 0
 
     @property
     def ranks(self) -> range:

@@ -300,6 +300,7 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         steps=launch.steps,
         lease_s=transaction.lease_s[pool.market],
         grace_s=launch.grace_s,
+        memory_bytes=launch.memory_bytes * len(part.devices),
         job_token="",  # filled in when the command is sent: no secret is written down
     )
 

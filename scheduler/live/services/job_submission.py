@@ -217,6 +217,7 @@ class JobAdmission:
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
+            memory_bytes=spec.resources.memory,
         )
 
     @staticmethod

@@ -237,6 +237,12 @@ def remember_core_state(db: Database) -> None:
 
 
 @migrations()
+def remember_exceeded_limits(db: Database) -> None:
+    """Why a part of an attempt was ended on its machine, where it used more than it may."""
+    db.execute("ALTER TABLE parts ADD COLUMN exceeded TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
 def da_keep_outputs(db: Database) -> None:
     """What jobs left as their results, by machine of the gang."""
     db.execute(
