@@ -240,3 +240,14 @@ def remember_core_state(db: Database) -> None:
 def remember_exceeded_limits(db: Database) -> None:
     """Why a part of an attempt was ended on its machine, where it used more than it may."""
     db.execute("ALTER TABLE parts ADD COLUMN exceeded TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def da_keep_outputs(db: Database) -> None:
+    """What jobs left as their results, by machine of the gang."""
+    db.execute(
+        """CREATE TABLE outputs (
+        job_id INTEGER NOT NULL, node_rank INTEGER NOT NULL, attempt INTEGER NOT NULL, tree TEXT NOT NULL,
+        files INTEGER NOT NULL, size_bytes INTEGER NOT NULL, collected_at REAL NOT NULL, problem TEXT NOT NULL,
+        PRIMARY KEY (job_id, node_rank)) WITHOUT ROWID"""
+    )

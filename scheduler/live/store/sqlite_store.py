@@ -49,6 +49,7 @@ from scheduler.live.store.table_rows import (
     NetworkRow,
     NodeRow,
     OutboxRow,
+    OutputsRow,
     PartRow,
     PolicyRow,
     PoolRow,
@@ -110,6 +111,7 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("audit", AuditRow),
     ("secrets", SecretRow),
     ("core_state", CoreStateRow),
+    ("outputs", OutputsRow),
 )
 
 
@@ -364,6 +366,12 @@ class SqliteStore:
         return self._first(
             self._select("checkpoints", CheckpointRow, "job_id = ? ORDER BY attempt DESC, step DESC LIMIT 1", job_id)
         )
+
+    def outputs(self, job_id: JobId) -> list[OutputsRow]:
+        return self._select("outputs", OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
+
+    def output_trees(self) -> list[str]:
+        return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
         return self._select("policies", PolicyRow, "1 ORDER BY version DESC LIMIT ?", limit)
