@@ -234,3 +234,14 @@ def remember_core_state(db: Database) -> None:
         "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
     )
     db.execute("ALTER TABLE nodes ADD COLUMN drain_until_at REAL")
+
+
+@migrations()
+def keep_people_pe(db: Database) -> None:
+    """Users, projects and roles. Who had a token becomes a user at the next start (`auth/people.py`)."""
+    db.execute(
+        """CREATE TABLE people (
+        kind TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL, changed_at REAL NOT NULL, changed_by TEXT NOT NULL,
+        removed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (kind, name)) WITHOUT ROWID"""
+    )
+    db.execute("ALTER TABLE jobs ADD COLUMN defaults TEXT NOT NULL DEFAULT '{}'")

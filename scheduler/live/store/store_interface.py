@@ -25,6 +25,7 @@ from scheduler.live.store.table_rows import (
     NodeRow,
     OutboxRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -89,6 +90,7 @@ class WriteBatch:
     #: Older answers are deleted (0: none are).
     answers_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
+    people: list[PeopleRow] = field(default_factory=list)
     audit: list[AuditRow] = field(default_factory=list)
     #: Sealed secrets of jobs that came, and jobs that are over.
     secrets: list[SecretRow] = field(default_factory=list)
@@ -129,6 +131,7 @@ class LoadedState:
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
     secrets: tuple[SecretRow, ...]
+    people: tuple[PeopleRow, ...]
     #: What the last core knew beyond all this; None: nothing was kept.
     core_state: CoreStateRow | None
     last_job_id: int
