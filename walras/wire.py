@@ -7,7 +7,7 @@ already handled. Instants never cross machines: a lease travels as a length.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -219,6 +219,8 @@ class EndedReport(AttemptReport):
     cpu_s: float = Field(default=0.0, ge=0, le=1e15)
     #: The agent saw the supervisor alive before it was lost: the machine and the agent lived on.
     witnessed: bool = False
+    #: The limit for which it was ended here; empty: none.
+    exceeded: Literal["", "memory", "disk"] = ""
 
 
 class NoticeReport(Report):
@@ -338,17 +340,15 @@ class ScriptLaunch:
     workdir: str
     #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
     code: str = field(default="", kw_only=True)
+    #: Started once on each machine, as a launcher of its own ranks or as one process for all devices there.
+    is_launcher: bool = field(default=False, kw_only=True)
+    #: Main memory that it may use, for each accelerator. 0: as much as there is.
+    memory_bytes: int = field(default=0, kw_only=True)
 
     def command_fields(self) -> dict[str, Any]:
-        """Its fields as a `StartCommand` has them."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "workdir": self.workdir,
-            "code": self.code,
-        }
+        """Its fields as a `StartCommand` has them; the memory of a machine's part depends on its devices."""
+        own = {each.name: getattr(self, each.name) for each in fields(ScriptLaunch) if each.name != "memory_bytes"}
+        return own | {"argv": list(self.argv), "env": dict(self.env)}
 
 
 class PrepareCommand(AgentCommand):
@@ -360,7 +360,7 @@ class PrepareCommand(AgentCommand):
 
 
 class StartCommand(AgentCommand):
-    """Start this machine's ranks: one per device. The first six fields are those of a `ScriptLaunch`."""
+    """Start this machine's ranks: one per device, or one launcher. The first fields are those of a `ScriptLaunch`."""
 
     type: Literal["start"] = "start"
     name: str
@@ -370,11 +370,12 @@ class StartCommand(AgentCommand):
     workdir: str
     #: A name of content, or empty: it becomes a path on the machine.
     code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
+    is_launcher: bool = False
     devices: list[int]
     accelerator: str
     node_rank: int
     num_nodes: int
-    #: World size, and the global rank of this machine's first rank.
+    #: Devices of the whole gang, and the number of this machine's first rank: of its launcher, if it has one.
     world_size: int
     first_rank: int
     master_address: str
@@ -388,6 +389,7 @@ class StartCommand(AgentCommand):
     lease_s: float
     grace_s: float
     job_token: str
+    memory_bytes: int = Field(default=0, ge=0)
 
 
 class StopCommand(AgentCommand):

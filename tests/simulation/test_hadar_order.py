@@ -23,7 +23,9 @@ def test_fifo_is_slower_than_las_and_las_than_hadar_and_hadar_than_walras(tmp_pa
     cell = RunSpec(source, "hadar-60", "fifo", bounds=BoundsChoice.NONE)
     found = compare_policies(cell, ("fifo", "las", "hadar", str(blind), "walras"), (0, 1), ParallelWorkers())
     assert found.violations == []
-    fifo, las, hadar, ours, fair = ([row.values["avg_jct_s"] for row in found.rows[policy]] for policy in found.policies)
+    fifo, las, hadar, ours, fair = (
+        [row.values["avg_jct_s"] for row in found.rows[policy]] for policy in found.policies
+    )
     assert all(
         first > second > third > fourth for first, second, third, fourth in zip(fifo, las, hadar, ours, strict=True)
     )

@@ -118,6 +118,15 @@ AddressOption = Annotated[
 ]
 
 
+AttemptDiskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--attempt-disk",
+        help="What an attempt may write into its own folder, such as 100GB; more ends it. Default: no limit.",
+    ),
+]
+
+
 def agent_command(
     server: Annotated[str, typer.Option("--server", help="URL of the server.")],
     state: Annotated[Path, typer.Option("--state", help="Folder of the agent's state; it must survive restarts.")],
@@ -136,6 +145,7 @@ def agent_command(
     rent_token_file: RentTokenFileOption = None,
     spot_notices: SpotNoticesOption = False,
     address: AddressOption = None,
+    attempt_disk: AttemptDiskOption = None,
 ) -> None:
     """Run the agent of this machine until SIGTERM or Ctrl-C; jobs that run outlive it."""
     from walras.spec.field_types import canonical_accelerator
@@ -146,10 +156,11 @@ def agent_command(
         raise UserError(f"{market[:40]!r} is no market", field="--market", fix=f"choose from {', '.join(_MARKETS)}")
     try:
         memory_bytes = parse_size(memory) if memory is not None else None
+        attempt_disk_bytes = parse_size(attempt_disk) if attempt_disk is not None else 0
         accelerator = canonical_accelerator(accelerator) if accelerator is not None else None
     except ValueError as error:
         message, _, fix = str(error).partition("; ")
-        raise UserError(message, field="--memory / --accelerator", fix=fix) from None
+        raise UserError(message, field="--memory / --attempt-disk / --accelerator", fix=fix) from None
     from workers.agent.startup import AgentOptions, run_agent
 
     exit_with(
@@ -172,6 +183,7 @@ def agent_command(
                 rent_token_file=rent_token_file,
                 spot_notices=spot_notices,
                 address=address,
+                attempt_disk_bytes=attempt_disk_bytes,
             )
         )
     )

@@ -41,6 +41,8 @@ MAX_LINE_BYTES = 1024 * 1024
 #: A supervisor that is frozen this long after the grace of its stop is killed.
 FROZEN_MARGIN_S = 5.0
 LOOK_EVERY_S = 1.0
+#: What the report of an end takes from the supervisor's record of it.
+_TOLD_OF_AN_END = ("cause", "exit_code", "signal", "failed_rank", "cpu_s", "exceeded")
 
 
 class Follower:
@@ -239,7 +241,7 @@ class Follower:
         job_id, attempt = self.key
         last = self._progress_report()
         fields = {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
-        told = {name: ended[name] for name in ("cause", "exit_code", "signal", "failed_rank", "cpu_s") if name in ended}
+        told = {name: ended[name] for name in _TOLD_OF_AN_END if name in ended}
         try:
             steps = None if self._progress is None else finite_number(self._progress.get("steps"))
             report = EndedReport.model_validate(fields | told | {"steps": steps, "witnessed": self._is_witness})

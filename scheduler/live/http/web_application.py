@@ -310,9 +310,11 @@ def api_routes() -> list[Route]:
               response=LogAccepted, query=_UPLOAD_QUERY),
         *content_api.content_routes(),
     ]  # fmt: skip
+    metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
+                    response="text/plain")  # fmt: skip
     # Probes of other systems look at the root.
     probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]
-    table += probes
+    table += [*probes, metrics]
     return [*table, _openapi_route(table)]
 
 

@@ -40,7 +40,17 @@ from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_request import JobId, JobRequest, Kind
 from walras.people import DefaultView
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import JobSpec, argv_of, env_of, is_unproven, kind_of, parse_spec, spec_mapping, to_request
+from walras.spec.job_spec import (
+    JobSpec,
+    argv_of,
+    env_of,
+    is_unproven,
+    kind_of,
+    parse_spec,
+    spec_mapping,
+    to_request,
+)
+from walras.spec.launchers import is_launcher, launcher_note
 from walras.states import JobState, Reason
 
 BATCH_LIMIT = 1000
@@ -210,9 +220,11 @@ class JobAdmission:
             env=env_of(spec),
             workdir=spec.workdir or "",
             code="" if spec.code is None else spec.code.tree,
+            is_launcher=is_launcher(spec),
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
+            memory_bytes=spec.resources.memory,
         )
 
     @staticmethod
@@ -286,7 +298,8 @@ def remember_answer(transaction: Transaction, user: str, key: str, digest: str, 
 def submit_result(core: SchedulerCore, job_id: JobId, draft: JobDraft) -> SubmitResult:
     """The answer to a submission, with what its owner should know of the job now."""
     spec = draft.spec
-    note = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
+    unsaved = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
+    note = "; it ".join(filter(None, (launcher_note(spec), unsaved)))
     return SubmitResult(id=job_id, name=spec.name, note=note, defaults=list(draft.defaults))
 
 

@@ -237,6 +237,12 @@ def remember_core_state(db: Database) -> None:
 
 
 @migrations()
+def remember_exceeded_limits(db: Database) -> None:
+    """Why a part of an attempt was ended on its machine, where it used more than it may."""
+    db.execute("ALTER TABLE parts ADD COLUMN exceeded TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
 def keep_people_pe(db: Database) -> None:
     """Users, projects and roles. Who had a token becomes a user at the next start (`auth/people.py`)."""
     db.execute(

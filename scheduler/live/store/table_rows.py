@@ -109,6 +109,8 @@ class PartRow:
     #: When it ended, to tell the first failure of a gang.
     ended_at: float | None = None
     steps: float | None = None
+    #: The limit for which it was ended ("memory", "disk"); empty: none.
+    exceeded: str = ""
 
 
 @dataclass(slots=True)
