@@ -196,7 +196,7 @@ async def show_metrics(call: RequestContext) -> web.StreamResponse:
     if call.user.visible_projects is not None:
         raise Forbidden(
             "metrics tell of all projects, and this token sees some",
-            fix="walras admin token monitoring --role viewer --project '*'",
+            fix="walras admin token create monitoring --role viewer --project '*'",
         )
     return web.Response(body=await call.server.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
