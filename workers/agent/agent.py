@@ -37,14 +37,9 @@ from workers.agent.checkpoint_places import localized, opened_store, remove_old_
 from workers.agent.checkpoint_uploads import CheckpointUploads
 from workers.agent.follower import Follower
 from workers.agent.joining import Joining
-from workers.agent.launch import (
-    AgentMachine,
-    disk_problem,
-    kill_supervisor,
-    remove_old_folders,
-    start_refusal,
-)
+from workers.agent.launch import AgentMachine, disk_problem, kill_supervisor, remove_old_folders, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
+from workers.agent.outputs import OutputCollector
 from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
@@ -391,7 +386,8 @@ class Agent:
         machine = self._machine
         opened = partial(opened_store, plan.store, self._client)
         uploads = CheckpointUploads(plan, opened, machine.clocks, machine.chance) if plan.store else None
-        follower = Follower(folder, plan, outbox, shipper, journal_offset, uploads)
+        collector = OutputCollector(self._client, key, folder, plan)
+        follower = Follower(folder, plan, outbox, shipper, journal_offset, collector, uploads)
         self._followers[key] = follower
         self._tasks.create_task(self._follow_to_end(key, follower))
 

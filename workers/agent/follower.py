@@ -19,6 +19,7 @@ from walras.contract import SIGKILL
 from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
 from workers import processes
 from workers.agent.checkpoint_uploads import CheckpointUploads
+from workers.agent.outputs import OutputCollector
 from workers.agent.report_outbox import AttemptOutbox
 from workers.agent.report_store import AttemptPhase
 from workers.agent.server_client import LogShipper
@@ -42,6 +43,8 @@ MAX_LINE_BYTES = 1024 * 1024
 #: A supervisor that is frozen this long after the grace of its stop is killed.
 FROZEN_MARGIN_S = 5.0
 LOOK_EVERY_S = 1.0
+#: What the report of an end takes from the supervisor's record of it.
+_TOLD_OF_AN_END = ("cause", "exit_code", "signal", "failed_rank", "cpu_s", "exceeded")
 
 
 class Follower:
@@ -54,6 +57,7 @@ class Follower:
         outbox: AttemptOutbox,
         shipper: LogShipper,
         journal_offset: int,
+        collector: OutputCollector,
         uploads: CheckpointUploads | None = None,
     ) -> None:
         """`uploads`: sends what the attempt commits to a store; None: it lies where all machines find it."""
@@ -62,6 +66,7 @@ class Follower:
         self._folder = folder
         self._outbox = outbox
         self._shipper = shipper
+        self._collector = collector
         self._offset = journal_offset
         self._writer: asyncio.StreamWriter | None = None
         self._progress: dict[str, Any] | None = None
@@ -133,6 +138,7 @@ class Follower:
     async def _follow(self) -> None:
         shipping = asyncio.create_task(self._shipper.run())
         watching = asyncio.create_task(self._end_frozen())
+        collecting = asyncio.create_task(self._collector.run())
         try:
             while self._supervisor is not None and self._supervisor.is_alive:
                 self._is_witness = True
@@ -140,14 +146,16 @@ class Follower:
                 self._read_journal()
                 await asyncio.sleep(RECONNECT_S)
         finally:
-            shipping.cancel()
-            watching.cancel()
-        await asyncio.gather(shipping, watching, return_exceptions=True)
+            for task in (shipping, watching, collecting):
+                task.cancel()
+        await asyncio.gather(shipping, watching, collecting, return_exceptions=True)
         self._read_journal()
         ended = self._find_end()
         if ended is None:
             # Its guardian does this too; but nothing is reported as over before somebody has looked.
             await asyncio.to_thread(self._kill_rest)
+        if problem := await self._collector.finish(lambda: self._stop is not None):
+            self._tell_job(problem)
         await self._shipper.ship_rest()
         if self._uploads is not None:
             await self._uploads.finish()  # before the end is told: the next attempt goes on from what counts then
@@ -229,6 +237,8 @@ class Follower:
                 reports += self._committed_reports(event) if self._uploads is None else self._upload(event)
             elif event.get("type") == "note":
                 log.info("job %d attempt %d: %.2000s", *self.key, event.get("text"))
+            if event.get("type") == "committed":
+                self._collector.request()
         self._offset = offset
         self._outbox.advance_journal(*self.key, offset, reports)
 
@@ -292,7 +302,7 @@ class Follower:
         job_id, attempt = self.key
         last = self._progress_report()
         fields = {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
-        told = {name: ended[name] for name in ("cause", "exit_code", "signal", "failed_rank", "cpu_s") if name in ended}
+        told = {name: ended[name] for name in _TOLD_OF_AN_END if name in ended}
         try:
             steps = None if self._progress is None else finite_number(self._progress.get("steps"))
             report = EndedReport.model_validate(fields | told | {"steps": steps, "witnessed": self._is_witness})

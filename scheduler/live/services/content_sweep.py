@@ -25,7 +25,8 @@ async def content_in_use(server: Server, keep_checkpoints_s: float | None) -> li
     # The tables may be a moment behind.
     newest = [each for job in server.state.jobs.values() for each in (job.checkpoint, job.earlier_checkpoint)]
     kept = await server.read(server.store.checkpoint_content, since_at)
-    return codes + kept + [each.content for each in newest if each is not None and each.content]
+    results = await server.read(server.store.output_trees)
+    return codes + results + kept + [each.content for each in newest if each is not None and each.content]
 
 
 async def sweep_content(server: Server, keep_checkpoints_s: float | None = None) -> int:

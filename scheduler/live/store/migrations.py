@@ -237,9 +237,38 @@ def remember_core_state(db: Database) -> None:
 
 
 @migrations()
+def remember_exceeded_limits(db: Database) -> None:
+    """Why a part of an attempt was ended on its machine, where it used more than it may."""
+    db.execute("ALTER TABLE parts ADD COLUMN exceeded TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def keep_outputs(db: Database) -> None:
+    """What jobs left as their results, by machine of the gang."""
+    db.execute(
+        """CREATE TABLE outputs (
+        job_id INTEGER NOT NULL, node_rank INTEGER NOT NULL, attempt INTEGER NOT NULL, tree TEXT NOT NULL,
+        files INTEGER NOT NULL, size_bytes INTEGER NOT NULL, collected_at REAL NOT NULL, problem TEXT NOT NULL,
+        PRIMARY KEY (job_id, node_rank)) WITHOUT ROWID"""
+    )
+
+
+@migrations()
+def keep_people(db: Database) -> None:
+    """Users, projects and roles. Who had a token becomes a user at the next start (`auth/people.py`)."""
+    db.execute(
+        """CREATE TABLE people (
+        kind TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL, changed_at REAL NOT NULL, changed_by TEXT NOT NULL,
+        removed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (kind, name)) WITHOUT ROWID"""
+    )
+    db.execute("ALTER TABLE jobs ADD COLUMN defaults TEXT NOT NULL DEFAULT '{}'")
+
+
+@migrations()
 def ck_keep_stores(db: Database) -> None:
     """Where checkpoints are besides their path, and which are lost. With jobs, a cluster goes on with a shared disk."""
     db.execute("ALTER TABLE checkpoints ADD COLUMN content TEXT NOT NULL DEFAULT ''")
     for column in ("upload_s REAL", "lag_s REAL", "lost INTEGER"):
         db.execute(f"ALTER TABLE checkpoints ADD COLUMN {column} NOT NULL DEFAULT 0")
-    db.execute("INSERT INTO meta (name, value) SELECT 'shares_checkpoints', count(*) > 0 FROM jobs")
+    db.execute("CREATE TABLE checkpoint_habit (shares_folder INTEGER NOT NULL)")
+    db.execute("INSERT INTO checkpoint_habit SELECT count(*) > 0 FROM jobs")

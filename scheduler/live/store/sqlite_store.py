@@ -49,7 +49,9 @@ from scheduler.live.store.table_rows import (
     NetworkRow,
     NodeRow,
     OutboxRow,
+    OutputsRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -107,9 +109,11 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("policies", PolicyRow),
     ("answers", AnswerRow),
     ("tokens", TokenRow),
+    ("people", PeopleRow),
     ("audit", AuditRow),
     ("secrets", SecretRow),
     ("core_state", CoreStateRow),
+    ("outputs", OutputsRow),
 )
 
 
@@ -285,12 +289,13 @@ class SqliteStore:
             facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
             networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
+            people=tuple(self._select("people", PeopleRow, "1 ORDER BY kind, name")),
             core_state=self._first(self._select("core_state", CoreStateRow, "1")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
             ),
             last_job_id=int(self._value("SELECT last_job_id FROM chain") or 0),
-            shares_checkpoints=bool(self._value("SELECT value FROM meta WHERE name = 'shares_checkpoints'")),
+            shares_checkpoints=bool(self._value("SELECT shares_folder FROM checkpoint_habit")),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
         )
@@ -372,6 +377,12 @@ class SqliteStore:
         kept = "CASE WHEN ended_at IS NULL THEN newest <= 2 ELSE newest = 1 AND ended_at >= ? END"
         rows = self._reader().execute(f"SELECT content FROM ({known}) WHERE content != '' AND {kept}", [ended_since_at])
         return [str(content) for (content,) in rows]
+
+    def outputs(self, job_id: JobId) -> list[OutputsRow]:
+        return self._select("outputs", OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
+
+    def output_trees(self) -> list[str]:
+        return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
         return self._select("policies", PolicyRow, "1 ORDER BY version DESC LIMIT ?", limit)

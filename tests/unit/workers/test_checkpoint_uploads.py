@@ -46,7 +46,26 @@ class Attempt:
         self.reported: list[CommittedReport] = []
         self.told: list[str] = []
         plan = AttemptPlan(
-            1, 1, [], {}, "", [0], 0, 0, 1, 0, 30.0, 1e9, 5.0, str(root), "c", "r", "a", 1, "", "server", "/srv/jobs/1"
+            1,
+            1,
+            [],
+            {},
+            "",
+            [0],
+            0,
+            0,
+            1,
+            0,
+            30.0,
+            1e9,
+            5.0,
+            str(root),
+            "c",
+            "r",
+            "a",
+            1,
+            store="server",
+            served_dir="/srv/jobs/1",
         )
 
         @asynccontextmanager
