@@ -31,7 +31,7 @@ from walras.transport import Patience, Transport
 WHOLE_BYTES, CHANGED_PART, PIECE_BYTES = 1 << 30, 0.05, 100_000_000
 STEP_S, BLOCK_S, BLOCKS = 0.005, 12.0, 6
 _PATIENCE = Patience(tries=2, call_timeout_s=120.0)
-_SEND = "import sys; from benchmarks.bench_checkpoints import send_now; send_now(*sys.argv[1:])"
+_SEND = "import sys; from benchmarks.bench_checkpoints import send_as_told; send_as_told(*sys.argv[1:])"
 
 
 @contextmanager
@@ -82,9 +82,12 @@ async def _timed(url: str, credential: str, folder: Path, target: Path | None) -
         return time.perf_counter() - began, transfer
 
 
-def send_now(url: str, credential: str, folder: str) -> None:
-    """Send a folder, in a process of its own as an agent is."""
-    asyncio.run(_timed(url, credential, Path(folder), None))
+def send_as_told(url: str, credential: str, folder: str) -> None:
+    """Send a folder for every line that comes in, in a process that is there all the time, as an agent is."""
+    for _ in sys.stdin:
+        asyncio.run(_timed(url, credential, Path(folder), None))
+        sys.stdout.write("sent\n")
+        sys.stdout.flush()
 
 
 def _transfers(url: str, credential: str, folder: Path, size: int) -> Measured:
@@ -103,31 +106,58 @@ def _transfers(url: str, credential: str, folder: Path, size: int) -> Measured:
     return measured
 
 
-def _steps(matrix: Any, until: float) -> list[float]:
-    """Processor-bound steps until an instant; seconds of each."""
-    took = []
-    while (began := time.perf_counter()) < until:
-        while time.perf_counter() < began + STEP_S * 0.2:
-            np.dot(matrix, matrix)
-        work = STEP_S * 0.8 - (time.perf_counter() - began - STEP_S * 0.2)
-        time.sleep(max(0.0, work))
-        took.append(time.perf_counter() - began)
-    return took
+def _step(matrix: Any, products: int) -> None:
+    for _ in range(products):
+        np.dot(matrix, matrix)
+
+
+def _products_of_a_step(matrix: Any) -> int:
+    """How many products take 5 ms here, undisturbed."""
+    seconds = []
+    for _ in range(50):
+        began = time.perf_counter()
+        _step(matrix, 20)
+        seconds.append(time.perf_counter() - began)
+    return max(1, round(20 * STEP_S / min(seconds)))
+
+
+def _steps(matrix: Any, products: int, until: float) -> int:
+    """How many steps are taken until an instant."""
+    taken = 0
+    while time.perf_counter() < until:
+        _step(matrix, products)
+        taken += 1
+    return taken
+
+
+def _send(sender: subprocess.Popen[str]) -> None:
+    assert sender.stdin is not None
+    sender.stdin.write("\n")
+    sender.stdin.flush()
 
 
 def _slow_down(url: str, credential: str, folder: Path, scale: float) -> Measured:
     """Blocks with one upload each, at a rate of 100 MB a minute, and blocks without."""
     matrix, size = np.random.default_rng(0).random((64, 64)), round(PIECE_BYTES * BLOCK_S / 60.0)
+    products = _products_of_a_step(matrix)
     rates: dict[bool, list[float]] = {True: [], False: []}
-    for block in range(2 * max(1, round(BLOCKS * scale))):
-        with_upload = block % 2 == 1
-        write_checkpoint(folder / "piece", size, 10 + block)
-        sender = None
-        if with_upload:
-            sender = subprocess.Popen([sys.executable, "-c", _SEND, url, credential, str(folder / "piece")])
-        rates[with_upload].append(len(_steps(matrix, time.perf_counter() + BLOCK_S)) / BLOCK_S)
-        if sender is not None:
-            assert sender.wait(60) == 0
+    write_checkpoint(folder / "piece", size, 9)
+    with subprocess.Popen(
+        [sys.executable, "-c", _SEND, url, credential, str(folder / "piece")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as sender:  # fmt: skip
+        assert sender.stdin is not None
+        assert sender.stdout is not None
+        _send(sender)
+        assert sender.stdout.readline() == "sent\n"  # it has imported what it needs
+        for block in range(2 * max(1, round(BLOCKS * scale))):
+            write_checkpoint(folder / "piece", size, 10 + block)
+            if with_upload := block % 2 == 1:
+                _send(sender)
+            rates[with_upload].append(_steps(matrix, products, time.perf_counter() + BLOCK_S) / BLOCK_S)
+            if with_upload:
+                assert sender.stdout.readline() == "sent\n"
+        sender.stdin.close()
     quiet, busy = (statistics.median(rates[key]) for key in (False, True))
     measured = Measured("training of 5 ms a step beside uploads of 100 MB a minute", f"{BLOCK_S:.0f} s a block")
     measured.add("steps/s without", quiet, "")

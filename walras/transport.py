@@ -102,7 +102,7 @@ class Transport:
             read_bufsize=_READ_BYTES,
             timeout=aiohttp.ClientTimeout(
                 total=self.patience.call_timeout_s, sock_connect=self.patience.connect_timeout_s
-            )
+            ),
         )
         return self
 
