@@ -5,12 +5,14 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.arguments import OutputOption, read_document
+from walras.cli.forecast_text import forecast_text
 from walras.cli.session import remember_submitted_job, server_access, with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import JobSpecError, UserError
@@ -252,6 +254,8 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         show_line(f"an hour of it is worth {plan.value_usd_per_h:g} USD, says its {plan.value_by}")
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
+    if plan.forecast is not None:
+        show_line(f"submitted now it {forecast_text(plan.forecast, time.time())}")
     if plan.note:
         show_line(f"it {plan.note}")
     show_line("nothing was submitted")
