@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from walras.people import DefaultView
 from walras.states import AttemptState, JobState, Reason
 
 
@@ -138,6 +139,8 @@ class JobView(Body):
     labels: dict[str, str] = Field(default_factory=dict)
     #: Null: it has ended, it is held, or nobody can tell within the time that is looked ahead.
     forecast: ForecastView | None = None
+    #: What the job did not state, with what it got and whose default that is.
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class JobDetail(JobView):
@@ -169,6 +172,7 @@ class SubmitResult(Body):
     error: ProblemDetail | None = None
     #: What the owner should know of the job now; empty: nothing.
     note: str = ""
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class BatchResult(Body):
@@ -193,6 +197,7 @@ class DryRun(Body):
     note: str = ""
     #: When it would start and end if it were submitted now; null: nobody can tell.
     forecast: ForecastView | None = None
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class ReasonView(Body):

@@ -27,7 +27,9 @@ _LOOK_AT = 6 * 3600.0
 class Run:
     """A simulated run, stopped in the middle for a look, and what became of its jobs."""
 
-    def __init__(self, policy: str, jobs: int = 30, rate: float = 6.0, ask: Any = None, until_at: float = inf, looks: bool = True) -> None:
+    def __init__(
+        self, policy: str, jobs: int = 30, rate: float = 6.0, ask: Any = None, until_at: float = inf, looks: bool = True
+    ) -> None:
         source = WorkloadSource("generate:poisson", made=GeneratorOptions(jobs=jobs, rate_per_h=rate, gangs=False))
         ready = prepare_run(RunSpec(source, "gavel-8-16-24", policy, 1, BoundsChoice.NONE))
         pools = tuple(replace(pool, machines=3) for pool in ready.scenario.pools)
@@ -123,5 +125,3 @@ def test_equal_questions_have_equal_answers_and_other_seeds_others() -> None:
     asked = ForecastQuestion(run.snapshot, PastJobs(), draws=3, cpu_s=60.0)
     assert forecast_jobs(asked).jobs == forecast_jobs(asked).jobs
     assert forecast_jobs(asked).jobs != forecast_jobs(replace(asked, seed=1)).jobs
-
-
