@@ -14,6 +14,7 @@ from walras.cli.arguments import (
     parse_length_option,
 )
 from walras.cli.fetch_commands import KeptFiles, kept_files
+from walras.cli.forecast_text import expected_text, forecast_text
 from walras.cli.job_choice import (
     JobChoice,
     LabelOption,
@@ -60,6 +61,7 @@ _JOB_COLUMNS = (
     Column("TRIES", right=True, spare=6),
     Column("SPENT", right=True, spare=4),
     Column("AGE", right=True),
+    Column("EXPECTED", shrinks=True, spare=7, least=17),
 )
 
 
@@ -141,6 +143,8 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
     show_line(f"job {answer.job_id} is {answer.state}")
     for line in (*_progress_lines(answer.state, detail), *_network_lines(answer.state, detail)):
         show_line(f"  {line}")
+    if detail.forecast is not None:
+        show_line(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:
         show_line(f"  {reason.reason}  {reason.detail}".rstrip())
         if reason.fix:
@@ -235,6 +239,7 @@ def _job_row(job: "JobView", now: float) -> list[str]:
         str(job.attempts),
         format_money(job.usd),
         _age(job, now),
+        dash(expected_text(job.forecast, now)),
     ]
 
 
@@ -274,6 +279,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("speed", speed),
         ("values", values),
         ("target", "" if job.target is None else _target_text(job.target)),
+        ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
         ("used", used),
         ("spent", format_money(job.usd)),

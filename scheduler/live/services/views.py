@@ -5,7 +5,7 @@ condition where something is wrong. The forecast itself is made by `TargetForeca
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from walras.api import (
     AttemptView,
     CertificateView,
     ConditionView,
+    ForecastView,
     JobDetail,
     JobView,
     NodeView,
@@ -167,8 +168,11 @@ _END_FIXES = {
 class ApiViews:
     """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
 
-    def __init__(self, clock: Clock, loop: ServerLoop) -> None:
+    def __init__(
+        self, clock: Clock, loop: ServerLoop, forecast: Callable[[JobId], ForecastView | None] = lambda _: None
+    ) -> None:
         self._clock = clock
+        self._forecast = forecast
         self._loop = loop
 
     @property
@@ -247,6 +251,7 @@ class ApiViews:
             "first_values": json.loads(row.first_values if live is None else live.row.first_values),
             "last_values": json.loads(row.last_values if live is None else live.row.last_values),
             "labels": json.loads(row.labels),
+            "forecast": None if row.state.is_final else self._forecast(row.job_id),
             "defaults": parse_defaults(row.defaults),
         }
 
