@@ -126,6 +126,11 @@ class JobView(Body):
     first_values: dict[str, float] = Field(default_factory=dict)
     last_values: dict[str, float] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
+    #: The first job of its sweep, and its index there; null: it is of no sweep.
+    sweep: int | None = None
+    sweep_index: int | None = None
+    #: How many jobs of the sweep are in each state, where the newest stands for all of them (`?sweeps=folded`).
+    sweep_states: dict[str, int] = Field(default_factory=dict)
 
 
 class JobDetail(JobView):
@@ -157,6 +162,8 @@ class SubmitResult(Body):
     error: ProblemDetail | None = None
     #: What the owner should know of the job now; empty: nothing.
     note: str = ""
+    #: Jobs of the sweep of which `id` is the first; 1 for a single job.
+    jobs: int = 1
 
 
 class BatchResult(Body):

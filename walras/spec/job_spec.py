@@ -49,6 +49,15 @@ from walras.spec.job_groups import (
     global_batch_of,
 )
 from walras.spec.job_secrets import JobSecrets
+from walras.spec.sweeps import (
+    ArrayText,
+    Matrix,
+    array_variables,
+    check_array_index,
+    is_sweep,
+    matrix_values,
+    substituted,
+)
 from walras.spec.text_formats import dump_yaml, parse_yaml
 
 #: A spec in its textual form, whatever the format.
@@ -154,6 +163,12 @@ class JobSpec(FileModel):
     weight: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
     #: Submitted but not to be started until released.
     hold: bool = False
+    #: One job for each index, such as `1-100%8`: of those at most 8 run at once.
+    array: ArrayText | None = None
+    #: One job for each combination of these values, which replace `{name}` in `run`, `envs` and `name`.
+    matrix: Matrix = Field(default_factory=dict)
+    #: Which job of its sweep this one is. None: all of them.
+    array_index: WholeNumber | None = None
 
     other_words: ClassVar[Mapping[str, str]] = {
         "command": "run", "cmd": "run", "commands": "run", "script": "run", "entrypoint": "run", "args": "run",
@@ -169,7 +184,7 @@ class JobSpec(FileModel):
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
-        | {"packable", "array", "matrix", "notify", "schedule", "slo", "queue"}
+        | {"packable", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
 
@@ -196,6 +211,7 @@ class JobSpec(FileModel):
         if self.code is not None and self.workdir is not None:
             raise FieldMistake("workdir", "the job brings its own folder (`code`); leave workdir out")
         gang_sizes_of(self)
+        check_array_index(self)
         if self.facts is not None:
             self.facts.facts(global_batch_of(self.batch))
         check_multi_pool(
@@ -299,6 +315,11 @@ def missing_envs(spec: JobSpec) -> tuple[str, ...]:
 
 def argv_of(spec: JobSpec) -> tuple[str, ...]:
     """Returns the program and arguments that each rank executes."""
+    values = matrix_values(spec)
+    return tuple(substituted(each, values) for each in _written_argv(spec))
+
+
+def _written_argv(spec: JobSpec) -> tuple[str, ...]:
     return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
 
 
@@ -309,6 +330,8 @@ def env_of(spec: JobSpec) -> dict[str, str]:
             f"the variable {name} has no value", field=f"envs.{name}", fix=f"give one: --set envs.{name}=VALUE"
         )
     env = {name: value for name, value in spec.envs.items() if value is not None}
+    values = matrix_values(spec)
+    env = {name: substituted(value, values) for name, value in env.items()} | array_variables(spec)
     batch = global_batch_of(spec.batch)
     return env if batch is None else env | {"WALRAS_BATCH": str(batch)}
 
@@ -321,8 +344,10 @@ def kind_of(spec: JobSpec) -> Kind:
     """
     if spec.profile is not None:
         return Kind(spec.profile)
-    argv = argv_of(spec)
-    batch = sorted((name, value or "") for name, value in spec.envs.items() if "BATCH" in name.upper())
+    # Jobs of a sweep are alike but for values that set a batch size.
+    argv, values = _written_argv(spec), matrix_values(spec)
+    texts = values | {name: substituted(value or "", values) for name, value in spec.envs.items()}
+    batch = sorted((name, value) for name, value in texts.items() if "BATCH" in name.upper())
     if spec.batch is not None:
         batch.append(("batch", str(global_batch_of(spec.batch))))
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
@@ -349,6 +374,12 @@ def to_request(
     may have none, then only `+12h` is accepted. `depends_on` are the numbers that the spec's dependencies stand for.
     Raises JobSpecError: a variable without a value, a deadline in the past.
     """
+    if is_sweep(spec):
+        raise JobSpecError(
+            "a sweep is many jobs, and only a server makes them of it",
+            field="array",
+            fix="give one job: array_index: 0",
+        )
     env_of(spec)
     deadline_at = _instant_at(spec.deadline, "deadline", at, now_wall, none=inf)
     not_before_at = _instant_at(spec.not_before, "not_before", at, now_wall, none=-inf)

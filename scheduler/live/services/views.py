@@ -176,14 +176,17 @@ class ApiViews:
 
     # ---------------------------------------------------------------- jobs
 
-    async def jobs(self, rows: Iterable[JobRow], usage: Iterable[JobUsage]) -> list[JobView]:
-        """Many jobs, giving way to others between them."""
+    async def jobs(
+        self, rows: Iterable[JobRow], usage: Iterable[JobUsage], sweeps: Mapping[JobId, dict[str, int]] | None = None
+    ) -> list[JobView]:
+        """Many jobs, giving way to others between them. `sweeps`: states of the sweeps that one job stands for."""
         by_job: dict[JobId, list[JobUsage]] = {}
         for used in usage:
             by_job.setdefault(used.job_id, []).append(used)
         found, cooperative = [], CooperativeYield()
         for row in rows:
-            found.append(JobView(**self._job(row, by_job.get(row.job_id, []))))
+            folded = {} if row.sweep is None or sweeps is None else sweeps.get(row.sweep, {})
+            found.append(JobView(**self._job(row, by_job.get(row.job_id, [])), sweep_states=folded))
             await cooperative.yield_if_due()
         return found
 
@@ -245,6 +248,8 @@ class ApiViews:
             "first_values": json.loads(row.first_values if live is None else live.row.first_values),
             "last_values": json.loads(row.last_values if live is None else live.row.last_values),
             "labels": json.loads(row.labels),
+            "sweep": row.sweep,
+            "sweep_index": row.sweep_index,
         }
 
     def _why(self, row: JobRow) -> tuple[Reason | None, str]:

@@ -240,3 +240,11 @@ def remember_core_state(db: Database) -> None:
 def remember_exceeded_limits(db: Database) -> None:
     """Why a part of an attempt was ended on its machine, where it used more than it may."""
     db.execute("ALTER TABLE parts ADD COLUMN exceeded TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def la_keep_sweeps(db: Database) -> None:
+    """Which sweep a job belongs to, named by its first job, and its index there."""
+    for column in ("sweep", "sweep_index"):
+        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} INTEGER")
+    db.execute("CREATE INDEX jobs_sweep ON jobs (sweep) WHERE sweep IS NOT NULL")

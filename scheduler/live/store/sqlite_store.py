@@ -317,11 +317,26 @@ class SqliteStore:
                 values.append(value)
         if query.active:
             clauses.append("ended_at IS NULL")
+        if query.sweep is not None:
+            clauses.append("sweep = ?")
+            values.append(query.sweep)
+        if query.fold_sweeps:  # the sweep of a user in a project is theirs as a whole: only its states differ
+            alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at"))) or "1"
+            newest = f"SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike}"
+            clauses.append(f"(sweep IS NULL OR job_id = ({newest}))")
+            values += query.states
         if query.before_id is not None:
             clauses.append("job_id < ?")
             values.append(query.before_id)
         where = " AND ".join(clauses) or "1"
         return self._select("jobs", JobRow, f"{where} ORDER BY job_id DESC LIMIT ?", *values, query.limit)
+
+    def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
+        found: dict[JobId, dict[str, int]] = {}
+        for sweep in sweeps:
+            counted = self._reader().execute("SELECT state, count(*) FROM jobs WHERE sweep = ? GROUP BY state", [sweep])
+            found[sweep] = dict(counted.fetchall())
+        return found
 
     def job_named(self, user: str, name: str) -> JobId | None:
         found = self._value("SELECT max(job_id) FROM jobs WHERE user = ? AND name = ?", user, name)
