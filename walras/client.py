@@ -45,6 +45,7 @@ from walras.api import (
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
+from walras.job_needs import JobOutputs
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
@@ -192,6 +193,14 @@ class Client:
     async def send_folder(self, folder: Path, tree: ContentTree) -> None:
         """Make the files of a folder durable with the server, before a job that names the tree is submitted."""
         await ContentTransfer(self._transport).send(folder, tree)
+
+    async def outputs(self, job_id: int) -> JobOutputs:
+        """Returns what is kept of a job's results, by machine of its gang."""
+        return await self._body(JobOutputs, ApiCall("GET", f"{_API}/jobs/{job_id:d}/outputs"))
+
+    def outputs_transfer(self, job_id: int) -> ContentTransfer:
+        """Returns a transfer that fetches the trees of a job's results."""
+        return ContentTransfer(self._transport, f"{_API}/jobs/{job_id:d}/outputs")
 
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
         """Submit one job. With the same key the server returns the same job, even to another client."""

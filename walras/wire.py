@@ -6,14 +6,12 @@ commands and the lease down. Delivery is at least once in both directions: the a
 already handled. Instants never cross machines: a lease travels as a length.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from walras.job_request import Kind
+from walras.job_needs import JobNeeds
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
@@ -325,32 +323,6 @@ class AgentCommand(Message):
     incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
-@dataclass(frozen=True)
-class ScriptLaunch:
-    """What every rank of a job is started with, wherever it runs."""
-
-    name: str
-    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
-    kind: Kind
-    #: Never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
-    argv: tuple[str, ...]
-    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
-    env: Mapping[str, str]
-    #: Empty: a fresh folder for each attempt.
-    workdir: str
-    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
-    code: str = field(default="", kw_only=True)
-    #: Started once on each machine, as a launcher of its own ranks or as one process for all devices there.
-    is_launcher: bool = field(default=False, kw_only=True)
-    #: Main memory that it may use, for each accelerator. 0: as much as there is.
-    memory_bytes: int = field(default=0, kw_only=True)
-
-    def command_fields(self) -> dict[str, Any]:
-        """Its fields as a `StartCommand` has them; the memory of a machine's part depends on its devices."""
-        own = {each.name: getattr(self, each.name) for each in fields(ScriptLaunch) if each.name != "memory_bytes"}
-        return own | {"argv": list(self.argv), "env": dict(self.env)}
-
-
 class PrepareCommand(AgentCommand):
     """Hold devices for a gang over several machines; node rank 0 also binds a port."""
 
@@ -371,6 +343,7 @@ class StartCommand(AgentCommand):
     #: A name of content, or empty: it becomes a path on the machine.
     code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
     is_launcher: bool = False
+    needs: JobNeeds = JobNeeds()
     devices: list[int]
     accelerator: str
     node_rank: int

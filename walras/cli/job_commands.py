@@ -15,6 +15,7 @@ from walras.cli.arguments import (
     WatchOption,
     parse_length_option,
 )
+from walras.cli.fetch_commands import KeptFiles, kept_files
 from walras.cli.job_choice import (
     JobChoice,
     LabelOption,
@@ -114,15 +115,22 @@ def whoami_command(output: OutputOption = OutputFormat.TABLE) -> None:
 def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show everything about one job, including its attempts."""
     job_id = job_id_of(job)
-    detail = with_client(lambda client: client.job(job_id))
+    detail, results = with_client(lambda client: _shown(client, job_id))
     if output is OutputFormat.JSON:
-        show_json(detail.model_dump(mode="json"))
+        show_json({**detail.model_dump(mode="json"), "outputs": results.model_dump(mode="json")})
         return
     facts = Listing((Column("FIELD"), Column("VALUE", shrinks=True)), _job_facts(detail), None, STATE_STYLES)
     show_listing(facts, output, header=False)
     if detail.attempt_list:
         show_line("")
         show_listing(_attempt_listing(detail.attempt_list), output)
+    for line in results.lines:
+        show_line(line)
+
+
+async def _shown(client: "Client", job_id: int) -> "tuple[JobDetail, KeptFiles]":
+    detail = await client.job(job_id)
+    return detail, await kept_files(client, job_id) if "outputs" in detail.spec else KeptFiles({}, [])
 
 
 def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:

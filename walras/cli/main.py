@@ -30,6 +30,7 @@ from typer.core import TyperGroup
 
 import walras
 from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
+from walras.cli.fetch_commands import fetch_command
 from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
 from walras.cli.job_control_commands import (
     cancel_command,
@@ -245,6 +246,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "jobs": jobs_command,
     "show": show_command,
     "logs": logs_command,
+    "fetch": fetch_command,
     "explain": explain_command,
     "wait": wait_command,
     "cancel": cancel_command,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from walras.errors import ConfigError, JobSpecError
+from walras.job_needs import JobNeeds
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.field_types import (
     MAX_NODES,
@@ -41,6 +42,7 @@ from walras.spec.job_groups import (
     FactsSpec,
     ForkSpec,
     LimitsSpec,
+    OutputPaths,
     ResourcesSpec,
     RetrySpec,
     TargetSpec,
@@ -106,6 +108,8 @@ class JobSpec(FileModel):
     workdir: WorkingFolder | None = None
     #: A snapshot of that folder, which travels with the job. None: the machines have the folder, or need none.
     code: CodeSpec | None = None
+    #: Files and folders below the working folder that are kept as the job's results (`walras fetch`).
+    outputs: OutputPaths = ()
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
     envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
     #: Variables whose values only the running job sees: `{env: NAME}` or `{file: PATH}` of the submitter.
@@ -181,6 +185,7 @@ class JobSpec(FileModel):
         "tags": "labels", "metadata": "labels", "duration": "estimated_duration", "model": "profile",
         "kind": "profile", "account": "project", "team": "project", "max_steps": "steps", "total_steps": "steps",
         "dependencies": "depends_on", "batch_size": "batch.global", "held": "hold", "checkpoint_dir": "checkpoint.dir",
+        "results": "outputs", "artifacts": "outputs", "output": "outputs",
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
@@ -321,6 +326,11 @@ def argv_of(spec: JobSpec) -> tuple[str, ...]:
 
 def _written_argv(spec: JobSpec) -> tuple[str, ...]:
     return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
+
+
+def needs_of(spec: JobSpec) -> JobNeeds:
+    """Returns what the job's machines have to do for it beside running its command."""
+    return JobNeeds(outputs=spec.outputs)
 
 
 def env_of(spec: JobSpec) -> dict[str, str]:

@@ -214,10 +214,20 @@ _TRAILING_LOOKS = 8
 
 async def receive_log(call: RequestContext) -> LogAccepted:
     """An agent's chunk: of an attempt that is, or was, on its machine."""
-    assert isinstance(call.caller, AgentCaller)
     job_id = JobId(call.number("job_id", 0, 1, _LARGEST_NUMBER))
     attempt, rank = call.number("attempt", 0, 1, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
     offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
+    granted_by = await check_attempt_was_here(call, job_id, attempt)
+    data = await call.body(BODY_BYTES)
+    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data, granted_by)
+    return LogAccepted(next=taken.next_offset, full=taken.full)
+
+
+async def check_attempt_was_here(call: RequestContext, job_id: JobId, attempt: int) -> str:
+    """Returns the incarnation that granted an attempt of which an agent tells. Raises Forbidden where it is, and was,
+    none of that machine, and as `check_log_sender` does.
+    """
+    assert isinstance(call.caller, AgentCaller)
     live = call.server.state.attempt(job_id, attempt)
     here = call.caller.node_id
     check_log_sender(call.server.state.identity, here, call.request.query)
@@ -227,9 +237,7 @@ async def receive_log(call: RequestContext) -> LogAccepted:
     granted_by = await _incarnation_of(call, job_id, attempt)
     if call.request.query.get("granted_by", "") not in ("", granted_by):
         raise Forbidden(f"attempt {attempt} of job {job_id} on {here} is another one, of another incarnation")
-    data = await call.body(BODY_BYTES)
-    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data, granted_by)
-    return LogAccepted(next=taken.next_offset, full=taken.full)
+    return granted_by
 
 
 async def _incarnation_of(call: RequestContext, job_id: JobId, attempt: int) -> str:

@@ -243,6 +243,17 @@ def remember_exceeded_limits(db: Database) -> None:
 
 
 @migrations()
+def da_keep_outputs(db: Database) -> None:
+    """What jobs left as their results, by machine of the gang."""
+    db.execute(
+        """CREATE TABLE outputs (
+        job_id INTEGER NOT NULL, node_rank INTEGER NOT NULL, attempt INTEGER NOT NULL, tree TEXT NOT NULL,
+        files INTEGER NOT NULL, size_bytes INTEGER NOT NULL, collected_at REAL NOT NULL, problem TEXT NOT NULL,
+        PRIMARY KEY (job_id, node_rank)) WITHOUT ROWID"""
+    )
+
+
+@migrations()
 def la_keep_sweeps(db: Database) -> None:
     """Which sweep a job belongs to, named by its first job, and its index there."""
     for column in ("sweep", "sweep_index"):

@@ -49,6 +49,7 @@ from scheduler.live.store.table_rows import (
     NetworkRow,
     NodeRow,
     OutboxRow,
+    OutputsRow,
     PartRow,
     PolicyRow,
     PoolRow,
@@ -110,6 +111,7 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("audit", AuditRow),
     ("secrets", SecretRow),
     ("core_state", CoreStateRow),
+    ("outputs", OutputsRow),
 )
 
 
@@ -317,9 +319,7 @@ class SqliteStore:
                 values.append(value)
         if query.active:
             clauses.append("ended_at IS NULL")
-        if query.sweep is not None:
-            clauses.append("sweep = ?")
-            values.append(query.sweep)
+        clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
         if query.fold_sweeps:  # the sweep of a user in a project is theirs as a whole: only its states differ
             alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at"))) or "1"
             newest = f"SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike}"
@@ -332,11 +332,8 @@ class SqliteStore:
         return self._select("jobs", JobRow, f"{where} ORDER BY job_id DESC LIMIT ?", *values, query.limit)
 
     def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
-        found: dict[JobId, dict[str, int]] = {}
-        for sweep in sweeps:
-            counted = self._reader().execute("SELECT state, count(*) FROM jobs WHERE sweep = ? GROUP BY state", [sweep])
-            found[sweep] = dict(counted.fetchall())
-        return found
+        counted = "SELECT state, count(*) FROM jobs WHERE sweep = ? GROUP BY state"
+        return {sweep: dict(self._reader().execute(counted, [sweep]).fetchall()) for sweep in sweeps}
 
     def job_named(self, user: str, name: str) -> JobId | None:
         found = self._value("SELECT max(job_id) FROM jobs WHERE user = ? AND name = ?", user, name)
@@ -379,6 +376,12 @@ class SqliteStore:
         return self._first(
             self._select("checkpoints", CheckpointRow, "job_id = ? ORDER BY attempt DESC, step DESC LIMIT 1", job_id)
         )
+
+    def outputs(self, job_id: JobId) -> list[OutputsRow]:
+        return self._select("outputs", OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
+
+    def output_trees(self) -> list[str]:
+        return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
         return self._select("policies", PolicyRow, "1 ORDER BY version DESC LIMIT ?", limit)

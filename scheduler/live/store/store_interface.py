@@ -24,6 +24,7 @@ from scheduler.live.store.table_rows import (
     NetworkRow,
     NodeRow,
     OutboxRow,
+    OutputsRow,
     PartRow,
     PolicyRow,
     PoolRow,
@@ -94,6 +95,7 @@ class WriteBatch:
     secrets: list[SecretRow] = field(default_factory=list)
     secrets_done: list[JobId] = field(default_factory=list)
     core_state: list[CoreStateRow] = field(default_factory=list)
+    outputs: list[OutputsRow] = field(default_factory=list)
     #: Machines that leave the table.
     nodes_done: list[NodeId] = field(default_factory=list)
 
@@ -281,6 +283,14 @@ class Store(Protocol):
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
         """The newest one that was recorded."""
+        ...
+
+    def outputs(self, job_id: JobId) -> list[OutputsRow]:
+        """The newest results of each machine of the gang, by node rank."""
+        ...
+
+    def output_trees(self) -> list[str]:
+        """The trees of all results that are kept."""
         ...
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:

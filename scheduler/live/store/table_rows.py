@@ -337,3 +337,19 @@ class JournalRow:
     kind: str
     type: str
     payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsRow:
+    """The newest results that a job left on one machine of its gang."""
+
+    job_id: JobId
+    node_rank: int
+    attempt: int
+    #: Name of the tree in the content store; empty: none could be collected yet.
+    tree: str
+    files: int
+    size_bytes: int
+    collected_at: float
+    #: What is missing or was left out, in words.
+    problem: str
