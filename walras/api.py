@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from walras.people import DefaultView
 from walras.states import AttemptState, JobState, Reason
 
 
@@ -131,6 +132,8 @@ class JobView(Body):
     sweep_index: int | None = None
     #: How many jobs of the sweep are in each state, where the newest stands for all of them (`?sweeps=folded`).
     sweep_states: dict[str, int] = Field(default_factory=dict)
+    #: What the job did not state, with what it got and whose default that is.
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class JobDetail(JobView):
@@ -164,6 +167,7 @@ class SubmitResult(Body):
     note: str = ""
     #: Jobs of the sweep of which `id` is the first; 1 for a single job.
     jobs: int = 1
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class BatchResult(Body):
@@ -186,6 +190,7 @@ class DryRun(Body):
     value_by: str = ""
     #: What the owner should know of the job beforehand; empty: nothing.
     note: str = ""
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class ReasonView(Body):

@@ -9,8 +9,9 @@
 A deficit queue as in the drift-plus-penalty rule (Neely, Stochastic Network Optimization, ch. 4): the worth of serving
 g grows with Q_g, so long-run shares hold whatever anybody asks for, and one weight trades completion times for the
 speed of repair. The wait is measured by the length of the job that waits: a flood that holds up short jobs is repaired
-in minutes, while a job of a day waits for an hour as it would behind short jobs of its own user. Users are siblings inside their project, projects among themselves. Who has no siblings is behind
-nobody: with one project and one user this changes nothing.
+in minutes, while a job of a day waits for an hour as it would behind short jobs of its own user. Users are siblings
+inside their project, projects among themselves. Who has no siblings is behind nobody: with one project and one user
+this changes nothing.
 
 Places are whole: who lacks less than its smallest waiting gang, and has something, is not behind by that. Without this
 two users at shares of 4.5 accelerators would take one from each other for ever.

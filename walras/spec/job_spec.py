@@ -60,7 +60,7 @@ from walras.spec.sweeps import (
     matrix_values,
     substituted,
 )
-from walras.spec.text_formats import dump_yaml, parse_yaml
+from walras.spec.text_formats import check_extent, dump_yaml, parse_yaml
 
 #: A spec in its textual form, whatever the format.
 MAX_SPEC_BYTES = 256 * 1024
@@ -238,7 +238,7 @@ def parse_spec(given: str | bytes | Mapping[str, Any], *, source: str = "job") -
     Raises JobSpecError with `field` (a path such as `resources.accelerators`) and `fix`.
     """
     if isinstance(given, Mapping):
-        _check_extent(given, source)
+        check_extent(given, MAX_SPEC_BYTES, _MAX_SPEC_VALUES, source=source, error=JobSpecError)
         return _check_runnable(check_model(JobSpec, given, source=source, error=JobSpecError), source)
     try:
         data = parse_yaml(given, source=source, max_bytes=MAX_SPEC_BYTES)
@@ -265,29 +265,13 @@ def _check_runnable(spec: JobSpec, source: str) -> JobSpec:
     return spec
 
 
-def _check_extent(given: Mapping[str, Any], source: str) -> None:
-    """Refuses parsed data (a JSON body) larger than a job file may be. Iterates, because nesting may be deep."""
-    pending: list[tuple[Any, int]] = [(given, 1)]
-    values, size = 0, 0
-    while pending:
-        value, depth = pending.pop()
-        values += 1
-        if isinstance(value, str):
-            size += len(value)
-        elif isinstance(value, Mapping):
-            pending += [(item, depth + 1) for pair in value.items() for item in pair]
-        elif isinstance(value, list | tuple):
-            pending += [(item, depth + 1) for item in value]
-        if size > MAX_SPEC_BYTES or values + len(pending) > _MAX_SPEC_VALUES or depth > 32:
-            raise JobSpecError(
-                f"{source}: larger than {MAX_SPEC_BYTES:,} characters, {_MAX_SPEC_VALUES:,} values or 32 levels",
-                fix="keep data and code in files of their own and name them in `run`",
-            )
-
-
 def spec_mapping(spec: JobSpec) -> dict[str, Any]:
-    """Returns the spec as JSON data without fields at their defaults; `parse_spec` reads it back to an equal spec."""
-    return spec.model_dump(mode="json", exclude_defaults=True)
+    """Returns the spec as JSON data without fields at their defaults; `parse_spec` reads it back to an equal spec.
+
+    A priority that was stated is in it whatever it is, because a project's default may be another.
+    """
+    data = spec.model_dump(mode="json", exclude_defaults=True)
+    return data | {"priority": spec.priority} if "priority" in spec.model_fields_set else data
 
 
 def dump_spec(spec: JobSpec) -> str:

@@ -22,6 +22,7 @@ from scheduler.live.http.requests import (
 )
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.job_standing import value_owner, with_standing
 from scheduler.live.services.job_submission import (
     BATCH_LIMIT,
     JobDraft,
@@ -66,7 +67,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
     key, digest = _idempotency_key(call), _digest(call, b"jobs\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
-    draft = draft_job(_spec_mapping(parse_json_body(body)), call.user)
+    draft = _draft_of(call, parse_json_body(body))
     needs, ended = await _dependencies(call, draft)
     if is_sweep(draft.spec):
         return await _SweepSubmission(call, draft, needs, ended).submit(key, digest)
@@ -76,7 +77,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
             return 200, again
         job_id = call.server.admission.admit(transaction, draft, needs, ended, call.user.name)
         note_write(call, transaction, f"job {job_id}", after=_draft_facts(draft), project=draft.project)
-        answer = submit_result(transaction.core, job_id, draft.spec).model_dump_json()
+        answer = submit_result(transaction.core, job_id, draft).model_dump_json()
         if key:
             remember_answer(transaction, call.user.name, key, digest, answer)
         return 201, answer
@@ -155,7 +156,7 @@ class _SweepSubmission:
             told = _draft_facts(self._draft) | {"admitted": len(self._ids)}
             subject = f"jobs {self._ids[0]}-{self._ids[-1]}"
             note_write(call, transaction, subject, after=told, project=self._draft.project)
-            result = submit_result(transaction.core, self._ids[0], self._draft.spec)
+            result = submit_result(transaction.core, self._ids[0], self._draft)
             self._answer = result.model_copy(update={"jobs": len(self._ids)}).model_dump_json()
             if key:
                 remember_answer(transaction, call.user.name, key, digest, self._answer)
@@ -220,7 +221,7 @@ class _BatchSubmission:
                 needs = [*self._sibling_ids(position), *self._earlier[position][0]]
                 ended = self._earlier[position][1]
                 job_id = self._call.server.admission.admit(transaction, each, needs, ended, self._call.user.name)
-                self._results[position] = submit_result(transaction.core, job_id, each.spec)
+                self._results[position] = submit_result(transaction.core, job_id, each)
             except UserError as error:
                 self._refuse(position, error)
 
@@ -250,7 +251,7 @@ class _BatchSubmission:
 
     def _draft(self, position: int, item: Any) -> JobDraft | None:
         try:
-            draft = draft_job(_spec_mapping(item), self._call.user)
+            draft = _draft_of(self._call, item)
             if is_sweep(draft.spec):
                 raise JobSpecError("a sweep is no item of a batch", field="array", fix="submit it by itself")
             return draft
@@ -263,6 +264,11 @@ class _BatchSubmission:
         name = "" if each is None else each.spec.name
         self._results[position] = SubmitResult(name=name, error=problem_detail_of(error))
         self._drafts[position] = None
+
+
+def _draft_of(call: RequestContext, data: Any) -> JobDraft:
+    """A checked job with the defaults of its project. Raises JobSpecError, and Forbidden for what is beyond a cap."""
+    return with_standing(draft_job(_spec_mapping(data), call.user), call.user, call.server.secrets.people)
 
 
 async def _check_code(call: RequestContext, tree: str) -> None:
@@ -346,10 +352,7 @@ def _repeated_answer(answer: str) -> web.Response:
 
 
 async def dry_run_endpoint(call: RequestContext) -> DryRun:
-    data = parse_json_body(await call.body())
-    if not isinstance(data, dict):
-        raise JobSpecError("a job spec is a mapping of fields")
-    draft = draft_job(data, call.user)
+    draft = _draft_of(call, parse_json_body(await call.body()))
     if is_sweep(draft.spec):  # its first job stands for all
         first = array_indices(draft.spec)[0]
         draft = replace(draft, spec=draft.spec.model_copy(update={"array_index": first}))
@@ -364,4 +367,5 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
     )
     request = replace(request, unproven=is_unproven(draft.spec))
     check_feasible(server.core, server.state, request)
-    return dry_run(server.core, request)
+    found = dry_run(server.core, request).model_copy(update={"defaults": list(draft.defaults)})
+    return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults)})

@@ -243,7 +243,7 @@ def remember_exceeded_limits(db: Database) -> None:
 
 
 @migrations()
-def da_keep_outputs(db: Database) -> None:
+def keep_outputs(db: Database) -> None:
     """What jobs left as their results, by machine of the gang."""
     db.execute(
         """CREATE TABLE outputs (
@@ -254,7 +254,18 @@ def da_keep_outputs(db: Database) -> None:
 
 
 @migrations()
-def la_keep_sweeps(db: Database) -> None:
+def keep_people(db: Database) -> None:
+    """Users, projects and roles. Who had a token becomes a user at the next start (`auth/people.py`)."""
+    db.execute(
+        """CREATE TABLE people (
+        kind TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL, changed_at REAL NOT NULL, changed_by TEXT NOT NULL,
+        removed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (kind, name)) WITHOUT ROWID"""
+    )
+    db.execute("ALTER TABLE jobs ADD COLUMN defaults TEXT NOT NULL DEFAULT '{}'")
+
+
+@migrations()
+def keep_sweeps(db: Database) -> None:
     """Which sweep a job belongs to, named by its first job, and its index there."""
     for column in ("sweep", "sweep_index"):
         db.execute(f"ALTER TABLE jobs ADD COLUMN {column} INTEGER")

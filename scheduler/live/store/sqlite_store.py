@@ -51,6 +51,7 @@ from scheduler.live.store.table_rows import (
     OutboxRow,
     OutputsRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -108,6 +109,7 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("policies", PolicyRow),
     ("answers", AnswerRow),
     ("tokens", TokenRow),
+    ("people", PeopleRow),
     ("audit", AuditRow),
     ("secrets", SecretRow),
     ("core_state", CoreStateRow),
@@ -286,6 +288,7 @@ class SqliteStore:
             facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
             networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
+            people=tuple(self._select("people", PeopleRow, "1 ORDER BY kind, name")),
             core_state=self._first(self._select("core_state", CoreStateRow, "1")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
@@ -320,16 +323,14 @@ class SqliteStore:
         if query.active:
             clauses.append("ended_at IS NULL")
         clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
-        if query.fold_sweeps:  # the sweep of a user in a project is theirs as a whole: only its states differ
+        if query.fold_sweeps:  # jobs of a sweep have one user and one project
             alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at"))) or "1"
-            newest = f"SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike}"
-            clauses.append(f"(sweep IS NULL OR job_id = ({newest}))")
+            newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
+            clauses.append(f"(sweep IS NULL OR job_id = {newest})")
             values += query.states
-        if query.before_id is not None:
-            clauses.append("job_id < ?")
-            values.append(query.before_id)
-        where = " AND ".join(clauses) or "1"
-        return self._select("jobs", JobRow, f"{where} ORDER BY job_id DESC LIMIT ?", *values, query.limit)
+        clauses += [] if query.before_id is None else [f"job_id < {query.before_id:d}"]
+        newest_first = " AND ".join(clauses or ["1"]) + " ORDER BY job_id DESC LIMIT ?"
+        return self._select("jobs", JobRow, newest_first, *values, query.limit)
 
     def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
         counted = "SELECT state, count(*) FROM jobs WHERE sweep = ? GROUP BY state"

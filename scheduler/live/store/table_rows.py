@@ -45,6 +45,8 @@ class JobRow:
     #: The first job of its sweep, and its index there; None: it is of no sweep.
     sweep: JobId | None = None
     sweep_index: int | None = None
+    #: JSON: the fields that the job did not state, each with its value and whose default that is.
+    defaults: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +313,21 @@ class AuditRow:
     #: JSON, bounded; "null" where there was nothing.
     before: str
     after: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleRow:
+    """A user, a project or a role, as it was set last: one row for each (kind, name)."""
+
+    #: user, project or role.
+    kind: str
+    name: str
+    #: JSON of its settings (`walras.people`).
+    body: str
+    #: Seconds since 1970.
+    changed_at: float
+    changed_by: str
+    removed: bool = False
 
 
 @dataclass(slots=True)
