@@ -46,7 +46,7 @@ from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
 if TYPE_CHECKING:
-    from walras.api import AttemptView, Explanation, JobDetail, JobView, SpeedView, TargetView
+    from walras.api import AttemptView, CheckpointView, Explanation, JobDetail, JobView, SpeedView, TargetView
     from walras.client import Client
 
 
@@ -305,6 +305,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("target", "" if job.target is None else _target_text(job.target)),
         ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
+        ("checkpoint", "" if job.checkpoint is None else _checkpoint_text(job.checkpoint)),
         ("used", used),
         ("spent", format_money(job.usd)),
         ("worth", f"{format_money(job.value_usd_per_h or 0.0)}/h, says its {job.value_by}" if job.value_by else ""),
@@ -315,6 +316,11 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
     ]
     return [[name, dash(value)] for name, value in facts]
+
+
+def _checkpoint_text(newest: "CheckpointView") -> str:
+    where = f", in the store {newest.lag_s:.3g} s after it was made (sent in {newest.upload_s:.3g} s)"
+    return f"step {format_count(newest.step)} of attempt {newest.attempt}" + (where if newest.stored else "")
 
 
 def _attempt_listing(attempts: "list[AttemptView]") -> Listing:

@@ -43,6 +43,7 @@ from walras.api import (
     Health,
     JobDetail,
     JobPage,
+    LogAccepted,
     MoneyReport,
     NodeView,
     PolicyView,
@@ -54,7 +55,7 @@ from walras.api import (
 from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
 from walras.spec.job_spec import JobSpec
-from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
+from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
 _REF = "#/components/schemas/{model}"
 

@@ -17,10 +17,11 @@ from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
 from scheduler.live.loop.live_state import JobTarget, LiveJob, LiveNode, LiveState, parse_target
 from scheduler.live.services.job_standing import parse_defaults, value_owner
 from scheduler.live.store.store_interface import JobUsage
-from scheduler.live.store.table_rows import AttemptRow, JobRow, PolicyRow
+from scheduler.live.store.table_rows import AttemptRow, CheckpointRow, JobRow, PolicyRow
 from walras.api import (
     AttemptView,
     CertificateView,
+    CheckpointView,
     ConditionView,
     ForecastView,
     JobDetail,
@@ -196,7 +197,12 @@ class ApiViews:
         return found
 
     def detail(
-        self, row: JobRow, usage: Iterable[JobUsage], spec: dict[str, Any], attempts: Iterable[AttemptRow]
+        self,
+        row: JobRow,
+        usage: Iterable[JobUsage],
+        spec: dict[str, Any],
+        attempts: Iterable[AttemptRow],
+        checkpoint: CheckpointRow | None = None,
     ) -> JobDetail:
         views, ledger = [self.attempt(attempt) for attempt in attempts], self._loop.core.ledger
         known = ledger.jobs.get(row.job_id)
@@ -205,8 +211,18 @@ class ApiViews:
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
             **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
-            value_usd_per_h=value, value_by=by,
+            value_usd_per_h=value, value_by=by, checkpoint=None if checkpoint is None else self._checkpoint(checkpoint),
         )  # fmt: skip
+
+    def _checkpoint(self, row: CheckpointRow) -> CheckpointView:
+        return CheckpointView(
+            step=row.step,
+            attempt=row.attempt,
+            recorded_at=self._clock.shown(row.recorded_at),
+            stored=bool(row.content),
+            upload_s=row.upload_s,
+            lag_s=row.lag_s,
+        )
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""
