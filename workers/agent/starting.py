@@ -29,9 +29,9 @@ from workers.agent.launch import (
     make_attempt_plan,
     start_refusal,
 )
-from workers.agent.outputs import write_needs
 from workers.agent.server_client import ServerClient, call_backoff_s
 from workers.devices import AttemptKey
+from workers.preparation.launcher import write_needs
 from workers.supervisor_protocol import AttemptPlan
 
 log = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ class AttemptStarts:
             start.is_launching = True
             free_port()
             plan = make_attempt_plan(self._machine, start.command, start.lease_until)
-            write_needs(folder, start.command.needs)
+            write_needs(folder, start.command.needs.model_copy(update={"code": start.command.code}))
             return await launch_supervisor(folder, plan) or plan
         except (OSError, ValueError) as error:  # a disk that filled up, a folder in the way, no more processes
             return f"cannot start: {error}"
