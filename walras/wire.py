@@ -21,6 +21,7 @@ from walras.protocol import (
     known_or_unknown,
     types_of,
 )
+from walras.remote_session import SessionRequest
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
@@ -332,7 +333,7 @@ class PrepareCommand(AgentCommand):
 
 
 class StartCommand(AgentCommand):
-    """Start this machine's ranks: one per device. The first six fields are those of a `ScriptLaunch`."""
+    """Start this machine's ranks: one per device, or one launcher. The first fields are those of a `ScriptLaunch`."""
 
     type: Literal["start"] = "start"
     name: str
@@ -343,11 +344,12 @@ class StartCommand(AgentCommand):
     #: A name of content, or empty: it becomes a path on the machine.
     code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
     needs: JobNeeds = JobNeeds()
+    is_launcher: bool = False
     devices: list[int]
     accelerator: str
     node_rank: int
     num_nodes: int
-    #: World size, and the global rank of this machine's first rank.
+    #: Devices of the whole gang, and the number of this machine's first rank: of its launcher, if it has one.
     world_size: int
     first_rank: int
     master_address: str
@@ -402,6 +404,8 @@ class HeartbeatAnswer(Message):
     protocol: int = 1
     #: Who answers. None: a server of the first release.
     cluster: ClusterIdentity | None = None
+    #: Sessions with attempts here that somebody waits for.
+    sessions: list[SessionRequest] = Field(default_factory=list)
 
 
 # ------------------------------------------------------------------------------------------------ logs

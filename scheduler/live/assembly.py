@@ -17,7 +17,7 @@ are in the outbox and go out again under their old ids.
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
@@ -59,6 +59,7 @@ from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
+from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
@@ -271,7 +272,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
     forecasts = TargetForecasts(loop)
-    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies]
+    metrics = ClusterMetrics(loop, solver)
+    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies, metrics]
     server = Server(
         loop=loop,
         store=store,
@@ -285,16 +287,14 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         providers=provisioner,
         admission=admission,
         views=ApiViews(clock, loop),
+        metrics=metrics,
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         content=ContentStore(folder.content),
         version=walras.__version__,
         clocks=config.clocks,
         chance=config.chance,
     )
-    used: dict[JobId, PriorUsage] = {}
-    for each in store.usage(specs, clock.now()):
-        before = used.get(each.job_id, PriorUsage())
-        used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
+    used = _prior_usage(store, specs, clock.now())
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
     return AssembledServer(server, providers, loaded, requests, used)
 
@@ -314,6 +314,15 @@ def discount_unproved_time(state: LiveState, unproved_s: float, lease_s: Mapping
             row.leased_at += excess_s
             row.usd_since_at += excess_s
             row.started_at = None if row.started_at is None else row.started_at + excess_s
+
+
+def _prior_usage(store: Store, job_ids: Iterable[JobId], at: float) -> dict[JobId, PriorUsage]:
+    """What each of the jobs has had until then; nothing of one that never ran."""
+    used: dict[JobId, PriorUsage] = {}
+    for each in store.usage(job_ids, at):
+        before = used.get(each.job_id, PriorUsage())
+        used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
+    return used
 
 
 def _spec(store: Store, job_id: JobId) -> SpecRow:

@@ -185,6 +185,7 @@ async def _start_parts(
     tasks.append(asyncio.create_task(_through_full_disks(server.providers.janitor.watch), name="janitor"))
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_months(server.loop)), name="months"))
     tasks.append(asyncio.create_task(_through_full_disks(server.loop.note_clocks), name="clocks"))
+    tasks.append(asyncio.create_task(server.metrics.watch_lag(), name="lag"))
     if config.cluster is not None and config.cluster.keep is not None:
         tasks.append(asyncio.create_task(_prune_daily(server, config.folder, config.cluster.keep), name="retention"))
     tasks.append(asyncio.create_task(_sweep_content_daily(server), name="content"))

@@ -26,6 +26,7 @@ from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecas
 from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.services.agent_gateway import AgentGateway
+from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyService
 from scheduler.live.services.views import ApiViews
@@ -68,6 +69,7 @@ class Server:
     providers: Provisioner
     admission: JobAdmission
     views: ApiViews
+    metrics: ClusterMetrics
     logs: LogStore
     content: ContentStore
     version: str

@@ -211,7 +211,18 @@ def _with_envs(mapping: dict[str, Any], given: list[str]) -> dict[str, Any]:
 
 
 def in_local_folder(spec: "JobSpec") -> "JobSpec":
-    """Returns the job with a relative `workdir` made absolute: it runs here, from where the user is."""
+    """Returns the job with a relative `workdir` made absolute: it runs here, from where the user is.
+
+    Raises JobSpecError for a job that starts its ranks itself: whoever runs it here counts and measures ranks.
+    """
+    from walras.spec.launchers import is_launcher
+
+    if is_launcher(spec):
+        raise JobSpecError(
+            "nproc_per_node: a job that starts its ranks itself cannot be run here",
+            field="nproc_per_node",
+            fix="leave nproc_per_node out, and write the script in `run` without its launcher",
+        )
     if spec.workdir is None:
         return spec
     return spec.model_copy(update={"workdir": os.path.normpath(Path.cwd() / spec.workdir)})
@@ -236,6 +247,7 @@ def with_snapshot(spec: "JobSpec") -> "tuple[Path, JobSpec, ContentTree | None]"
 
 
 def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
+    from walras.spec.launchers import launcher_note
     from walras.units import format_count
 
     spread = f", spread over {spec.num_nodes} machines" if spec.num_nodes > 1 else ""
@@ -252,8 +264,8 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         show_line(f"an hour of it is worth {plan.value_usd_per_h:g} USD, says its {plan.value_by}")
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
-    if plan.note:
-        show_line(f"it {plan.note}")
+    for note in filter(None, (launcher_note(spec), plan.note)):
+        show_line(f"it {note}")
     show_line("nothing was submitted")
 
 

@@ -123,7 +123,7 @@ class JobSpec(FileModel):
     preemptible: Preemptible = True
     #: Machines the gang is spread over evenly; 1: as few as possible.
     num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
-    #: Ranks on each machine; auto: one for each accelerator.
+    #: Ranks on each machine; auto: one for each accelerator; 1: one process, or one launcher, for all of them.
     nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(_parse_nproc)] = "auto"
     resources: ResourcesSpec = ResourcesSpec()
     #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
@@ -206,11 +206,12 @@ class JobSpec(FileModel):
                     f"{self.num_nodes} machines cannot share {counted} evenly; "
                     "accelerators are counted over the whole gang: make that a multiple of num_nodes",
                 )
-            if self.nproc_per_node not in ("auto", each):
+            if self.nproc_per_node not in ("auto", 1, each):
                 raise FieldMistake(
                     "nproc_per_node",
                     f"{self.nproc_per_node} ranks on a machine with {each} of the gang's accelerators "
-                    f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator",
+                    f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator, "
+                    "or 1: one process or launcher (torchrun) for all of them",
                 )
         if sum(each is not None for each in (self.code, self.workdir, self.git)) > 1:
             raise FieldMistake("workdir", "the job brings its own folder (`code`, `git`); leave the others out")
@@ -302,7 +303,7 @@ def gang_sizes_of(spec: JobSpec) -> tuple[int, ...]:
     """Returns the sizes that the gang may have, ascending; empty if its size is fixed."""
     if spec.elastic is None:
         return ()
-    only = None if spec.nproc_per_node == "auto" else spec.num_nodes * spec.nproc_per_node
+    only = None if spec.nproc_per_node in ("auto", 1) else spec.num_nodes * int(spec.nproc_per_node)
     # A batch that the job chooses itself is cut to its gang.
     batch = None if spec.batch is not None and spec.batch.is_chosen else global_batch_of(spec.batch)
     return gang_sizes(spec.elastic, spec.resources.accelerators, spec.num_nodes, only, batch)

@@ -18,7 +18,6 @@ _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]{0,31}):", re.ASCII)
 _TEXT_MOST, _URL_MOST = 65_536, 4096
 
 _Text = Annotated[str, Field(min_length=1, max_length=_TEXT_MOST), AfterValidator(checked_text)]
-_InnerPath = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(inner_path)]
 #: A name that is one harmless part of a path.
 InputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
 

@@ -19,6 +19,7 @@ from walras.contract import SIGKILL
 from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
 from workers import processes
 from workers.agent.outputs import OutputCollector
+from workers.agent.remote_sessions import AttemptPlace
 from workers.agent.report_outbox import AttemptOutbox
 from workers.agent.report_store import AttemptPhase
 from workers.agent.server_client import LogShipper
@@ -73,6 +74,11 @@ class Follower:
         self._frozen_until = inf
         #: This agent saw the supervisor alive.
         self._is_witness = False
+
+    @property
+    def place(self) -> AttemptPlace:
+        """Where the attempt runs."""
+        return AttemptPlace(self._folder, self.plan)
 
     # ------------------------------------------------------------------------------------------- to the supervisor
 

@@ -204,6 +204,7 @@ def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until:
         control_socket=str(sockets / f"{stem}.a"),
         log_cap_bytes=LOG_CAP_BYTES,
         incarnation=command.incarnation,
+        is_launcher=command.is_launcher,
         memory_bytes=command.memory_bytes,
         disk_bytes=machine.attempt_disk_bytes,
     )

@@ -115,7 +115,7 @@ def run_setup(cache: FolderCache, setup: str, identity: Sequence[str], work: Pat
     key = hashlib.sha256("\0".join([setup, *identity]).encode()).hexdigest()
 
     def make(place: Path) -> None:
-        print("[walras] setup runs, once on this machine", flush=True)
+        print("[walras] setup runs, once on this machine", file=sys.stderr, flush=True)
         _run(["bash", "-euo", "pipefail", "-c", setup], work, env | {"WALRAS_SETUP": str(place)}, "setup")
 
     return cache.get(key, make)

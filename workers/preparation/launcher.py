@@ -30,6 +30,8 @@ from workers.ranks import EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE
 from workers.supervisor_protocol import read_ranks_file, write_durably
 
 NEEDS_FILE = "needs.json"
+#: Variables that preparing added, for whoever else runs in the job's place.
+ENVIRONMENT_FILE = "prepared.env.json"
 _NEEDS_BYTES = 4 * 1024 * 1024
 #: In an attempt's folder: taken by the rank that prepares, and what came of it.
 _LOCK_FILE, _FAILED_FILE = "preparing.lock", "preparing.failed"
@@ -57,11 +59,13 @@ def prepared_argv(state: Path, stem: str, needs: JobNeeds, argv: list[str]) -> l
         return argv
     root = str(Path(__file__).resolve().parents[2])
     # Isolated: neither the job's PYTHONPATH nor its folder may hide what this needs.
-    begin = f"import sys; sys.path.insert(0, {root!r}); from workers.preparation.launcher import main; main()"
+    begin = (
+        f"import sys; sys.path.insert(0, {root!r}); from workers.preparation.launcher import become_rank; become_rank()"
+    )
     return [sys.executable, "-I", "-c", begin, str(state), stem, *argv]
 
 
-def main() -> None:
+def become_rank() -> None:
     """Prepare the place, and become the rank. Never returns."""
     state, stem, *argv = sys.argv[1:]
     folder = Path(state) / "attempts" / stem
@@ -74,6 +78,8 @@ def main() -> None:
         if code:
             (folder / _FAILED_FILE).write_text(str(code))
             sys.exit(code)
+        changed = {name: value for name, value in env.items() if os.environ.get(name) != value}
+        write_durably(folder / ENVIRONMENT_FILE, changed)
     try:
         os.execvpe(argv[0], argv, env)
     except FileNotFoundError:

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.core.events import NodeLeaving, NodeUncordoned
@@ -33,7 +34,7 @@ from scheduler.live.store.table_rows import PolicyRow, TokenRow
 from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, TokenCreated, WhoAmI
 from walras.cluster import NodeId, PoolId
 from walras.contract import pinned_token
-from walras.errors import Conflict, NotFound, UserError
+from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.spec.field_types import ShownName
 from walras.states import Reason
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
@@ -195,6 +196,16 @@ async def show_caller(call: RequestContext) -> WhoAmI:
 async def show_readiness(call: RequestContext) -> web.StreamResponse:
     checks = {"started": "ok" if call.server.is_ready else "starting", "solver": call.server.solver.state}
     return _health_response(call, checks, call.server.is_ready)
+
+
+async def show_metrics(call: RequestContext) -> web.StreamResponse:
+    """Figures of the whole cluster: for those who see all its projects."""
+    if call.user.visible_projects is not None:
+        raise Forbidden(
+            "metrics tell of all projects, and this token sees some",
+            fix="walras admin token monitoring --role viewer --project '*'",
+        )
+    return web.Response(body=await call.server.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _health_response(call: RequestContext, checks: dict[str, str], ok: bool) -> web.Response:

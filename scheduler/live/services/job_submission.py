@@ -50,6 +50,7 @@ from walras.spec.job_spec import (
     spec_mapping,
     to_request,
 )
+from walras.spec.launchers import is_launcher, launcher_note
 from walras.states import JobState, Reason
 
 BATCH_LIMIT = 1000
@@ -214,6 +215,7 @@ class JobAdmission:
             workdir=spec.workdir or "",
             code="" if spec.code is None else spec.code.tree,
             needs=needs_of(spec),
+            is_launcher=is_launcher(spec),
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
@@ -290,8 +292,8 @@ def remember_answer(transaction: Transaction, user: str, key: str, digest: str, 
 
 def submit_result(core: SchedulerCore, job_id: JobId, spec: JobSpec) -> SubmitResult:
     """The answer to a submission, with what its owner should know of the job now."""
-    note = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
-    return SubmitResult(id=job_id, name=spec.name, note=note)
+    unsaved = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
+    return SubmitResult(id=job_id, name=spec.name, note="; it ".join(filter(None, (launcher_note(spec), unsaved))))
 
 
 def _unsaved_note(core: SchedulerCore, kind: Kind) -> str:

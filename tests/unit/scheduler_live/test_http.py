@@ -53,7 +53,7 @@ async def test_wrong_tokens_are_limited_and_right_ones_are_not(face: Face) -> No
 async def test_roles_and_endpoints(face: Face) -> None:
     """Each endpoint opens exactly for the roles its table names; agents' endpoints for no user."""
     for role in UserRole:
-        token = face.token(role.word, role)
+        token = face.token(role.word, role, "*")
         for route in api_routes():
             place = re.sub(r"\{\w+\}", "999", plain_path(route.path))
             response = await face.call(route.method, place, {}, token=token)
