@@ -40,13 +40,13 @@ from walras.api import (
     PoolView,
     PriceList,
     SubmitResult,
-    TokenCreated,
     WhoAmI,
 )
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.job_needs import JobOutputs
+from walras.people_client import PeopleCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
@@ -164,7 +164,7 @@ _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 
-class Client:
+class Client(PeopleCalls):
     """Asynchronous calls to one server with one token. Errors are those of `walras.errors`."""
 
     def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:
@@ -407,13 +407,6 @@ class Client:
         """Put the policy of a policy file (`{"policy": ..., "rules": ...}`) in force, or only check it."""
         query = {"dry_run": "true"} if dry_run else {}
         return await self._body(PolicyView, ApiCall("PUT", f"{_API}/policy", query=query, body=dict(policy)))
-
-    async def create_token(
-        self, user: str, role: str, projects: Sequence[str], *, expires_in_s: float | None = None
-    ) -> TokenCreated:
-        """Make a token. Only this answer holds the secret, so the call is not repeated after a lost answer."""
-        body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
-        return await self._body(TokenCreated, ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False))
 
     async def whoami(self) -> WhoAmI:
         """Whose token this client uses."""

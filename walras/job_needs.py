@@ -90,11 +90,11 @@ class ScriptLaunch:
     workdir: str
     #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
     code: str = field(default="", kw_only=True)
-    needs: JobNeeds = field(default=JobNeeds(), kw_only=True)
     #: Started once on each machine, as a launcher of its own ranks or as one process for all devices there.
     is_launcher: bool = field(default=False, kw_only=True)
     #: Main memory that it may use, for each accelerator. 0: as much as there is.
     memory_bytes: int = field(default=0, kw_only=True)
+    needs: JobNeeds = field(default=JobNeeds(), kw_only=True)
 
     def command_fields(self) -> dict[str, Any]:
         """Its fields as a `StartCommand` has them; the memory of a machine's part depends on its devices."""

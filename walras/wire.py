@@ -343,8 +343,8 @@ class StartCommand(AgentCommand):
     workdir: str
     #: A name of content, or empty: it becomes a path on the machine.
     code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
-    needs: JobNeeds = JobNeeds()
     is_launcher: bool = False
+    needs: JobNeeds = JobNeeds()
     devices: list[int]
     accelerator: str
     node_rank: int

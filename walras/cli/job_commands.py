@@ -25,6 +25,7 @@ from walras.cli.job_choice import (
     instant_of,
     states_of,
 )
+from walras.cli.people_commands import defaults_text
 from walras.cli.session import job_id_of, server_access, with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
@@ -266,6 +267,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("user", f"{job.user} in {job.project}"),
         ("kind", job.kind),
         ("priority", str(job.priority)),
+        *([("not stated", defaults_text(job.defaults))] if job.defaults else []),
         ("accelerators", str(job.accelerators)),
         ("runs on", " in ".join(filter(None, (job.accelerator, job.pool)))),
         ("steps", steps),

@@ -43,6 +43,7 @@ from walras.cli.job_control_commands import (
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
+from walras.cli.people_commands import PEOPLE_COMMANDS
 from walras.cli.plan_commands import plan_commands
 from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
@@ -279,6 +280,8 @@ for _name, _command in DATA_FOLDER_COMMANDS.items():
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
 admin_commands.add_typer(pool_commands, name="pool")
+for _name, _group in PEOPLE_COMMANDS.items():
+    admin_commands.add_typer(_group, name=_name)
 app.add_typer(admin_commands, name="admin")
 app.add_typer(simulate_commands, name="simulate")
 app.add_typer(workload_commands, name="workload")

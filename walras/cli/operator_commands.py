@@ -303,34 +303,6 @@ admin_commands = typer.Typer(help="Administer a server: tokens, machines, journa
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of a machine, as listed by `walras nodes`.")]
 
 
-@admin_commands.command("token")
-def admin_token_command(
-    user: Annotated[str, typer.Argument(metavar="USER", help="The user whom the token identifies.")],
-    role: Annotated[str, typer.Option("--role", help="Role: viewer, user, operator or admin.")] = "user",
-    project: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--project", "-p", help="A project that the user may use, the first being the default; repeatable."
-        ),
-    ] = None,
-    expires: Annotated[
-        str | None, typer.Option("--expires", help="Lifetime of the token, such as 12h or 90d; default: unlimited.")
-    ] = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Create a user token. It is printed once; the server stores only its hash."""
-    expires_in_s = parse_length_option(expires, "--expires")
-    made = with_client(
-        lambda client: client.create_token(user, role, project or ["default"], expires_in_s=expires_in_s)
-    )
-    if output is OutputFormat.JSON:
-        show_json(made.model_dump(mode="json"))
-        return
-    # The secret alone on standard output, so that it can go straight into a file.
-    show_line(made.token)
-    warn(f"a token for {made.user} ({made.role}); keep it in a file that only you can read (chmod 600)")
-
-
 @admin_commands.command("drain")
 def admin_drain_command(
     node: NodeArgument,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, read_document
+from walras.cli.people_commands import defaults_text
 from walras.cli.session import remember_submitted_job, server_access, with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import JobSpecError, UserError
@@ -129,6 +130,8 @@ def submit_command(
         if submitted.note:
             warn(f"note: job {submitted.id} {submitted.note}")
         show_line(f"job {submitted.id} ({submitted.name or spec.name}) is in the queue")
+        if told := defaults_text(submitted.defaults):
+            show_line(f"  not stated, so: {told}")
         if spec.code is not None:
             show_line(f"  with it travel {spec.code.files} files ({spec.code.size / 1e6:,.1f} MB) of {folder}")
         show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
@@ -262,6 +265,8 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
     if plan.value_by:
         show_line(f"an hour of it is worth {plan.value_usd_per_h:g} USD, says its {plan.value_by}")
+    if told := defaults_text(plan.defaults):
+        show_line(f"not stated, so: {told}")
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
     for note in filter(None, (launcher_note(spec), plan.note)):

@@ -285,8 +285,12 @@ def _check_extent(given: Mapping[str, Any], source: str) -> None:
 
 
 def spec_mapping(spec: JobSpec) -> dict[str, Any]:
-    """Returns the spec as JSON data without fields at their defaults; `parse_spec` reads it back to an equal spec."""
-    return spec.model_dump(mode="json", exclude_defaults=True)
+    """Returns the spec as JSON data without fields at their defaults; `parse_spec` reads it back to an equal spec.
+
+    A priority that was stated is in it whatever it is, because a project's default may be another.
+    """
+    data = spec.model_dump(mode="json", exclude_defaults=True)
+    return data | {"priority": spec.priority} if "priority" in spec.model_fields_set else data
 
 
 def dump_spec(spec: JobSpec) -> str:

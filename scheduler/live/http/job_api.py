@@ -18,6 +18,7 @@ from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import check_log_sender
+from scheduler.live.services.job_standing import followable
 from scheduler.live.services.views import target_conditions
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
@@ -106,9 +107,12 @@ async def list_attempts(call: RequestContext) -> web.StreamResponse:
 
 
 async def explain_job(call: RequestContext) -> Explanation:
-    row = await visible_job_row(call)
+    row, people = await visible_job_row(call), call.server.secrets.people
     lines = pending_reasons(call.server.core, row.job_id, call.server.state.expected_machines)
-    reasons = [ReasonView(reason=line.reason, detail=line.detail, fix=line.fix) for line in lines]
+    reasons = [
+        ReasonView(reason=line.reason, detail=line.detail, fix=followable(line, call.user, people, row.project))
+        for line in lines
+    ]
     if row.state.is_final:
         reasons = call.server.views.ending(row)
     elif reasons and row.reason is not None and row.detail:
@@ -164,10 +168,14 @@ async def change_job(call: RequestContext) -> JobDetail:
     """Changes the priority or the budget of a job that has not ended; returns the job as it is then."""
     patch = await call.model(Patch)
     before = await show_job(call)
+    if patch.priority is not None and call.user.may_change(before.user, before.project):
+        call.server.secrets.people.check(call.user, before.project, {"priority": patch.priority})
 
     def step(transaction: Transaction, job: LiveJob) -> None:
         if patch.priority is not None:
             job.row.priority = patch.priority
+            kept = json.loads(job.row.defaults)
+            job.row.defaults = json.dumps({name: each for name, each in kept.items() if name != "priority"})
             emit(transaction, JobReprioritised(transaction.at, job.row.job_id, patch.priority))
         if patch.budget_usd is not None:
             job.row.budget_usd = patch.budget_usd

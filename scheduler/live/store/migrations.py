@@ -243,7 +243,7 @@ def remember_exceeded_limits(db: Database) -> None:
 
 
 @migrations()
-def da_keep_outputs(db: Database) -> None:
+def keep_outputs(db: Database) -> None:
     """What jobs left as their results, by machine of the gang."""
     db.execute(
         """CREATE TABLE outputs (
@@ -251,3 +251,14 @@ def da_keep_outputs(db: Database) -> None:
         files INTEGER NOT NULL, size_bytes INTEGER NOT NULL, collected_at REAL NOT NULL, problem TEXT NOT NULL,
         PRIMARY KEY (job_id, node_rank)) WITHOUT ROWID"""
     )
+
+
+@migrations()
+def keep_people(db: Database) -> None:
+    """Users, projects and roles. Who had a token becomes a user at the next start (`auth/people.py`)."""
+    db.execute(
+        """CREATE TABLE people (
+        kind TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL, changed_at REAL NOT NULL, changed_by TEXT NOT NULL,
+        removed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (kind, name)) WITHOUT ROWID"""
+    )
+    db.execute("ALTER TABLE jobs ADD COLUMN defaults TEXT NOT NULL DEFAULT '{}'")

@@ -51,6 +51,7 @@ from scheduler.live.store.table_rows import (
     OutboxRow,
     OutputsRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -108,6 +109,7 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("policies", PolicyRow),
     ("answers", AnswerRow),
     ("tokens", TokenRow),
+    ("people", PeopleRow),
     ("audit", AuditRow),
     ("secrets", SecretRow),
     ("core_state", CoreStateRow),
@@ -286,6 +288,7 @@ class SqliteStore:
             facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
             networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
+            people=tuple(self._select("people", PeopleRow, "1 ORDER BY kind, name")),
             core_state=self._first(self._select("core_state", CoreStateRow, "1")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")

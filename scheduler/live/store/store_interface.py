@@ -26,6 +26,7 @@ from scheduler.live.store.table_rows import (
     OutboxRow,
     OutputsRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -90,6 +91,7 @@ class WriteBatch:
     #: Older answers are deleted (0: none are).
     answers_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
+    people: list[PeopleRow] = field(default_factory=list)
     audit: list[AuditRow] = field(default_factory=list)
     #: Sealed secrets of jobs that came, and jobs that are over.
     secrets: list[SecretRow] = field(default_factory=list)
@@ -131,6 +133,7 @@ class LoadedState:
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
     secrets: tuple[SecretRow, ...]
+    people: tuple[PeopleRow, ...]
     #: What the last core knew beyond all this; None: nothing was kept.
     core_state: CoreStateRow | None
     last_job_id: int

@@ -42,6 +42,8 @@ class JobRow:
     target: str = ""
     #: The incarnation of the database in which it was submitted; empty: before incarnations were kept.
     incarnation: str = ""
+    #: JSON: the fields that the job did not state, each with its value and whose default that is.
+    defaults: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +310,21 @@ class AuditRow:
     #: JSON, bounded; "null" where there was nothing.
     before: str
     after: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleRow:
+    """A user, a project or a role, as it was set last: one row for each (kind, name)."""
+
+    #: user, project or role.
+    kind: str
+    name: str
+    #: JSON of its settings (`walras.people`).
+    body: str
+    #: Seconds since 1970.
+    changed_at: float
+    changed_by: str
+    removed: bool = False
 
 
 @dataclass(slots=True)
