@@ -21,6 +21,7 @@ from walras.protocol import (
     known_or_unknown,
     types_of,
 )
+from walras.remote_session import SessionRequest
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
@@ -412,3 +413,5 @@ class HeartbeatAnswer(Message):
     protocol: int = 1
     #: Who answers. None: a server of the first release.
     cluster: ClusterIdentity | None = None
+    #: Sessions with attempts here that somebody waits for.
+    sessions: list[SessionRequest] = Field(default_factory=list)

@@ -63,6 +63,7 @@ from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import CheckpointPlaces, JobAdmission
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
+from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
@@ -242,7 +243,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     admission = JobAdmission(clock, epoch_unix_s, _places_of_checkpoints(config, loaded), box)
     specs = {job.job_id: _spec(store, job.job_id) for job in loaded.jobs}
     launches = {
-        job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)))
+        job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)), job.sweep)
         for job in loaded.jobs
     }
     state = load_live_state(loaded, launches, clock.now(), settings.lease_s)
@@ -273,7 +274,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     provisioner.take_up_again(state.pools.values())
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
-    forecasts = TargetForecasts(loop)
+    forecasts, start_forecasts = TargetForecasts(loop), StartForecasts(loop, store, clocks=config.clocks)
     metrics = ClusterMetrics(loop, solver)
     loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies, metrics]
     server = Server(
@@ -284,11 +285,12 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         solver=solver,
         predictions=predictions,
         forecasts=forecasts,
+        start_forecasts=start_forecasts,
         whole_gangs=WholeGangBound(solver),
         policies=policies,
         providers=provisioner,
         admission=admission,
-        views=ApiViews(clock, loop),
+        views=ApiViews(clock, loop, start_forecasts.view),
         metrics=metrics,
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         content=ContentStore(folder.content),

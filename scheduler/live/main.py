@@ -192,6 +192,8 @@ async def _start_parts(
     tasks.append(asyncio.create_task(sweep, name="content"))
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_core_state(server.loop)), name="core state"))
     await server.solver.start()
+    forecasting = _through_full_disks(server.start_forecasts.watch)
+    tasks.append(asyncio.create_task(forecasting, name="start forecasts"))
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
     if config.cluster is not None and config.cluster.market:
@@ -292,6 +294,7 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await asyncio.gather(*tasks, return_exceptions=True)
     await server.predictions.close()
     await server.forecasts.close()
+    await server.start_forecasts.close()
     await server.solver.close()
     server.loop.close()
     server.readers.shutdown(wait=True)

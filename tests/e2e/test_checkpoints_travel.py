@@ -194,7 +194,7 @@ async def test_a_torn_checkpoint_ends_with_a_code_of_its_own(
     resume = {"step": 5, "path": str(torn), "digest": "0" * 64}
     await server.send(a_start(tmp_path, LOOP, attempt=2, resume=resume))
     ended = await server.report("ended", 20)
-    assert ended.exit_code == 87
+    assert ended.exit_code == 86
     assert b"cannot resume" in server.logs[1, 2, 0]
 
 

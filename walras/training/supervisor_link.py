@@ -24,7 +24,7 @@ from typing import Any
 #: the job's environment must find its own.
 EXIT_CHECKPOINTED = 85
 #: The checkpoint to resume from is torn, and there is nothing before it here.
-EXIT_CHECKPOINT_LOST = 87
+EXIT_CHECKPOINT_LOST = 86
 GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
 #: 1 where the script has a checkpoint open: it can save its work when it is asked to stop.

@@ -40,6 +40,7 @@ from workers.agent.joining import Joining
 from workers.agent.launch import AgentMachine, disk_problem, kill_supervisor, remove_old_folders, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.outputs import OutputCollector
+from workers.agent.remote_sessions import RemoteSessions
 from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
@@ -80,6 +81,7 @@ class Agent:
         self._holds = DeviceHolds(machine.accelerators.count)
         self._starts = AttemptStarts(machine, client)
         self._followers: dict[AttemptKey, Follower] = {}
+        self._sessions = RemoteSessions(client)
         self._acks: list[int] = []
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
@@ -191,6 +193,7 @@ class Agent:
                 follower.confirm_checkpoint(digest)
         for command in answer.commands:
             await self._execute(command, sent_at)
+        self._sessions.begin(answer.sessions, self._followers)
         return bool(acks or answer.commands or (reports and answer.reports_acked >= reports[0].report_id))
 
     def _disk_problem(self) -> str:
@@ -398,6 +401,7 @@ class Agent:
             log.exception("job %d attempt %d cannot be followed: it is ended", *key[:2])
             await self._give_up(key, follower, f"{type(error).__name__}: {error}"[:MAX_PROBLEM])
         del self._followers[key]
+        self._sessions.end(key)
         self._holds.release(key)
         kept = 0 if self._disk_problem() else FOLDERS_KEPT
         needed = [*self._here(), *self._store.unwritten_keys]

@@ -20,6 +20,7 @@ from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
 from workers import processes
 from workers.agent.checkpoint_uploads import CheckpointUploads
 from workers.agent.outputs import OutputCollector
+from workers.agent.remote_sessions import AttemptPlace
 from workers.agent.report_outbox import AttemptOutbox
 from workers.agent.report_store import AttemptPhase
 from workers.agent.server_client import LogShipper
@@ -79,6 +80,11 @@ class Follower:
         self._uploads = uploads
         if uploads is not None:
             uploads.report, uploads.tell_job = self._report_commit, self._tell_job
+
+    @property
+    def place(self) -> AttemptPlace:
+        """Where the attempt runs."""
+        return AttemptPlace(self._folder, self.plan)
 
     # ------------------------------------------------------------------------------------------- to the supervisor
 

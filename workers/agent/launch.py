@@ -30,6 +30,7 @@ from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
 from workers.devices import Accelerators, AttemptKey, Host
+from workers.preparation.launcher import prepared_argv
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
 from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_supervisor, write_plan
 
@@ -193,7 +194,7 @@ def make_attempt_plan(
     return AttemptPlan(
         job_id=command.job_id,
         attempt=command.attempt,
-        argv=command.argv,
+        argv=prepared_argv(machine.state, stem, command.needs, command.argv),
         env=rank_environment(machine.environ, command, settings),
         # A job without a folder of its own gets a fresh one with every attempt.
         workdir=command.workdir or str(machine.state / "attempts" / stem / "work"),

@@ -31,9 +31,9 @@ from workers.agent.launch import (
     make_attempt_plan,
     start_refusal,
 )
-from workers.agent.outputs import write_needs
 from workers.agent.server_client import ServerClient, call_backoff_s
 from workers.devices import AttemptKey
+from workers.preparation.launcher import write_needs
 from workers.supervisor_protocol import AttemptPlan
 
 log = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ class AttemptStarts:
             free_port()
             served_dir = start.command.checkpoint_dir if command.store else ""
             plan = make_attempt_plan(self._machine, command, start.lease_until, served_dir)
-            write_needs(folder, start.command.needs)
+            write_needs(folder, start.command.needs.model_copy(update={"code": start.command.code}))
             problem = await launch_supervisor(folder, plan)
             return StartFailure(problem) if problem else plan
         except (OSError, ValueError) as error:  # a disk that filled up, a folder in the way, no more processes

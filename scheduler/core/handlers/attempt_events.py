@@ -25,7 +25,7 @@ from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
-from walras.contract import EXIT_CHECKPOINTED, SIGKILL
+from walras.contract import EXIT_CHECKPOINTED, EXIT_NOT_PREPARED, SIGKILL
 from walras.states import AttemptState, JobState, Reason
 
 
@@ -291,7 +291,7 @@ def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state
         end_job(cycle, job, JobState.CANCELLED, None, Reason.USER_DEPENDENCY_FAILED, detail)
         return
     job.blocked_by.discard(dependency.job_id)
-    if not job.blocked_by:
+    if not job.blocked_by and not job.awaits_turn:
         cycle.backlog.arrived.append(job.job_id)
 
 
@@ -323,7 +323,9 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
     elif event.signal == SIGKILL:
         detail += " (often: out of memory)"
     rule = job.request.retry
-    allowed = not rule.on_exit_codes or event.exit_code in rule.on_exit_codes
+    if event.exit_code == EXIT_NOT_PREPARED:
+        detail = f"its setup, environment, data or code could not be prepared on {event.node_id}: its log says why"
+    allowed = event.exit_code in rule.on_exit_codes or (not rule.on_exit_codes and event.exit_code != EXIT_NOT_PREPARED)
     if job.restarts < rule.max_restarts and allowed:
         job.restarts += 1
         cycle.set_attempt_state(job, AttemptState.FAILED, reason)

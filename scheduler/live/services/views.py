@@ -5,7 +5,7 @@ condition where something is wrong. The forecast itself is made by `TargetForeca
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from walras.api import (
     CertificateView,
     CheckpointView,
     ConditionView,
+    ForecastView,
     JobDetail,
     JobView,
     NodeView,
@@ -168,8 +169,11 @@ _END_FIXES = {
 class ApiViews:
     """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
 
-    def __init__(self, clock: Clock, loop: ServerLoop) -> None:
+    def __init__(
+        self, clock: Clock, loop: ServerLoop, forecast: Callable[[JobId], ForecastView | None] = lambda _: None
+    ) -> None:
         self._clock = clock
+        self._forecast = forecast
         self._loop = loop
 
     @property
@@ -178,14 +182,17 @@ class ApiViews:
 
     # ---------------------------------------------------------------- jobs
 
-    async def jobs(self, rows: Iterable[JobRow], usage: Iterable[JobUsage]) -> list[JobView]:
-        """Many jobs, giving way to others between them."""
+    async def jobs(
+        self, rows: Iterable[JobRow], usage: Iterable[JobUsage], sweeps: Mapping[JobId, dict[str, int]] | None = None
+    ) -> list[JobView]:
+        """Many jobs, giving way to others between them. `sweeps`: states of the sweeps that one job stands for."""
         by_job: dict[JobId, list[JobUsage]] = {}
         for used in usage:
             by_job.setdefault(used.job_id, []).append(used)
         found, cooperative = [], CooperativeYield()
         for row in rows:
-            found.append(JobView(**self._job(row, by_job.get(row.job_id, []))))
+            folded = {} if row.sweep is None or sweeps is None else sweeps.get(row.sweep, {})
+            found.append(JobView(**self._job(row, by_job.get(row.job_id, [])), sweep_states=folded))
             await cooperative.yield_if_due()
         return found
 
@@ -263,6 +270,9 @@ class ApiViews:
             "first_values": json.loads(row.first_values if live is None else live.row.first_values),
             "last_values": json.loads(row.last_values if live is None else live.row.last_values),
             "labels": json.loads(row.labels),
+            "forecast": None if row.state.is_final else self._forecast(row.job_id),
+            "sweep": row.sweep,
+            "sweep_index": row.sweep_index,
             "defaults": parse_defaults(row.defaults),
         }
 

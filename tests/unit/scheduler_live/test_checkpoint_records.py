@@ -57,7 +57,7 @@ async def test_a_torn_checkpoint_costs_no_retry_and_the_one_before_takes_its_pla
         for attempt in (2, 3, 4):
             start = await restarted(w, agent)
             resumed.append(None if start.resume is None else start.resume.step)
-            await agent.end(job_id, attempt, exit_code=87)
+            await agent.end(job_id, attempt, exit_code=86)
         assert resumed == [30.0, 20.0, None]
         row = w.server.store.job(job_id)
         assert row is not None
