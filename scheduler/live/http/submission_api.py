@@ -40,6 +40,7 @@ from walras.content import DamagedContent
 from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId
 from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
+from walras.spec.text_formats import parse_yaml
 from walras.states import JobState
 
 _KEY_LENGTH = 200
@@ -62,7 +63,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
     key, digest = _idempotency_key(call), _digest(call, b"jobs\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
-    draft = draft_job(_spec_mapping(parse_json_body(body)), call.user)
+    draft = draft_job(_spec_mapping(_parsed(call, body)), call.user)
     needs, ended = await _dependencies(call, draft)
 
     def step(transaction: Transaction) -> tuple[int, str]:
@@ -240,6 +241,13 @@ async def _dependencies(
     return needs, ended
 
 
+def _parsed(call: RequestContext, body: bytes) -> Any:
+    """JSON, or YAML where the request says so: job files are YAML."""
+    if call.request.content_type == "application/yaml":
+        return parse_yaml(body, source="job", max_bytes=MAX_SPEC_BYTES)
+    return parse_json_body(body)
+
+
 def _spec_mapping(data: Any) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise JobSpecError("a job spec is a mapping of fields", fix='send such as {"run": "python train.py"}')
@@ -275,10 +283,7 @@ def _repeated_answer(answer: str) -> web.Response:
 
 
 async def dry_run_endpoint(call: RequestContext) -> DryRun:
-    data = parse_json_body(await call.body())
-    if not isinstance(data, dict):
-        raise JobSpecError("a job spec is a mapping of fields")
-    draft = draft_job(data, call.user)
+    draft = draft_job(_spec_mapping(_parsed(call, await call.body())), call.user)
     server, now = call.server, call.server.loop.clock.now()
     request = to_request(
         draft.spec,

@@ -22,6 +22,7 @@ from scheduler.live.store.database_file import (
     damaged,
     open_database,
 )
+from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, load_head
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id, store_last_alive
 from scheduler.live.store.money_sums import sum_money, sum_spent
@@ -305,23 +306,8 @@ class SqliteStore:
         return self._first(self._select("jobs", JobRow, "job_id = ?", job_id))
 
     def jobs(self, query: JobQuery) -> list[JobRow]:
-        clauses: list[str] = []
-        values: list[Any] = []
-        for column, wanted in (("state", query.states), ("project", query.projects)):
-            if wanted is not None and (wanted or column == "project"):
-                clauses.append(f"{column} IN ({', '.join('?' for _ in wanted)})")
-                values.extend(wanted)
-        for column, value in (("user", query.user), ("project", query.project)):
-            if value:
-                clauses.append(f"{column} = ?")
-                values.append(value)
-        if query.active:
-            clauses.append("ended_at IS NULL")
-        if query.before_id is not None:
-            clauses.append("job_id < ?")
-            values.append(query.before_id)
-        where = " AND ".join(clauses) or "1"
-        return self._select("jobs", JobRow, f"{where} ORDER BY job_id DESC LIMIT ?", *values, query.limit)
+        where, values = listing_sql(query)
+        return self._select("jobs", JobRow, where, *values)
 
     def job_named(self, user: str, name: str) -> JobId | None:
         found = self._value("SELECT max(job_id) FROM jobs WHERE user = ? AND name = ?", user, name)
