@@ -63,7 +63,10 @@ async def stream_overview(call: RequestContext) -> web.StreamResponse:
         async for message in messages:
             if sessions.known(call.request) != call.caller:
                 break  # signed out elsewhere: its token was revoked, or has expired
-            await response.write(message)
+            try:
+                await response.write(message)
+            except ConnectionResetError:
+                break  # the page was closed
     return response
 
 

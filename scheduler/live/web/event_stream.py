@@ -55,6 +55,8 @@ class OverviewStream:
         self.builder = OverviewBuilder(server)
         self._audiences: dict[Projects, _Audience] = {}
         self._task: asyncio.Task[None] | None = None
+        #: Somebody came who sees what nobody was sent yet.
+        self._is_awaited = asyncio.Event()
 
     @property
     def pages(self) -> int:
@@ -68,12 +70,12 @@ class OverviewStream:
         page, audience = _OpenPage(), self._audiences.setdefault(projects, _Audience())
         if audience.sent:
             page.unread.put_nowait(_message(audience.sent))
+        else:
+            self._is_awaited.set()
         audience.pages.add(page)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._send_for_ever(), name="pages")
         try:
-            if not audience.sent:
-                await self._send(projects, audience)
             while True:
                 message = await _next_message(page)
                 if message is None:
@@ -99,9 +101,12 @@ class OverviewStream:
         loop = asyncio.get_running_loop()
         while self._audiences:
             began_at = loop.time()
+            self._is_awaited.clear()
             for projects, audience in list(self._audiences.items()):
                 await self._send(projects, audience)
-            await asyncio.sleep(max(_PACE_S, _PART * (loop.time() - began_at)))
+            pause_s = max(_PACE_S, _PART * (loop.time() - began_at))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_awaited.wait(), pause_s)
 
     async def _send(self, projects: Projects, audience: _Audience) -> None:
         overview = await self.builder.build(projects)

@@ -99,8 +99,10 @@ class OverviewBuilder:
         """Remember the prices that a solve has found."""
         for event, _ in effects.answered:
             if isinstance(event, Solved):
-                found = dict(zip(event.proposal.pools, event.proposal.prices, strict=False))
-                self._history.append(PricePoint(at=self._server.loop.clock.unix(event.at), prices=dict(found)))
+                found = {
+                    str(pool): price for pool, price in zip(event.proposal.pools, event.proposal.prices, strict=False)
+                }
+                self._history.append(PricePoint(at=self._server.loop.clock.unix(event.at), prices=found))
 
     async def build(self, projects: Projects) -> Overview:
         """Returns the overview as somebody sees it who sees these projects (None: all)."""
