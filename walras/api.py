@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from walras.people import DefaultView
 from walras.states import AttemptState, JobState, Reason
 
 
@@ -126,6 +127,8 @@ class JobView(Body):
     first_values: dict[str, float] = Field(default_factory=dict)
     last_values: dict[str, float] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
+    #: What the job did not state, with what it got and whose default that is.
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class JobDetail(JobView):
@@ -157,6 +160,7 @@ class SubmitResult(Body):
     error: ProblemDetail | None = None
     #: What the owner should know of the job now; empty: nothing.
     note: str = ""
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class BatchResult(Body):
@@ -179,6 +183,7 @@ class DryRun(Body):
     value_by: str = ""
     #: What the owner should know of the job beforehand; empty: nothing.
     note: str = ""
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class ReasonView(Body):

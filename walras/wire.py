@@ -6,14 +6,12 @@ commands and the lease down. Delivery is at least once in both directions: the a
 already handled. Instants never cross machines: a lease travels as a length.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from walras.job_request import Kind
+from walras.job_needs import JobNeeds
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
@@ -219,6 +217,8 @@ class EndedReport(AttemptReport):
     cpu_s: float = Field(default=0.0, ge=0, le=1e15)
     #: The agent saw the supervisor alive before it was lost: the machine and the agent lived on.
     witnessed: bool = False
+    #: The limit for which it was ended here; empty: none.
+    exceeded: Literal["", "memory", "disk"] = ""
 
 
 class NoticeReport(Report):
@@ -323,34 +323,6 @@ class AgentCommand(Message):
     incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
-@dataclass(frozen=True)
-class ScriptLaunch:
-    """What every rank of a job is started with, wherever it runs."""
-
-    name: str
-    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
-    kind: Kind
-    #: Never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
-    argv: tuple[str, ...]
-    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
-    env: Mapping[str, str]
-    #: Empty: a fresh folder for each attempt.
-    workdir: str
-    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
-    code: str = field(default="", kw_only=True)
-
-    def command_fields(self) -> dict[str, Any]:
-        """Its fields as a `StartCommand` has them."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "workdir": self.workdir,
-            "code": self.code,
-        }
-
-
 class PrepareCommand(AgentCommand):
     """Hold devices for a gang over several machines; node rank 0 also binds a port."""
 
@@ -360,7 +332,7 @@ class PrepareCommand(AgentCommand):
 
 
 class StartCommand(AgentCommand):
-    """Start this machine's ranks: one per device. The first six fields are those of a `ScriptLaunch`."""
+    """Start this machine's ranks: one per device, or one launcher. The first fields are those of a `ScriptLaunch`."""
 
     type: Literal["start"] = "start"
     name: str
@@ -370,11 +342,13 @@ class StartCommand(AgentCommand):
     workdir: str
     #: A name of content, or empty: it becomes a path on the machine.
     code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
+    is_launcher: bool = False
+    needs: JobNeeds = JobNeeds()
     devices: list[int]
     accelerator: str
     node_rank: int
     num_nodes: int
-    #: World size, and the global rank of this machine's first rank.
+    #: Devices of the whole gang, and the number of this machine's first rank: of its launcher, if it has one.
     world_size: int
     first_rank: int
     master_address: str
@@ -388,6 +362,7 @@ class StartCommand(AgentCommand):
     lease_s: float
     grace_s: float
     job_token: str
+    memory_bytes: int = Field(default=0, ge=0)
 
 
 class StopCommand(AgentCommand):

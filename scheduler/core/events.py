@@ -338,6 +338,8 @@ class AttemptEnded:
     steps: float | None = None
     #: The supervisor was lost while its machine and its agent lived on: the job's own doing, as far as anybody saw.
     witnessed: bool = False
+    #: The limit ("memory", "disk") for which it was ended on its machine; empty: none.
+    exceeded: str = ""
 
 
 @dataclass(slots=True)

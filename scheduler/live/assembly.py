@@ -42,10 +42,10 @@ from scheduler.live.auth.access_control import (
     EnrolmentTokens,
     JobTokens,
     UserRole,
-    caller_of_token,
     new_user_token,
 )
 from scheduler.live.auth.job_privacy import SecretBox
+from scheduler.live.auth.people import USER, People, adopt_token_owners
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
@@ -68,11 +68,12 @@ from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
-from scheduler.live.store.table_rows import SpecRow
+from scheduler.live.store.table_rows import PeopleRow, SpecRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
+from walras.people import UserSettings
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.job_spec import parse_spec
 from walras.states import AttemptState, Reason
@@ -233,8 +234,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     folder, settings = config.folder, config.settings
     epoch_unix_s = store.epoch_unix_s()
     absence = store.absence()
-    absent_until = None if absence is None else absence.now_at
-    clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absent_until)
+    clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absence.now_at if absence else None)
     secret = folder.server_secret(config.chance)
     box = SecretBox(secret)
     admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)
@@ -263,6 +263,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         job_tokens=JobTokens(secret),
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
+        people=People.of(loaded.people),
         pin=folder.pin(),
     )
     gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance)
@@ -367,17 +368,25 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
 
 async def _ensure_admin(server: Server, folder: DataFolder) -> None:
     """Somebody must be able to come in."""
-    callers = (caller_of_token(row, server.clocks.wall()) for row in server.secrets.users.values())
+    people, tokens, unix_s = server.secrets.people, server.secrets.users, server.clocks.wall()
+    adopted = adopt_token_owners(people, tokens.values(), unix_s)
+    if adopted:
+        await server.loop.perform(lambda transaction: transaction.batch.people.extend(adopted))
+    callers = (people.caller(row, unix_s) for row in tokens.values())
     if any(caller is not None and caller.role is UserRole.ADMIN for caller in callers):
         return
     clocks, chance = server.clocks, server.chance
     projects = (ALL_PROJECTS,)
+    body = UserSettings(role=UserRole.ADMIN.word, projects=list(projects)).model_dump_json()
+    owner = PeopleRow(USER, "admin", body, unix_s, "first start")
     token, row = new_user_token("admin", UserRole.ADMIN, projects, "first start", clocks=clocks, chance=chance)
 
     def step(transaction: Transaction) -> None:
         transaction.batch.tokens.append(row)
+        transaction.batch.people.append(owner)
+        people.put(owner)
 
     await server.loop.perform(step)
-    server.secrets.users[row.sha256] = row
+    tokens[row.sha256] = row
     shown = pinned_token(token, server.secrets.pin)
     await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, shown + "\n")

@@ -230,9 +230,12 @@ async def _prune_daily(server: Server, folder: DataFolder, keep: KeepEntry) -> N
 
 
 async def sweep_content(server: Server) -> int:
-    """Delete the content that no active job needs and nobody sent or named for long; returns the bytes freed."""
+    """Delete the content that no active job needs, that is nobody's results, and that nobody sent or named for long;
+    returns the bytes freed.
+    """
     in_use = [job.launch.code for job in server.state.jobs.values() if job.launch.code]
-    return await server.read(server.content.sweep, in_use, CONTENT_KEPT_S)
+    results = await server.read(server.store.output_trees)
+    return await server.read(server.content.sweep, [*in_use, *results], CONTENT_KEPT_S)
 
 
 async def _sweep_content_daily(server: Server) -> None:

@@ -13,6 +13,7 @@ from walras.cli.arguments import (
     WatchOption,
     parse_length_option,
 )
+from walras.cli.fetch_commands import KeptFiles, kept_files
 from walras.cli.job_choice import (
     JobChoice,
     LabelOption,
@@ -24,6 +25,7 @@ from walras.cli.job_choice import (
     instant_of,
     states_of,
 )
+from walras.cli.people_commands import defaults_text
 from walras.cli.session import job_id_of, server_access, with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
@@ -111,15 +113,22 @@ def whoami_command(output: OutputOption = OutputFormat.TABLE) -> None:
 def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show everything about one job, including its attempts."""
     job_id = job_id_of(job)
-    detail = with_client(lambda client: client.job(job_id))
+    detail, results = with_client(lambda client: _shown(client, job_id))
     if output is OutputFormat.JSON:
-        show_json(detail.model_dump(mode="json"))
+        show_json({**detail.model_dump(mode="json"), "outputs": results.model_dump(mode="json")})
         return
     facts = Listing((Column("FIELD"), Column("VALUE", shrinks=True)), _job_facts(detail), None, STATE_STYLES)
     show_listing(facts, output, header=False)
     if detail.attempt_list:
         show_line("")
         show_listing(_attempt_listing(detail.attempt_list), output)
+    for line in results.lines:
+        show_line(line)
+
+
+async def _shown(client: "Client", job_id: int) -> "tuple[JobDetail, KeptFiles]":
+    detail = await client.job(job_id)
+    return detail, await kept_files(client, job_id) if "outputs" in detail.spec else KeptFiles({}, [])
 
 
 def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -258,6 +267,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("user", f"{job.user} in {job.project}"),
         ("kind", job.kind),
         ("priority", str(job.priority)),
+        *([("not stated", defaults_text(job.defaults))] if job.defaults else []),
         ("accelerators", str(job.accelerators)),
         ("runs on", " in ".join(filter(None, (job.accelerator, job.pool)))),
         ("steps", steps),

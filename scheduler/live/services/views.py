@@ -15,6 +15,7 @@ from scheduler.core.state.ledger import realised_fraction
 from scheduler.live.loop import billing
 from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
 from scheduler.live.loop.live_state import JobTarget, LiveJob, LiveNode, LiveState, parse_target
+from scheduler.live.services.job_standing import parse_defaults, value_owner
 from scheduler.live.store.store_interface import JobUsage
 from scheduler.live.store.table_rows import AttemptRow, JobRow, PolicyRow
 from walras.api import (
@@ -192,7 +193,8 @@ class ApiViews:
     ) -> JobDetail:
         views, ledger = [self.attempt(attempt) for attempt in attempts], self._loop.core.ledger
         known = ledger.jobs.get(row.job_id)
-        value, by = (None, "") if known is None else ledger.policy.rules.value_of(known.request)
+        value, said_by = (None, "") if known is None else ledger.policy.rules.value_of(known.request)
+        by = value_owner(said_by, parse_defaults(row.defaults))
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
             **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
@@ -245,6 +247,7 @@ class ApiViews:
             "first_values": json.loads(row.first_values if live is None else live.row.first_values),
             "last_values": json.loads(row.last_values if live is None else live.row.last_values),
             "labels": json.loads(row.labels),
+            "defaults": parse_defaults(row.defaults),
         }
 
     def _why(self, row: JobRow) -> tuple[Reason | None, str]:

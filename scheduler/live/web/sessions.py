@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from scheduler.live.auth.access_control import Caller, UserCaller, caller_of_token, token_hash
+from scheduler.live.auth.access_control import Caller, UserCaller, token_hash
 from scheduler.live.server import Server
 from walras.contract import split_token
 
@@ -47,11 +47,11 @@ class WebSessions:
             return None
         if request.method not in _HARMLESS_METHODS and CSRF_HEADER not in request.headers:
             return None
-        now = self.server.clocks.wall()
-        if int(match[1]) <= now or not hmac.compare_digest(match[3], self._mac(match[1], match[2])):
+        if int(match[1]) <= self.server.clocks.wall() or not hmac.compare_digest(
+            match[3], self._mac(match[1], match[2])
+        ):
             return None
-        row = self.server.secrets.users.get(match[2])
-        return None if row is None else caller_of_token(row, now)
+        return self.server.user_behind(match[2])
 
     def known(self, request: web.Request) -> Caller | None:
         """Returns whose request it is, by the token in its head or by its cookie; None if nobody's."""

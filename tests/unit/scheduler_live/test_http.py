@@ -116,9 +116,11 @@ async def test_tokens_are_granted_listed_and_revoked(face: Face) -> None:
 async def test_the_same_key_is_the_same_job(face: Face) -> None:
     """Same key and body: 200 with the first job; another body: 422; races included; other users' keys are theirs."""
     assert (await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k"))[0] == 201
+    taken = [("project", "default", "your token"), ("priority", 50, "default")]
+    defaults = [dict(zip(("field", "value", "by"), each, strict=True)) for each in taken]
     assert await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k") == (
         200,
-        {"id": 1, "name": "job", "error": None, "note": f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"},
+        {"id": 1, "name": "job", "error": None, "note": f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}", "defaults": defaults},
     )
     status, problem = await face.json("POST", f"{API}/jobs", {"run": "b"}, key="k")
     assert (status, problem["code"]) == (422, "idempotency_key_reused")

@@ -75,13 +75,18 @@ async def test_what_changes_something_needs_the_header_of_a_page(face: Face) -> 
 
 
 async def test_a_cookie_is_void_when_its_token_is(face: Face) -> None:
-    """Revoked: the page is signed out at once. The role is the token's."""
+    """Revoked, or its user removed: the page is signed out at once. The role is the token's."""
     _, made = await face.json("POST", f"{API}/tokens", {"user": "ada", "role": "viewer"})
     _, cookie = await sign_in(face, made["token"])
     assert cookie is not None
     assert await as_page(face, "GET", f"{API}/jobs", cookie) == 200
     assert await as_page(face, "GET", f"{API}/audit", cookie) == 403
     await face.json("DELETE", f"{API}/tokens/{made['prefix']}")
+    assert await as_page(face, "GET", f"{API}/jobs", cookie) == 401
+    _, made = await face.json("POST", f"{API}/tokens", {"user": "bob", "role": "viewer"})
+    _, cookie = await sign_in(face, made["token"])
+    assert cookie is not None
+    assert (await face.call("DELETE", f"{API}/users/bob")).status == 200
     assert await as_page(face, "GET", f"{API}/jobs", cookie) == 401
 
 
