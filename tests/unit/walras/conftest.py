@@ -64,6 +64,8 @@ class FakeServer:
         self.script: list[int | str] = []
         #: Following a log breaks off after so many bytes, once for each entry.
         self.log_cuts: list[int] = []
+        #: The overview; None: a server of a release without one.
+        self.overview: dict[str, Any] | None = None
         #: Called before each answer to a request, with its number from 1.
         self.on_request: Callable[[int], None] = lambda number: None
 
@@ -83,6 +85,7 @@ class FakeServer:
                 web.get(f"{api}/jobs/{{id}}/logs", self._logs),
                 web.post(f"{api}/jobs/{{id}}/{{verb:cancel|hold|release}}", self._act),
                 web.get(f"{api}/nodes", self._nodes),
+                web.get(f"{api}/overview", self._overview),
                 web.post(f"{api}/nodes/{{node}}/{{verb:drain|resume}}", self._node_act),
                 web.get(f"{api}/pools", self._pools),
                 web.post(f"{api}/pools", self._pool),
@@ -121,6 +124,9 @@ class FakeServer:
 
     async def _whoami(self, request: web.Request) -> web.Response:
         return web.json_response({"user": "ada", "role": "user", "projects": ["vision"]})
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        return problem(404, "no_such_endpoint", "none") if self.overview is None else web.json_response(self.overview)
 
     async def _missing(self, request: web.Request) -> web.Response:
         asked = (await request.json())["names"]

@@ -30,7 +30,7 @@ function Timeline({ job }) {
   const { found, begin, end } = stretches(job);
   const told = found.map((each) => `${each.text} for ${length(each.length)}`).join(", then ");
   return html`<div class="timeline" role="img" aria-label=${`Since ${instant(begin)}: ${told || "nothing yet"}`}>
-      ${found.map((each) => html`<i class=${each.kind} title=${`${each.text}: ${length(each.length)}`} style=${{ "flex-grow": String(Math.max(each.length, (end - begin) / 400)), "--hue": hue(job.id) + (each.attempt ? 25 * each.attempt.attempt : 0) }}></i>`)}</div>
+      ${found.map((each) => html`<i class=${each.kind} title=${`${each.text}: ${length(each.length)}`} style=${{ "flex-grow": String(Math.max(each.length, (end - begin) / 400)), "--hue": hue(job.id) }}></i>`)}</div>
     <p class="ends quiet"><span>${instant(begin)}</span><span>${job.ended_at ? instant(end) : "now"}</span></p>`;
 }
 
@@ -60,10 +60,11 @@ function Speeds({ speeds }) {
   const most = Math.max(...speeds.map((each) => each.high || each.steps_per_s));
   const bar = (each) => html`<span class="bar ${each.source}"><i style=${{ width: `${(100 * each.steps_per_s) / most}%` }}></i>${each.low !== null && each.high !== null
     ? html`<b style=${{ left: `${(100 * each.low) / most}%`, width: `${(100 * (each.high - each.low)) / most}%` }}></b>` : null}</span>`;
-  const rows = speeds.map((each) => [html`${each.accelerator} <span class="quiet">× ${each.accelerators}, ${each.pool}</span>`, bar(each), figure(each.steps_per_s),
-    each.low !== null && each.high !== null ? `${figure(each.low)} to ${figure(each.high)}` : "", each.source]);
+  const span = (each) => (each.low !== null && each.high !== null ? `${figure(each.low)} to ${figure(each.high)}` : "");
+  const spans = speeds.some(span);
+  const rows = speeds.map((each) => [html`${each.accelerator} × ${each.accelerators} <span class="quiet">${each.pool}</span>`, bar(each), figure(each.steps_per_s), ...(spans ? [span(each)] : []), each.source]);
   return html`<section aria-labelledby="speeds"><h2 id="speeds">Speed by place</h2>
-    <${Table} caption="Speed by place" columns=${[{ title: "Place" }, { title: "" }, { title: "Steps/s", right: true }, { title: "80 % interval", right: true }, { title: "Known by" }]} rows=${rows} /></section>`;
+    <${Table} caption="Speed by place" columns=${[{ title: "Place" }, { title: "" }, { title: "Steps/s", right: true }, ...(spans ? [{ title: "80 % interval", right: true }] : []), { title: "Known by" }]} rows=${rows} /></section>`;
 }
 
 function Attempts({ attempts }) {
