@@ -46,6 +46,13 @@ def attach_overview(app: web.Application, server: Server) -> None:
         await stream.close()
 
     app.on_shutdown.append(close)
+    app.on_response_prepare.append(_forbid_running)
+
+
+async def _forbid_running(_: web.Request, response: web.StreamResponse) -> None:
+    """What is no page is data, of jobs too: a browser that is signed in must not run it, wherever it is opened."""
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    response.headers.setdefault("Content-Security-Policy", "default-src 'none'; sandbox")
 
 
 async def show_overview(call: RequestContext) -> Overview:

@@ -125,6 +125,14 @@ async def test_files_of_the_page_come_without_a_token_and_nothing_else_does(face
     assert (await face.client.post("/")).status in (401, 429)
 
 
+async def test_data_is_never_run(face: Face) -> None:
+    """Whatever a job wrote: opened by itself in a browser that is signed in, it is neither sniffed nor given rights."""
+    for path in (f"{API}/jobs", f"{API}/overview", "/metrics", f"{API}/jobs/9/logs"):
+        headers = (await face.call("GET", path)).headers
+        assert headers["X-Content-Type-Options"] == "nosniff", path
+        assert "sandbox" in headers["Content-Security-Policy"], path
+
+
 def test_own_scripts_make_no_markup_of_strings_and_stay_short() -> None:
     """No innerHTML and its kin, no eval, no address of another site; vendored files have their licences beside them."""
     forbidden = re.compile(
