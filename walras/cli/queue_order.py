@@ -38,12 +38,20 @@ async def look_at_queue(client: "Client", wanted: JobChoice) -> QueueLook:
 
 
 def in_turn(jobs: "list[JobView]", overview: "Overview") -> "list[JobView]":
-    """Returns the jobs that wait in the order of the queue, those behind it by number, then all that hold places."""
+    """Returns the jobs that wait in the order of the queue, those behind it by number, then all that hold places. A
+    line that stands for a sweep has the place of the sweep's first job that is next.
+    """
     places = {job.id: place for place, job in enumerate(overview.queue)}
-    last = len(places)
+    of_sweeps: dict[int, int] = {}
+    for place, job in enumerate(overview.queue):
+        if job.sweep is not None:
+            of_sweeps.setdefault(job.sweep, place)
 
     def turn(job: "JobView") -> tuple[bool, int, int]:
-        return job.state not in _WAITING, places.get(job.id, last), job.id
+        place = places.get(job.id, len(places))
+        if job.sweep is not None and job.sweep_states:
+            place = min(place, of_sweeps.get(job.sweep, place))
+        return job.state not in _WAITING, place, job.id
 
     return sorted(jobs, key=turn)
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
-from scheduler.live.http import cluster_api, content_api, job_api, outputs_api, people_api, pool_api
+from scheduler.live.http import cluster_api, content_api, job_api, outputs_api, people_api, pool_api, session_api
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
@@ -44,6 +44,7 @@ from walras.api import (
     Health,
     JobDetail,
     JobPage,
+    LogAccepted,
     MoneyReport,
     NodeView,
     PolicyView,
@@ -54,7 +55,7 @@ from walras.api import (
 )
 from walras.errors import Forbidden, WalrasError
 from walras.spec.job_spec import JobSpec
-from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
+from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
 _REF = "#/components/schemas/{model}"
 
@@ -245,7 +246,7 @@ _API = "/api/v1"
 _JOB = _API + "/jobs/{job_id:[0-9]+}"
 _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
-_PAGE_QUERY = ("state", "user", "project", "name", "active", "sort", "limit", "cursor")
+_PAGE_QUERY = ("state", "user", "project", "name", "active", "sweep", "sweeps", "sort", "limit", "cursor")
 _UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
 _LOG_QUERY = ("attempt", "rank", "offset", "tail", "follow")
 
@@ -306,9 +307,8 @@ def api_routes() -> list[Route]:
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
-        *content_api.content_routes(),
+        *content_api.content_routes(), *outputs_api.outputs_routes(), *session_api.session_routes(),
         *overview_routes(),
-        *outputs_api.outputs_routes(),
     ]  # fmt: skip
     metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
                     response="text/plain")  # fmt: skip

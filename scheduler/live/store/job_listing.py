@@ -78,6 +78,12 @@ def listing_sql(query: JobQuery) -> tuple[str, list[Any]]:
         values.append(query.name_part)
     if query.active:
         clauses.append("ended_at IS NULL")
+    clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
+    if query.fold_sweeps:  # jobs of a sweep have one user and one project
+        alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at", "instr"))) or "1"
+        newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
+        clauses.append(f"(sweep IS NULL OR job_id = {newest})")
+        values += [*query.states, *([query.name_part] if query.name_part else [])]
     column = SORT_COLUMNS[query.sort.removeprefix("-")]
     descends = query.sort.startswith("-")
     if query.after is not None:

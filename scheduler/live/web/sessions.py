@@ -45,6 +45,8 @@ class WebSessions:
         match = _COOKIE.fullmatch(request.cookies.get(self.cookie_name, ""))
         if match is None or "Authorization" in request.headers:
             return None
+        if "Upgrade" in request.headers:
+            return None  # any page may open a websocket anywhere, and a browser would add the cookie
         if request.method not in _HARMLESS_METHODS and CSRF_HEADER not in request.headers:
             return None
         if int(match[1]) <= self.server.clocks.wall() or not hmac.compare_digest(

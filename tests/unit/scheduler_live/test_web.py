@@ -70,6 +70,8 @@ async def test_what_changes_something_needs_the_header_of_a_page(face: Face) -> 
     assert await as_page(face, "POST", f"{API}/jobs/1/hold", cookie) == 401
     assert await as_page(face, "POST", f"{API}/jobs/1/hold", cookie, **PAGE) == 200
     assert await as_page(face, "POST", "/agent/v1/heartbeat", cookie, **PAGE) == 403
+    assert await as_page(face, "GET", f"{API}/jobs/1", cookie) == 200
+    assert await as_page(face, "GET", f"{API}/jobs/1", cookie, Upgrade="websocket", Connection="Upgrade") == 401
     body = json.dumps({"token": face.admin}).encode()
     assert (await face.client.post("/web/session", data=body)).status == 401
 

@@ -8,11 +8,14 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from typer.testing import CliRunner
 
+from walras.cli.main import app
 from walras.content import ContentTree, check_chunk, unpack_chunk
 
 TOKEN = "walras_user_secret"
@@ -179,6 +182,8 @@ class FakeServer:
             found = [job for job in found if job["state"] in wanted.split(",")]
         if user := request.query.get("user"):
             found = [job for job in found if job["user"] == user]
+        if sweep := request.query.get("sweep"):
+            found = [job for job in reversed(found) if job.get("sweep") == int(sweep)]
         start, limit = int(request.query.get("cursor", 0)), min(int(request.query["limit"]), 3)
         more = {"next": str(start + limit)} if len(found) > start + limit else {}
         return web.json_response({"items": found[start : start + limit], **more})
@@ -312,3 +317,19 @@ def fake() -> Iterator[FakeServer]:
     loop.call_soon_threadsafe(stop.set)
     thread.join(10)
     loop.close()
+
+
+@pytest.fixture
+def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs `walras ARGS` against the fake server, in an empty folder with a home of its own."""
+    monkeypatch.chdir(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("walras_user_secret\n")
+    for name in ("WALRAS_TOKEN", "WALRAS_SERVER"):
+        monkeypatch.delenv(name, raising=False)
+    settings = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN_FILE": str(token), "HOME": str(tmp_path)}
+
+    def run_it(*args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Any:
+        return CliRunner().invoke(app, list(args), input=stdin, env=settings | (env or {}))
+
+    return run_it

@@ -1,6 +1,5 @@
 """The commands about jobs, run against a server, as a person or a program would run them."""
 
-import io
 import json
 import re
 from collections.abc import Callable
@@ -8,33 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
-from tests.unit.walras.conftest import job_body
-from walras.api import JobView
-from walras.cli.job_commands import _job_listing
-from walras.cli.main import app
-from walras.cli.terminal_output import render_table
 from walras.transport import Patience
 
 Run = Callable[..., Any]
-
-
-@pytest.fixture
-def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `walras ARGS` against the fake server, in an empty folder with a home of its own."""
-    monkeypatch.chdir(tmp_path)
-    token = tmp_path / "token"
-    token.write_text("walras_user_secret\n")
-    for name in ("WALRAS_TOKEN", "WALRAS_SERVER"):
-        monkeypatch.delenv(name, raising=False)
-    settings = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN_FILE": str(token), "HOME": str(tmp_path)}
-
-    def run_it(*args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Any:
-        return CliRunner().invoke(app, list(args), input=stdin, env=settings | (env or {}))
-
-    return run_it
 
 
 def job_file(text: str, name: str = "train.yaml") -> str:
@@ -219,60 +195,6 @@ def test_queue_and_jobs(run: Run, fake: Any) -> None:
     assert (refused.exit_code, "did you mean FAILED" in refused.stderr) == (2, True)
     assert run("queue", "--user", "ada", "--project", "vision").exit_code == 0
     assert "user=ada&project=vision" in fake.requests[-1][1]
-
-
-def test_the_queue_shows_who_is_next_below_a_headline(run: Run, fake: Any) -> None:
-    """Waiting jobs in the server's order, those it does not name behind them, running ones last; a server without an
-    overview leaves them as they come."""
-    for state in ("RUNNING", "PENDING", "HELD", "PENDING", "PENDING"):
-        fake.add(state=state)
-    assert [line.split()[0] for line in run("queue", "--no-header").stdout.splitlines()] == list("12345")
-    types = [{"accelerator": "a100", "free": 1, "capacity": 4}, {"accelerator": "h100", "free": 0, "capacity": 8}]
-    fake.overview = {
-        "as_of": "2026-11-05T18:00:00Z", "policy": "walras", "counts": {"RUNNING": 1, "PENDING": 3, "HELD": 1},
-        "types": types, "machines": [], "pools": [], "history": [], "names": {}, "alerts": [],
-        "queue": [fake.jobs[5], fake.jobs[2]], "waiting": 4,
-    }  # fmt: skip
-    first, title, *rows = run("queue").stdout.splitlines()
-    assert first.startswith("1 running, 4 waiting; free: 1 of 4 a100, 0 of 8 h100 (")
-    assert title.split()[0] == "JOB"
-    assert [row.split()[0] for row in rows] == ["5", "2", "3", "4", "1"]
-    assert [job["id"] for job in json.loads(run("queue", "-o", "json").stdout)] == [5, 2, 3, 4, 1]
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_sweep_in_a_narrow_terminal(width: int) -> None:
-    """Numbers are whole, and of the names what differs is there."""
-    names = [f"resnet-imagenet-learning-rate-sweep-lr={number / 1000}" for number in range(1, 6)]
-    jobs = [
-        JobView.model_validate(
-            job_body(123450 + at, name=name, steps=1234567, usd=1234.5, detail="needs 8 of 64, 3 free")
-        )
-        for at, name in enumerate(names)
-    ]
-    shown = io.StringIO()
-    Console(file=shown, width=width, color_system=None).print(render_table(_job_listing(jobs), width))
-    title, *rows = shown.getvalue().splitlines()
-    assert max(map(len, (title, *rows))) <= width
-    for at, row in enumerate(rows):
-        assert f".00{at + 1}" in row
-        assert {str(123450 + at), "1,234,567"} <= set(row.split())
-
-
-def test_watching_ends_quietly(run: Run, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`queue -w` shows the queue again and again, until Ctrl-C, which is exit code 130 without a word."""
-    fake.add()
-    looks = []
-
-    async def look(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("walras.cli.terminal_output.pause", look)
-    result = run("queue", "-w")
-    assert (result.exit_code, result.stderr, looks) == (130, "", [2.0] * 3)
-    assert [path.split("?")[0] for _, path, _ in fake.requests] == ["/api/v1/overview", "/api/v1/jobs"] * 3
 
 
 def test_an_empty_queue_is_empty_json(run: Run) -> None:
