@@ -139,6 +139,11 @@ class JobView(Body):
     labels: dict[str, str] = Field(default_factory=dict)
     #: Null: it has ended, it is held, or nobody can tell within the time that is looked ahead.
     forecast: ForecastView | None = None
+    #: The first job of its sweep, and its index there; null: it is of no sweep.
+    sweep: int | None = None
+    sweep_index: int | None = None
+    #: How many jobs of the sweep are in each state, where the newest stands for all of them (`?sweeps=folded`).
+    sweep_states: dict[str, int] = Field(default_factory=dict)
     #: What the job did not state, with what it got and whose default that is.
     defaults: list[DefaultView] = Field(default_factory=list)
 
@@ -175,6 +180,8 @@ class SubmitResult(Body):
     error: ProblemDetail | None = None
     #: What the owner should know of the job now; empty: nothing.
     note: str = ""
+    #: Jobs of the sweep of which `id` is the first; 1 for a single job.
+    jobs: int = 1
     defaults: list[DefaultView] = Field(default_factory=list)
 
 

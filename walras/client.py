@@ -227,13 +227,19 @@ class Client(PeopleCalls):
         user: str | None = None,
         project: str | None = None,
         active: bool = False,
+        sweep: int | None = None,
+        fold_sweeps: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[JobView]:
-        """Yields jobs, newest first, fetched a page at a time; at most `limit`."""
+        """Yields jobs, newest first, fetched a page at a time; at most `limit`.
+
+        `sweep`: only those of this one; `fold_sweeps`: one job for each sweep, with `sweep_states`.
+        """
         query = {"state": ",".join(states), "user": user or "", "project": project or ""}
         query = {name: value for name, value in query.items() if value}
-        if active:
-            query["active"] = "true"
+        query |= {"active": "true"} if active else {}
+        query |= {"sweeps": "folded"} if fold_sweeps else {}
+        query |= {} if sweep is None else {"sweep": str(sweep)}
         left = limit if limit is not None else 2**62
         while left > 0:
             query["limit"] = str(min(left, _PAGE))

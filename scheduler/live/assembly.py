@@ -242,7 +242,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     loaded = store.load()
     specs = {job.job_id: _spec(store, job.job_id) for job in loaded.jobs}
     launches = {
-        job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)))
+        job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)), job.sweep)
         for job in loaded.jobs
     }
     state = load_live_state(loaded, launches, clock.now(), settings.lease_s)

@@ -1,7 +1,9 @@
 """`walras queue`, `jobs`, `show`, `explain`: looking at jobs."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from walras.cli.arguments import (
     JobArgument,
@@ -70,13 +72,14 @@ def queue_command(
     mine: MineOption = False,
     project: ProjectOption = None,
     state: StateOption = None,
+    expand: Annotated[bool, typer.Option("--expand", help="A line for each job of a sweep.")] = False,
     limit: LimitOption = 1000,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
-    """List the jobs that have not ended."""
-    wanted = JobChoice(user, mine, project, states_of(state), active=True, limit=limit)
+    """List the jobs that have not ended; a sweep is one line."""
+    wanted = JobChoice(user, mine, project, states_of(state), active=True, fold_sweeps=not expand, limit=limit)
     if watch:
         with_client(lambda client: watch_listing(lambda: _look(client, wanted), output, header=not no_header))
         return
@@ -227,22 +230,42 @@ def _job_listing(found: "list[JobView]") -> Listing:
 
 
 def _job_row(job: "JobView", now: float) -> list[str]:
-    why = " ".join(filter(None, (job.reason, job.detail)))
+    why, state, progress = " ".join(filter(None, (job.reason, job.detail))), str(job.state), _progress(job)
+    if counts := job.sweep_states:
+        why = ", ".join(f"{count:,} {name.lower()}" for name, count in sorted(counts.items(), key=_activity_first))
+        ended = sum(count for name, count in counts.items() if JobState(name).is_final)
+        state, progress = min(counts.items(), key=_activity_first)[0], f"{ended / sum(counts.values()):.0%}"
     return [
-        str(job.id),
+        _shown_number(job),
         job.name,
         job.user,
         job.project,
-        str(job.state),
+        state,
         why,
         str(job.accelerators),
         dash(job.accelerator),
-        _progress(job),
+        progress,
         str(job.attempts),
         format_money(job.usd),
         _age(job, now),
         dash(expected_text(job.forecast, now)),
     ]
+
+
+def _shown_number(job: "JobView") -> str:
+    """Returns how the job is named to commands: by its number; a sweep, and the jobs of one, by the first of them."""
+    if job.sweep is None:
+        return str(job.id)
+    return f"{job.sweep}[*]" if job.sweep_states else f"{job.sweep}[{job.sweep_index}]"
+
+
+#: The states of jobs in a sweep, as they are counted in its line.
+_ACTIVITY = [JobState.RUNNING, JobState.STARTING, JobState.PENDING, JobState.HELD]
+
+
+def _activity_first(counted: tuple[str, int]) -> tuple[int, str]:
+    order = [str(state) for state in _ACTIVITY]
+    return order.index(counted[0]) if counted[0] in order else len(order), counted[0]
 
 
 def _progress(job: "JobView") -> str:
@@ -269,6 +292,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
     facts = [
         ("job", str(job.id)),
         ("name", job.name),
+        *([("sweep", _shown_number(job))] if job.sweep is not None else []),
         ("state", str(job.state)),
         ("reason", " ".join(filter(None, (job.reason, job.detail)))),
         ("user", f"{job.user} in {job.project}"),

@@ -280,7 +280,7 @@ def _dependency_ended(cycle: Cycle, job: JobRecord, dependency: JobRecord, state
         end_job(cycle, job, JobState.CANCELLED, None, Reason.USER_DEPENDENCY_FAILED, detail)
         return
     job.blocked_by.discard(dependency.job_id)
-    if not job.blocked_by:
+    if not job.blocked_by and not job.awaits_turn:
         cycle.backlog.arrived.append(job.job_id)
 
 

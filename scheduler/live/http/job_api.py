@@ -70,6 +70,8 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
         project=query.get("project", ""),
         projects=call.user.visible_projects,
         active=call.flag("active"),
+        sweep=call.number("sweep", 0, 0, 2**62) or None,
+        fold_sweeps=query.get("sweeps") == "folded",
         before_id=cursor or None,
         limit=limit + 1,
     )
@@ -77,7 +79,9 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
     shown = rows[:limit]
     usage = await call.server.read(call.server.store.usage, [row.job_id for row in shown], call.server.loop.clock.now())
     more = str(shown[-1].job_id) if len(rows) > limit else None
-    found = JobPage(items=await call.server.views.jobs(shown, usage), next=more)
+    folded = [row.sweep for row in shown if row.sweep is not None] if asked.fold_sweeps else []
+    sweeps = await call.server.read(call.server.store.sweep_states, folded)
+    found = JobPage(items=await call.server.views.jobs(shown, usage, sweeps), next=more)
     # A thousand jobs as text take milliseconds: not in the loop's thread.
     body = await call.server.read(found.model_dump_json)
     return web.Response(body=body.encode(), content_type="application/json")

@@ -247,7 +247,7 @@ _API = "/api/v1"
 _JOB = _API + "/jobs/{job_id:[0-9]+}"
 _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
-_PAGE_QUERY = ("state", "user", "project", "active", "limit", "cursor")
+_PAGE_QUERY = ("state", "user", "project", "active", "sweep", "sweeps", "limit", "cursor")
 _UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
 _LOG_QUERY = ("attempt", "rank", "offset", "follow")
 

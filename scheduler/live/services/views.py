@@ -182,14 +182,17 @@ class ApiViews:
 
     # ---------------------------------------------------------------- jobs
 
-    async def jobs(self, rows: Iterable[JobRow], usage: Iterable[JobUsage]) -> list[JobView]:
-        """Many jobs, giving way to others between them."""
+    async def jobs(
+        self, rows: Iterable[JobRow], usage: Iterable[JobUsage], sweeps: Mapping[JobId, dict[str, int]] | None = None
+    ) -> list[JobView]:
+        """Many jobs, giving way to others between them. `sweeps`: states of the sweeps that one job stands for."""
         by_job: dict[JobId, list[JobUsage]] = {}
         for used in usage:
             by_job.setdefault(used.job_id, []).append(used)
         found, cooperative = [], CooperativeYield()
         for row in rows:
-            found.append(JobView(**self._job(row, by_job.get(row.job_id, []))))
+            folded = {} if row.sweep is None or sweeps is None else sweeps.get(row.sweep, {})
+            found.append(JobView(**self._job(row, by_job.get(row.job_id, [])), sweep_states=folded))
             await cooperative.yield_if_due()
         return found
 
@@ -259,6 +262,8 @@ class ApiViews:
             "last_values": json.loads(row.last_values if live is None else live.row.last_values),
             "labels": json.loads(row.labels),
             "forecast": None if row.state.is_final else self._forecast(row.job_id),
+            "sweep": row.sweep,
+            "sweep_index": row.sweep_index,
             "defaults": parse_defaults(row.defaults),
         }
 

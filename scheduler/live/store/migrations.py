@@ -262,3 +262,11 @@ def keep_people(db: Database) -> None:
         removed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (kind, name)) WITHOUT ROWID"""
     )
     db.execute("ALTER TABLE jobs ADD COLUMN defaults TEXT NOT NULL DEFAULT '{}'")
+
+
+@migrations()
+def keep_sweeps(db: Database) -> None:
+    """Which sweep a job belongs to, named by its first job, and its index there."""
+    for column in ("sweep", "sweep_index"):
+        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} INTEGER")
+    db.execute("CREATE INDEX jobs_sweep ON jobs (sweep) WHERE sweep IS NOT NULL")

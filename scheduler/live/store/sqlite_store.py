@@ -322,11 +322,19 @@ class SqliteStore:
                 values.append(value)
         if query.active:
             clauses.append("ended_at IS NULL")
-        if query.before_id is not None:
-            clauses.append("job_id < ?")
-            values.append(query.before_id)
-        where = " AND ".join(clauses) or "1"
-        return self._select("jobs", JobRow, f"{where} ORDER BY job_id DESC LIMIT ?", *values, query.limit)
+        clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
+        if query.fold_sweeps:  # jobs of a sweep have one user and one project
+            alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at"))) or "1"
+            newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
+            clauses.append(f"(sweep IS NULL OR job_id = {newest})")
+            values += query.states
+        clauses += [] if query.before_id is None else [f"job_id < {query.before_id:d}"]
+        newest_first = " AND ".join(clauses or ["1"]) + " ORDER BY job_id DESC LIMIT ?"
+        return self._select("jobs", JobRow, newest_first, *values, query.limit)
+
+    def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
+        counted = "SELECT state, count(*) FROM jobs WHERE sweep = ? GROUP BY state"
+        return {sweep: dict(self._reader().execute(counted, [sweep]).fetchall()) for sweep in sweeps}
 
     def job_named(self, user: str, name: str) -> JobId | None:
         found = self._value("SELECT max(job_id) FROM jobs WHERE user = ? AND name = ?", user, name)

@@ -150,6 +150,10 @@ class JobQuery:
     project: str = ""
     projects: tuple[str, ...] | None = None
     active: bool = False
+    #: Only jobs of this sweep.
+    sweep: int | None = None
+    #: Of a sweep only the newest job of those that are asked for.
+    fold_sweeps: bool = False
     #: Only jobs with a smaller id.
     before_id: int | None = None
     limit: int = 50
@@ -249,6 +253,10 @@ class Store(Protocol):
     def job(self, job_id: JobId) -> JobRow | None: ...
 
     def jobs(self, query: JobQuery) -> list[JobRow]: ...
+
+    def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
+        """How many jobs of each sweep are in each state."""
+        ...
 
     def job_named(self, user: str, name: str) -> JobId | None:
         """The user's newest job of that name."""

@@ -42,6 +42,9 @@ class JobRow:
     target: str = ""
     #: The incarnation of the database in which it was submitted; empty: before incarnations were kept.
     incarnation: str = ""
+    #: The first job of its sweep, and its index there; None: it is of no sweep.
+    sweep: JobId | None = None
+    sweep_index: int | None = None
     #: JSON: the fields that the job did not state, each with its value and whose default that is.
     defaults: str = "{}"
 
