@@ -5,6 +5,7 @@ and their times. Every active job that does not run has such a sentence. Nothing
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from math import inf
 
 import numpy as np
@@ -151,8 +152,12 @@ def _first_ends(core: SchedulerCore, holders: Sequence[JobRecord]) -> str:
 def _sizes(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> str:
     """What it needs, and what is free of it."""
     counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
-    told = (f"{counts[state.row]} of {state.pool.pool_id}, {state.free} free" for state in pools[:_NAMED_MAX])
-    return f"it needs {' or '.join(told)}"
+    free: dict[tuple[int, str], int] = {}
+    for state in pools:
+        way = counts[state.row], state.pool.shape.accelerator
+        free[way] = free.get(way, 0) + state.free
+    told = (f"{count} x {accelerator}, {idle} free" for (count, accelerator), idle in free.items())
+    return f"it needs {' or '.join(islice(told, _NAMED_MAX))}"
 
 
 def _times(core: SchedulerCore, job_ids: Iterable[JobId]) -> str:

@@ -143,10 +143,11 @@ def test_what_is_suggested_starts_the_job_as_said() -> None:
 
 
 @pytest.mark.slow
-def test_of_five_hundred_suggestions_at_least_nineteen_in_twenty_are_kept() -> None:
-    looked, told, kept = _suggested(_states(700, first=1000))
-    print(f"{looked} looked as if, {told} told, {kept} kept")
-    assert kept >= 0.95 * told > 0.95 * 150
+@pytest.mark.timeout(900)
+def test_of_many_suggestions_at_least_nineteen_in_twenty_are_kept() -> None:
+    looked, told, kept = _suggested(_states(200, first=1000))
+    assert looked > told >= 60
+    assert kept >= 0.95 * told
 
 
 def test_what_does_not_help_is_left_out_of_the_fix() -> None:

@@ -97,7 +97,7 @@ async def test_what_came_is_learnt_once(tmp_path: Path) -> None:
 
 
 async def test_explain_gives_one_reason_in_words_and_only_what_was_tried(tmp_path: Path) -> None:
-    """Beside it what looks as if it would help and does: asking for what is free does; a machine that leaves has none."""
+    """Asking for what is free helps; what does not start the job on a copy is not told."""
     async with world(tmp_path) as w:
         agent = await FakeAgent(w, "n1").register()
         first = await w.submit({**LONG, "resources": {"accelerators": {"a": 1}}})
@@ -108,7 +108,7 @@ async def test_explain_gives_one_reason_in_words_and_only_what_was_tried(tmp_pat
         row = w.server.store.job(waiting)
         assert row is not None
         assert w.server.views.why(row).startswith(
-            f"job {first} holds what it needs (it needs 2 of ax2, 1 free); it ends in"
+            f"job {first} holds what it needs (it needs 2 x a, 1 free); it ends in"
         )
         job = w.server.core.ledger.jobs[waiting]
         looks = possible_remedies(w.server.core, job)
