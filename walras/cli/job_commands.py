@@ -151,6 +151,8 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
     show_line(f"job {answer.job_id} is {answer.state}")
     for line in (*_progress_lines(answer.state, detail), *_network_lines(answer.state, detail)):
         show_line(f"  {line}")
+    if answer.why and not answer.state.is_final:
+        show_line(f"  {answer.why}")
     if detail.forecast is not None:
         show_line(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
+from scheduler.core.explain.feasibility import possible_remedies, without_failing
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
 from scheduler.live.auth.access_control import AgentCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
@@ -114,9 +115,22 @@ async def list_attempts(call: RequestContext) -> web.StreamResponse:
     return json_list([call.server.views.attempt(each) for each in rows])
 
 
+async def _tried_remedies(call: RequestContext, row: JobRow) -> tuple[frozenset[str], frozenset[str]]:
+    """What looks as if it would start a waiting job now, and which of that does so on a copy of the state."""
+    core = call.server.core
+    job = core.ledger.jobs.get(row.job_id)
+    if job is None or job.holds:
+        return frozenset(), frozenset()
+    looks = possible_remedies(core, job)
+    helps = await call.server.start_forecasts.changes_that_help(row.job_id, looks) if looks else None
+    return frozenset(each.text for each in looks), helps or frozenset()
+
+
 async def explain_job(call: RequestContext) -> Explanation:
     row, people = await visible_job_row(call), call.server.secrets.people
+    tried = await _tried_remedies(call, row)
     lines = pending_reasons(call.server.core, row.job_id, call.server.state.expected_machines)
+    lines = tuple(replace(line, fix=without_failing(line.fix, *tried)) for line in lines)
     reasons = [
         ReasonView(reason=line.reason, detail=line.detail, fix=followable(line, call.user, people, row.project))
         for line in lines
@@ -135,6 +149,7 @@ async def explain_job(call: RequestContext) -> Explanation:
     return Explanation(
         job_id=row.job_id,
         state=row.state,
+        why=call.server.views.why(row),
         reasons=reasons,
         conditions=told + ([] if target is None else target_conditions(target)),
         target=target,
