@@ -417,42 +417,6 @@ class PolicyView(Body):
     put_back: str = ""
 
 
-class TokenCreated(Body):
-    """`POST /tokens`: the secret is shown once."""
-
-    token: str
-    prefix: str
-    user: str
-    role: str
-
-
-class WhoAmI(Body):
-    """`GET /whoami`: whose token the caller showed."""
-
-    user: str
-    role: str
-    #: `*` stands for all projects.
-    projects: list[str]
-
-
-class AuditView(Body):
-    """One write that somebody made through the API (`GET /audit`), without secrets and variables of jobs."""
-
-    at: str
-    user: str
-    role: str
-    #: Where the request came from.
-    address: str
-    #: Method and path of the endpoint.
-    action: str
-    #: What was changed, such as "job 12".
-    subject: str
-    #: Empty for what belongs to no project.
-    project: str
-    before: Any
-    after: Any
-
-
 class Health(Body):
     ok: bool
     #: Checks by name: "event_loop", "database", "solver".

@@ -24,7 +24,6 @@ from pydantic import BaseModel, TypeAdapter
 
 from walras.api import (
     AttemptView,
-    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -40,13 +39,13 @@ from walras.api import (
     PoolView,
     PriceList,
     SubmitResult,
-    WhoAmI,
 )
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.job_needs import JobOutputs
 from walras.overview import Overview
+from walras.people import AuditView, WhoAmI
 from walras.people_client import PeopleCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
 from walras.spec.job_secrets import with_secret_values

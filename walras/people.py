@@ -176,6 +176,48 @@ class TokenList(BaseModel):
     items: list[TokenView]
 
 
+class _Answer(BaseModel):
+    """Unknown fields are ignored, so that a client understands a server one release newer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class TokenCreated(_Answer):
+    """`POST /tokens`: the secret is shown once."""
+
+    token: str
+    prefix: str
+    user: str
+    role: str
+
+
+class WhoAmI(_Answer):
+    """`GET /whoami`: whose token the caller showed."""
+
+    user: str
+    role: str
+    #: `*` stands for all projects.
+    projects: list[str]
+
+
+class AuditView(_Answer):
+    """One write that somebody made through the API (`GET /audit`), without secrets and variables of jobs."""
+
+    at: str
+    user: str
+    role: str
+    #: Where the request came from.
+    address: str
+    #: Method and path of the endpoint.
+    action: str
+    #: What was changed, such as "job 12".
+    subject: str
+    #: Empty for what belongs to no project.
+    project: str
+    before: Any
+    after: Any
+
+
 def merged(settings: Any, changes: Any) -> Any:
     """Returns JSON data changed as RFC 7396 has it: mappings field by field, null takes a field out."""
     if not isinstance(changes, dict):

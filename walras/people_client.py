@@ -6,8 +6,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from walras.api import TokenCreated
-from walras.people import ProjectView, RoleView, TokenList, TokenView, UserView
+from walras.people import ProjectView, RoleView, TokenCreated, TokenList, TokenView, UserView
 from walras.transport import ApiCall, Transport
 
 _API = "/api/v1"

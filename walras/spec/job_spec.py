@@ -31,6 +31,8 @@ from walras.spec.field_types import (
     WorkingFolder,
     checked_text,
     parse_instant,
+    parse_nproc,
+    parse_run,
     shown_accelerator,
 )
 from walras.spec.file_model import FieldMistake, FileModel, check_model
@@ -70,33 +72,6 @@ _MAX_ENVS = 1000
 _SHELL = ("bash", "-euo", "pipefail", "-c")
 
 
-def _parse_run(value: object) -> object:
-    """Returns text, or the arguments as a tuple; raises ValueError for anything else."""
-    if isinstance(value, str):
-        if not value.strip():
-            raise ValueError("is empty; write the command, such as `run: python train.py`")
-        return checked_text(value)
-    if not isinstance(value, list | tuple):
-        raise ValueError("is neither text nor a list of arguments; write `run: python train.py`")
-    if not 1 <= len(value) <= 1000:
-        raise ValueError(f"has {len(value)} arguments; give 1 to 1000")
-    for position, argument in enumerate(value):
-        if isinstance(argument, bool) or not isinstance(argument, str | int | float):
-            raise ValueError(f"argument {position} is no text; quote it")
-    arguments = tuple(checked_text(str(argument)) for argument in value)
-    if not arguments[0]:
-        raise ValueError("names no program; the first argument is the program to run")
-    return arguments
-
-
-def _parse_nproc(value: object) -> object:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) and 1 <= int(value) <= 1024:
-        return int(value)
-    raise ValueError("is neither 'auto' nor a count from 1 to 1024; write auto")
-
-
 class JobSpec(FileModel):
     """A job as its submitter describes it. Only `run` is required."""
 
@@ -104,7 +79,7 @@ class JobSpec(FileModel):
     #: For people; need not be unique. The job's number is its identity.
     name: ShownName = "job"
     #: Text runs as `bash -euo pipefail -c TEXT`; a list is the program and its arguments, without a shell.
-    run: Annotated[str | tuple[str, ...], BeforeValidator(_parse_run)]
+    run: Annotated[str | tuple[str, ...], BeforeValidator(parse_run)]
     #: Folder the ranks start in, as the machines see it. None: a fresh folder for each attempt.
     workdir: WorkingFolder | None = None
     #: A snapshot of that folder, which travels with the job. None: the machines have the folder, or need none.
@@ -133,7 +108,7 @@ class JobSpec(FileModel):
     #: Machines the gang is spread over evenly; 1: as few as possible.
     num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
     #: Ranks on each machine; auto: one for each accelerator; 1: one process, or one launcher, for all of them.
-    nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(_parse_nproc)] = "auto"
+    nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(parse_nproc)] = "auto"
     resources: ResourcesSpec = ResourcesSpec()
     #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
     elastic: ElasticSpec | None = None

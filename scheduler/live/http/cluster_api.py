@@ -26,9 +26,10 @@ from scheduler.live.services.forgetting_machines import forget_machine
 from scheduler.live.services.policy_service import PolicyInForce
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
 from scheduler.live.store.table_rows import PolicyRow
-from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, WhoAmI
+from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList
 from walras.cluster import NodeId, PoolId
 from walras.errors import Conflict, Forbidden, NotFound, UserError
+from walras.people import WhoAmI
 from walras.states import Reason
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 

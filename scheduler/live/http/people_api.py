@@ -25,7 +25,6 @@ from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import RequestContext, Route, json_list, parse_json_body
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import PeopleRow, TokenRow
-from walras.api import TokenCreated
 from walras.contract import pinned_token
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.people import (
@@ -35,6 +34,7 @@ from walras.people import (
     ProjectView,
     RoleSettings,
     RoleView,
+    TokenCreated,
     TokenList,
     TokenView,
     UserSettings,

@@ -36,7 +36,6 @@ from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submi
 from scheduler.live.server import Server
 from walras.api import (
     AttemptView,
-    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -51,9 +50,9 @@ from walras.api import (
     PriceList,
     ProblemDetail,
     SubmitResult,
-    WhoAmI,
 )
 from walras.errors import Forbidden, WalrasError
+from walras.people import AuditView, WhoAmI
 from walras.spec.job_spec import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
