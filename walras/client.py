@@ -292,6 +292,16 @@ class Client(PeopleCalls):
                 return
             shown, place.offset = place.attempt, 0
 
+    async def log_start(
+        self, job_id: int, *, attempt: int | None, rank: int | None, tail: int | None, since_s: float | None
+    ) -> int:
+        """Returns the offset at which the last `tail` lines begin, or what came within `since_s`; the later of both."""
+        given = {"attempt": attempt, "rank": rank, "tail": tail, "since_s": None if since_s is None else round(since_s)}
+        query = {name: str(value) for name, value in given.items() if value is not None}
+        return int(
+            (await self._transport.json(ApiCall("GET", f"{_API}/jobs/{job_id:d}/logs/start", query=query)))["offset"]
+        )
+
     async def _next_attempt(self, job_id: int, *, after: int) -> int | None:
         """Waits for an attempt after `after` and returns the newest; None if the job ends first."""
         while True:
