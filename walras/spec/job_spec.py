@@ -51,7 +51,7 @@ from walras.spec.job_groups import (
     global_batch_of,
 )
 from walras.spec.job_secrets import JobSecrets
-from walras.spec.job_travel import GitSpec, InputName, InputSpec, PythonSpec, plain_workdir
+from walras.spec.job_travel import GitSpec, ImageName, InputName, InputSpec, PythonSpec, plain_workdir
 from walras.spec.text_formats import dump_yaml, parse_yaml
 
 #: A spec in its textual form, whatever the format.
@@ -108,6 +108,8 @@ class JobSpec(FileModel):
     inputs: Annotated[dict[InputName, InputSpec], Field(max_length=64)] = Field(default_factory=dict)
     #: The Python environment of the ranks. None: the machine's.
     python: PythonSpec | None = None
+    #: Image that the ranks run in: a name in a registry, or the path of a file. None: the machine itself.
+    image: ImageName | None = None
     #: Text that runs as `bash -euo pipefail -c TEXT` once on each machine, before the first rank there.
     setup: Annotated[str, AfterValidator(checked_text)] | None = None
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
@@ -183,7 +185,7 @@ class JobSpec(FileModel):
         "results": "outputs", "artifacts": "outputs", "output": "outputs",
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
-        {"files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
+        {"files", "file_mounts", "mounts", "volumes", "image_id", "ports", "gang"}
         | {"packable", "array", "matrix", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
@@ -215,6 +217,8 @@ class JobSpec(FileModel):
                 )
         if sum(each is not None for each in (self.code, self.workdir, self.git)) > 1:
             raise FieldMistake("workdir", "the job brings its own folder (`code`, `git`); leave the others out")
+        if self.image is not None and self.python is not None:
+            raise FieldMistake("python", "stands beside an image, which brings its own Python; install it there")
         gang_sizes_of(self)
         if self.facts is not None:
             self.facts.facts(global_batch_of(self.batch))
@@ -334,6 +338,7 @@ def needs_of(spec: JobSpec) -> JobNeeds:
         inputs={name: InputNeed(**each.model_dump()) for name, each in spec.inputs.items()},
         python=None if spec.python is None else PythonNeed(**spec.python.model_dump()),
         setup=spec.setup or "",
+        image=spec.image or "",
     )
 
 

@@ -22,6 +22,10 @@ _Text = Annotated[str, Field(min_length=1, max_length=_TEXT_MOST), AfterValidato
 InputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
 
 
+#: A name in a registry, with `docker://` or without, or the path of a file.
+ImageName = Annotated[str, Field(max_length=512, pattern=r"^(docker://)?[A-Za-z0-9/][A-Za-z0-9._:/@-]*$")]
+
+
 def _url(text: str) -> str:
     """Returns a URL that a machine may be able to read; raises ValueError for another."""
     checked_text(text)
