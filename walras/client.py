@@ -238,13 +238,19 @@ class Client(PeopleCalls):
         user: str | None = None,
         project: str | None = None,
         active: bool = False,
+        sweep: int | None = None,
+        fold_sweeps: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[JobView]:
-        """Yields jobs, newest first, fetched a page at a time; at most `limit`."""
+        """Yields jobs, newest first, fetched a page at a time; at most `limit`.
+
+        `sweep`: only those of this one; `fold_sweeps`: one job for each sweep, with `sweep_states`.
+        """
         query = {"state": ",".join(states), "user": user or "", "project": project or ""}
         query = {name: value for name, value in query.items() if value}
-        if active:
-            query["active"] = "true"
+        query |= {"active": "true"} if active else {}
+        query |= {"sweeps": "folded"} if fold_sweeps else {}
+        query |= {} if sweep is None else {"sweep": str(sweep)}
         left = limit if limit is not None else 2**62
         while left > 0:
             query["limit"] = str(min(left, _PAGE))
@@ -292,15 +298,13 @@ class Client(PeopleCalls):
                 return
             shown, place.offset = place.attempt, 0
 
-    async def log_start(
-        self, job_id: int, *, attempt: int | None, rank: int | None, tail: int | None, since_s: float | None
-    ) -> int:
-        """Returns the offset at which the last `tail` lines begin, or what came within `since_s`; the later of both."""
-        given = {"attempt": attempt, "rank": rank, "tail": tail, "since_s": None if since_s is None else round(since_s)}
-        query = {name: str(value) for name, value in given.items() if value is not None}
-        return int(
-            (await self._transport.json(ApiCall("GET", f"{_API}/jobs/{job_id:d}/logs/start", query=query)))["offset"]
-        )
+    async def log_start(self, job_id: int, **wanted: int | None) -> int:
+        """Returns the offset at which the last `tail` lines of a `rank` and `attempt` begin, or what came within
+        `since_s` seconds; the later of both. None: as if it were left out.
+        """
+        query = {name: str(value) for name, value in wanted.items() if value is not None}
+        call = ApiCall("GET", f"{_API}/jobs/{job_id:d}/logs/start", query=query)
+        return int((await self._transport.json(call))["offset"])
 
     async def _next_attempt(self, job_id: int, *, after: int) -> int | None:
         """Waits for an attempt after `after` and returns the newest; None if the job ends first."""

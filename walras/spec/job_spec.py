@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from walras.errors import ConfigError, JobSpecError
-from walras.job_needs import GitNeed, InputNeed, JobNeeds, PythonNeed
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.field_types import (
     MAX_NODES,
@@ -52,7 +51,16 @@ from walras.spec.job_groups import (
 )
 from walras.spec.job_secrets import JobSecrets
 from walras.spec.job_travel import GitSpec, ImageName, InputName, InputSpec, PythonSpec, plain_workdir
-from walras.spec.text_formats import dump_yaml, parse_yaml
+from walras.spec.sweeps import (
+    ArrayText,
+    Matrix,
+    array_variables,
+    check_array_index,
+    is_sweep,
+    matrix_values,
+    substituted,
+)
+from walras.spec.text_formats import check_extent, dump_yaml, parse_yaml
 
 #: A spec in its textual form, whatever the format.
 MAX_SPEC_BYTES = 256 * 1024
@@ -169,6 +177,12 @@ class JobSpec(FileModel):
     weight: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
     #: Submitted but not to be started until released.
     hold: bool = False
+    #: One job for each index, such as `1-100%8`: of those at most 8 run at once.
+    array: ArrayText | None = None
+    #: One job for each combination of these values, which replace `{name}` in `run`, `envs` and `name`.
+    matrix: Matrix = Field(default_factory=dict)
+    #: Which job of its sweep this one is. None: all of them.
+    array_index: WholeNumber | None = None
 
     other_words: ClassVar[Mapping[str, str]] = {
         "command": "run", "cmd": "run", "commands": "run", "script": "run", "entrypoint": "run", "args": "run",
@@ -186,7 +200,7 @@ class JobSpec(FileModel):
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"files", "file_mounts", "mounts", "volumes", "image_id", "ports", "gang"}
-        | {"packable", "array", "matrix", "notify", "schedule", "slo", "queue"}
+        | {"packable", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
 
@@ -220,6 +234,7 @@ class JobSpec(FileModel):
         if self.image is not None and self.python is not None:
             raise FieldMistake("python", "stands beside an image, which brings its own Python; install it there")
         gang_sizes_of(self)
+        check_array_index(self)
         if self.facts is not None:
             self.facts.facts(global_batch_of(self.batch))
         check_multi_pool(
@@ -241,7 +256,7 @@ def parse_spec(given: str | bytes | Mapping[str, Any], *, source: str = "job") -
     Raises JobSpecError with `field` (a path such as `resources.accelerators`) and `fix`.
     """
     if isinstance(given, Mapping):
-        _check_extent(given, source)
+        check_extent(given, MAX_SPEC_BYTES, _MAX_SPEC_VALUES, source=source, error=JobSpecError)
         return _check_runnable(check_model(JobSpec, given, source=source, error=JobSpecError), source)
     try:
         data = parse_yaml(given, source=source, max_bytes=MAX_SPEC_BYTES)
@@ -266,26 +281,6 @@ def _check_runnable(spec: JobSpec, source: str) -> JobSpec:
             fix="ask for one accelerator, and let `fork.max` say how many parts there may be",
         )
     return spec
-
-
-def _check_extent(given: Mapping[str, Any], source: str) -> None:
-    """Refuses parsed data (a JSON body) larger than a job file may be. Iterates, because nesting may be deep."""
-    pending: list[tuple[Any, int]] = [(given, 1)]
-    values, size = 0, 0
-    while pending:
-        value, depth = pending.pop()
-        values += 1
-        if isinstance(value, str):
-            size += len(value)
-        elif isinstance(value, Mapping):
-            pending += [(item, depth + 1) for pair in value.items() for item in pair]
-        elif isinstance(value, list | tuple):
-            pending += [(item, depth + 1) for item in value]
-        if size > MAX_SPEC_BYTES or values + len(pending) > _MAX_SPEC_VALUES or depth > 32:
-            raise JobSpecError(
-                f"{source}: larger than {MAX_SPEC_BYTES:,} characters, {_MAX_SPEC_VALUES:,} values or 32 levels",
-                fix="keep data and code in files of their own and name them in `run`",
-            )
 
 
 def spec_mapping(spec: JobSpec) -> dict[str, Any]:
@@ -327,19 +322,12 @@ def missing_envs(spec: JobSpec) -> tuple[str, ...]:
 
 def argv_of(spec: JobSpec) -> tuple[str, ...]:
     """Returns the program and arguments that each rank executes."""
+    values = matrix_values(spec)
+    return tuple(substituted(each, values) for each in _written_argv(spec))
+
+
+def _written_argv(spec: JobSpec) -> tuple[str, ...]:
     return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
-
-
-def needs_of(spec: JobSpec) -> JobNeeds:
-    """Returns what the job's machines have to do for it beside running its command."""
-    return JobNeeds(
-        outputs=spec.outputs,
-        git=None if spec.git is None else GitNeed(**spec.git.model_dump()),
-        inputs={name: InputNeed(**each.model_dump()) for name, each in spec.inputs.items()},
-        python=None if spec.python is None else PythonNeed(**spec.python.model_dump()),
-        setup=spec.setup or "",
-        image=spec.image or "",
-    )
 
 
 def env_of(spec: JobSpec) -> dict[str, str]:
@@ -349,6 +337,8 @@ def env_of(spec: JobSpec) -> dict[str, str]:
             f"the variable {name} has no value", field=f"envs.{name}", fix=f"give one: --set envs.{name}=VALUE"
         )
     env = {name: value for name, value in spec.envs.items() if value is not None}
+    values = matrix_values(spec)
+    env = {name: substituted(value, values) for name, value in env.items()} | array_variables(spec)
     batch = global_batch_of(spec.batch)
     return env if batch is None else env | {"WALRAS_BATCH": str(batch)}
 
@@ -361,8 +351,10 @@ def kind_of(spec: JobSpec) -> Kind:
     """
     if spec.profile is not None:
         return Kind(spec.profile)
-    argv = argv_of(spec)
-    batch = sorted((name, value or "") for name, value in spec.envs.items() if "BATCH" in name.upper())
+    # Jobs of a sweep are alike but for values that set a batch size.
+    argv, values = _written_argv(spec), matrix_values(spec)
+    texts = values | {name: substituted(value or "", values) for name, value in spec.envs.items()}
+    batch = sorted((name, value) for name, value in texts.items() if "BATCH" in name.upper())
     if spec.batch is not None:
         batch.append(("batch", str(global_batch_of(spec.batch))))
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
@@ -390,6 +382,12 @@ def to_request(
     may have none, then only `+12h` is accepted. `depends_on` are the numbers that the spec's dependencies stand for.
     Raises JobSpecError: a variable without a value, a deadline in the past.
     """
+    if is_sweep(spec):
+        raise JobSpecError(
+            "a sweep is many jobs, and only a server makes them of it",
+            field="array",
+            fix="give one job: array_index: 0",
+        )
     env_of(spec)
     deadline_at = _instant_at(spec.deadline, "deadline", at, now_wall, none=inf)
     not_before_at = _instant_at(spec.not_before, "not_before", at, now_wall, none=-inf)

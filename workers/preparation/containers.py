@@ -67,7 +67,9 @@ def container_argv(
         bound = [word for mount in mounts for word in ("--bind", mount)]
         return [program, "exec", "--no-eval", "--writable-tmpfs", *gpu, *bound, "--pwd", place.work, image, *argv]
     if runtime == "podman":
-        gpu, own = (["--device", "nvidia.com/gpu=all"] if place.has_nvidia else []), ["--userns", "keep-id"]
+        gpu = ["--device", "nvidia.com/gpu=all"] if place.has_nvidia else []
+        # Only users without privileges have a name space of users to map.
+        own = ["--userns", "keep-id"] if place.uid else []
     else:
         gpu, own = (["--gpus", "all"] if place.has_nvidia else []), []
     if place.has_rocm:

@@ -22,7 +22,7 @@ from scheduler.live.services.job_standing import followable
 from scheduler.live.services.views import target_conditions
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
-from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, ReasonView
+from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, LogAccepted, ReasonView
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.job_request import JobId, Kind
@@ -31,7 +31,6 @@ from walras.spec.field_types import ShownName
 from walras.spec.file_model import FileModel, check_model
 from walras.spec.job_groups import FactsSpec
 from walras.states import JobState, Reason
-from walras.wire import LogAccepted
 
 _PAGE = 50
 _PAGE_MOST = 1000
@@ -69,6 +68,8 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
         project=query.get("project", ""),
         projects=call.user.visible_projects,
         active=call.flag("active"),
+        sweep=call.number("sweep", 0, 0, 2**62) or None,
+        fold_sweeps=query.get("sweeps") == "folded",
         before_id=cursor or None,
         limit=limit + 1,
     )
@@ -76,7 +77,9 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
     shown = rows[:limit]
     usage = await call.server.read(call.server.store.usage, [row.job_id for row in shown], call.server.loop.clock.now())
     more = str(shown[-1].job_id) if len(rows) > limit else None
-    found = JobPage(items=await call.server.views.jobs(shown, usage), next=more)
+    folded = [row.sweep for row in shown if row.sweep is not None] if asked.fold_sweeps else []
+    sweeps = await call.server.read(call.server.store.sweep_states, folded)
+    found = JobPage(items=await call.server.views.jobs(shown, usage, sweeps), next=more)
     # A thousand jobs as text take milliseconds: not in the loop's thread.
     body = await call.server.read(found.model_dump_json)
     return web.Response(body=body.encode(), content_type="application/json")
@@ -97,7 +100,8 @@ async def show_job(call: RequestContext) -> JobDetail:
     spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
     written = json.loads("{}" if spec is None else spec.spec)
-    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts)
+    newest = await call.server.read(store.checkpoint, row.job_id)
+    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts, newest)
 
 
 async def list_attempts(call: RequestContext) -> web.StreamResponse:

@@ -43,6 +43,7 @@ from walras.api import (
     Health,
     JobDetail,
     JobPage,
+    LogAccepted,
     MoneyReport,
     NodeView,
     PolicyView,
@@ -54,7 +55,7 @@ from walras.api import (
 from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
 from walras.spec.job_spec import JobSpec
-from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
+from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
 _REF = "#/components/schemas/{model}"
 
@@ -247,7 +248,7 @@ _API = "/api/v1"
 _JOB = _API + "/jobs/{job_id:[0-9]+}"
 _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
-_PAGE_QUERY = ("state", "user", "project", "active", "limit", "cursor")
+_PAGE_QUERY = ("state", "user", "project", "active", "sweep", "sweeps", "limit", "cursor")
 _UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
 
 

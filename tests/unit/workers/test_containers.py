@@ -12,7 +12,8 @@ import pytest
 from walras.contract import EXIT_NOT_PREPARED
 from walras.errors import ConfigError, JobSpecError
 from walras.job_needs import JobNeeds
-from walras.spec.job_spec import needs_of, parse_spec
+from walras.spec.job_spec import parse_spec
+from walras.spec.job_travel import needs_of
 from workers.preparation.containers import ContainerPlace, bring_image, container_argv
 from workers.preparation.folder_cache import CacheBounds, FolderCache
 from workers.preparation.launcher import prepared_argv, write_needs
@@ -45,7 +46,9 @@ def test_podman_and_docker_keep_user_network_and_folders(runtime: str, gpu: str)
     assert gpu in found
     told = [found[at + 1] for at, word in enumerate(found) if word == "--env"]
     assert told == ["CUDA_VISIBLE_DEVICES", "WALRAS_TOKEN"]
-    plain = ContainerPlace(work="/w", writable=(), readable=(), uid=7, gid=8)
+    assert ("--userns" in found) == (runtime == "podman")
+    plain = ContainerPlace(work="/w", writable=(), readable=(), uid=0, gid=0)
+    assert "--userns" not in container_argv(runtime, "x", "i", plain, (), ["y"])
     assert not {"--gpus", "--device"} & set(container_argv(runtime, "x", "i", plain, (), ["y"]))
 
 
