@@ -20,7 +20,7 @@ from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import check_log_sender
 from scheduler.live.services.job_standing import followable
-from scheduler.live.services.views import target_conditions
+from scheduler.live.services.target_views import target_conditions
 from scheduler.live.store.job_listing import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
