@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from walras.errors import ConfigError, JobSpecError
-from walras.job_needs import GitNeed, InputNeed, JobNeeds, PythonNeed
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.field_types import (
     MAX_NODES,
@@ -53,7 +52,7 @@ from walras.spec.job_groups import (
     global_batch_of,
 )
 from walras.spec.job_secrets import JobSecrets
-from walras.spec.job_travel import GitSpec, InputName, InputSpec, PythonSpec, plain_workdir
+from walras.spec.job_travel import GitSpec, ImageName, InputName, InputSpec, PythonSpec, plain_workdir
 from walras.spec.sweeps import (
     ArrayText,
     Matrix,
@@ -92,6 +91,8 @@ class JobSpec(FileModel):
     inputs: Annotated[dict[InputName, InputSpec], Field(max_length=64)] = Field(default_factory=dict)
     #: The Python environment of the ranks. None: the machine's.
     python: PythonSpec | None = None
+    #: Image that the ranks run in: a name in a registry, or the path of a file. None: the machine itself.
+    image: ImageName | None = None
     #: Text that runs as `bash -euo pipefail -c TEXT` once on each machine, before the first rank there.
     setup: Annotated[str, AfterValidator(checked_text)] | None = None
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
@@ -173,7 +174,7 @@ class JobSpec(FileModel):
         "results": "outputs", "artifacts": "outputs", "output": "outputs",
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
-        {"files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
+        {"files", "file_mounts", "mounts", "volumes", "image_id", "ports", "gang"}
         | {"packable", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
@@ -205,6 +206,8 @@ class JobSpec(FileModel):
                 )
         if sum(each is not None for each in (self.code, self.workdir, self.git)) > 1:
             raise FieldMistake("workdir", "the job brings its own folder (`code`, `git`); leave the others out")
+        if self.image is not None and self.python is not None:
+            raise FieldMistake("python", "stands beside an image, which brings its own Python; install it there")
         gang_sizes_of(self)
         check_array_index(self)
         if self.facts is not None:
@@ -300,17 +303,6 @@ def argv_of(spec: JobSpec) -> tuple[str, ...]:
 
 def _written_argv(spec: JobSpec) -> tuple[str, ...]:
     return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
-
-
-def needs_of(spec: JobSpec) -> JobNeeds:
-    """Returns what the job's machines have to do for it beside running its command."""
-    return JobNeeds(
-        outputs=spec.outputs,
-        git=None if spec.git is None else GitNeed(**spec.git.model_dump()),
-        inputs={name: InputNeed(**each.model_dump()) for name, each in spec.inputs.items()},
-        python=None if spec.python is None else PythonNeed(**spec.python.model_dump()),
-        setup=spec.setup or "",
-    )
 
 
 def env_of(spec: JobSpec) -> dict[str, str]:

@@ -247,7 +247,6 @@ _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
 _PAGE_QUERY = ("state", "user", "project", "name", "active", "sweep", "sweeps", "sort", "limit", "cursor")
 _UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
-_LOG_QUERY = ("attempt", "rank", "offset", "tail", "follow")
 
 
 def api_routes() -> list[Route]:
@@ -270,8 +269,7 @@ def api_routes() -> list[Route]:
               response=JobDetail),
         Route("GET", f"{_JOB}/attempts", job_api.list_attempts, "Attempts of a job", _OWN, response=list[AttemptView]),
         Route("GET", f"{_JOB}/explain", job_api.explain_job, "Why a job is where it is", response=Explanation),
-        Route("GET", f"{_JOB}/logs", job_api.show_log, "What a rank wrote", _OWN, response="text/plain",
-              query=_LOG_QUERY, waits=True),
+        *job_api.log_routes(_JOB),
         Route("GET", f"{_API}/nodes", cluster_api.list_nodes, "Machines", response=list[NodeView]),
         Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Empty it without losing work, or now", role=admin,
               request=cluster_api.Drain, response=NodeView),
