@@ -39,7 +39,8 @@ class SshServer:
         for key in ("host_key", "client_key"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
         (folder / "sshd_config").write_text(_SETTINGS.format(port=self.port, folder=folder))
-        line = f"{programs}/usr/sbin/sshd -D -e -f {folder}/sshd_config"
+        line = f"env LD_LIBRARY_PATH={programs}/lib/x86_64-linux-gnu:{programs}/usr/lib/x86_64-linux-gnu"
+        line += f" {programs}/usr/sbin/sshd -D -e -f {folder}/sshd_config"
         command = line.split() if os.geteuid() else ["unshare", "-m", "sh", "-c", _AS_ROOT.format(line=line)]
         self._log = folder / "sshd.log"
         with open(self._log, "wb") as log:
@@ -57,8 +58,8 @@ class SshServer:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
-            ended = self._process.poll() is not None
-            assert time.monotonic() < until and not ended, self._log.read_text()
+            has_failed = self._process.poll() is not None or time.monotonic() > until
+            assert not has_failed, self._log.read_text()
             time.sleep(0.05)
 
     def close(self) -> None:
