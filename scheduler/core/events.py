@@ -302,13 +302,14 @@ class AttemptProgressed:
 
 @dataclass(slots=True)
 class CheckpointRecorded:
-    """The server recorded a manifest under the attempt's fence: these steps survive whatever happens."""
+    """A manifest is recorded under the attempt's fence: these steps survive. `lost`: those after them do no longer."""
 
     at: float
     job_id: JobId
     attempt: int
     steps: float
     took_s: float = 0.0
+    lost: bool = False
 
 
 class EndCause(StrEnum):
@@ -338,6 +339,8 @@ class AttemptEnded:
     steps: float | None = None
     #: The supervisor was lost while its machine and its agent lived on: the job's own doing, as far as anybody saw.
     witnessed: bool = False
+    #: The limit ("memory", "disk") for which it was ended on its machine; empty: none.
+    exceeded: str = ""
 
 
 @dataclass(slots=True)

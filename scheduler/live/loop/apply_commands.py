@@ -271,7 +271,7 @@ def _apply_start(transaction: Transaction, command: Start) -> None:
     for rank, share in enumerate(command.placement.parts):
         _mark_ordered(transaction, attempt.parts[share.node_id])
         transaction.post(share.node_id, _start_command(transaction, command, rank, first_rank))
-        first_rank += len(share.devices)
+        first_rank += 1 if transaction.state.jobs[command.job_id].launch.is_launcher else len(share.devices)
 
 
 def _start_command(transaction: Transaction, command: Start, node_rank: int, first_rank: int) -> StartCommand:
@@ -294,12 +294,14 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         master_address="127.0.0.1" if meeting is None else meeting.address,
         master_port=0 if meeting is None else meeting.port,
         checkpoint_dir=launch.checkpoint_dir,
+        store=launch.store,
         resume=None
         if checkpoint is None
-        else Manifest(step=checkpoint.step, path=checkpoint.path, digest=checkpoint.digest),
+        else Manifest(step=checkpoint.step, path=checkpoint.path, digest=checkpoint.digest, content=checkpoint.content),
         steps=launch.steps,
         lease_s=transaction.lease_s[pool.market],
         grace_s=launch.grace_s,
+        memory_bytes=launch.memory_bytes * len(part.devices),
         job_token="",  # filled in when the command is sent: no secret is written down
     )
 

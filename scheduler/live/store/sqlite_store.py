@@ -49,7 +49,9 @@ from scheduler.live.store.table_rows import (
     NetworkRow,
     NodeRow,
     OutboxRow,
+    OutputsRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -107,9 +109,11 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("policies", PolicyRow),
     ("answers", AnswerRow),
     ("tokens", TokenRow),
+    ("people", PeopleRow),
     ("audit", AuditRow),
     ("secrets", SecretRow),
     ("core_state", CoreStateRow),
+    ("outputs", OutputsRow),
 )
 
 
@@ -274,7 +278,8 @@ class SqliteStore:
                 self._select(
                     "checkpoints",
                     CheckpointRow,
-                    "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL) ORDER BY job_id, attempt, step",
+                    "NOT lost AND job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)"
+                    " ORDER BY job_id, attempt, step",
                 )
             ),
             rents=tuple(self._select("rents", RentRow, "state = 'asked'")),
@@ -284,11 +289,13 @@ class SqliteStore:
             facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
             networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
+            people=tuple(self._select("people", PeopleRow, "1 ORDER BY kind, name")),
             core_state=self._first(self._select("core_state", CoreStateRow, "1")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
             ),
             last_job_id=int(self._value("SELECT last_job_id FROM chain") or 0),
+            shares_checkpoints=bool(self._value("SELECT shares_folder FROM checkpoint_habit")),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
         )
@@ -317,11 +324,19 @@ class SqliteStore:
                 values.append(value)
         if query.active:
             clauses.append("ended_at IS NULL")
-        if query.before_id is not None:
-            clauses.append("job_id < ?")
-            values.append(query.before_id)
-        where = " AND ".join(clauses) or "1"
-        return self._select("jobs", JobRow, f"{where} ORDER BY job_id DESC LIMIT ?", *values, query.limit)
+        clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
+        if query.fold_sweeps:  # jobs of a sweep have one user and one project
+            alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at"))) or "1"
+            newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
+            clauses.append(f"(sweep IS NULL OR job_id = {newest})")
+            values += query.states
+        clauses += [] if query.before_id is None else [f"job_id < {query.before_id:d}"]
+        newest_first = " AND ".join(clauses or ["1"]) + " ORDER BY job_id DESC LIMIT ?"
+        return self._select("jobs", JobRow, newest_first, *values, query.limit)
+
+    def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
+        counted = "SELECT state, count(*) FROM jobs WHERE sweep = ? GROUP BY state"
+        return {sweep: dict(self._reader().execute(counted, [sweep]).fetchall()) for sweep in sweeps}
 
     def job_named(self, user: str, name: str) -> JobId | None:
         found = self._value("SELECT max(job_id) FROM jobs WHERE user = ? AND name = ?", user, name)
@@ -361,9 +376,21 @@ class SqliteStore:
         return self._value(sql, job_id, attempt, node_id) is not None
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
-        return self._first(
-            self._select("checkpoints", CheckpointRow, "job_id = ? ORDER BY attempt DESC, step DESC LIMIT 1", job_id)
-        )
+        newest = "job_id = ? AND NOT lost ORDER BY attempt DESC, step DESC LIMIT 1"
+        return self._first(self._select("checkpoints", CheckpointRow, newest, job_id))
+
+    def checkpoint_content(self, ended_since_at: float) -> list[str]:
+        newest = "row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC, step DESC) AS newest"
+        known = f"SELECT content, ended_at, {newest} FROM checkpoints JOIN jobs USING (job_id) WHERE NOT lost"
+        kept = "CASE WHEN ended_at IS NULL THEN newest <= 2 ELSE newest = 1 AND ended_at >= ? END"
+        rows = self._reader().execute(f"SELECT content FROM ({known}) WHERE content != '' AND {kept}", [ended_since_at])
+        return [str(content) for (content,) in rows]
+
+    def outputs(self, job_id: JobId) -> list[OutputsRow]:
+        return self._select("outputs", OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
+
+    def output_trees(self) -> list[str]:
+        return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
         return self._select("policies", PolicyRow, "1 ORDER BY version DESC LIMIT ?", limit)
