@@ -27,14 +27,14 @@ agents_commands = typer.Typer(
 )
 
 
-class Engine(StrEnum):
+class AgentEngine(StrEnum):
     """What the machines are reached through."""
 
     SLURM = "slurm"
     SSH = "ssh"
 
 
-OnOption = Annotated[Engine, typer.Option("--on", help="What manages the machines: slurm or ssh.")]
+OnOption = Annotated[AgentEngine, typer.Option("--on", help="What manages the machines: slurm or ssh.")]
 EngineFileOption = Annotated[
     Path, typer.Option("--file", "-f", help="YAML: the pools (slurm), or the server and the hosts (ssh).")
 ]
@@ -49,7 +49,7 @@ def agents_launch_command(
     ] = None,
 ) -> None:
     """Launch agents as allocations of Slurm, or on hosts over SSH. What runs already is left as it is."""
-    if on is Engine.SLURM:
+    if on is AgentEngine.SLURM:
         entries = _slurm_pools(file)
         with_client(lambda client: _take_up(client, entries))
         return
@@ -69,7 +69,7 @@ def agents_launch_command(
 @agents_commands.command("status")
 def agents_status_command(on: OnOption, file: EngineFileOption) -> None:
     """Show what became of the agents of a file: the machines of its pools, or its hosts."""
-    if on is Engine.SLURM:
+    if on is AgentEngine.SLURM:
         _show_pools(_slurm_pools(file))
         return
     from walras.cli.ssh_agents import ask_agent_over_ssh
@@ -80,7 +80,7 @@ def agents_status_command(on: OnOption, file: EngineFileOption) -> None:
 @agents_commands.command("stop")
 def agents_stop_command(on: OnOption, file: EngineFileOption) -> None:
     """Stop the agents of a file. Pools of Slurm are drained: jobs save and move on, allocations are given back."""
-    if on is Engine.SLURM:
+    if on is AgentEngine.SLURM:
         entries = _slurm_pools(file)
         with_client(lambda client: _drain(client, entries))
         return
