@@ -46,6 +46,7 @@ from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.job_needs import JobOutputs
+from walras.overview import Overview
 from walras.people_client import PeopleCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
 from walras.spec.job_secrets import with_secret_values
@@ -336,6 +337,10 @@ class Client(PeopleCalls):
 
     # ------------------------------------------------------------------------------------------------ the cluster
 
+    async def overview(self) -> Overview:
+        """Returns the whole cluster on one page. Raises NotFound where the server is of an older release."""
+        return await self._body(Overview, ApiCall("GET", f"{_API}/overview"))
+
     async def nodes(self) -> list[NodeView]:
         return _nodes.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/nodes")))
 
@@ -362,18 +367,9 @@ class Client(PeopleCalls):
         """Add a pool, with the fields that a pool of a cluster file has (administrators)."""
         return await self._body(PoolView, ApiCall("POST", f"{_API}/pools", body=dict(pool), repeatable=False))
 
-    async def change_pool(
-        self,
-        pool_id: str,
-        *,
-        quota: int | None = None,
-        least: int | None = None,
-        usd_per_h: float | None = None,
-        drained: bool | None = None,
-    ) -> PoolView:
-        """Change what is given (administrators). `drained`: no new jobs and nothing rented there, or again."""
-        given = {"quota": quota, "least": least, "usd_per_h": usd_per_h, "drained": drained}
-        body = {name: value for name, value in given.items() if value is not None}
+    async def change_pool(self, pool_id: str, **changes: float | bool | None) -> PoolView:
+        """Change `quota`, `least`, `usd_per_h` or `drained`: no new jobs and nothing rented there (administrators)."""
+        body = {name: value for name, value in changes.items() if value is not None}
         return await self._body(PoolView, ApiCall("PATCH", f"{_API}/pools/{quote(pool_id, safe='')}", body=body))
 
     async def remove_pool(self, pool_id: str) -> PoolRemoval:

@@ -117,7 +117,7 @@ async def _take_up(client: "Client", entries: "list[PoolEntry]") -> None:
     for entry in entries:
         if str(entry.pool_id) in known:
             terms = {"quota": entry.quota, "least": entry.least, "usd_per_h": entry.usd_per_h, "drained": False}
-            await client.change_pool(str(entry.pool_id), **terms)  # type: ignore[arg-type]
+            await client.change_pool(str(entry.pool_id), **terms)
         else:
             await client.add_pool(entry.model_dump(mode="json", exclude_defaults=True))
         show_line(f"pool {entry.pool_id}: {entry.least} to {entry.quota} allocations of Slurm, as they are worth it")
