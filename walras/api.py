@@ -388,6 +388,8 @@ class PoolView(Body):
     usd_per_h: float
     #: Machines that may be rented at most.
     quota: int
+    #: Machines that are held rented whether or not they are worth their price.
+    least: int = 0
     #: It is being emptied: no new jobs, and nothing is rented there.
     drained: bool
     #: Machines that are here, and that were asked for and are not.

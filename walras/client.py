@@ -270,12 +270,9 @@ class Client(PeopleCalls):
         """Add a pool, with the fields that a pool of a cluster file has (administrators)."""
         return await self._body(PoolView, ApiCall("POST", f"{_API}/pools", body=dict(pool), repeatable=False))
 
-    async def change_pool(
-        self, pool_id: str, *, quota: int | None = None, usd_per_h: float | None = None, drained: bool | None = None
-    ) -> PoolView:
-        """Change what is given (administrators). `drained`: no new jobs and nothing rented there, or again."""
-        given = {"quota": quota, "usd_per_h": usd_per_h, "drained": drained}
-        body = {name: value for name, value in given.items() if value is not None}
+    async def change_pool(self, pool_id: str, **changes: float | bool | None) -> PoolView:
+        """Change `quota`, `least`, `usd_per_h` or `drained`: no new jobs and nothing rented there (administrators)."""
+        body = {name: value for name, value in changes.items() if value is not None}
         return await self._body(PoolView, ApiCall("PATCH", f"{_API}/pools/{quote(pool_id, safe='')}", body=body))
 
     async def remove_pool(self, pool_id: str) -> PoolRemoval:

@@ -29,6 +29,7 @@ import typer
 from typer.core import TyperGroup
 
 import walras
+from walras.cli.agents_commands import agents_commands
 from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
 from walras.cli.fetch_commands import fetch_command
 from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
@@ -277,6 +278,7 @@ for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 for _name, _command in DATA_FOLDER_COMMANDS.items():
     admin_commands.command(_name)(_command)
+app.add_typer(agents_commands, name="agents")
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
 admin_commands.add_typer(pool_commands, name="pool")
