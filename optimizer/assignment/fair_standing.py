@@ -22,7 +22,7 @@ import numpy as np
 
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory
-from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.problem import Entities, FloatArray, IntArray, Problem
 
 _HOUR_S = 3600.0
 #: Accelerator-seconds below which a deficit is forgotten.
@@ -87,15 +87,15 @@ def fair_standing(problem: Problem, memory: Memory, weight: float, half_life_s: 
     families = [active[parent[active] == above] for above in (-1, *np.unique(parent[active][parent[active] >= 0]))]
     if before is None and all(len(family) < 2 for family in families):
         return None
-    deficit = _deficits(problem, before, half_life_s)
+    deficit, there = _deficits(problem, before, half_life_s), float((problem.pools.capacity * _counted(problem)).sum())
     entitled, behind_s = np.zeros(g), np.zeros(g)
     contested: list[int] = []
     for family in families:  # parents first: -1 stands before the projects' rows
         if not len(family):
             continue
         above = parent[family[0]]
-        room = float(problem.pools.capacity.sum()) if above < 0 else float(entitled[above])
-        entitled[family] = _filled(np.asarray(entities.weight)[family], demand[family], room)
+        room = there if above < 0 else float(entitled[above])
+        entitled[family] = _guaranteed_and_filled(entities, family, demand[family], room, there)
         if len(family) > 1:
             behind = deficit[family] / np.maximum(entitled[family], 1e-9)
             behind_s[family] = np.minimum(behind - behind.min(), half_life_s)
@@ -119,8 +119,15 @@ def _parents(problem: Problem) -> IntArray:
 
 
 def _sizes(problem: Problem) -> FloatArray:
-    """Accelerators of each column over all pools (c,)."""
-    return sum_by(problem.columns.use_column, problem.columns.use_count, len(problem.columns))
+    """Accelerators of each column over all pools, as they count against shares (c,)."""
+    columns = problem.columns
+    return sum_by(columns.use_column, columns.use_count * _counted(problem)[columns.use_pool], len(columns))
+
+
+def _counted(problem: Problem) -> FloatArray:
+    """What an accelerator of each pool counts (p,)."""
+    pools = problem.pools
+    return pools.counted if len(pools.counted) else np.ones(len(pools))
 
 
 def _deficits(problem: Problem, before: Mapping[str, object] | None, half_life_s: float) -> FloatArray:
@@ -137,6 +144,27 @@ def _deficits(problem: Problem, before: Mapping[str, object] | None, half_life_s
     for row, name in enumerate(problem.entities.name):
         deficit[row] = max(0.0, kept * told.get(name, 0.0) + rates.get(name, 0.0) * passed_s)
     return deficit
+
+
+def _guaranteed_and_filled(
+    entities: Entities, family: IntArray, demand: FloatArray, room: float, there: float
+) -> FloatArray:
+    """Shares of siblings: guarantees first, then by weight up to limits and demands (k,)."""
+    weight = np.asarray(entities.weight)[family]
+    if len(entities.limit):
+        demand = np.minimum(demand, entities.limit[family] * there)
+    if not len(entities.guaranteed) or not entities.guaranteed[family].any():
+        return _filled(weight, demand, room)
+    first = np.minimum(demand, entities.guaranteed[family] * there)
+    first *= min(1.0, room / max(float(first.sum()), 1e-9))
+    # Who has less than its part by weight is filled up to that, so the guarantee is a floor and no gift on top.
+    level = _filled(weight, demand, room)
+    short = first > level
+    if not short.any():
+        return level
+    level[short] = first[short]
+    level[~short] = _filled(weight[~short], demand[~short], max(0.0, room - float(first[short].sum())))
+    return level
 
 
 def _filled(weight: FloatArray, demand: FloatArray, room: float) -> FloatArray:

@@ -6,13 +6,14 @@ jobs (`on_state_restored`), and hands each job its part when that comes (`recall
 forgotten.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from math import inf
 
 import numpy as np
 
 from optimizer.decision import Quote
 from scheduler.core.events import RememberedJob, StateRestored
+from scheduler.core.share_events import RememberedUse
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.unsaved_work import know_saving_kind, saw_saving
 from scheduler.core.state.working_set import Cycle
@@ -24,6 +25,8 @@ _NOTHING_S = 0.5
 _JOBS_IN_A_BITE, _OWED_IN_A_BITE = 500, 2000
 #: Kinds of which it is kept that they save their work.
 _KINDS_MAX = 10_000
+#: Projects and users whose use is kept, those with most of it.
+_ENTITIES_MAX = 10_000
 
 
 def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
@@ -54,7 +57,25 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         else (),
         price_unit=quote.unit if quote is not None and known else "",
         exchange=quote.exchange if quote is not None and known else 1.0,
+        shares=_remembered_use(ledger),
     )
+
+
+def _remembered_use(ledger: Ledger) -> tuple[RememberedUse, ...]:
+    """What projects and users have used, and what the policy remembers of how far they are behind."""
+    usage, now, memory = ledger.usage, ledger.now, ledger.policy.memory
+    fair = memory.get("fair") if isinstance(memory, Mapping) else None
+    behind, rate, since = (fair["deficit"], fair["rate"], fair["at"]) if isinstance(fair, Mapping) else ({}, {}, now)
+    passed_s = max(0.0, now - since)
+    found = []
+    for name in sorted({*usage.names(), *behind, *rate}):
+        # Aged by the policy at its next decision from `now` on: what has passed since is added here.
+        behind_s = max(0.0, behind.get(name, 0.0) + rate.get(name, 0.0) * passed_s)
+        each = RememberedUse(name, *usage.used(name, now), behind_s, rate.get(name, 0.0))
+        if each.used_s >= _NOTHING_S or each.behind_s >= _NOTHING_S or each.behind_rate:
+            found.append(each)
+    found.sort(key=lambda each: -each.used_s - each.behind_s)
+    return tuple(found[:_ENTITIES_MAX])
 
 
 def _remembered_jobs(ledger: Ledger, pool_ids: list[PoolId]) -> Generator[None, None, list[RememberedJob]]:
@@ -93,6 +114,7 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
     """Take in what the core before this one knew; of jobs when they come."""
     ledger = cycle.ledger
     ledger.remembered = {each[0]: each for each in event.jobs}
+    _recall_use(cycle, event)
     for kind in event.saving_kinds:
         know_saving_kind(ledger, kind)
     for node_id, failures in event.failures:
@@ -110,6 +132,15 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
     pool_ids = [state.pool.pool_id for state in ledger.fleet.pools]
     if cycle.policy.pricing is not None and event.policy == cycle.policy.spec.name and set(prices) == set(pool_ids):
         cycle.policy.quote = Quote(np.array([prices[each] for each in pool_ids]), event.price_unit, event.exchange)
+
+
+def _recall_use(cycle: Cycle, event: StateRestored) -> None:
+    """Use goes on from what it was; a policy that keeps who is behind its share goes on from there too."""
+    cycle.ledger.usage.recall(event.shares, cycle.now)
+    behind = {each.name: each.behind_s for each in event.shares if each.behind_s > 0}
+    rate = {each.name: each.behind_rate for each in event.shares if each.behind_rate}
+    if (behind or rate) and cycle.policy.memory is None and cycle.policy.plans:
+        cycle.policy.memory = {"fair": {"at": cycle.now, "deficit": behind, "rate": rate}}
 
 
 def recall_job(cycle: Cycle, job: JobRecord) -> None:

@@ -1,0 +1,50 @@
+"""Events about what projects and users have of the fleet: what people set, and what a former core had counted."""
+
+from dataclasses import dataclass
+
+#: The scope of a limit over all pools; other scopes are an accelerator type, or the id of a pool.
+FLEET = "fleet"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLimit:
+    """Accelerators of a scope that are held at once at most."""
+
+    scope: str
+    accelerators: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntityShare:
+    """What a project ("vision"), or a user inside one ("vision/ada"), has of the fleet."""
+
+    name: str
+    #: Part of the parent's share against the siblings with work to do.
+    weight: float = 1.0
+    #: Fraction of all accelerators that it gets before anybody gets more than that.
+    guaranteed: float = 0.0
+    limits: tuple[ShareLimit, ...] = ()
+
+
+@dataclass(slots=True)
+class SharesDeclared:
+    """From now on these hold, in place of all that were declared before. Who is not named has weight 1 alone."""
+
+    at: float
+    shares: tuple[EntityShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedUse:
+    """What a project or user had used when a core was asked, old parts halved already; of `StateRestored`."""
+
+    name: str
+    #: Accelerator-seconds, and the same in fair-share units.
+    used_s: float
+    units_s: float
+    #: Accelerator-seconds that it is behind its share, and how fast that grows; 0 under policies without such memory.
+    behind_s: float = 0.0
+    behind_rate: float = 0.0
+
+
+ShareEvent = SharesDeclared
