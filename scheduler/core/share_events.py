@@ -1,6 +1,7 @@
 """Events about what projects and users have of the fleet: what people set, and what a former core had counted."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 #: The scope of a limit over all pools; other scopes are an accelerator type, or the id of a pool.
 FLEET = "fleet"
@@ -34,15 +35,19 @@ class SharesDeclared:
     shares: tuple[EntityShare, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RememberedUse:
-    """What a project or user had used when a core was asked, old parts halved already; of `StateRestored`."""
+class RememberedUse(NamedTuple):
+    """What a project or user had used when that last changed, so that nothing is written while nothing changes."""
 
     name: str
-    #: Accelerator-seconds, and the same in fair-share units.
+    #: Instant of what follows: accelerator-seconds, old parts halved, and held then; both again in fair-share units.
+    at: float
     used_s: float
     units_s: float
-    #: Accelerator-seconds that it is behind its share, and how fast that grows; 0 under policies without such memory.
+    held: float
+    units: float
+    #: Instant of what follows: accelerator-seconds behind its share, and how fast that grows; 0 under policies without
+    #: such memory.
+    behind_at: float = 0.0
     behind_s: float = 0.0
     behind_rate: float = 0.0
 

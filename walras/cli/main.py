@@ -48,6 +48,7 @@ from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.search_commands import search_command
+from walras.cli.share_commands import share_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.solve_commands import check_command, solve_command
 from walras.cli.submit_commands import submit_command
@@ -167,7 +168,7 @@ WORDS_OF_OTHERS = {
     "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
     "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "agents": "nodes", "pools": "prices",
     "suspend": "hold", "pause": "hold", "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun",
-    "scontrol": "update", "share": "money", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
+    "scontrol": "update", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
     "me": "whoami", "init": "submit", "simulation": "simulate", "sim": "simulate", "start": "server", "up": "server",
 }  # fmt: skip
 
@@ -257,6 +258,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "nodes": nodes_command,
     "prices": prices_command,
     "money": money_command,
+    "share": share_command,
     "offers": offers_command,
     "recommend": recommend_command,
     "search": search_command,

@@ -63,19 +63,15 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
 
 def _remembered_use(ledger: Ledger) -> tuple[RememberedUse, ...]:
     """What projects and users have used, and what the policy remembers of how far they are behind."""
-    usage, now, memory = ledger.usage, ledger.now, ledger.policy.memory
+    memory = ledger.policy.memory
     fair = memory.get("fair") if isinstance(memory, Mapping) else None
-    behind, rate, since = (fair["deficit"], fair["rate"], fair["at"]) if isinstance(fair, Mapping) else ({}, {}, now)
-    passed_s = max(0.0, now - since)
-    found = []
-    for name in sorted({*usage.names(), *behind, *rate}):
-        # Aged by the policy at its next decision from `now` on: what has passed since is added here.
-        behind_s = max(0.0, behind.get(name, 0.0) + rate.get(name, 0.0) * passed_s)
-        each = RememberedUse(name, *usage.used(name, now), behind_s, rate.get(name, 0.0))
-        if each.used_s >= _NOTHING_S or each.behind_s >= _NOTHING_S or each.behind_rate:
-            found.append(each)
-    found.sort(key=lambda each: -each.used_s - each.behind_s)
-    return tuple(found[:_ENTITIES_MAX])
+    deficit, rate, at = (fair["deficit"], fair["rate"], fair["at"]) if isinstance(fair, Mapping) else ({}, {}, 0.0)
+    found = {each.name: each for each in ledger.usage.remembered()}
+    for name in {*deficit, *rate}:
+        known = found.get(name, RememberedUse(name, ledger.now, 0.0, 0.0, 0.0, 0.0))
+        found[name] = known._replace(behind_at=at, behind_s=deficit.get(name, 0.0), behind_rate=rate.get(name, 0.0))
+    most = sorted(found.values(), key=lambda each: (-each.used_s - each.behind_s, each.name))
+    return tuple(most[:_ENTITIES_MAX])
 
 
 def _remembered_jobs(ledger: Ledger, pool_ids: list[PoolId]) -> Generator[None, None, list[RememberedJob]]:
@@ -137,10 +133,11 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
 def _recall_use(cycle: Cycle, event: StateRestored) -> None:
     """Use goes on from what it was; a policy that keeps who is behind its share goes on from there too."""
     cycle.ledger.usage.recall(event.shares, cycle.now)
-    behind = {each.name: each.behind_s for each in event.shares if each.behind_s > 0}
-    rate = {each.name: each.behind_rate for each in event.shares if each.behind_rate}
-    if (behind or rate) and cycle.policy.memory is None and cycle.policy.plans:
-        cycle.policy.memory = {"fair": {"at": cycle.now, "deficit": behind, "rate": rate}}
+    told = [each for each in event.shares if each.behind_s or each.behind_rate]
+    if told and cycle.policy.memory is None and cycle.policy.plans:
+        behind = {each.name: each.behind_s for each in told}
+        rate = {each.name: each.behind_rate for each in told}
+        cycle.policy.memory = {"fair": {"at": told[0].behind_at, "deficit": behind, "rate": rate}}
 
 
 def recall_job(cycle: Cycle, job: JobRecord) -> None:

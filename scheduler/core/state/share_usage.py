@@ -110,10 +110,18 @@ class ShareUsage:
         """Everybody who used something that is remembered."""
         return self._meters
 
+    def remembered(self) -> Iterable[RememberedUse]:
+        """Every meter as it stood when it last changed."""
+        for name, meter in self._meters.items():
+            yield RememberedUse(name, meter.at, meter.used_s, meter.units_s, meter.held, meter.units)
+
     def recall(self, remembered: Iterable[RememberedUse], at: float) -> None:
-        """Take in what a former core had counted."""
+        """Take in what a former core had counted. What was held then was held until now; who holds it now is told."""
         for each in remembered:
-            self._meters[each.name] = _Meter(at, each.used_s, each.units_s)
+            meter = _Meter(each.at, each.used_s, each.units_s, each.held, each.units)
+            meter.bring_to(at, self.half_life_s)
+            meter.held = meter.units = 0.0
+            self._meters[each.name] = meter
 
     # ---------------------------------------------------------------- for problems
 
