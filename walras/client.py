@@ -9,6 +9,7 @@ a submission carries an idempotency key by which the server recognises it, so it
 are read from a byte offset and followed over lost connections, without a byte lost or repeated.
 """
 
+import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -44,7 +45,9 @@ from walras.api import (
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
+from walras.job_needs import JobOutputs
 from walras.people_client import PeopleCalls
+from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
@@ -193,6 +196,23 @@ class Client(PeopleCalls):
         """Make the files of a folder durable with the server, before a job that names the tree is submitted."""
         await ContentTransfer(self._transport).send(folder, tree)
 
+    async def outputs(self, job_id: int) -> JobOutputs:
+        """Returns what is kept of a job's results, by machine of its gang."""
+        return await self._body(JobOutputs, ApiCall("GET", f"{_API}/jobs/{job_id:d}/outputs"))
+
+    def outputs_transfer(self, job_id: int) -> ContentTransfer:
+        """Returns a transfer that fetches the trees of a job's results."""
+        return ContentTransfer(self._transport, f"{_API}/jobs/{job_id:d}/outputs")
+
+    async def open_session(self, job_id: int, asked: SessionAsked) -> aiohttp.ClientWebSocketResponse:
+        """Opens a session with a running job (its owner, operators). Raises Conflict for a job that does not run."""
+        given = asked.model_dump(mode="json", exclude_defaults=True)
+        query = {name: json.dumps(value) if name == "argv" else str(value) for name, value in given.items()}
+        path = f"{_API}/jobs/{job_id:d}/session"
+        socket = await self._transport.websocket(path, {"kind": asked.kind, **query}, MESSAGE_BYTES)
+        await await_ready(socket)
+        return socket
+
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
         """Submit one job. With the same key the server returns the same job, even to another client."""
         call = ApiCall("POST", f"{_API}/jobs", body=_with_secrets(spec), headers=_key(idempotency_key))
@@ -218,13 +238,19 @@ class Client(PeopleCalls):
         user: str | None = None,
         project: str | None = None,
         active: bool = False,
+        sweep: int | None = None,
+        fold_sweeps: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[JobView]:
-        """Yields jobs, newest first, fetched a page at a time; at most `limit`."""
+        """Yields jobs, newest first, fetched a page at a time; at most `limit`.
+
+        `sweep`: only those of this one; `fold_sweeps`: one job for each sweep, with `sweep_states`.
+        """
         query = {"state": ",".join(states), "user": user or "", "project": project or ""}
         query = {name: value for name, value in query.items() if value}
-        if active:
-            query["active"] = "true"
+        query |= {"active": "true"} if active else {}
+        query |= {"sweeps": "folded"} if fold_sweeps else {}
+        query |= {} if sweep is None else {"sweep": str(sweep)}
         left = limit if limit is not None else 2**62
         while left > 0:
             query["limit"] = str(min(left, _PAGE))

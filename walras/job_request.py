@@ -152,6 +152,9 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     held: bool = False
     #: Nothing shows that it saves its work when it is asked to stop; until something does, others do not stop it.
     unproven: bool = False
+    #: The sweep it belongs to, named by the first of its jobs, and how many of those may run at once (0: all of them).
+    sweep: JobId | None = None
+    sweep_limit: int = 0
     #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
     declared: tuple[tuple[str, float], ...] = ()
 

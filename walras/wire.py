@@ -6,14 +6,12 @@ commands and the lease down. Delivery is at least once in both directions: the a
 already handled. Instants never cross machines: a lease travels as a length.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from walras.job_request import Kind
+from walras.job_needs import JobNeeds
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
@@ -23,6 +21,7 @@ from walras.protocol import (
     known_or_unknown,
     types_of,
 )
+from walras.remote_session import SessionRequest
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
@@ -163,6 +162,8 @@ class PreparedReport(AttemptReport):
 class RefusedReport(AttemptReport):
     type: Literal["refused"] = "refused"
     detail: str = Field(default="", max_length=2000)
+    #: Digest of the checkpoint that its store does not have, or not whole; empty: it is not that.
+    lost: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
 
 
 class StartedReport(AttemptReport):
@@ -195,6 +196,8 @@ class Manifest(Message):
     path: str = Field(max_length=4096)
     #: SHA-256 over the names, sizes and hashes of its files, as written in its `manifest.json`.
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    #: Name of its tree in the store of checkpoints (`walras.content`). Empty: it lies at `path` and nowhere else.
+    content: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
 
 
 class CommittedReport(AttemptReport):
@@ -203,6 +206,9 @@ class CommittedReport(AttemptReport):
     type: Literal["committed"] = "committed"
     manifest: Manifest
     took_s: Seconds = 0.0
+    #: How long it took to send to the store, and how long after the commit it was there.
+    upload_s: Seconds = 0.0
+    lag_s: Seconds = 0.0
 
 
 class EndedReport(AttemptReport):
@@ -325,32 +331,6 @@ class AgentCommand(Message):
     incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
-@dataclass(frozen=True)
-class ScriptLaunch:
-    """What every rank of a job is started with, wherever it runs."""
-
-    name: str
-    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
-    kind: Kind
-    #: Never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
-    argv: tuple[str, ...]
-    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
-    env: Mapping[str, str]
-    #: Empty: a fresh folder for each attempt.
-    workdir: str
-    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
-    code: str = field(default="", kw_only=True)
-    #: Started once on each machine, as a launcher of its own ranks or as one process for all devices there.
-    is_launcher: bool = field(default=False, kw_only=True)
-    #: Main memory that it may use, for each accelerator. 0: as much as there is.
-    memory_bytes: int = field(default=0, kw_only=True)
-
-    def command_fields(self) -> dict[str, Any]:
-        """Its fields as a `StartCommand` has them; the memory of a machine's part depends on its devices."""
-        own = {each.name: getattr(self, each.name) for each in fields(ScriptLaunch) if each.name != "memory_bytes"}
-        return own | {"argv": list(self.argv), "env": dict(self.env)}
-
-
 class PrepareCommand(AgentCommand):
     """Hold devices for a gang over several machines; node rank 0 also binds a port."""
 
@@ -371,6 +351,7 @@ class StartCommand(AgentCommand):
     #: A name of content, or empty: it becomes a path on the machine.
     code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
     is_launcher: bool = False
+    needs: JobNeeds = JobNeeds()
     devices: list[int]
     accelerator: str
     node_rank: int
@@ -382,6 +363,8 @@ class StartCommand(AgentCommand):
     #: 0: the supervisor of a gang on one machine chooses a free port itself.
     master_port: int
     checkpoint_dir: str
+    #: Where its checkpoints are sent (`walras.checkpoint_store`). Empty: all machines share `checkpoint_dir`.
+    store: str = ""
     resume: Manifest | None
     #: Steps the job is to do in all; None when unknown.
     steps: float | None
@@ -430,18 +413,5 @@ class HeartbeatAnswer(Message):
     protocol: int = 1
     #: Who answers. None: a server of the first release.
     cluster: ClusterIdentity | None = None
-
-
-# ------------------------------------------------------------------------------------------------ logs
-
-
-class LogAccepted(Message):
-    """Answer to `POST /agent/v1/logs?job_id=J&attempt=A&rank=R&offset=N` (the body is the raw bytes from offset N on).
-
-    Sending the same bytes again is harmless; bytes beyond a gap are not taken.
-    """
-
-    #: Offset from which the agent has to continue.
-    next: int
-    #: True: the rank has used up its log quota; further bytes are dropped.
-    full: bool = False
+    #: Sessions with attempts here that somebody waits for.
+    sessions: list[SessionRequest] = Field(default_factory=list)

@@ -4,13 +4,16 @@
                  what one cannot use goes to the others
     Q_g(t)     = max(0, integral of (entitled_g - given_g)), old parts halved every `half_life_s`
     behind_g   = Q_g / entitled_g - min over the siblings that have jobs            seconds of its share
-    f_g        = 1 + weight x hours that g is behind
-    factor_j   = f_project x min(1, f_user / max f of the project's users who wait);  f_user if there is one project
+    f_jg       = 1 + weight x seconds that g is behind / length of j, seconds
+    factor_j   = f of its project x min(1, f of its user / max f of the project's users who wait);
+                 f of its user if there is one project
 
 A deficit queue as in the drift-plus-penalty rule (Neely, Stochastic Network Optimization, ch. 4): the worth of serving
 g grows with Q_g, so long-run shares hold whatever anybody asks for, and one weight trades completion times for the
-speed of repair. Users are siblings inside their project, projects among themselves. Who has no siblings is behind
-nobody: with one project and one user this changes nothing.
+speed of repair. The wait is measured by the length of the job that waits: a flood that holds up short jobs is repaired
+in minutes, while a job of a day waits for an hour as it would behind short jobs of its own user. Users are siblings
+inside their project, projects among themselves. Who has no siblings is behind nobody: with one project and one user
+this changes nothing.
 
 Places are whole: who lacks less than its smallest waiting gang, and has something, is behind only by what exceeds an
 hour of that gang. So two users at shares of 4.5 accelerators take one from each other every few hours, not at every
@@ -26,11 +29,12 @@ from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory
 from optimizer.problem import Entities, FloatArray, IntArray, Problem
 
-_HOUR_S = 3600.0
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
 #: How long a gang is done without before its project takes a place from another that is entitled to part of it.
 _PATIENCE_S = 3600.0
+#: Jobs count as this long at least; one of unknown length as what it has had, so that it is served soon at first.
+_SHORTEST_S = 120.0
 #: Accelerator-seconds below which a deficit is forgotten.
 _FORGOTTEN = 1.0
 
@@ -83,10 +87,17 @@ class FairStanding:
         }
 
 
-def fair_standing(problem: Problem, memory: Memory, weight: float, half_life_s: float) -> FairStanding | None:
+def fair_standing(
+    problem: Problem, memory: Memory, length_s: FloatArray, weight: float, half_life_s: float
+) -> FairStanding | None:
     """Where projects and users stand now; None where nobody has a sibling and nothing is remembered.
 
-    `memory`: of the decision before this one; its entry `fair` is what `FairStanding.remembered` gave.
+    Args:
+        problem: n jobs.
+        memory: of the decision before this one; its entry `fair` is what `FairStanding.remembered` gave.
+        length_s: of each job at its best; of one of unknown length what it has had (n,).
+        weight: what a job gains when those who own it are behind by its length, in multiples of its value.
+        half_life_s: after which what somebody is behind counts half.
     """
     entities, jobs = problem.entities, problem.jobs
     before = memory.get("fair") if isinstance(memory, Mapping) else None
@@ -114,26 +125,31 @@ def fair_standing(problem: Problem, memory: Memory, weight: float, half_life_s: 
             behind = np.maximum(0.0, deficit[family] - tolerated) / np.maximum(entitled[family], 1e-9)
             behind_s[family] = np.minimum(behind - behind.min(), half_life_s)
             contested += family.tolist()
-    factor = _job_factors(problem, 1.0 + weight * behind_s / _HOUR_S)
+    factor = _job_factors(problem, behind_s, weight / np.maximum(length_s, _SHORTEST_S))
     return FairStanding(problem.at, factor, entitled, deficit, np.array(contested, dtype=np.int64))
 
 
-def _job_factors(problem: Problem, factor: FloatArray) -> FloatArray:
-    """What the value of each job is multiplied by, from the factors of the entities (g,), (n,).
+def _job_factors(problem: Problem, behind_s: FloatArray, per_s: FloatArray) -> FloatArray:
+    """What the value of each job is multiplied by (n,).
 
     A user who is behind inside its project takes from that project's others, not from other projects: what counts
     among users is how far each is from the first of them who waits, and only the project's own factor among projects.
+
+    Args:
+        problem: n jobs, g entities.
+        behind_s: seconds of its share that each entity is behind (g,).
+        per_s: what a second adds to the worth of each job, in multiples of that (n,).
     """
     own, above = _lineage(problem)
-    waits = _running(problem) < 0
-    first = np.ones(len(factor))
-    inside = (above >= 0) & waits
-    np.maximum.at(first, above[inside], factor[own[inside]])
-    among_users, nested = np.where(own >= 0, factor[own], 1.0), above >= 0
+    nested, waits = above >= 0, _running(problem) < 0
+    user = np.where(own >= 0, 1.0 + per_s * behind_s[own], 1.0)
     if len(np.unique(np.where(nested, above, own))) < 2:
-        return among_users
-    among_users[nested] = np.minimum(1.0, among_users[nested] / first[above[nested]])
-    return among_users * np.where(nested, factor[above], 1.0)
+        return user
+    first_s, inside = np.zeros(len(behind_s)), nested & waits
+    np.maximum.at(first_s, above[inside], behind_s[own[inside]])
+    first = 1.0 + per_s * first_s[above]
+    project = 1.0 + per_s * behind_s[above]
+    return np.where(nested, np.minimum(1.0, user / first) * project, user)
 
 
 def _tolerated(entitled: FloatArray, held: FloatArray, smallest: FloatArray) -> FloatArray:

@@ -302,13 +302,14 @@ class AttemptProgressed:
 
 @dataclass(slots=True)
 class CheckpointRecorded:
-    """The server recorded a manifest under the attempt's fence: these steps survive whatever happens."""
+    """A manifest is recorded under the attempt's fence: these steps survive. `lost`: those after them do no longer."""
 
     at: float
     job_id: JobId
     attempt: int
     steps: float
     took_s: float = 0.0
+    lost: bool = False
 
 
 class EndCause(StrEnum):
@@ -374,8 +375,7 @@ class Proposal:
     pool_rows: tuple[int, ...]
     counts: tuple[int, ...]
     shares: tuple[float, ...]
-    #: Jobs the policy was asked about (their absence above means a share of zero). Of a plan: in order of importance,
-    #: as the jobs above are.
+    #: Jobs that the policy was asked about; one absent above has no share. Of a plan: most important first, as above.
     asked: tuple[JobId, ...]
     prices: tuple[float, ...]
     price_unit: str

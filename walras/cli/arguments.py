@@ -62,10 +62,15 @@ _MOST_JOBS = 10_000
 _JOB_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", re.ASCII)
 
 
+def job_words(words: Iterable[str]) -> list[str]:
+    """Returns the single words of a command line that name jobs; commas part them, but for those in brackets."""
+    return [part for given in words for part in re.split(r",(?![^\[]*\])", given)]
+
+
 def parse_job_ids(words: Iterable[str], last: Callable[[], int]) -> list[int]:
     """Returns the job numbers in the order given, each once; calls `last` only for that word. Raises UserError."""
     found: dict[int, None] = {}
-    for word in (part for given in words for part in given.split(",")):
+    for word in job_words(words):
         if word == "last":
             found[last()] = None
             continue
@@ -73,7 +78,9 @@ def parse_job_ids(words: Iterable[str], last: Callable[[], int]) -> list[int]:
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= low <= high < 2**63:
             raise UserError(
-                f"{word[:40]!r} is no job", field="JOB", fix="write a number, a range such as 12-20, or last"
+                f"{word[:40]!r} is no job",
+                field="JOB",
+                fix="write a number, a range such as 12-20, 17[3] of a sweep, or last",
             )
         if high - low >= _MOST_JOBS or len(found) + high - low >= _MOST_JOBS:
             raise UserError(f"{word} is more than {_MOST_JOBS:,} jobs", field="JOB", fix="give a smaller range")

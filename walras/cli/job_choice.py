@@ -48,6 +48,8 @@ class JobChoice:
     since_s: float | None = None
     #: Only jobs that have not ended.
     active: bool = False
+    #: Of a sweep one job, which stands for all.
+    fold_sweeps: bool = False
     limit: int = 1000
 
     @property
@@ -90,6 +92,7 @@ async def choose_jobs(client: "Client", wanted: JobChoice) -> "list[JobView]":
         user=user,
         project=wanted.project,
         active=wanted.active,
+        fold_sweeps=wanted.fold_sweeps,
         limit=1_000_000 if is_narrowed else wanted.limit + 1,
     )
     found, now = [], time.time()

@@ -1,7 +1,9 @@
 """`walras queue`, `jobs`, `show`, `explain`: looking at jobs."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from walras.cli.arguments import (
     JobArgument,
@@ -13,6 +15,8 @@ from walras.cli.arguments import (
     WatchOption,
     parse_length_option,
 )
+from walras.cli.fetch_commands import KeptFiles, kept_files
+from walras.cli.forecast_text import expected_text, forecast_text
 from walras.cli.job_choice import (
     JobChoice,
     LabelOption,
@@ -42,7 +46,7 @@ from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
 if TYPE_CHECKING:
-    from walras.api import AttemptView, Explanation, JobDetail, JobView, SpeedView, TargetView
+    from walras.api import AttemptView, CheckpointView, Explanation, JobDetail, JobView, SpeedView, TargetView
     from walras.client import Client
 
 
@@ -59,6 +63,7 @@ _JOB_COLUMNS = (
     Column("TRIES", right=True, spare=6),
     Column("SPENT", right=True, spare=4),
     Column("AGE", right=True),
+    Column("EXPECTED", shrinks=True, spare=7, least=17),
 )
 
 
@@ -67,13 +72,14 @@ def queue_command(
     mine: MineOption = False,
     project: ProjectOption = None,
     state: StateOption = None,
+    expand: Annotated[bool, typer.Option("--expand", help="A line for each job of a sweep.")] = False,
     limit: LimitOption = 1000,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
-    """List the jobs that have not ended."""
-    wanted = JobChoice(user, mine, project, states_of(state), active=True, limit=limit)
+    """List the jobs that have not ended; a sweep is one line."""
+    wanted = JobChoice(user, mine, project, states_of(state), active=True, fold_sweeps=not expand, limit=limit)
     if watch:
         with_client(lambda client: watch_listing(lambda: _look(client, wanted), output, header=not no_header))
         return
@@ -112,15 +118,22 @@ def whoami_command(output: OutputOption = OutputFormat.TABLE) -> None:
 def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show everything about one job, including its attempts."""
     job_id = job_id_of(job)
-    detail = with_client(lambda client: client.job(job_id))
+    detail, results = with_client(lambda client: _shown(client, job_id))
     if output is OutputFormat.JSON:
-        show_json(detail.model_dump(mode="json"))
+        show_json({**detail.model_dump(mode="json"), "outputs": results.model_dump(mode="json")})
         return
     facts = Listing((Column("FIELD"), Column("VALUE", shrinks=True)), _job_facts(detail), None, STATE_STYLES)
     show_listing(facts, output, header=False)
     if detail.attempt_list:
         show_line("")
         show_listing(_attempt_listing(detail.attempt_list), output)
+    for line in results.lines:
+        show_line(line)
+
+
+async def _shown(client: "Client", job_id: int) -> "tuple[JobDetail, KeptFiles]":
+    detail = await client.job(job_id)
+    return detail, await kept_files(client, job_id) if "outputs" in detail.spec else KeptFiles({}, [])
 
 
 def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -133,6 +146,8 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
     show_line(f"job {answer.job_id} is {answer.state}")
     for line in (*_progress_lines(answer.state, detail), *_network_lines(answer.state, detail)):
         show_line(f"  {line}")
+    if detail.forecast is not None:
+        show_line(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:
         show_line(f"  {reason.reason}  {reason.detail}".rstrip())
         if reason.fix:
@@ -213,21 +228,42 @@ def _job_listing(found: "list[JobView]") -> Listing:
 
 
 def _job_row(job: "JobView", now: float) -> list[str]:
-    why = " ".join(filter(None, (job.reason, job.detail)))
+    why, state, progress = " ".join(filter(None, (job.reason, job.detail))), str(job.state), _progress(job)
+    if counts := job.sweep_states:
+        why = ", ".join(f"{count:,} {name.lower()}" for name, count in sorted(counts.items(), key=_activity_first))
+        ended = sum(count for name, count in counts.items() if JobState(name).is_final)
+        state, progress = min(counts.items(), key=_activity_first)[0], f"{ended / sum(counts.values()):.0%}"
     return [
-        str(job.id),
+        _shown_number(job),
         job.name,
         job.user,
         job.project,
-        str(job.state),
+        state,
         why,
         str(job.accelerators),
         dash(job.accelerator),
-        _progress(job),
+        progress,
         str(job.attempts),
         format_money(job.usd),
         _age(job, now),
+        dash(expected_text(job.forecast, now)),
     ]
+
+
+def _shown_number(job: "JobView") -> str:
+    """Returns how the job is named to commands: by its number; a sweep, and the jobs of one, by the first of them."""
+    if job.sweep is None:
+        return str(job.id)
+    return f"{job.sweep}[*]" if job.sweep_states else f"{job.sweep}[{job.sweep_index}]"
+
+
+#: The states of jobs in a sweep, as they are counted in its line.
+_ACTIVITY = [JobState.RUNNING, JobState.STARTING, JobState.PENDING, JobState.HELD]
+
+
+def _activity_first(counted: tuple[str, int]) -> tuple[int, str]:
+    order = [str(state) for state in _ACTIVITY]
+    return order.index(counted[0]) if counted[0] in order else len(order), counted[0]
 
 
 def _progress(job: "JobView") -> str:
@@ -254,6 +290,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
     facts = [
         ("job", str(job.id)),
         ("name", job.name),
+        *([("sweep", _shown_number(job))] if job.sweep is not None else []),
         ("state", str(job.state)),
         ("reason", " ".join(filter(None, (job.reason, job.detail)))),
         ("user", f"{job.user} in {job.project}"),
@@ -266,7 +303,9 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("speed", speed),
         ("values", values),
         ("target", "" if job.target is None else _target_text(job.target)),
+        ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
+        ("checkpoint", "" if job.checkpoint is None else _checkpoint_text(job.checkpoint)),
         ("used", used),
         ("spent", format_money(job.usd)),
         ("worth", f"{format_money(job.value_usd_per_h or 0.0)}/h, says its {job.value_by}" if job.value_by else ""),
@@ -277,6 +316,11 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
     ]
     return [[name, dash(value)] for name, value in facts]
+
+
+def _checkpoint_text(newest: "CheckpointView") -> str:
+    where = f", in the store {newest.lag_s:.3g} s after it was made (sent in {newest.upload_s:.3g} s)"
+    return f"step {format_count(newest.step)} of attempt {newest.attempt}" + (where if newest.stored else "")
 
 
 def _attempt_listing(attempts: "list[AttemptView]") -> Listing:

@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +27,15 @@ from walras.cli.job_choice import (
     choose_jobs,
     states_of,
 )
-from walras.cli.session import job_id_of, job_ids_of, with_client
+from walras.cli.session import job_id_of, job_ids_named, job_ids_of, newest_job_here, with_client
+from walras.cli.sweep_words import (
+    FAILED_STATES,
+    failed_part,
+    find_named_jobs,
+    spec_of_sweep_again,
+    summary_of,
+    sweep_jobs,
+)
 from walras.cli.terminal_output import LogText, OutputFormat, show_json, show_line, warn
 from walras.errors import NotFound, ServerUnreachable, UserError
 from walras.states import JobState
@@ -49,7 +57,10 @@ _PRIORITY_CLASSES = {"low": 20, "normal": 50, "high": 80}
 def cancel_command(
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[JOB...]", help="Job numbers, ranges (12-20), or `last`; or choose by the options."),
+        typer.Argument(
+            metavar="[JOB...]",
+            help="Job numbers, ranges (12-20), sweeps, 17[3] of one, or `last`; or options.",
+        ),
     ] = None,
     user: UserOption = None,
     mine: MineOption = False,
@@ -95,27 +106,43 @@ def rerun_command(
         list[str] | None,
         typer.Argument(metavar="[JOB...]", help="Job numbers, ranges (12-20), or `last`; or use --failed."),
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Your jobs that failed or timed out.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only jobs that failed or timed out; alone: yours.")] = False,
     name: NameOption = None,
     since: SinceOption = None,
 ) -> None:
-    """Submit jobs again, as they were: same command, code and needs, a new number."""
-    if bool(jobs) == failed:
+    """Submit jobs again, as they were: same command, code and needs, a new number. A sweep becomes one again."""
+    if not jobs and not failed:
         raise UserError("say which jobs: their numbers, or --failed", field="JOB", fix="walras rerun last")
     since_s = parse_length_option(since, "--since")
-    states = (JobState.FAILED, JobState.TIMEOUT)
-    wanted = JobChoice(mine=True, states=states, name=name, since_s=since_s, limit=_MOST_CHOSEN)
-
-    async def again(client: "Client", job_id: int) -> str:
-        spec = (await client.job(job_id)).spec
-        submitted = await client.submit(spec)
-        return f"runs again as job {submitted.id}"
-
-    found = jobs or [str(job.id) for job in with_client(lambda client: choose_jobs(client, wanted))]
-    if not found:
+    wanted = JobChoice(mine=True, states=FAILED_STATES, name=name, since_s=since_s, limit=_MOST_CHOSEN)
+    if not with_client(lambda client: _rerun(client, jobs, wanted, failed=failed)):
         show_line("no job is so")
-        return
-    _for_each_job(found, again)
+
+
+async def _rerun(client: "Client", words: list[str] | None, wanted: JobChoice, *, failed: bool) -> int:
+    """Returns how many submissions there were."""
+    sweeps: dict[int, list[JobView]] = {}
+    singles: list[int] = []
+    if words is None or not words:
+        for job in reversed(await choose_jobs(client, wanted)):
+            if job.sweep is None:
+                singles.append(job.id)
+            else:
+                sweeps.setdefault(job.sweep, []).append(job)
+    for named in await find_named_jobs(client, words or [], newest_job_here):
+        if named.sweep:
+            sweeps[named.ids[-1]] = list(failed_part(named.sweep) if failed else named.sweep)
+        elif not failed or (await client.job(named.ids[0])).state in FAILED_STATES:
+            singles.append(named.ids[0])
+    for sweep, members in sweeps.items():
+        if members:
+            spec = spec_of_sweep_again((await client.job(members[0].id)).spec, tuple(members))
+            submitted = await client.submit(spec)
+            show_line(f"sweep {sweep}: {submitted.jobs} jobs run again as sweep {submitted.id}")
+    for job_id in singles:
+        submitted = await client.submit((await client.job(job_id)).spec)
+        show_line(f"job {job_id} runs again as job {submitted.id}")
+    return len(singles) + sum(map(bool, sweeps.values()))
 
 
 def hold_command(jobs: JobsArgument) -> None:
@@ -125,7 +152,7 @@ def hold_command(jobs: JobsArgument) -> None:
 
 def release_command(jobs: JobsArgument) -> None:
     """Release held jobs, so that they may start."""
-    _for_each_job(jobs, lambda client, job_id: _after("is released", client.release(job_id)))
+    _for_each_job(jobs, lambda client, job_id: _after("is released", client.release(job_id)), in_order=True)
 
 
 def update_command(
@@ -168,7 +195,7 @@ def wait_command(
     """
     timeout_s = parse_length_option(timeout, "--timeout")
     job_ids = job_ids_of(jobs)
-    states = with_client(lambda client: _wait_for_jobs(client, job_ids, timeout_s))
+    states = with_client(lambda client: _wait_for_jobs(client, job_ids, timeout_s, whole=job_ids_named(jobs)))
     if output is OutputFormat.JSON:
         show_json([{"id": job_id, "state": state} for job_id, state in states.items()])
     else:
@@ -190,21 +217,30 @@ def exit_code_of_states(states: Iterable[JobState | None]) -> int:
     return next((_EXIT_CODES[state] for state in worst if state in found), 0)
 
 
-async def _wait_for_jobs(client: "Client", job_ids: list[int], timeout_s: float | None) -> dict[int, JobState | None]:
-    """Returns the states of the jobs once all have ended or the time is over."""
+async def _wait_for_jobs(
+    client: "Client", job_ids: list[int], timeout_s: float | None, whole: Container[int]
+) -> dict[int, JobState | None]:
+    """Returns the states of the jobs once all have ended or the time is over.
+
+    `whole`: of these, if they begin a sweep, the whole sweep is meant.
+    """
     until = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
     states: dict[int, JobState | None] = dict.fromkeys(job_ids)
     pending, answered_at = list(job_ids), None
     while True:
         try:
             for job_id in pending:
-                states[job_id] = await _job_state(client, job_id)
+                found = await _find_job(client, job_id)
+                is_new = states[job_id] is None
+                states[job_id] = None if found is None else found.state
+                if is_new and found is not None and found.sweep == job_id and job_id in whole:
+                    states |= {job.id: job.state for job in await sweep_jobs(client, job_id)}
             answered_at = time.monotonic()
         except ServerUnreachable:
             # A server that restarts is no reason to give up on jobs that run; one that never answered is.
             if answered_at is None or time.monotonic() - answered_at > _OUTAGE_S:
                 raise
-        pending = [job_id for job_id in pending if (state := states[job_id]) is not None and not state.is_final]
+        pending = [job_id for job_id in states if (state := states[job_id]) is not None and not state.is_final]
         left_s = until - time.monotonic()
         if not pending or left_s <= 0:
             return states
@@ -212,9 +248,9 @@ async def _wait_for_jobs(client: "Client", job_ids: list[int], timeout_s: float 
         await asyncio.sleep(min(client.patience.poll_s * max(1.0, len(pending) / 20), left_s))
 
 
-async def _job_state(client: "Client", job_id: int) -> JobState | None:
+async def _find_job(client: "Client", job_id: int) -> "JobDetail | None":
     try:
-        return (await client.job(job_id)).state
+        return await client.job(job_id)
     except NotFound:
         return None
 
@@ -233,23 +269,30 @@ async def _after(done: str, act: Awaitable[None]) -> str:
     return done
 
 
-def _for_each_job(words: list[str], act: "Callable[[Client, int], Awaitable[str]]") -> None:
-    """Calls `act` for every named job and prints its result; a refusal does not stop the others.
+def _for_each_job(words: list[str], act: "Callable[[Client, int], Awaitable[str]]", *, in_order: bool = False) -> None:
+    """Calls `act` for every named job and prints its result, for a sweep in one line.
 
+    A refusal does not stop the others.
+    `in_order`: the jobs of a sweep from its first; else those that came last, and wait, come before those that run.
     Exits with 2 if one was refused.
     """
-    job_ids = job_ids_of(words)
 
     async def all_of_them(client: "Client") -> int:
         refused = 0
-        for job_id in job_ids:
-            try:
-                done = await act(client, job_id)
-            except UserError as error:
-                refused += 1
-                warn(f"job {job_id}: {error}", *([f"fix: {error.fix}"] if error.fix else []))
-            else:
-                show_line(f"job {job_id} {done}")
+        for named in await find_named_jobs(client, words, newest_job_here):
+            done = []
+            ids = [job.id for job in named.sweep if not job.state.is_final] if named.sweep else named.ids
+            for job_id in sorted(ids, reverse=not in_order):
+                try:
+                    done.append(await act(client, job_id))
+                except UserError as error:
+                    refused += 1
+                    name = f"{named.title}: job {job_id}" if named.sweep else named.title
+                    warn(f"{name}: {error}", *([f"fix: {error.fix}"] if error.fix else []))
+            if named.sweep:
+                show_line(f"{named.title}: {summary_of(done) or 'no job of it is left'}")
+            elif done:
+                show_line(f"{named.title} {done[0]}")
         return refused
 
     if with_client(all_of_them):

@@ -30,6 +30,7 @@ from typer.core import TyperGroup
 
 import walras
 from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
+from walras.cli.fetch_commands import fetch_command
 from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
 from walras.cli.job_control_commands import (
     cancel_command,
@@ -42,13 +43,13 @@ from walras.cli.job_control_commands import (
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
-from walras.cli.people_commands import PEOPLE_COMMANDS
+from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
 from walras.cli.plan_commands import plan_commands
 from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
+from walras.cli.remote_commands import attach_command, exec_command, forward_command
 from walras.cli.search_commands import search_command
-from walras.cli.share_commands import share_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.solve_commands import check_command, solve_command
 from walras.cli.submit_commands import submit_command
@@ -163,7 +164,7 @@ def quiet_broken_pipe() -> Iterator[None]:
 WORDS_OF_OTHERS = {
     "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue", "top": "queue --watch",
     "ls": "jobs", "list": "jobs", "history": "jobs", "sacct": "jobs", "describe": "show", "info": "show",
-    "get": "show", "inspect": "show", "why": "explain", "tail": "logs -f", "log": "logs", "attach": "logs -f",
+    "get": "show", "inspect": "show", "why": "explain", "tail": "logs -f", "log": "logs",
     "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel", "scancel": "cancel", "qdel": "cancel",
     "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
     "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "agents": "nodes", "pools": "prices",
@@ -247,6 +248,10 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "jobs": jobs_command,
     "show": show_command,
     "logs": logs_command,
+    "fetch": fetch_command,
+    "attach": attach_command,
+    "exec": exec_command,
+    "forward": forward_command,
     "explain": explain_command,
     "wait": wait_command,
     "cancel": cancel_command,

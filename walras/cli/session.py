@@ -142,11 +142,29 @@ def with_client(work: "Callable[[Client], Awaitable[ResultT]]", *, stays: bool =
     return asyncio.run(whole())
 
 
+def newest_job_here() -> int:
+    """Returns the job that the word `last` names."""
+    return last_submitted_job(server_access().url)
+
+
 def job_ids_of(words: list[str]) -> list[int]:
     """Returns the job numbers that the words of a command line name."""
-    return parse_job_ids(words, lambda: last_submitted_job(server_access().url))
+    from walras.cli.sweep_words import find_named_jobs, names_jobs_of_sweep
+
+    if not any(map(names_jobs_of_sweep, words)):
+        return parse_job_ids(words, newest_job_here)
+    named = with_client(lambda client: find_named_jobs(client, words, newest_job_here))
+    return list(dict.fromkeys(job_id for each in named for job_id in each.ids))
+
+
+def job_ids_named(words: list[str]) -> frozenset[int]:
+    """Returns the job numbers that stand there as numbers: of a sweep, the whole sweep is meant by its first."""
+    from walras.cli.sweep_words import names_jobs_of_sweep
+
+    return frozenset(parse_job_ids([word for word in words if not names_jobs_of_sweep(word)], newest_job_here))
 
 
 def job_id_of(word: str) -> int:
     """Returns the one job number that a word names."""
-    return parse_job_id(word, lambda: last_submitted_job(server_access().url))
+    found = job_ids_of([word])
+    return parse_job_id(word if len(found) != 1 else str(found[0]), newest_job_here)

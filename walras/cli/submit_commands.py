@@ -5,12 +5,14 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.arguments import OutputOption, read_document
+from walras.cli.forecast_text import forecast_text
 from walras.cli.people_commands import defaults_text
 from walras.cli.session import remember_submitted_job, server_access, with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
@@ -129,12 +131,24 @@ def submit_command(
     else:
         if submitted.note:
             warn(f"note: job {submitted.id} {submitted.note}")
-        show_line(f"job {submitted.id} ({submitted.name or spec.name}) is in the queue")
+        _show_submitted(submitted, spec)
         if told := defaults_text(submitted.defaults):
             show_line(f"  not stated, so: {told}")
         if spec.code is not None:
             show_line(f"  with it travel {spec.code.files} files ({spec.code.size / 1e6:,.1f} MB) of {folder}")
         show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
+
+
+def _show_submitted(submitted: "SubmitResult", spec: "JobSpec") -> None:
+    from walras.spec.sweeps import is_sweep, parse_array
+
+    if not is_sweep(spec):
+        show_line(f"job {submitted.id} ({submitted.name or spec.name}) is in the queue")
+        return
+    at_most = 0 if spec.array is None else parse_array(spec.array).at_most
+    limit = f", at most {at_most} at once" if at_most else ""
+    show_line(f"sweep {submitted.id} ({spec.name}): {submitted.jobs} jobs are in the queue{limit}")
+    show_line(f"  one of them: {submitted.id}[INDEX]    all of them: walras queue --expand")
 
 
 def read_job_file(file: str, command: list[str], changes: list[str], env: list[str]) -> "JobSpec":
@@ -219,7 +233,12 @@ def in_local_folder(spec: "JobSpec") -> "JobSpec":
     Raises JobSpecError for a job that starts its ranks itself: whoever runs it here counts and measures ranks.
     """
     from walras.spec.launchers import is_launcher
+    from walras.spec.sweeps import is_sweep
 
+    if is_sweep(spec):
+        raise JobSpecError(
+            "array: a sweep is many jobs, and one runs here", field="array", fix="choose one: --set array_index=0"
+        )
     if is_launcher(spec):
         raise JobSpecError(
             "nproc_per_node: a job that starts its ranks itself cannot be run here",
@@ -251,10 +270,12 @@ def with_snapshot(spec: "JobSpec") -> "tuple[Path, JobSpec, ContentTree | None]"
 
 def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
     from walras.spec.launchers import launcher_note
+    from walras.spec.sweeps import array_indices, is_sweep
     from walras.units import format_count
 
     spread = f", spread over {spec.num_nodes} machines" if spec.num_nodes > 1 else ""
-    show_line(f"{spec.name}: valid; kind {plan.kind}; accelerators {plan.accelerators}{spread}")
+    sweep = f"{len(array_indices(spec))} jobs, each: " if is_sweep(spec) else ""
+    show_line(f"{spec.name}: valid; {sweep}kind {plan.kind}; accelerators {plan.accelerators}{spread}")
     titles = list(dict.fromkeys(key for row in plan.configurations for key in row))
     rows = [
         ["✔" if row == plan.chosen else "", *(_dry_run_cell(row.get(title), format_count) for title in titles)]
@@ -269,6 +290,8 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         show_line(f"not stated, so: {told}")
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
+    if plan.forecast is not None:
+        show_line(f"submitted now it {forecast_text(plan.forecast, time.time())}")
     for note in filter(None, (launcher_note(spec), plan.note)):
         show_line(f"it {note}")
     show_line("nothing was submitted")

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from walras.errors import ConfigError, JobSpecError
+from walras.job_needs import GitNeed, InputNeed, JobNeeds, PythonNeed
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.field_types import (
     MAX_NODES,
@@ -41,6 +42,7 @@ from walras.spec.job_groups import (
     FactsSpec,
     ForkSpec,
     LimitsSpec,
+    OutputPaths,
     ResourcesSpec,
     RetrySpec,
     TargetSpec,
@@ -49,7 +51,17 @@ from walras.spec.job_groups import (
     global_batch_of,
 )
 from walras.spec.job_secrets import JobSecrets
-from walras.spec.text_formats import dump_yaml, parse_yaml
+from walras.spec.job_travel import GitSpec, InputName, InputSpec, PythonSpec, plain_workdir
+from walras.spec.sweeps import (
+    ArrayText,
+    Matrix,
+    array_variables,
+    check_array_index,
+    is_sweep,
+    matrix_values,
+    substituted,
+)
+from walras.spec.text_formats import check_extent, dump_yaml, parse_yaml
 
 #: A spec in its textual form, whatever the format.
 MAX_SPEC_BYTES = 256 * 1024
@@ -97,6 +109,16 @@ class JobSpec(FileModel):
     workdir: WorkingFolder | None = None
     #: A snapshot of that folder, which travels with the job. None: the machines have the folder, or need none.
     code: CodeSpec | None = None
+    #: Files and folders below the working folder that are kept as the job's results (`walras fetch`).
+    outputs: OutputPaths = ()
+    #: A commit that the fresh working folder holds at first; written as `workdir: {git: URL, commit: …}`.
+    git: GitSpec | None = None
+    #: Data that the ranks find as `$WALRAS_INPUTS/NAME`: a URL, or how to get them.
+    inputs: Annotated[dict[InputName, InputSpec], Field(max_length=64)] = Field(default_factory=dict)
+    #: The Python environment of the ranks. None: the machine's.
+    python: PythonSpec | None = None
+    #: Text that runs as `bash -euo pipefail -c TEXT` once on each machine, before the first rank there.
+    setup: Annotated[str, AfterValidator(checked_text)] | None = None
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
     envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
     #: Variables whose values only the running job sees: `{env: NAME}` or `{file: PATH}` of the submitter.
@@ -154,6 +176,12 @@ class JobSpec(FileModel):
     weight: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
     #: Submitted but not to be started until released.
     hold: bool = False
+    #: One job for each index, such as `1-100%8`: of those at most 8 run at once.
+    array: ArrayText | None = None
+    #: One job for each combination of these values, which replace `{name}` in `run`, `envs` and `name`.
+    matrix: Matrix = Field(default_factory=dict)
+    #: Which job of its sweep this one is. None: all of them.
+    array_index: WholeNumber | None = None
 
     other_words: ClassVar[Mapping[str, str]] = {
         "command": "run", "cmd": "run", "commands": "run", "script": "run", "entrypoint": "run", "args": "run",
@@ -166,12 +194,19 @@ class JobSpec(FileModel):
         "tags": "labels", "metadata": "labels", "duration": "estimated_duration", "model": "profile",
         "kind": "profile", "account": "project", "team": "project", "max_steps": "steps", "total_steps": "steps",
         "dependencies": "depends_on", "batch_size": "batch.global", "held": "hold", "checkpoint_dir": "checkpoint.dir",
+        "data": "inputs", "datasets": "inputs", "pip": "python.packages", "requirements": "python.requirements",
+        "results": "outputs", "artifacts": "outputs", "output": "outputs",
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
-        {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
-        | {"packable", "array", "matrix", "notify", "schedule", "slo", "queue"}
+        {"files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
+        | {"packable", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_way_to_write(cls, given: object) -> object:
+        return plain_workdir(given)
 
     @model_validator(mode="after")
     def _gang_fits_machines(self) -> "JobSpec":
@@ -193,9 +228,10 @@ class JobSpec(FileModel):
                     f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator, "
                     "or 1: one process or launcher (torchrun) for all of them",
                 )
-        if self.code is not None and self.workdir is not None:
-            raise FieldMistake("workdir", "the job brings its own folder (`code`); leave workdir out")
+        if sum(each is not None for each in (self.code, self.workdir, self.git)) > 1:
+            raise FieldMistake("workdir", "the job brings its own folder (`code`, `git`); leave the others out")
         gang_sizes_of(self)
+        check_array_index(self)
         if self.facts is not None:
             self.facts.facts(global_batch_of(self.batch))
         check_multi_pool(
@@ -217,7 +253,7 @@ def parse_spec(given: str | bytes | Mapping[str, Any], *, source: str = "job") -
     Raises JobSpecError with `field` (a path such as `resources.accelerators`) and `fix`.
     """
     if isinstance(given, Mapping):
-        _check_extent(given, source)
+        check_extent(given, MAX_SPEC_BYTES, _MAX_SPEC_VALUES, source=source, error=JobSpecError)
         return _check_runnable(check_model(JobSpec, given, source=source, error=JobSpecError), source)
     try:
         data = parse_yaml(given, source=source, max_bytes=MAX_SPEC_BYTES)
@@ -242,26 +278,6 @@ def _check_runnable(spec: JobSpec, source: str) -> JobSpec:
             fix="ask for one accelerator, and let `fork.max` say how many parts there may be",
         )
     return spec
-
-
-def _check_extent(given: Mapping[str, Any], source: str) -> None:
-    """Refuses parsed data (a JSON body) larger than a job file may be. Iterates, because nesting may be deep."""
-    pending: list[tuple[Any, int]] = [(given, 1)]
-    values, size = 0, 0
-    while pending:
-        value, depth = pending.pop()
-        values += 1
-        if isinstance(value, str):
-            size += len(value)
-        elif isinstance(value, Mapping):
-            pending += [(item, depth + 1) for pair in value.items() for item in pair]
-        elif isinstance(value, list | tuple):
-            pending += [(item, depth + 1) for item in value]
-        if size > MAX_SPEC_BYTES or values + len(pending) > _MAX_SPEC_VALUES or depth > 32:
-            raise JobSpecError(
-                f"{source}: larger than {MAX_SPEC_BYTES:,} characters, {_MAX_SPEC_VALUES:,} values or 32 levels",
-                fix="keep data and code in files of their own and name them in `run`",
-            )
 
 
 def spec_mapping(spec: JobSpec) -> dict[str, Any]:
@@ -303,7 +319,23 @@ def missing_envs(spec: JobSpec) -> tuple[str, ...]:
 
 def argv_of(spec: JobSpec) -> tuple[str, ...]:
     """Returns the program and arguments that each rank executes."""
+    values = matrix_values(spec)
+    return tuple(substituted(each, values) for each in _written_argv(spec))
+
+
+def _written_argv(spec: JobSpec) -> tuple[str, ...]:
     return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
+
+
+def needs_of(spec: JobSpec) -> JobNeeds:
+    """Returns what the job's machines have to do for it beside running its command."""
+    return JobNeeds(
+        outputs=spec.outputs,
+        git=None if spec.git is None else GitNeed(**spec.git.model_dump()),
+        inputs={name: InputNeed(**each.model_dump()) for name, each in spec.inputs.items()},
+        python=None if spec.python is None else PythonNeed(**spec.python.model_dump()),
+        setup=spec.setup or "",
+    )
 
 
 def env_of(spec: JobSpec) -> dict[str, str]:
@@ -313,6 +345,8 @@ def env_of(spec: JobSpec) -> dict[str, str]:
             f"the variable {name} has no value", field=f"envs.{name}", fix=f"give one: --set envs.{name}=VALUE"
         )
     env = {name: value for name, value in spec.envs.items() if value is not None}
+    values = matrix_values(spec)
+    env = {name: substituted(value, values) for name, value in env.items()} | array_variables(spec)
     batch = global_batch_of(spec.batch)
     return env if batch is None else env | {"WALRAS_BATCH": str(batch)}
 
@@ -325,13 +359,16 @@ def kind_of(spec: JobSpec) -> Kind:
     """
     if spec.profile is not None:
         return Kind(spec.profile)
-    argv = argv_of(spec)
-    batch = sorted((name, value or "") for name, value in spec.envs.items() if "BATCH" in name.upper())
+    # Jobs of a sweep are alike but for values that set a batch size.
+    argv, values = _written_argv(spec), matrix_values(spec)
+    texts = values | {name: substituted(value or "", values) for name, value in spec.envs.items()}
+    batch = sorted((name, value) for name, value in texts.items() if "BATCH" in name.upper())
     if spec.batch is not None:
         batch.append(("batch", str(global_batch_of(spec.batch))))
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
     # An edited script is of the same kind: what is measured of it goes on counting.
     folder = spec.workdir if spec.code is None else spec.code.folder
+    folder = folder if spec.git is None else spec.git.url
     digest = hashlib.sha256(repr((argv, folder, gang, batch)).encode()).hexdigest()[:10]
     script = re.search(r"([A-Za-z0-9_-]{1,40})\.(?:py|sh)\b", " ".join(argv), re.ASCII)
     return Kind(f"{script[1] if script else 'command'}-{digest}")
@@ -353,6 +390,12 @@ def to_request(
     may have none, then only `+12h` is accepted. `depends_on` are the numbers that the spec's dependencies stand for.
     Raises JobSpecError: a variable without a value, a deadline in the past.
     """
+    if is_sweep(spec):
+        raise JobSpecError(
+            "a sweep is many jobs, and only a server makes them of it",
+            field="array",
+            fix="give one job: array_index: 0",
+        )
     env_of(spec)
     deadline_at = _instant_at(spec.deadline, "deadline", at, now_wall, none=inf)
     not_before_at = _instant_at(spec.not_before, "not_before", at, now_wall, none=-inf)

@@ -181,6 +181,28 @@ def _yaml_refusal(event: yaml.Event, depth: int, documents: int) -> tuple[str, s
     return None
 
 
+def check_extent(
+    given: Mapping[str, Any], most_characters: int, most_values: int, *, source: str, error: type[ConfigError]
+) -> None:
+    """Raises `error` for parsed data (a JSON body) larger than a file may be. Iterates, because nesting may be deep."""
+    pending: list[tuple[Any, int]] = [(given, 1)]
+    values, size = 0, 0
+    while pending:
+        value, depth = pending.pop()
+        values += 1
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, Mapping):
+            pending += [(item, depth + 1) for pair in value.items() for item in pair]
+        elif isinstance(value, list | tuple):
+            pending += [(item, depth + 1) for item in value]
+        if size > most_characters or values + len(pending) > most_values or depth > 32:
+            raise error(
+                f"{source}: larger than {most_characters:,} characters, {most_values:,} values or 32 levels",
+                fix="keep data and code in files of their own and name them in `run`",
+            )
+
+
 def dump_yaml(data: Any) -> str:
     """Returns plain data as YAML that `parse_yaml` reads back to the same data, keys in their order."""
     return yaml.dump(data, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100)

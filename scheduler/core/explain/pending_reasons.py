@@ -78,11 +78,8 @@ def _reasons(
     if job.state is JobState.HELD:
         yield _held_reason(core, job)
     elif job.state in (JobState.PREEMPTING, JobState.CANCELLING):
-        doing = (
-            "being cancelled: its attempt is"
-            if job.state is JobState.CANCELLING
-            else "its attempt is checkpointing and"
-        )
+        is_cancelled = job.state is JobState.CANCELLING
+        doing = "being cancelled: its attempt is" if is_cancelled else "its attempt is checkpointing and"
         silent = "".join(f"; no heartbeat from {name}" for name in _silent(core, job))
         yield PendingReason(Reason.WAIT_PREEMPTING, f"{doing} stopping{silent}")
     elif job.state is JobState.UNREACHABLE:
@@ -140,6 +137,8 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
     if job.blocked_by:
         blockers = ", ".join(map(str, sorted(job.blocked_by)))
         yield PendingReason(Reason.WAIT_DEPENDENCY, f"waits for job {blockers}")
+    if job.awaits_turn:
+        yield PendingReason(Reason.WAIT_SWEEP, f"{job.request.sweep_limit} jobs of its sweep may run at once, and do")
     if not job.holds:
         yield from _limit_reason(core, job)
     if job.ready_at > now:

@@ -50,7 +50,9 @@ def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
     cycle.timers.set(event.at + request.max_queue_s, "max_queue", request.job_id)
     if request.held:
         cycle.set_job_state(job, JobState.HELD, Reason.HOLD_USER)
-    elif not job.blocked_by:
+        return
+    cycle.turns.ask(job)
+    if not job.blocked_by and not job.awaits_turn:
         cycle.backlog.arrived.append(request.job_id)
 
 
@@ -195,6 +197,8 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
         _resume_attempt(cycle, job, event)
     else:
         _resume_waiting(cycle, job)
+    if job.state is not JobState.HELD:
+        cycle.turns.ask(job)
     ledger.set_eligible(job)
     cycle.solves.problem_changed = True
 

@@ -171,4 +171,6 @@ class JobQueues:
         job = self._ledger.jobs.get(job_id)
         if job is None or job.state is not JobState.PENDING or job.place or job.blocked_by or job.over_budget:
             return False  # `waits`, looked up once
+        if job.awaits_turn:
+            return False
         return job.ready_at <= self._ledger.now and job_id not in self.nominated and job_id not in self.parked

@@ -75,6 +75,8 @@ class JobRecord:
     revoked: Reason | None = None
     #: A checkpoint was recorded in this attempt.
     saved: bool = False
+    #: The checkpoint that this attempt was to resume from cannot be had.
+    lost_checkpoint: bool = False
     #: The cost of this start has been heard of.
     start_reported: bool = False
     #: It had no share of its pool when it started there: the first to go.
@@ -94,6 +96,8 @@ class JobRecord:
     #: Not started before this instant (backoff, not_before).
     ready_at: float = -inf
     blocked_by: set[JobId] = field(default_factory=set)
+    #: As many jobs of its sweep as may run at once have their turn (`sweep_turns`).
+    awaits_turn: bool = False
     #: What may be spent for it is spent: it may not start.
     over_budget: bool = False
     #: Hold it as soon as its attempt has ended.
@@ -112,7 +116,8 @@ class JobRecord:
     @property
     def waits(self) -> bool:
         """True if it could start now, were there a place."""
-        return self.state is JobState.PENDING and not self.blocked_by and not self.place and not self.over_budget
+        is_kept_back = self.blocked_by or self.over_budget or self.awaits_turn
+        return self.state is JobState.PENDING and not self.place and not is_kept_back
 
     @property
     def class_row(self) -> int:
@@ -412,6 +417,7 @@ class Ledger:
             job.state in _SCHEDULABLE_STATES
             and not job.blocked_by
             and not job.over_budget
+            and not job.awaits_turn
             and not job.is_aside
             and job.hold_reason is None
             and job.ready_at <= self.now

@@ -18,10 +18,9 @@ from typing import Protocol
 
 import numpy as np
 
-from scheduler.core.share_events import FLEET, EntityShare
+from scheduler.core.share_events import FLEET, EntityShare, owners_of_job
 from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.share_usage import entity_names
 from walras.cluster import Pool
 from walras.job_request import JobId
 
@@ -172,7 +171,7 @@ class PlacementLimits:
 
     def is_below(self, job: JobRecord, name: str) -> bool:
         """Whether the job is of this project or user."""
-        return name in entity_names(job.request)
+        return name in owners_of_job(job.request)
 
     def counts_against(self, job: JobRecord, reached: LimitReached) -> bool:
         """Whether something that the job holds counts against the limit."""
@@ -201,7 +200,7 @@ class PlacementLimits:
         return limit.accelerators if limit.fraction is None else floor(limit.fraction * self._capacity + 1e-9)
 
     def _owned(self, job: JobRecord) -> list[PlacementLimit]:
-        return [limit for name in entity_names(job.request) for limit in self._limits.get(name, ())]
+        return [limit for name in owners_of_job(job.request) for limit in self._limits.get(name, ())]
 
     def _above(self, job: JobRecord, pool: int | None) -> list[PlacementLimit]:
         """Limits that hold for the job in the pool; without one, those of the fleet."""

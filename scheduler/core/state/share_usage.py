@@ -15,7 +15,7 @@ from math import log
 import numpy as np
 
 from optimizer.problem import Entities
-from scheduler.core.share_events import FLEET, EntityShare, RememberedUse
+from scheduler.core.share_events import FLEET, EntityShare, RememberedUse, owners_of_job
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.job_classes import PoolParts
 from walras.cluster import Market
@@ -40,11 +40,6 @@ class _Meter:
         self.used_s = self.used_s * kept + self.held * grown_s
         self.units_s = self.units_s * kept + self.units * grown_s
         self.at = at
-
-
-def entity_names(request: JobRequest) -> tuple[str, str]:
-    """The project and the user of a job, as entities are called."""
-    return request.project, f"{request.project}/{request.user}"
 
 
 @dataclass(slots=True)
@@ -86,7 +81,7 @@ class ShareUsage:
         return self.spot_factor if state.pool.market is Market.SPOT else 1.0
 
     def _change(self, request: JobRequest, accelerators: float, units: float, at: float) -> None:
-        for name in entity_names(request):
+        for name in owners_of_job(request):
             meter = self._meters.setdefault(name, _Meter(at))
             meter.bring_to(at, self.half_life_s)
             meter.held += accelerators

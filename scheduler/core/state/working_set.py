@@ -17,6 +17,7 @@ from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import ActivePolicy, JobRecord, Ledger
 from scheduler.core.state.placement_limits import PlacementLimits
 from scheduler.core.state.spending import SpendingMeter
+from scheduler.core.state.sweep_turns import SweepTurns
 from walras.cluster import Placement
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason, check_job_transition
@@ -295,20 +296,34 @@ class Cycle:
     spending: SpendingMeter = field(init=False)
     #: What projects and users may hold at once.
     limits: PlacementLimits = field(init=False)
+    #: Which jobs of limited sweeps may run.
+    turns: SweepTurns = field(init=False)
 
     def __post_init__(self) -> None:
         self.policy = self.ledger.policy
         self.spending = SpendingMeter(self.ledger)
         self.limits = PlacementLimits(self.ledger, self.reservations)
         self.queues.parked, self.queues.barred = self.limits.parked, self.limits.barred
+        self.turns = SweepTurns(self.ledger.jobs)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
         """Change the job's state; the shells hear of it by a command."""
         check_job_transition(job.state, state)
         job.state = state
         job.over_budget = state is JobState.PENDING and self.spending.closed_to(job) is not None
+        if state is JobState.PENDING:
+            self.turns.ask(job)
         self.ledger.set_eligible(job)
         self.commands.append(JobTransitioned(job.job_id, state, reason, detail))
+        if state is JobState.HELD or state.is_final:
+            self._pass_turn_on(job)
+
+    def _pass_turn_on(self, job: JobRecord) -> None:
+        """The job gives up its turn in its sweep: others may start."""
+        for other in self.turns.give_up(job):
+            self.ledger.set_eligible(other)
+            self.backlog.arrived.append(other.job_id)
+            self.solves.problem_changed = True
 
     def set_attempt_state(
         self, job: JobRecord, state: AttemptState, reason: Reason | None = None, placement: Placement | None = None

@@ -22,7 +22,7 @@ from scheduler.live.services.job_standing import followable
 from scheduler.live.services.views import target_conditions
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
-from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, ReasonView
+from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, LogAccepted, ReasonView
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.job_request import JobId, Kind
@@ -31,7 +31,6 @@ from walras.spec.field_types import ShownName
 from walras.spec.file_model import FileModel, check_model
 from walras.spec.job_groups import FactsSpec
 from walras.states import JobState, Reason
-from walras.wire import LogAccepted
 
 _PAGE = 50
 _PAGE_MOST = 1000
@@ -69,6 +68,8 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
         project=query.get("project", ""),
         projects=call.user.visible_projects,
         active=call.flag("active"),
+        sweep=call.number("sweep", 0, 0, 2**62) or None,
+        fold_sweeps=query.get("sweeps") == "folded",
         before_id=cursor or None,
         limit=limit + 1,
     )
@@ -76,7 +77,9 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
     shown = rows[:limit]
     usage = await call.server.read(call.server.store.usage, [row.job_id for row in shown], call.server.loop.clock.now())
     more = str(shown[-1].job_id) if len(rows) > limit else None
-    found = JobPage(items=await call.server.views.jobs(shown, usage), next=more)
+    folded = [row.sweep for row in shown if row.sweep is not None] if asked.fold_sweeps else []
+    sweeps = await call.server.read(call.server.store.sweep_states, folded)
+    found = JobPage(items=await call.server.views.jobs(shown, usage, sweeps), next=more)
     # A thousand jobs as text take milliseconds: not in the loop's thread.
     body = await call.server.read(found.model_dump_json)
     return web.Response(body=body.encode(), content_type="application/json")
@@ -97,7 +100,8 @@ async def show_job(call: RequestContext) -> JobDetail:
     spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
     written = json.loads("{}" if spec is None else spec.spec)
-    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts)
+    newest = await call.server.read(store.checkpoint, row.job_id)
+    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts, newest)
 
 
 async def list_attempts(call: RequestContext) -> web.StreamResponse:
@@ -218,10 +222,20 @@ _TRAILING_LOOKS = 8
 
 async def receive_log(call: RequestContext) -> LogAccepted:
     """An agent's chunk: of an attempt that is, or was, on its machine."""
-    assert isinstance(call.caller, AgentCaller)
     job_id = JobId(call.number("job_id", 0, 1, _LARGEST_NUMBER))
     attempt, rank = call.number("attempt", 0, 1, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
     offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
+    granted_by = await check_attempt_was_here(call, job_id, attempt)
+    data = await call.body(BODY_BYTES)
+    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data, granted_by)
+    return LogAccepted(next=taken.next_offset, full=taken.full)
+
+
+async def check_attempt_was_here(call: RequestContext, job_id: JobId, attempt: int) -> str:
+    """Returns the incarnation that granted an attempt of which an agent tells. Raises Forbidden where it is, and was,
+    none of that machine, and as `check_log_sender` does.
+    """
+    assert isinstance(call.caller, AgentCaller)
     live = call.server.state.attempt(job_id, attempt)
     here = call.caller.node_id
     check_log_sender(call.server.state.identity, here, call.request.query)
@@ -231,9 +245,7 @@ async def receive_log(call: RequestContext) -> LogAccepted:
     granted_by = await _incarnation_of(call, job_id, attempt)
     if call.request.query.get("granted_by", "") not in ("", granted_by):
         raise Forbidden(f"attempt {attempt} of job {job_id} on {here} is another one, of another incarnation")
-    data = await call.body(BODY_BYTES)
-    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data, granted_by)
-    return LogAccepted(next=taken.next_offset, full=taken.full)
+    return granted_by
 
 
 async def _incarnation_of(call: RequestContext, job_id: JobId, attempt: int) -> str:

@@ -4,13 +4,15 @@ Each submission may carry an idempotency key: a request that is repeated gets it
 batch are checked one by one, ordered by their dependencies, and admitted in one transaction.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
+from scheduler.core.events import JobSubmitted
 from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import (
     LARGE_BODY_BYTES,
@@ -25,6 +27,7 @@ from scheduler.live.services.job_standing import value_owner, with_standing
 from scheduler.live.services.job_submission import (
     BATCH_LIMIT,
     JobDraft,
+    SweepPlace,
     body_digest,
     check_feasible,
     draft_job,
@@ -35,12 +38,14 @@ from scheduler.live.services.job_submission import (
     submission_order,
     submit_result,
 )
+from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import AnswerRow
 from walras.api import BatchResult, DryRun, SubmitResult
 from walras.content import DamagedContent
 from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId
 from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
+from walras.spec.sweeps import JOBS_MOST, array_indices, is_sweep, parse_array
 from walras.states import JobState
 
 _KEY_LENGTH = 200
@@ -65,6 +70,8 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
         return _repeated_answer(known)
     draft = _draft_of(call, parse_json_body(body))
     needs, ended = await _dependencies(call, draft)
+    if is_sweep(draft.spec):
+        return await _SweepSubmission(call, draft, needs, ended).submit(key, digest)
 
     def step(transaction: Transaction) -> tuple[int, str]:
         if key and (again := recall_answer(_recent_answer(transaction, call, key), digest, transaction.at)) is not None:
@@ -107,6 +114,66 @@ async def submit_batch(call: RequestContext) -> web.StreamResponse:
     if batch.again is not None:
         return _repeated_answer(batch.again)
     return web.Response(body=batch.answer().encode(), content_type="application/json")
+
+
+#: Bytes of all specs of a sweep together, as they are stored.
+_SWEEP_BYTES_MOST = 64_000_000
+
+
+class _SweepSubmission:
+    """One spec on its way to become the jobs of a sweep: all of them, in one transaction, or none."""
+
+    def __init__(
+        self, call: RequestContext, draft: JobDraft, needs: Sequence[JobId], ended: Mapping[JobId, JobState]
+    ) -> None:
+        self._call, self._draft, self._needs, self._ended = call, draft, needs, ended
+        self._indices = array_indices(draft.spec)
+        self._at_most = 0 if draft.spec.array is None else parse_array(draft.spec.array).at_most
+        self._ids: list[JobId] = []
+        self._answer = ""
+        size = len(draft.spec.model_dump_json()) * len(self._indices)
+        if size > _SWEEP_BYTES_MOST:
+            raise JobSpecError(
+                f"the specs of {len(self._indices)} jobs come to {size / 1e6:.0f} MB", fix="keep data in files"
+            )
+
+    async def submit(self, key: str, digest: str) -> web.StreamResponse:
+        call, again = self._call, list[str]()
+
+        def first(transaction: Transaction) -> None:
+            """What refuses one job refuses all: they differ in their command and variables alone."""
+            known = recall_answer(_recent_answer(transaction, call, key), digest, transaction.at) if key else None
+            again.extend([] if known is None else [known])
+            if not again:
+                self._admit(transaction, self._indices[0])
+
+        def next_one(index: int, transaction: Transaction) -> None:
+            if not again:
+                self._admit(transaction, index)
+
+        def last(transaction: Transaction) -> None:
+            if again:
+                return
+            told = _draft_facts(self._draft) | {"admitted": len(self._ids)}
+            subject = f"jobs {self._ids[0]}-{self._ids[-1]}"
+            note_write(call, transaction, subject, after=told, project=self._draft.project)
+            result = submit_result(transaction.core, self._ids[0], self._draft)
+            self._answer = result.model_copy(update={"jobs": len(self._ids)}).model_dump_json()
+            if key:
+                remember_answer(transaction, call.user.name, key, digest, self._answer)
+
+        steps: list[Callable[[Transaction], None]] = [first]
+        steps += [partial(next_one, index) for index in self._indices[1:]]
+        await call.server.loop.perform_all([*steps, last])
+        if again:
+            return _repeated_answer(again[0])
+        return web.Response(status=201, body=self._answer.encode(), content_type="application/json")
+
+    def _admit(self, transaction: Transaction, index: int) -> None:
+        spec = self._draft.spec.model_copy(update={"array_index": index})
+        place = SweepPlace(self._ids[0] if self._ids else None, self._at_most)
+        admit, name = self._call.server.admission.admit, self._call.user.name
+        self._ids.append(admit(transaction, replace(self._draft, spec=spec), self._needs, self._ended, name, place))
 
 
 class _BatchSubmission:
@@ -185,7 +252,10 @@ class _BatchSubmission:
 
     def _draft(self, position: int, item: Any) -> JobDraft | None:
         try:
-            return _draft_of(self._call, item)
+            draft = _draft_of(self._call, item)
+            if is_sweep(draft.spec):
+                raise JobSpecError("a sweep is no item of a batch", field="array", fix="submit it by itself")
+            return draft
         except UserError as error:
             self._results[position] = SubmitResult(error=problem_detail_of(error))
             return None
@@ -240,9 +310,11 @@ async def _dependencies(
         row = None if found is None else await call.server.read(call.server.store.job, found)
         if row is None or not call.user.sees(row.project):
             raise JobSpecError(f"no job {named!r} to depend on", field="depends_on", fix="check `walras queue`")
-        needs.append(row.job_id)
-        if row.state.is_final:
-            ended[row.job_id] = row.state
+        rows = [row]
+        if row.sweep is not None and (isinstance(named, str) or row.sweep == row.job_id):  # all of a sweep
+            rows = await call.server.read(call.server.store.jobs, JobQuery(sweep=row.sweep, limit=JOBS_MOST))
+        needs += [each.job_id for each in rows]
+        ended |= {each.job_id: each.state for each in rows if each.state.is_final}
     return needs, ended
 
 
@@ -282,6 +354,9 @@ def _repeated_answer(answer: str) -> web.Response:
 
 async def dry_run_endpoint(call: RequestContext) -> DryRun:
     draft = _draft_of(call, parse_json_body(await call.body()))
+    if is_sweep(draft.spec):  # its first job stands for all
+        first = array_indices(draft.spec)[0]
+        draft = replace(draft, spec=draft.spec.model_copy(update={"array_index": first}))
     server, now = call.server, call.server.loop.clock.now()
     request = to_request(
         draft.spec,
@@ -294,4 +369,5 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
     request = replace(request, unproven=is_unproven(draft.spec))
     check_feasible(server.core, server.state, request)
     found = dry_run(server.core, request).model_copy(update={"defaults": list(draft.defaults)})
-    return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults)})
+    forecast = await server.start_forecasts.foresee_job(JobSubmitted(now, request), request.job_id)
+    return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults), "forecast": forecast})

@@ -18,7 +18,15 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
-from scheduler.live.http import cluster_api, content_api, job_api, people_api, pool_api, share_api
+from scheduler.live.http import (
+    cluster_api,
+    content_api,
+    job_api,
+    outputs_api,
+    people_api,
+    pool_api,
+    session_api,
+)
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
@@ -43,6 +51,7 @@ from walras.api import (
     Health,
     JobDetail,
     JobPage,
+    LogAccepted,
     MoneyReport,
     NodeView,
     PolicyView,
@@ -53,8 +62,9 @@ from walras.api import (
 )
 from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
+from walras.people import ShareView
 from walras.spec.job_spec import JobSpec
-from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
+from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
 _REF = "#/components/schemas/{model}"
 
@@ -247,7 +257,7 @@ _API = "/api/v1"
 _JOB = _API + "/jobs/{job_id:[0-9]+}"
 _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
-_PAGE_QUERY = ("state", "user", "project", "active", "limit", "cursor")
+_PAGE_QUERY = ("state", "user", "project", "active", "sweep", "sweeps", "limit", "cursor")
 _UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
 _LOG_QUERY = ("attempt", "rank", "offset", "follow")
 
@@ -295,7 +305,8 @@ def api_routes() -> list[Route]:
         Route("PUT", f"{_API}/policy", cluster_api.put_policy, "Change the policy", role=admin, response=PolicyView,
               query=("dry_run",)),
         *people_api.people_routes(),
-        *share_api.share_routes(),
+        Route("GET", f"{_API}/share", cluster_api.list_shares, "Shares: entitled, held, used lately, borrowed",
+              response=list[ShareView], query=("project",)),
         Route("GET", f"{_API}/whoami", cluster_api.show_caller, "Whose token this is", response=WhoAmI),
         Route("GET", f"{_API}/audit", list_audit, "Who changed what", role=UserRole.OPERATOR,
               response=list[AuditView], query=("user", "since", "limit")),
@@ -309,7 +320,7 @@ def api_routes() -> list[Route]:
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
-        *content_api.content_routes(),
+        *content_api.content_routes(), *outputs_api.outputs_routes(), *session_api.session_routes(),
     ]  # fmt: skip
     metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
                     response="text/plain")  # fmt: skip

@@ -46,14 +46,26 @@ from walras.spec.job_spec import (
     env_of,
     is_unproven,
     kind_of,
+    needs_of,
     parse_spec,
     spec_mapping,
     to_request,
 )
 from walras.spec.launchers import is_launcher, launcher_note
+from walras.spec.sweeps import shown_name_of
 from walras.states import JobState, Reason
 
 BATCH_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlace:
+    """Where a new job stands in its sweep."""
+
+    #: The first job of the sweep; None: this one is.
+    first: JobId | None
+    #: How many of them may run at once; 0: all.
+    at_most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +147,18 @@ def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], se
 # ------------------------------------------------------------------------------------------ admission
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointPlaces:
+    """Where jobs save: the folder that theirs lie in, and the store that they are sent to; empty: machines share it."""
+
+    folder: Path
+    store: str = ""
+
+
 class JobAdmission:
     """Turns drafts into jobs inside a transaction."""
 
-    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: Path, box: SecretBox) -> None:
+    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: CheckpointPlaces, box: SecretBox) -> None:
         self._clock = clock
         self._box = box
         self._epoch_unix_s = epoch_unix_s
@@ -151,8 +171,9 @@ class JobAdmission:
         needs: Sequence[JobId],
         ended: Mapping[JobId, JobState],
         user: str,
+        sweep: SweepPlace | None = None,
     ) -> JobId:
-        """Make it a job.
+        """Make it a job, of a sweep if that is given.
 
         Raises JobSpecError where a dependency does not exist or can never be met, or the fleet could never run it.
         """
@@ -172,11 +193,13 @@ class JobAdmission:
             depends_on=waits_for,
         )
         request = replace(request, unproven=is_unproven(spec))
+        if sweep is not None:
+            request = replace(request, sweep=sweep.first or job_id, sweep_limit=sweep.at_most)
         check_feasible(transaction.core, state, request)
         state.next_job_id += 1
         row = JobRow(
             job_id=job_id,
-            name=spec.name,
+            name=shown_name_of(spec),
             project=draft.project,
             user=user,
             kind=request.kind,
@@ -187,9 +210,11 @@ class JobAdmission:
             steps_total=spec.steps,
             labels=json.dumps(spec.labels),
             incarnation=state.identity.incarnation,
+            sweep=request.sweep,
+            sweep_index=None if sweep is None else spec.array_index,
             defaults=json.dumps({each.field: [each.value, each.by] for each in draft.defaults}),
         )
-        job = LiveJob(row, self.launch(job_id, draft.project, spec))
+        job = LiveJob(row, self.launch(job_id, draft.project, spec, request.sweep))
         if spec.target is not None:
             job.target = JobTarget(spec.target.value, spec.target.at_most)
         state.jobs[job_id] = job
@@ -206,24 +231,28 @@ class JobAdmission:
         emit(transaction, JobSubmitted(transaction.at, request))
         return job_id
 
-    def launch(self, job_id: JobId, project: str, spec: JobSpec) -> LaunchSpec:
-        """What its ranks are started with."""
+    def launch(self, job_id: JobId, project: str, spec: JobSpec, sweep: JobId | None = None) -> LaunchSpec:
+        """What its ranks are started with; `sweep`: the first job of the sweep that it belongs to."""
         if spec.checkpoint.dir is None:
-            folder = self._checkpoints / "jobs" / str(job_id)
+            folder = self._checkpoints.folder / "jobs" / str(job_id)
         else:
             # The quoted name is one harmless path component, whatever the project is called.
-            folder = self._checkpoints / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
+            folder = self._checkpoints.folder / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
+            if spec.array_index is not None:  # the jobs of a sweep do not train one model together
+                folder /= str(spec.array_index)
         return LaunchSpec(
-            name=spec.name,
+            name=shown_name_of(spec),
             kind=kind_of(spec),
             argv=argv_of(spec),
-            env=env_of(spec),
+            env=env_of(spec) | ({} if sweep is None else {"WALRAS_ARRAY_ID": str(sweep)}),
             workdir=spec.workdir or "",
             code="" if spec.code is None else spec.code.tree,
             is_launcher=is_launcher(spec),
+            needs=needs_of(spec),
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
+            store=self._checkpoints.store,
             memory_bytes=spec.resources.memory,
         )
 
@@ -300,7 +329,7 @@ def submit_result(core: SchedulerCore, job_id: JobId, draft: JobDraft) -> Submit
     spec = draft.spec
     unsaved = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
     note = "; it ".join(filter(None, (launcher_note(spec), unsaved)))
-    return SubmitResult(id=job_id, name=spec.name, note=note, defaults=list(draft.defaults))
+    return SubmitResult(id=job_id, name=shown_name_of(spec), note=note, defaults=list(draft.defaults))
 
 
 def _unsaved_note(core: SchedulerCore, kind: Kind) -> str:

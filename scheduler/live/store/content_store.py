@@ -7,18 +7,25 @@ away, with an age that leaves uploads under way alone. All calls block on the di
 
 import contextlib
 import os
+import shutil
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from walras.clocks import random_hex
 from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, check_chunk
-from walras.errors import Conflict, NotFound
+from walras.errors import ClusterError, Conflict, NotFound
 
 #: The canonical JSON of a tree may have this many bytes.
 TREE_BYTES = 64 * 1024 * 1024
+#: Left free for the database and the logs beside it.
+FREE_LEAST_BYTES = 256 * 1024 * 1024
+#: Lists of chunks that are kept in memory, so that a fetch through a job reads its list once.
+_LISTS_KEPT = 8
 
 
 class ContentStore:
@@ -27,6 +34,8 @@ class ContentStore:
     def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._wall = wall
+        self._lists: OrderedDict[str, frozenset[str]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Returns those that are not here. What is here stays for as long as a fresh upload."""
@@ -41,7 +50,9 @@ class ContentStore:
         return True
 
     def put(self, name: str, content: bytes) -> None:
-        """Keep a chunk. Raises DamagedContent if the bytes do not have this name, OSError for a full disk."""
+        """Keep a chunk. Raises DamagedContent if the bytes do not have this name, ClusterError where the disk has no
+        room beside what the database needs.
+        """
         check_chunk(name, content)
         if len(content) > CHUNK_BYTES:
             raise DamagedContent(f"a chunk has more than {CHUNK_BYTES:,} bytes")
@@ -91,6 +102,19 @@ class ContentStore:
         except ValidationError:
             raise NotFound(f"{name[:12]} is no tree") from None
 
+    def chunks_of(self, name: str) -> Set[str]:
+        """The chunks of a committed tree; the newest lists asked for are kept. Raises NotFound, DamagedContent."""
+        with self._lock:
+            known = self._lists.get(name)
+        if known is None:
+            known = frozenset(self.tree(name).chunk_sizes())
+        with self._lock:
+            self._lists[name] = known
+            self._lists.move_to_end(name)
+            while len(self._lists) > _LISTS_KEPT:
+                self._lists.popitem(last=False)
+        return known
+
     def renew_tree(self, name: str) -> ContentTree:
         """Make a committed tree as young as a new one: a job counts on it. Raises NotFound, DamagedContent."""
         tree = self.tree(name)
@@ -100,10 +124,7 @@ class ContentStore:
 
     def sweep(self, in_use: Iterable[str], min_age_s: float) -> int:
         """Delete what none of these trees needs and nobody touched for `min_age_s`; returns the bytes freed."""
-        kept: set[str] = set()
-        for name in in_use:
-            with contextlib.suppress(NotFound, DamagedContent):
-                kept |= {name, *self.tree(name).chunk_sizes()}
+        kept = self._needed(in_use)
         freed = 0
         for path in self._folder.glob("??/*"):
             with contextlib.suppress(OSError):
@@ -113,6 +134,40 @@ class ContentStore:
                     freed += found.st_size
         return freed
 
+    def drop(self, names: Iterable[str], in_use: Iterable[str], min_age_s: float) -> set[str]:
+        """Delete these trees and what only they need, but for what somebody touched in `min_age_s`.
+
+        Returns the names of those that are not all gone yet.
+        """
+        kept = self._needed(in_use)
+        left: set[str] = set()
+        for name in set(names) - kept:
+            try:
+                chunks = set(self.tree(name).chunk_sizes()) - kept
+            except (NotFound, DamagedContent):
+                continue
+            young = [chunk for chunk in chunks if not self._remove_old(chunk, min_age_s)]
+            if young or not self._remove_old(name, min_age_s):
+                left.add(name)
+        return left
+
+    def _needed(self, in_use: Iterable[str]) -> set[str]:
+        """These trees and their chunks."""
+        needed: set[str] = set()
+        for name in in_use:
+            with contextlib.suppress(NotFound, DamagedContent):
+                needed |= {name, *self.tree(name).chunk_sizes()}
+        return needed
+
+    def _remove_old(self, name: str, min_age_s: float) -> bool:
+        """Returns False where it is too young to go."""
+        path = self._path(name)
+        with contextlib.suppress(FileNotFoundError):
+            if self._wall() - path.stat().st_mtime < min_age_s:
+                return False
+            path.unlink()
+        return True
+
     def _path(self, name: str) -> Path:
         if len(name) != 64 or not set(name) <= set("0123456789abcdef"):
             raise NotFound(f"{name[:80]!r} is no name of content")
@@ -121,6 +176,8 @@ class ContentStore:
     def _write(self, name: str, content: bytes) -> None:
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if shutil.disk_usage(path.parent).free < FREE_LEAST_BYTES:
+            raise ClusterError(f"the server's content store is full: less than {FREE_LEAST_BYTES:,} bytes are free")
         draft = path.with_name(f".{name}.{random_hex(None, 8)}")
         try:
             with open(draft, "xb") as file:

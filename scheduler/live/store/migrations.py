@@ -243,7 +243,18 @@ def remember_exceeded_limits(db: Database) -> None:
 
 
 @migrations()
-def keep_people_pe(db: Database) -> None:
+def keep_outputs(db: Database) -> None:
+    """What jobs left as their results, by machine of the gang."""
+    db.execute(
+        """CREATE TABLE outputs (
+        job_id INTEGER NOT NULL, node_rank INTEGER NOT NULL, attempt INTEGER NOT NULL, tree TEXT NOT NULL,
+        files INTEGER NOT NULL, size_bytes INTEGER NOT NULL, collected_at REAL NOT NULL, problem TEXT NOT NULL,
+        PRIMARY KEY (job_id, node_rank)) WITHOUT ROWID"""
+    )
+
+
+@migrations()
+def keep_people(db: Database) -> None:
     """Users, projects and roles. Who had a token becomes a user at the next start (`auth/people.py`)."""
     db.execute(
         """CREATE TABLE people (
@@ -251,3 +262,21 @@ def keep_people_pe(db: Database) -> None:
         removed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (kind, name)) WITHOUT ROWID"""
     )
     db.execute("ALTER TABLE jobs ADD COLUMN defaults TEXT NOT NULL DEFAULT '{}'")
+
+
+@migrations()
+def keep_sweeps(db: Database) -> None:
+    """Which sweep a job belongs to, named by its first job, and its index there."""
+    for column in ("sweep", "sweep_index"):
+        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} INTEGER")
+    db.execute("CREATE INDEX jobs_sweep ON jobs (sweep) WHERE sweep IS NOT NULL")
+
+
+@migrations()
+def keep_checkpoint_stores(db: Database) -> None:
+    """Where checkpoints are besides their path, and which are lost. With jobs, a cluster goes on with a shared disk."""
+    db.execute("ALTER TABLE checkpoints ADD COLUMN content TEXT NOT NULL DEFAULT ''")
+    for column in ("upload_s REAL", "lag_s REAL", "lost INTEGER"):
+        db.execute(f"ALTER TABLE checkpoints ADD COLUMN {column} NOT NULL DEFAULT 0")
+    db.execute("CREATE TABLE checkpoint_habit (shares_folder INTEGER NOT NULL)")
+    db.execute("INSERT INTO checkpoint_habit SELECT count(*) > 0 FROM jobs")

@@ -5,10 +5,8 @@ A file lock refuses a second server on the same folder.
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
-from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -35,11 +33,11 @@ from scheduler.live.store.store_interface import (
     StoreUnavailable,
     WriteBatch,
 )
+from scheduler.live.store.table_mapping import REPLACE_SQL, ROW_VALUES, TABLES, build_row, column_list
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
     AuditRow,
-    ChargeKind,
     ChargeRow,
     CheckpointRow,
     CoreStateRow,
@@ -49,6 +47,7 @@ from scheduler.live.store.table_rows import (
     NetworkRow,
     NodeRow,
     OutboxRow,
+    OutputsRow,
     PartRow,
     PeopleRow,
     PolicyRow,
@@ -64,20 +63,11 @@ from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import NodeId
 from walras.errors import ConfigError, NotFound
 from walras.job_request import JobId
-from walras.states import AttemptState, JobState, Reason
 from walras.wire import ClusterIdentity
 
 Row = TypeVar("Row")
 #: SQLite takes a limited number of values in one statement.
 _IN_ONE_QUERY = 10_000
-#: Columns that are more than their SQLite type.
-_ENUMS: dict[tuple[type, str], Any] = {
-    (JobRow, "state"): JobState,
-    (JobRow, "reason"): Reason,
-    (AttemptRow, "state"): AttemptState,
-    (ChargeRow, "kind"): ChargeKind,
-    (AttemptRow, "reason"): Reason,
-}
 #: What SQLite says of a disk that is full, slow, or read by somebody else for long.
 _PASSING_FAILURES = {
     sqlite3.SQLITE_FULL,
@@ -87,60 +77,6 @@ _PASSING_FAILURES = {
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN,
 }
-#: Every table and what it holds, in the order in which a commit writes them.
-_TABLES: tuple[tuple[str, Any], ...] = (
-    ("journal", JournalRow),
-    ("specs", SpecRow),
-    ("jobs", JobRow),
-    ("attempts", AttemptRow),
-    ("parts", PartRow),
-    ("nodes", NodeRow),
-    ("outbox", OutboxRow),
-    ("checkpoints", CheckpointRow),
-    ("rents", RentRow),
-    ("pools", PoolRow),
-    ("speeds", SpeedRow),
-    ("scores", ScoredBelief),
-    ("facts", FactsRow),
-    ("networks", NetworkRow),
-    ("restart_costs", RestartCostRow),
-    ("charges", ChargeRow),
-    ("policies", PolicyRow),
-    ("answers", AnswerRow),
-    ("tokens", TokenRow),
-    ("people", PeopleRow),
-    ("audit", AuditRow),
-    ("secrets", SecretRow),
-    ("core_state", CoreStateRow),
-)
-
-
-def _columns(row_type: Any) -> str:
-    return ", ".join(column.name for column in fields(row_type))
-
-
-def _replace_sql(table: str, row_type: Any) -> str:
-    marks = ", ".join("?" for _ in fields(row_type))
-    verb = "INSERT" if table in ("journal", "charges", "audit") else "INSERT OR REPLACE"
-    return f"{verb} INTO {table} ({_columns(row_type)}) VALUES ({marks})"
-
-
-_REPLACE = {table: _replace_sql(table, row_type) for table, row_type in _TABLES}
-_VALUES = {table: attrgetter(*(column.name for column in fields(row_type))) for table, row_type in _TABLES}
-
-
-def _build(row_type: type[Row], values: Sequence[Any]) -> Row:
-    """A row object from a tuple in the order of its fields."""
-    typed = list(values)
-    for index, column in enumerate(fields(row_type)):  # type: ignore[arg-type]
-        enum = _ENUMS.get((row_type, column.name))
-        if typed[index] is None:
-            continue
-        if enum is not None:
-            typed[index] = enum(typed[index])
-        elif column.type is bool:
-            typed[index] = bool(typed[index])
-    return row_type(*typed)
 
 
 @contextmanager
@@ -203,10 +139,10 @@ class SqliteStore:
     def _write(self, batch: WriteBatch) -> ChainHead:
         connection = self._db.conn
         with self._db.atomic():
-            for table, _ in _TABLES:
+            for table, _ in TABLES:
                 rows = getattr(batch, table)
                 if rows:
-                    connection.executemany(_REPLACE[table], map(_VALUES[table], rows))
+                    connection.executemany(REPLACE_SQL[table], map(ROW_VALUES[table], rows))
             if batch.last_command_id:
                 connection.execute(
                     "INSERT OR REPLACE INTO meta (name, value) VALUES ('last_command_id', ?)", [batch.last_command_id]
@@ -276,7 +212,8 @@ class SqliteStore:
                 self._select(
                     "checkpoints",
                     CheckpointRow,
-                    "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL) ORDER BY job_id, attempt, step",
+                    "NOT lost AND job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)"
+                    " ORDER BY job_id, attempt, step",
                 )
             ),
             rents=tuple(self._select("rents", RentRow, "state = 'asked'")),
@@ -292,6 +229,7 @@ class SqliteStore:
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
             ),
             last_job_id=int(self._value("SELECT last_job_id FROM chain") or 0),
+            shares_checkpoints=bool(self._value("SELECT shares_folder FROM checkpoint_habit")),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
         )
@@ -299,7 +237,7 @@ class SqliteStore:
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
         first = 0 if whole else self._value("SELECT max(seq) FROM journal WHERE kind = 'generation'") or 0
         cursor = self._reader().execute(
-            f"SELECT {_columns(JournalRow)} FROM journal WHERE seq >= ? ORDER BY seq", [first]
+            f"SELECT {column_list(JournalRow)} FROM journal WHERE seq >= ? ORDER BY seq", [first]
         )
         for values in cursor:
             yield JournalRow(*values)
@@ -320,11 +258,19 @@ class SqliteStore:
                 values.append(value)
         if query.active:
             clauses.append("ended_at IS NULL")
-        if query.before_id is not None:
-            clauses.append("job_id < ?")
-            values.append(query.before_id)
-        where = " AND ".join(clauses) or "1"
-        return self._select("jobs", JobRow, f"{where} ORDER BY job_id DESC LIMIT ?", *values, query.limit)
+        clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
+        if query.fold_sweeps:  # jobs of a sweep have one user and one project
+            alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at"))) or "1"
+            newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
+            clauses.append(f"(sweep IS NULL OR job_id = {newest})")
+            values += query.states
+        clauses += [] if query.before_id is None else [f"job_id < {query.before_id:d}"]
+        newest_first = " AND ".join(clauses or ["1"]) + " ORDER BY job_id DESC LIMIT ?"
+        return self._select("jobs", JobRow, newest_first, *values, query.limit)
+
+    def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
+        counted = "SELECT state, count(*) FROM jobs WHERE sweep = ? GROUP BY state"
+        return {sweep: dict(self._reader().execute(counted, [sweep]).fetchall()) for sweep in sweeps}
 
     def job_named(self, user: str, name: str) -> JobId | None:
         found = self._value("SELECT max(job_id) FROM jobs WHERE user = ? AND name = ?", user, name)
@@ -364,9 +310,21 @@ class SqliteStore:
         return self._value(sql, job_id, attempt, node_id) is not None
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
-        return self._first(
-            self._select("checkpoints", CheckpointRow, "job_id = ? ORDER BY attempt DESC, step DESC LIMIT 1", job_id)
-        )
+        newest = "job_id = ? AND NOT lost ORDER BY attempt DESC, step DESC LIMIT 1"
+        return self._first(self._select("checkpoints", CheckpointRow, newest, job_id))
+
+    def checkpoint_content(self, ended_since_at: float) -> list[str]:
+        newest = "row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC, step DESC) AS newest"
+        known = f"SELECT content, ended_at, {newest} FROM checkpoints JOIN jobs USING (job_id) WHERE NOT lost"
+        kept = "CASE WHEN ended_at IS NULL THEN newest <= 2 ELSE newest = 1 AND ended_at >= ? END"
+        rows = self._reader().execute(f"SELECT content FROM ({known}) WHERE content != '' AND {kept}", [ended_since_at])
+        return [str(content) for (content,) in rows]
+
+    def outputs(self, job_id: JobId) -> list[OutputsRow]:
+        return self._select("outputs", OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
+
+    def output_trees(self) -> list[str]:
+        return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
         return self._select("policies", PolicyRow, "1 ORDER BY version DESC LIMIT ?", limit)
@@ -405,8 +363,8 @@ class SqliteStore:
         return reader
 
     def _select(self, table: str, row_type: type[Row], where: str, *values: Any) -> list[Row]:
-        cursor = self._reader().execute(f"SELECT {_columns(row_type)} FROM {table} WHERE {where}", values)
-        return [_build(row_type, row) for row in cursor]
+        cursor = self._reader().execute(f"SELECT {column_list(row_type)} FROM {table} WHERE {where}", values)
+        return [build_row(row_type, row) for row in cursor]
 
     def _value(self, sql: str, *values: Any) -> Any:
         row = self._reader().execute(sql, values).fetchone()
@@ -427,7 +385,7 @@ def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         kept = "seq > coalesce((SELECT value FROM meta WHERE name = 'journal_cut'), 0)"
-        for values in connection.execute(f"SELECT {_columns(JournalRow)} FROM journal WHERE {kept} ORDER BY seq"):
+        for values in connection.execute(f"SELECT {column_list(JournalRow)} FROM journal WHERE {kept} ORDER BY seq"):
             yield JournalRow(*values)
     finally:
         connection.close()

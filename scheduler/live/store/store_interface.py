@@ -24,6 +24,7 @@ from scheduler.live.store.table_rows import (
     NetworkRow,
     NodeRow,
     OutboxRow,
+    OutputsRow,
     PartRow,
     PeopleRow,
     PolicyRow,
@@ -96,6 +97,7 @@ class WriteBatch:
     secrets: list[SecretRow] = field(default_factory=list)
     secrets_done: list[JobId] = field(default_factory=list)
     core_state: list[CoreStateRow] = field(default_factory=list)
+    outputs: list[OutputsRow] = field(default_factory=list)
     #: Machines that leave the table.
     nodes_done: list[NodeId] = field(default_factory=list)
 
@@ -119,7 +121,7 @@ class LoadedState:
     parts: tuple[PartRow, ...]
     nodes: tuple[NodeRow, ...]
     outbox: tuple[OutboxRow, ...]
-    #: The newest checkpoint of each active job.
+    #: Of each active job, those that are not lost, oldest first.
     checkpoints: tuple[CheckpointRow, ...]
     rents: tuple[RentRow, ...]
     pools: tuple[PoolRow, ...]
@@ -137,6 +139,8 @@ class LoadedState:
     last_job_id: int
     last_command_id: int
     last_charge_id: int
+    #: The cluster is older than stores of checkpoints: its machines share a disk unless somebody says otherwise.
+    shares_checkpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,10 @@ class JobQuery:
     project: str = ""
     projects: tuple[str, ...] | None = None
     active: bool = False
+    #: Only jobs of this sweep.
+    sweep: int | None = None
+    #: Of a sweep only the newest job of those that are asked for.
+    fold_sweeps: bool = False
     #: Only jobs with a smaller id.
     before_id: int | None = None
     limit: int = 50
@@ -248,6 +256,10 @@ class Store(Protocol):
 
     def jobs(self, query: JobQuery) -> list[JobRow]: ...
 
+    def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
+        """How many jobs of each sweep are in each state."""
+        ...
+
     def job_named(self, user: str, name: str) -> JobId | None:
         """The user's newest job of that name."""
         ...
@@ -276,6 +288,19 @@ class Store(Protocol):
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
         """The newest one that was recorded."""
+        ...
+
+    def checkpoint_content(self, ended_since_at: float) -> list[str]:
+        """Names of the content of checkpoints that somebody may want: the newest two of a job that is not over, and
+        the newest of one that ended at this instant or later."""
+        ...
+
+    def outputs(self, job_id: JobId) -> list[OutputsRow]:
+        """The newest results of each machine of the gang, by node rank."""
+        ...
+
+    def output_trees(self) -> list[str]:
+        """The trees of all results that are kept."""
         ...
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:

@@ -42,6 +42,9 @@ class JobRow:
     target: str = ""
     #: The incarnation of the database in which it was submitted; empty: before incarnations were kept.
     incarnation: str = ""
+    #: The first job of its sweep, and its index there; None: it is of no sweep.
+    sweep: JobId | None = None
+    sweep_index: int | None = None
     #: JSON: the fields that the job did not state, each with its value and whose default that is.
     defaults: str = "{}"
 
@@ -160,6 +163,13 @@ class CheckpointRow:
     path: str
     digest: str
     recorded_at: float
+    #: Name of its tree in the store of checkpoints; empty: it lies at `path` alone.
+    content: str = ""
+    #: How long it was sent, and how long after the commit the store had it.
+    upload_s: float = 0.0
+    lag_s: float = 0.0
+    #: It is torn, or its store does not have it: no attempt goes on from it.
+    lost: bool = False
 
 
 @dataclass(slots=True)
@@ -351,3 +361,19 @@ class JournalRow:
     kind: str
     type: str
     payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsRow:
+    """The newest results that a job left on one machine of its gang."""
+
+    job_id: JobId
+    node_rank: int
+    attempt: int
+    #: Name of the tree in the content store; empty: none could be collected yet.
+    tree: str
+    files: int
+    size_bytes: int
+    collected_at: float
+    #: What is missing or was left out, in words.
+    problem: str

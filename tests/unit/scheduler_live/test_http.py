@@ -120,7 +120,14 @@ async def test_the_same_key_is_the_same_job(face: Face) -> None:
     defaults = [dict(zip(("field", "value", "by"), each, strict=True)) for each in taken]
     assert await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k") == (
         200,
-        {"id": 1, "name": "job", "error": None, "note": f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}", "defaults": defaults},
+        {
+            "id": 1,
+            "name": "job",
+            "error": None,
+            "note": f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}",
+            "defaults": defaults,
+            "jobs": 1,
+        },
     )
     status, problem = await face.json("POST", f"{API}/jobs", {"run": "b"}, key="k")
     assert (status, problem["code"]) == (422, "idempotency_key_reused")

@@ -173,6 +173,8 @@ class FakeServer:
             found = [job for job in found if job["state"] in wanted.split(",")]
         if user := request.query.get("user"):
             found = [job for job in found if job["user"] == user]
+        if sweep := request.query.get("sweep"):
+            found = [job for job in reversed(found) if job.get("sweep") == int(sweep)]
         start, limit = int(request.query.get("cursor", 0)), min(int(request.query["limit"]), 3)
         more = {"next": str(start + limit)} if len(found) > start + limit else {}
         return web.json_response({"items": found[start : start + limit], **more})

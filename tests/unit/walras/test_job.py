@@ -57,6 +57,10 @@ labels: {paper: 3, team: vision}
 value_usd_per_h: 4.5
 weight: 2
 hold: true
+array: 0-1%1
+matrix: {lr: [0.1, 0.2]}
+array_index: 1
+outputs: [out]
 """
 
 

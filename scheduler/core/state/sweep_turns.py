@@ -1,0 +1,66 @@
+"""Turns: at most so many jobs of a limited sweep may run at once, in the order of their numbers.
+
+A job without its turn takes no part in solves, queues and reservations, as one that waits for another job. It keeps its
+turn from when it is given until it has ended or is held: through preemption, moves and waits between tries. So what
+holds accelerators is never more than the limit, and an event costs only the jobs whose turn it changes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from scheduler.core.state.ledger import JobRecord
+from walras.job_request import JobId
+
+
+@dataclass(slots=True)
+class _Sweep:
+    at_most: int
+    #: The jobs that have their turn.
+    running: set[JobId] = field(default_factory=set)
+    #: Numbers of those that wait for it; may name jobs that wait no more.
+    waiting: list[JobId] = field(default_factory=list)
+
+
+class SweepTurns:
+    """Who has a turn in each limited sweep. `JobRecord.awaits_turn` says so of a job."""
+
+    def __init__(self, jobs: dict[JobId, JobRecord]) -> None:
+        self._jobs = jobs
+        self._sweeps: dict[JobId, _Sweep] = {}
+
+    def ask(self, job: JobRecord) -> None:
+        """A job of a sweep wants to run: it has its turn now, or waits for it.
+
+        One that is restored with accelerators has its turn in any case; those are restored before all others.
+        """
+        request = job.request
+        if request.sweep is None or not request.sweep_limit:
+            return
+        sweep = self._sweeps.setdefault(request.sweep, _Sweep(request.sweep_limit))
+        if job.job_id in sweep.running:
+            return
+        job.awaits_turn = not job.holds and len(sweep.running) >= sweep.at_most
+        if job.awaits_turn:
+            heappush(sweep.waiting, job.job_id)
+        else:
+            sweep.running.add(job.job_id)
+
+    def give_up(self, job: JobRecord) -> Iterable[JobRecord]:
+        """The job has ended, or is held. Returns those whose turn comes by that."""
+        request = job.request
+        sweep = None if request.sweep is None else self._sweeps.get(request.sweep)
+        if sweep is None:
+            return ()
+        job.awaits_turn = False
+        sweep.running.discard(job.job_id)
+        next_ones = []
+        while len(sweep.running) < sweep.at_most and sweep.waiting:
+            known = self._jobs.get(heappop(sweep.waiting))
+            if known is not None and known.awaits_turn:
+                known.awaits_turn = False
+                sweep.running.add(known.job_id)
+                next_ones.append(known)
+        if not sweep.running and not sweep.waiting and request.sweep is not None:
+            del self._sweeps[request.sweep]
+        return next_ones
