@@ -44,7 +44,7 @@ from walras.cli.job_control_commands import (
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
-from walras.cli.people_commands import PEOPLE_COMMANDS
+from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
 from walras.cli.plan_commands import plan_commands
 from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
@@ -170,7 +170,7 @@ WORDS_OF_OTHERS = {
     "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
     "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "agents": "nodes", "pools": "prices",
     "suspend": "hold", "pause": "hold", "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun",
-    "scontrol": "update", "share": "money", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
+    "scontrol": "update", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
     "me": "whoami", "init": "submit", "simulation": "simulate", "sim": "simulate", "start": "server", "up": "server",
 }  # fmt: skip
 
@@ -264,6 +264,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "nodes": nodes_command,
     "prices": prices_command,
     "money": money_command,
+    "share": share_command,
     "offers": offers_command,
     "recommend": recommend_command,
     "search": search_command,

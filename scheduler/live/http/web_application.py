@@ -18,7 +18,15 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
-from scheduler.live.http import cluster_api, content_api, job_api, outputs_api, people_api, pool_api, session_api
+from scheduler.live.http import (
+    cluster_api,
+    content_api,
+    job_api,
+    outputs_api,
+    people_api,
+    pool_api,
+    session_api,
+)
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
@@ -52,7 +60,7 @@ from walras.api import (
     SubmitResult,
 )
 from walras.errors import Forbidden, WalrasError
-from walras.people import AuditView, WhoAmI
+from walras.people import AuditView, ShareView, WhoAmI
 from walras.spec.job_spec import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
@@ -291,6 +299,8 @@ def api_routes() -> list[Route]:
         Route("PUT", f"{_API}/policy", cluster_api.put_policy, "Change the policy", role=admin, response=PolicyView,
               query=("dry_run",)),
         *people_api.people_routes(),
+        Route("GET", f"{_API}/share", cluster_api.list_shares, "Shares: entitled, held, used lately, borrowed",
+              response=list[ShareView], query=("project",)),
         Route("GET", f"{_API}/whoami", cluster_api.show_caller, "Whose token this is", response=WhoAmI),
         Route("GET", f"{_API}/audit", list_audit, "Who changed what", role=UserRole.OPERATOR,
               response=list[AuditView], query=("user", "since", "limit")),
