@@ -132,3 +132,20 @@ def test_a_quarantined_rented_machine_keeps_its_job_over_a_restart() -> None:
 def given_back(fleet: FakeFleet) -> list[str]:
     """Machines that the core gave back so far."""
     return [each.node_id for _, commands in fleet.log for each in commands if isinstance(each, cmd.ReleaseNode)]
+
+
+def test_who_is_behind_its_share_is_not_forgotten() -> None:
+    """Use and the deficits of `walras` go on in a fresh core; under another policy the deficits are nobody's."""
+    fleet = cluster("walras", machines="b")
+    restored(fleet, JobState.RUNNING, attempt=3, placement=ON_B1, leased_at=50.0, running_at=52.0)
+    fair = {"at": 3.0, "deficit": {"vision": 50.0}, "rate": {"vision": 1.5, "speech": -1.0}}
+    fleet.core.cycle.policy.memory = {"overdue": [], "fair": fair}
+    state = as_journaled(remembered_state(fleet.core.ledger))
+    state.at = 210.0
+    for policy, deficit in (("walras", {"vision": 50.0, "speech": 0.0}), ("fifo", None)):
+        fresh = cluster(policy, machines="b")
+        fresh.tell(state)
+        used_s, _ = fresh.core.ledger.usage.used("default", 210.0)
+        assert 109.9 < used_s < 110.0  # one accelerator until now, hardly halved
+        memory = fresh.core.cycle.policy.memory
+        assert (memory["fair"]["deficit"] if memory else None) == deficit
