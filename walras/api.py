@@ -148,6 +148,19 @@ class JobView(Body):
     defaults: list[DefaultView] = Field(default_factory=list)
 
 
+class CheckpointView(Body):
+    """The checkpoint that a job would go on from."""
+
+    step: float
+    attempt: int
+    recorded_at: str
+    #: It is in a store of its own, and not only in a folder that machines share.
+    stored: bool = False
+    #: How long it was sent to the store, and how long after the commit the store had it.
+    upload_s: float = 0.0
+    lag_s: float = 0.0
+
+
 class JobDetail(JobView):
     """`GET /jobs/{id}`."""
 
@@ -164,6 +177,8 @@ class JobDetail(JobView):
     #: nobody.
     value_usd_per_h: float | None = None
     value_by: str = ""
+    #: Null before the first.
+    checkpoint: CheckpointView | None = None
     attempt_list: list[AttemptView] = Field(default_factory=list)
 
 
@@ -443,3 +458,15 @@ class Health(Body):
     #: Checks by name: "event_loop", "database", "solver".
     checks: dict[str, str]
     version: str
+
+
+class LogAccepted(Body):
+    """Answer to `POST /agent/v1/logs?job_id=J&attempt=A&rank=R&offset=N` (the body is the raw bytes from offset N on).
+
+    Sending the same bytes again is harmless; bytes beyond a gap are not taken.
+    """
+
+    #: Offset from which the agent has to continue.
+    next: int
+    #: True: the rank has used up its log quota; further bytes are dropped.
+    full: bool = False

@@ -1,6 +1,7 @@
 """`walras queue`, `jobs`, `show`, `explain`: looking at jobs."""
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,9 +27,11 @@ from walras.cli.job_choice import (
     StateOption,
     choose_jobs,
     instant_of,
+    local_time,
     states_of,
 )
 from walras.cli.people_commands import defaults_text
+from walras.cli.queue_order import look_at_queue
 from walras.cli.session import job_id_of, server_access, with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
@@ -46,13 +49,13 @@ from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
 if TYPE_CHECKING:
-    from walras.api import AttemptView, Explanation, JobDetail, JobView, SpeedView, TargetView
+    from walras.api import AttemptView, CheckpointView, Explanation, JobDetail, JobView, SpeedView, TargetView
     from walras.client import Client
 
 
 _JOB_COLUMNS = (
     Column("JOB", right=True),
-    Column("NAME", shrinks=True),
+    Column("NAME", shrinks=True, least=12, keeps_ends=True),
     Column("USER", shrinks=True, spare=1),
     Column("PROJECT", shrinks=True, spare=5),
     Column("STATE"),
@@ -78,13 +81,15 @@ def queue_command(
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
-    """List the jobs that have not ended; a sweep is one line."""
+    """List the jobs that have not ended, those who are next first; a sweep is one line."""
     wanted = JobChoice(user, mine, project, states_of(state), active=True, fold_sweeps=not expand, limit=limit)
     if watch:
         with_client(lambda client: watch_listing(lambda: _look(client, wanted), output, header=not no_header))
         return
-    found = with_client(lambda client: choose_jobs(client, wanted))
-    _show_jobs(found, limit, output, not no_header)
+    found = with_client(lambda client: look_at_queue(client, wanted))
+    if found.headline and output is OutputFormat.TABLE and not no_header:
+        show_line(found.headline)
+    _show_jobs(found.jobs, limit, output, not no_header)
 
 
 def jobs_command(
@@ -214,7 +219,8 @@ def _network_lines(state: JobState, detail: "JobDetail") -> list[str]:
 
 
 async def _look(client: "Client", wanted: JobChoice) -> Listing:
-    return _job_listing((await choose_jobs(client, wanted))[: wanted.limit])
+    found = await look_at_queue(client, wanted)
+    return replace(_job_listing(found.jobs[: wanted.limit]), title=found.headline)
 
 
 def _show_jobs(found: "list[JobView]", limit: int, output: OutputFormat, header: bool) -> None:
@@ -307,16 +313,22 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("target", "" if job.target is None else _target_text(job.target)),
         ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
+        ("checkpoint", "" if job.checkpoint is None else _checkpoint_text(job.checkpoint)),
         ("used", used),
         ("spent", format_money(job.usd)),
         ("worth", f"{format_money(job.value_usd_per_h or 0.0)}/h, says its {job.value_by}" if job.value_by else ""),
-        ("submitted", job.submitted_at),
-        ("started", job.started_at or ""),
-        ("ended", job.ended_at or ""),
+        ("submitted", local_time(job.submitted_at)),
+        ("started", local_time(job.started_at)),
+        ("ended", local_time(job.ended_at)),
         *([("incarnation", f"{job.incarnation}, before a restore")] if job.incarnation else []),
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
     ]
     return [[name, dash(value)] for name, value in facts]
+
+
+def _checkpoint_text(newest: "CheckpointView") -> str:
+    where = f", in the store {newest.lag_s:.3g} s after it was made (sent in {newest.upload_s:.3g} s)"
+    return f"step {format_count(newest.step)} of attempt {newest.attempt}" + (where if newest.stored else "")
 
 
 def _attempt_listing(attempts: "list[AttemptView]") -> Listing:

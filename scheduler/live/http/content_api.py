@@ -6,13 +6,16 @@ whatever it names: users get content through the job that it belongs to.
 """
 
 import asyncio
+import os
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.requests import LARGE_BODY_BYTES, Audience, RequestContext, Route
+from scheduler.live.providers.agent_wheel import packed_wheel
 from walras.content import CHUNK_BYTES, ChunkName, ContentTree, unpack_chunk
+from walras.errors import ClusterError
 
 #: Names in one question, and the longest list of files.
 _NAMES_MOST, _TREE_BODY_BYTES = 20_000, 64 * 1024 * 1024
@@ -46,7 +49,10 @@ async def put_chunk(call: RequestContext) -> web.StreamResponse:
     name, encoding = call.request.match_info["name"], call.request.query.get("encoding", "plain")
 
     def keep() -> None:
-        call.server.content.put(name, unpack_chunk(body, encoding))
+        try:
+            call.server.content.put(name, unpack_chunk(body, encoding))
+        except OSError as error:
+            raise ClusterError(f"the content cannot be kept: {os.strerror(error.errno or 0)}") from None
 
     await call.server.read(keep)
     return web.Response(status=204)
@@ -70,6 +76,12 @@ async def get_tree(call: RequestContext) -> web.StreamResponse:
     return web.Response(body=encoded, content_type="application/json")
 
 
+async def get_wheel(call: RequestContext) -> web.StreamResponse:
+    """This release, for machines that were rented: the only thing that an enrolment token fetches."""
+    wheel = await call.server.read(packed_wheel)
+    return web.Response(body=wheel.content, content_type="application/octet-stream")
+
+
 def content_routes() -> list[Route]:
     """Sending for users and machines, fetching for machines."""
     both, agent, base = Audience.USER_OR_AGENT, Audience.AGENT, "/content/v1"
@@ -81,6 +93,8 @@ def content_routes() -> list[Route]:
         Route("GET", chunk, get_chunk, "Fetch a chunk", agent, response="application/octet-stream"),
         Route("POST", f"{base}/trees", commit_tree, "Make a folder's list of files durable", both,
               role=UserRole.USER, request=ContentTree, response=TreeCommitted),
+        Route("GET", "/agent/v1/wheel", get_wheel, "The release that rented machines install", Audience.JOIN,
+              response="application/octet-stream"),
         Route("GET", f"{base}/trees/{{name}}", get_tree, "A folder's list of files", agent,
               response=ContentTree),
     ]  # fmt: skip

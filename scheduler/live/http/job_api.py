@@ -21,9 +21,10 @@ from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import check_log_sender
 from scheduler.live.services.job_standing import followable
 from scheduler.live.services.views import target_conditions
+from scheduler.live.store.job_listing import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
-from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, ReasonView
+from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, LogAccepted, ReasonView
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.job_request import JobId, Kind
@@ -32,10 +33,10 @@ from walras.spec.field_types import ShownName
 from walras.spec.file_model import FileModel, check_model
 from walras.spec.job_groups import FactsSpec
 from walras.states import JobState, Reason
-from walras.wire import LogAccepted
 
 _PAGE = 50
 _PAGE_MOST = 1000
+_LONGEST_NAME_PART = 200
 
 
 class Patch(BaseModel):
@@ -63,22 +64,24 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
         if word not in set(JobState):
             raise UserError(f"no state {word[:40]!r}", field="state", fix=f"one of {', '.join(JobState)}")
     limit = call.number("limit", _PAGE, 1, _PAGE_MOST)
-    cursor = call.number("cursor", 0, 0, 2**62)
+    sort = check_sort(query.get("sort", NEWEST_FIRST))
     asked = JobQuery(
         states=states,
         user=query.get("user", ""),
         project=query.get("project", ""),
         projects=call.user.visible_projects,
         active=call.flag("active"),
+        name_part=query.get("name", "")[:_LONGEST_NAME_PART],
+        sort=sort,
+        after=parse_cursor(query.get("cursor", ""), sort),
         sweep=call.number("sweep", 0, 0, 2**62) or None,
         fold_sweeps=query.get("sweeps") == "folded",
-        before_id=cursor or None,
         limit=limit + 1,
     )
     rows = await call.server.read(call.server.store.jobs, asked)
     shown = rows[:limit]
     usage = await call.server.read(call.server.store.usage, [row.job_id for row in shown], call.server.loop.clock.now())
-    more = str(shown[-1].job_id) if len(rows) > limit else None
+    more = cursor_after(shown[-1], sort) if len(rows) > limit else None
     folded = [row.sweep for row in shown if row.sweep is not None] if asked.fold_sweeps else []
     sweeps = await call.server.read(call.server.store.sweep_states, folded)
     found = JobPage(items=await call.server.views.jobs(shown, usage, sweeps), next=more)
@@ -102,7 +105,8 @@ async def show_job(call: RequestContext) -> JobDetail:
     spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
     written = json.loads("{}" if spec is None else spec.spec)
-    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts)
+    newest = await call.server.read(store.checkpoint, row.job_id)
+    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts, newest)
 
 
 async def list_attempts(call: RequestContext) -> web.StreamResponse:
@@ -281,6 +285,9 @@ async def show_log(call: RequestContext) -> web.StreamResponse:
     offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
     if attempt > row.attempts:
         raise NotFound(f"job {row.job_id} has had {row.attempts} attempts", field="attempt")
+    if tail := call.number("tail", 0, 0, _PIECE_BYTES):
+        granted_by = await _incarnation_of(call, row.job_id, attempt)
+        offset = max(0, await call.server.read(call.server.logs.size, row.job_id, attempt, rank, granted_by) - tail)
     if call.flag("follow"):
         return await _follow_log(call, attempt, rank, offset)
     granted_by = await _incarnation_of(call, row.job_id, attempt)

@@ -18,10 +18,11 @@ from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
 from scheduler.live.loop.live_state import JobTarget, LiveJob, LiveNode, LiveState, parse_target
 from scheduler.live.services.job_standing import parse_defaults, value_owner
 from scheduler.live.store.store_interface import JobUsage
-from scheduler.live.store.table_rows import AttemptRow, JobRow, PolicyRow
+from scheduler.live.store.table_rows import AttemptRow, CheckpointRow, JobRow, PolicyRow
 from walras.api import (
     AttemptView,
     CertificateView,
+    CheckpointView,
     ConditionView,
     ForecastView,
     JobDetail,
@@ -197,7 +198,12 @@ class ApiViews:
         return found
 
     def detail(
-        self, row: JobRow, usage: Iterable[JobUsage], spec: dict[str, Any], attempts: Iterable[AttemptRow]
+        self,
+        row: JobRow,
+        usage: Iterable[JobUsage],
+        spec: dict[str, Any],
+        attempts: Iterable[AttemptRow],
+        checkpoint: CheckpointRow | None = None,
     ) -> JobDetail:
         views, ledger = [self.attempt(attempt) for attempt in attempts], self._loop.core.ledger
         known = ledger.jobs.get(row.job_id)
@@ -205,6 +211,7 @@ class ApiViews:
         by = value_owner(said_by, parse_defaults(row.defaults))
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
+<<<<<<< HEAD
             **self._job(row, list(usage)), why=self.why(row), spec=spec, incarnation=former, target=self.target(row),
             attempt_list=views, value_usd_per_h=value, value_by=by,
         )  # fmt: skip
@@ -214,6 +221,21 @@ class ApiViews:
         if row.state.is_final:
             return row.detail
         return dominant_reason(self._loop.core, row.job_id, self._state.expected_machines)
+=======
+            **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
+            value_usd_per_h=value, value_by=by, checkpoint=None if checkpoint is None else self._checkpoint(checkpoint),
+        )  # fmt: skip
+
+    def _checkpoint(self, row: CheckpointRow) -> CheckpointView:
+        return CheckpointView(
+            step=row.step,
+            attempt=row.attempt,
+            recorded_at=self._clock.shown(row.recorded_at),
+            stored=bool(row.content),
+            upload_s=row.upload_s,
+            lag_s=row.lag_s,
+        )
+>>>>>>> main
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""

@@ -6,7 +6,7 @@ then does the server answer or act. Another database is another class with these
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.last_alive import Absence
@@ -121,7 +121,7 @@ class LoadedState:
     parts: tuple[PartRow, ...]
     nodes: tuple[NodeRow, ...]
     outbox: tuple[OutboxRow, ...]
-    #: The newest checkpoint of each active job.
+    #: Of each active job, those that are not lost, oldest first.
     checkpoints: tuple[CheckpointRow, ...]
     rents: tuple[RentRow, ...]
     pools: tuple[PoolRow, ...]
@@ -139,11 +139,13 @@ class LoadedState:
     last_job_id: int
     last_command_id: int
     last_charge_id: int
+    #: The cluster is older than stores of checkpoints: its machines share a disk unless somebody says otherwise.
+    shares_checkpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """A page of jobs, newest first. Empty fields do not filter; `projects` None sees all."""
+    """A page of jobs. Empty fields do not filter; `projects` None sees all."""
 
     states: tuple[str, ...] = ()
     user: str = ""
@@ -154,8 +156,12 @@ class JobQuery:
     sweep: int | None = None
     #: Of a sweep only the newest job of those that are asked for.
     fold_sweeps: bool = False
-    #: Only jobs with a smaller id.
-    before_id: int | None = None
+    #: Part of the job's name, in any case.
+    name_part: str = ""
+    #: A column, `-` before it for descending order (`job_listing`).
+    sort: str = "-id"
+    #: Only jobs behind this one: its value in that column, and its number.
+    after: tuple[Any, int] | None = None
     limit: int = 50
 
 
@@ -286,6 +292,11 @@ class Store(Protocol):
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
         """The newest one that was recorded."""
+        ...
+
+    def checkpoint_content(self, ended_since_at: float) -> list[str]:
+        """Names of the content of checkpoints that somebody may want: the newest two of a job that is not over, and
+        the newest of one that ended at this instant or later."""
         ...
 
     def outputs(self, job_id: JobId) -> list[OutputsRow]:
