@@ -211,9 +211,8 @@ class ApiViews:
         by = value_owner(said_by, parse_defaults(row.defaults))
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
-<<<<<<< HEAD
             **self._job(row, list(usage)), why=self.why(row), spec=spec, incarnation=former, target=self.target(row),
-            attempt_list=views, value_usd_per_h=value, value_by=by,
+            attempt_list=views, value_usd_per_h=value, value_by=by, checkpoint=checkpoint and self._checkpoint(checkpoint),
         )  # fmt: skip
 
     def why(self, row: JobRow) -> str:
@@ -221,10 +220,6 @@ class ApiViews:
         if row.state.is_final:
             return row.detail
         return dominant_reason(self._loop.core, row.job_id, self._state.expected_machines)
-=======
-            **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
-            value_usd_per_h=value, value_by=by, checkpoint=None if checkpoint is None else self._checkpoint(checkpoint),
-        )  # fmt: skip
 
     def _checkpoint(self, row: CheckpointRow) -> CheckpointView:
         return CheckpointView(
@@ -235,7 +230,6 @@ class ApiViews:
             upload_s=row.upload_s,
             lag_s=row.lag_s,
         )
->>>>>>> main
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""
