@@ -212,7 +212,7 @@ class ApiViews:
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
             **self._job(row, list(usage)), why=self.why(row), spec=spec, incarnation=former, target=self.target(row),
-            attempt_list=views, value_usd_per_h=value, value_by=by, checkpoint=checkpoint and self._checkpoint(checkpoint),
+            attempt_list=views, value_usd_per_h=value, value_by=by, checkpoint=self._checkpoint(checkpoint),
         )  # fmt: skip
 
     def why(self, row: JobRow) -> str:
@@ -221,14 +221,18 @@ class ApiViews:
             return row.detail
         return dominant_reason(self._loop.core, row.job_id, self._state.expected_machines)
 
-    def _checkpoint(self, row: CheckpointRow) -> CheckpointView:
-        return CheckpointView(
-            step=row.step,
-            attempt=row.attempt,
-            recorded_at=self._clock.shown(row.recorded_at),
-            stored=bool(row.content),
-            upload_s=row.upload_s,
-            lag_s=row.lag_s,
+    def _checkpoint(self, row: CheckpointRow | None) -> CheckpointView | None:
+        return (
+            None
+            if row is None
+            else CheckpointView(
+                step=row.step,
+                attempt=row.attempt,
+                recorded_at=self._clock.shown(row.recorded_at),
+                stored=bool(row.content),
+                upload_s=row.upload_s,
+                lag_s=row.lag_s,
+            )
         )
 
     def target(self, row: JobRow) -> TargetView | None:
