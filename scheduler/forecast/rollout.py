@@ -31,6 +31,7 @@ from scheduler.core.events import (
     AttemptStarted,
     CheckpointRecorded,
     EndCause,
+    Event,
     JobSubmitted,
     NodeJoined,
     NodeLeaving,
@@ -131,9 +132,17 @@ class Rollout:
     # ------------------------------------------------------------------------------------------------ the run
 
     def run(
-        self, limits: RolloutLimits = RolloutLimits(), *, arrivals: bool = True, until_started: JobId | None = None
+        self,
+        limits: RolloutLimits = RolloutLimits(),
+        *,
+        arrivals: bool = True,
+        then: Iterable[Event] = (),
+        until_started: JobId | None = None,
     ) -> bool:
-        """Roll forward until every job of the beginning has ended, or that one starts; False: given up before that."""
+        """Roll forward until every job of the beginning has ended, or that one starts; False: given up before that.
+
+        `then`: what somebody does as soon as the copy has settled; the jobs that it brings are told of too.
+        """
         ledger = self._core.ledger
         for job in list(ledger):
             self._begin(job)
@@ -148,6 +157,11 @@ class Rollout:
                 self._boot(Rent(token, state.pool.pool_id, machines))
         self._all = self._open
         self._carry_out(self._copy.open(self._began_at))
+        for event in then:
+            if isinstance(event, JobSubmitted):
+                self.jobs[event.job.job_id] = RolledJob()
+                self._truths[event.job.job_id] = _Truth(inf)
+            self._send(event)
         heap, until_at = self._heap, self._began_at + limits.horizon_s
         while heap and self._open and self.events < limits.events:
             at, _, act, subject = heappop(heap)

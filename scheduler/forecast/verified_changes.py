@@ -17,8 +17,8 @@ from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.rollout import Rollout, RolloutLimits
 from walras.job_request import JobId, JobRequest
 
-#: What is told to start a job starts it within this time (what is asked to leave saves its work first), seconds.
-_SOON_S = 60.0
+#: What is told to start a job where there is room starts it within this time, seconds.
+_SOON_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ def verified_changes(question: ChangeQuestion) -> tuple[VerifiedChange, ...]:
 
 
 def _verified(question: ChangeQuestion, request: JobRequest) -> Iterator[VerifiedChange]:
-    soon_s = max(_SOON_S, question.snapshot.policy.rules.round_s)
     for remedy in question.remedies:
+        # Whoever has to make room saves its work first, and is asked at the end of a round.
+        soon_s = _SOON_S if remedy.priority is None else _SOON_S + question.snapshot.policy.rules.round_s
         starts_in_s = starts_after(question.snapshot, request, remedy, soon_s)
         if starts_in_s <= soon_s:
             yield VerifiedChange(remedy.text, starts_in_s)
@@ -64,12 +65,11 @@ def change_events(request: JobRequest, remedy: Remedy, at: float, anew: JobId) -
 
 def starts_after(snapshot: CoreSnapshot, request: JobRequest, remedy: Remedy, within_s: float) -> float:
     """Seconds from the change to the start of the job, or of what is submitted in its place; inf: not within that."""
-    copy, at, job_id = CoreCopy(snapshot), snapshot.at, request.job_id
-    for event in change_events(request, remedy, at, JobId(max(snapshot.requests()) + 1)):
-        copy.tell(event)
-        if isinstance(event, JobSubmitted):
-            job_id = event.job.job_id
-    rollout = Rollout(snapshot, copy, PastJobs(), DrawnLengths(()), Random(0))
-    rollout.run(RolloutLimits(horizon_s=within_s), arrivals=False, until_started=job_id)
+    at, anew = snapshot.at, JobId(max(snapshot.requests()) + 1)
+    job_id = anew if remedy.demands else request.job_id
+    rollout = Rollout(snapshot, CoreCopy(snapshot), PastJobs(), DrawnLengths(()), Random(0))
+    # Others may take what becomes free by the change: it is made while the copy decides, as it is in life.
+    events = change_events(request, remedy, at, anew)
+    rollout.run(RolloutLimits(horizon_s=within_s), arrivals=False, then=events, until_started=job_id)
     rolled = rollout.jobs.get(job_id)
     return inf if rolled is None else rolled.starts_at - at

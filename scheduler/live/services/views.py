@@ -89,25 +89,28 @@ class ApiViews:
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
             **self._job(row, list(usage)), why=self.why(row), spec=spec, incarnation=former, target=self.target(row),
-            attempt_list=views, value_usd_per_h=value, value_by=by,
-            checkpoint=None if checkpoint is None else self._checkpoint(checkpoint),
+            attempt_list=views, value_usd_per_h=value, value_by=by, checkpoint=self._checkpoint(checkpoint),
         )  # fmt: skip
-
-    def _checkpoint(self, row: CheckpointRow) -> CheckpointView:
-        return CheckpointView(
-            step=row.step,
-            attempt=row.attempt,
-            recorded_at=self._clock.shown(row.recorded_at),
-            stored=bool(row.content),
-            upload_s=row.upload_s,
-            lag_s=row.lag_s,
-        )
 
     def why(self, row: JobRow) -> str:
         """The one reason why the job waits, in a sentence; of one that is over what it came to; empty if it runs."""
         if row.state.is_final:
             return row.detail
         return dominant_reason(self._loop.core, row.job_id, self._state.expected_machines)
+
+    def _checkpoint(self, row: CheckpointRow | None) -> CheckpointView | None:
+        return (
+            None
+            if row is None
+            else CheckpointView(
+                step=row.step,
+                attempt=row.attempt,
+                recorded_at=self._clock.shown(row.recorded_at),
+                stored=bool(row.content),
+                upload_s=row.upload_s,
+                lag_s=row.lag_s,
+            )
+        )
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""
