@@ -72,6 +72,8 @@ class Pool:
     drained: bool = False
     #: It was taken out of the cluster: nothing fits it.
     removed: bool = False
+    #: The law of its machines' lifetimes, as a line of text (`walras.machine_lifetime`); empty: none is stated.
+    lifetime: str = ""
 
 
 def usd_of(usd_per_h: float, seconds: float) -> float:

@@ -6,14 +6,11 @@ commands and the lease down. Delivery is at least once in both directions: the a
 already handled. Instants never cross machines: a lease travels as a length.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from walras.job_request import Kind
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
@@ -43,6 +40,7 @@ SmallNumber = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Steps = Annotated[float, Field(ge=0, le=COUNT_MOST)]
 Seconds = Annotated[float, Field(ge=0, le=_SECONDS_MOST)]
+CheckpointInterval = Annotated[float, Field(gt=0, le=_SECONDS_MOST)]
 StepsPerSecond = Annotated[float, Field(ge=_SPEED_LEAST, le=_SPEED_MOST)]
 
 
@@ -203,6 +201,8 @@ class CommittedReport(AttemptReport):
     type: Literal["committed"] = "committed"
     manifest: Manifest
     took_s: Seconds = 0.0
+    #: From then until it was where the end of its machine does no harm.
+    lag_s: Seconds = 0.0
 
 
 class EndedReport(AttemptReport):
@@ -323,34 +323,6 @@ class AgentCommand(Message):
     incarnation: str = Field(default="", pattern=INCARNATION_PATTERN)
 
 
-@dataclass(frozen=True)
-class ScriptLaunch:
-    """What every rank of a job is started with, wherever it runs."""
-
-    name: str
-    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
-    kind: Kind
-    #: Never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
-    argv: tuple[str, ...]
-    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
-    env: Mapping[str, str]
-    #: Empty: a fresh folder for each attempt.
-    workdir: str
-    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
-    code: str = field(default="", kw_only=True)
-
-    def command_fields(self) -> dict[str, Any]:
-        """Its fields as a `StartCommand` has them."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "workdir": self.workdir,
-            "code": self.code,
-        }
-
-
 class PrepareCommand(AgentCommand):
     """Hold devices for a gang over several machines; node rank 0 also binds a port."""
 
@@ -388,6 +360,15 @@ class StartCommand(AgentCommand):
     lease_s: float
     grace_s: float
     job_token: str
+    #: Work before each checkpoint, where the script leaves that to the scheduler; None: as the script has it.
+    checkpoint_every_s: CheckpointInterval | None = None
+
+
+class CheckpointEveryCommand(AgentCommand):
+    """From now on the attempt is to work for so long before each checkpoint."""
+
+    type: Literal["checkpoint_every"] = "checkpoint_every"
+    every_s: CheckpointInterval
 
 
 class StopCommand(AgentCommand):
@@ -407,7 +388,9 @@ class UnknownCommand(AgentCommand):
     told: str = ""
 
 
-AnyCommand = Annotated[PrepareCommand | StartCommand | StopCommand | UnknownCommand, Field(discriminator="type")]
+AnyCommand = Annotated[
+    PrepareCommand | StartCommand | StopCommand | CheckpointEveryCommand | UnknownCommand, Field(discriminator="type")
+]
 
 _COMMAND_TYPES = types_of(AnyCommand)
 

@@ -116,6 +116,8 @@ def _walras_variables(command: StartCommand, settings: RankSettings) -> dict[str
         env["WALRAS_RESUME"] = json.dumps(command.resume.model_dump())
     if command.steps is not None:
         env["WALRAS_STEPS"] = str(command.steps)
+    if command.checkpoint_every_s is not None:
+        env["WALRAS_CHECKPOINT_EVERY"] = str(command.checkpoint_every_s)
     if settings.pace is not None:
         env["WALRAS_PACE"] = str(settings.pace)
     return env

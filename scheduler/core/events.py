@@ -181,6 +181,9 @@ class RentRestored:
 #: Of a job: not before, refused starts in a row, failures of the world, idle yields in a row, whether it has lost work,
 #: whether it has shown that it saves, and accelerator-seconds owed by pool.
 RememberedJob = tuple[JobId, float, int, int, int, bool, bool, tuple[tuple[PoolId, float], ...]]
+#: Of a pool's machines: ages from which and to which each was watched, hours, whether it ended then, whether with a
+#: warning; and the shortest warning, seconds.
+RememberedLives = tuple[tuple[tuple[float, float, bool, bool], ...], float | None]
 #: Of a pool: failed requests for machines in a row, not asked again before, and why the last one failed.
 RememberedPool = tuple[PoolId, int, float, str]
 
@@ -200,6 +203,8 @@ class StateRestored:
     prices: tuple[tuple[PoolId, float], ...] = ()
     price_unit: str = ""
     exchange: float = 1.0
+    #: By pool: what is known of machines' lifetimes (`machine_lifetimes.dump_lifetimes`).
+    lifetimes: tuple[tuple[PoolId, RememberedLives], ...] = ()
 
 
 @dataclass(slots=True)
@@ -309,6 +314,8 @@ class CheckpointRecorded:
     attempt: int
     steps: float
     took_s: float = 0.0
+    #: From the end of writing until it was where the end of its machine does no harm, seconds.
+    lag_s: float = 0.0
 
 
 class EndCause(StrEnum):

@@ -132,6 +132,8 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
     show_line(f"job {answer.job_id} is {answer.state}")
     for line in (*_progress_lines(answer.state, detail), *_network_lines(answer.state, detail)):
         show_line(f"  {line}")
+    if answer.state is JobState.RUNNING and detail.checkpoint_detail:
+        show_line(f"  checkpoints: {detail.checkpoint_detail}")
     for reason in answer.reasons:
         show_line(f"  {reason.reason}  {reason.detail}".rstrip())
         if reason.fix:
@@ -263,6 +265,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("steps", steps),
         ("speed", speed),
         ("values", values),
+        ("checkpoints", job.checkpoint_detail),
         ("target", "" if job.target is None else _target_text(job.target)),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
         ("used", used),

@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from walras.configuration_search import SearchError, TrialConfiguration
-from walras.wire import Manifest, ScriptLaunch
+from walras.job_request import ScriptLaunch
+from walras.wire import Manifest
 from workers import processes
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
 from workers.trials.local_ranks import LocalRanks, ScriptStart, TrialAttempt, TrialProgress

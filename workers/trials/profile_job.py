@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from walras.errors import JobSpecError
+from walras.job_request import ScriptLaunch
 from walras.profiling.profile_runs import (
     AttributeStalls,
     JobProfile,
@@ -32,7 +33,6 @@ from walras.spec.job_groups import global_batch_of
 from walras.spec.job_secrets import secret_values
 from walras.spec.job_spec import JobSpec, argv_of, env_of, kind_of
 from walras.training import probe
-from walras.wire import ScriptLaunch
 from workers import processes
 from workers.devices import detect_accelerators, detect_host
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment

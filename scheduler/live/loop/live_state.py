@@ -19,9 +19,9 @@ from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
-from walras.job_request import JobId
+from walras.job_request import JobId, ScriptLaunch
 from walras.states import JobState
-from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, ProgressReport, ScriptLaunch, ShapeFacts
+from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, ProgressReport, ShapeFacts
 
 #: A forecast is made anew once the job has done so many times the steps that it knew of; one that was wrong, sooner.
 _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
@@ -122,6 +122,8 @@ class LiveJob:
     speed_forwarded: bool = False
     #: Its script said in the newest report that it can save its work.
     says_saves: bool = False
+    #: It saves as often as its script states, whatever is planned.
+    states_interval: bool = False
     #: What it is to reach, if anything, and how far it is. The row has it as it was written last.
     target: JobTarget | None = None
 

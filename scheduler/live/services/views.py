@@ -11,6 +11,7 @@ from typing import Any
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast
 from scheduler.core.explain.pending_reasons import PoolSpeed, first_pending_reason
+from scheduler.core.placement.checkpoint_intervals import interval_text
 from scheduler.core.state.ledger import realised_fraction
 from scheduler.live.loop import billing
 from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
@@ -196,8 +197,17 @@ class ApiViews:
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
             **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
-            value_usd_per_h=value, value_by=by,
+            value_usd_per_h=value, value_by=by, **self._checkpoints(row.job_id),
         )  # fmt: skip
+
+    def _checkpoints(self, job_id: JobId) -> dict[str, Any]:
+        """How often its running attempt saves, and why."""
+        known, live = self._loop.core.ledger.jobs.get(job_id), self._state.jobs.get(job_id)
+        if known is None or live is None or not known.holds:
+            return {}
+        detail = "as its script states" if live.states_interval else interval_text(self._loop.core.ledger, known)
+        every_s = None if live.states_interval else known.checkpoint_every_s
+        return {"checkpoint_every_s": every_s, "checkpoint_detail": detail}
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""
