@@ -67,7 +67,9 @@ def _sweep(work: Jobs, ours: RunSummary) -> Measured:
     for delay, summary in sorted(curve, key=lambda point: point[0]):
         measured.add(f"rented, an hour worth {delay:g} USD: cost", summary.usd / best.usd, "x")
         measured.add(f"rented, an hour worth {delay:g} USD: completion time", summary.avg_jct_s / best.avg_jct_s, "x")
-    quick = [summary.usd for _, summary in curve if summary.avg_jct_s <= best.avg_jct_s]
+        measured.add(f"rented, an hour worth {delay:g} USD: jobs never worth a machine", summary.unfinished, "")
+    done = [summary for _, summary in curve if not summary.unfinished]
+    quick = [summary.usd for summary in done if summary.avg_jct_s <= best.avg_jct_s]
     measured.add("cheapest of them that is as quick: cost", min(quick, default=inf) / best.usd, "x", at_most=1.0)
     return measured
 

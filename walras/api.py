@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from walras.people import DefaultView
 from walras.states import AttemptState, JobState, Reason
 
 
@@ -97,6 +98,16 @@ class TargetView(Body):
     foreseen_at_step: float | None = None
 
 
+class ForecastView(Body):
+    """When a job is expected to start and end: (p10, p50, p90) each, Unix seconds; four in five fall in between."""
+
+    #: The instant of the state that was rolled forward.
+    as_of: float
+    #: Null if it runs.
+    start: tuple[float, float, float] | None = None
+    end: tuple[float, float, float]
+
+
 class JobView(Body):
     id: int
     name: str
@@ -126,6 +137,10 @@ class JobView(Body):
     first_values: dict[str, float] = Field(default_factory=dict)
     last_values: dict[str, float] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
+    #: Null: it has ended, it is held, or nobody can tell within the time that is looked ahead.
+    forecast: ForecastView | None = None
+    #: What the job did not state, with what it got and whose default that is.
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class JobDetail(JobView):
@@ -161,6 +176,7 @@ class SubmitResult(Body):
     error: ProblemDetail | None = None
     #: What the owner should know of the job now; empty: nothing.
     note: str = ""
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class BatchResult(Body):
@@ -183,6 +199,9 @@ class DryRun(Body):
     value_by: str = ""
     #: What the owner should know of the job beforehand; empty: nothing.
     note: str = ""
+    #: When it would start and end if it were submitted now; null: nobody can tell.
+    forecast: ForecastView | None = None
+    defaults: list[DefaultView] = Field(default_factory=list)
 
 
 class ReasonView(Body):

@@ -39,12 +39,13 @@ from walras.api import (
     PoolView,
     PriceList,
     SubmitResult,
-    TokenCreated,
     WhoAmI,
 )
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
+from walras.job_needs import JobOutputs
+from walras.people_client import PeopleCalls
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
@@ -161,7 +162,7 @@ _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 
-class Client:
+class Client(PeopleCalls):
     """Asynchronous calls to one server with one token. Errors are those of `walras.errors`."""
 
     def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:
@@ -192,6 +193,14 @@ class Client:
     async def send_folder(self, folder: Path, tree: ContentTree) -> None:
         """Make the files of a folder durable with the server, before a job that names the tree is submitted."""
         await ContentTransfer(self._transport).send(folder, tree)
+
+    async def outputs(self, job_id: int) -> JobOutputs:
+        """Returns what is kept of a job's results, by machine of its gang."""
+        return await self._body(JobOutputs, ApiCall("GET", f"{_API}/jobs/{job_id:d}/outputs"))
+
+    def outputs_transfer(self, job_id: int) -> ContentTransfer:
+        """Returns a transfer that fetches the trees of a job's results."""
+        return ContentTransfer(self._transport, f"{_API}/jobs/{job_id:d}/outputs")
 
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
         """Submit one job. With the same key the server returns the same job, even to another client."""
@@ -387,13 +396,6 @@ class Client:
         """Put the policy of a policy file (`{"policy": ..., "rules": ...}`) in force, or only check it."""
         query = {"dry_run": "true"} if dry_run else {}
         return await self._body(PolicyView, ApiCall("PUT", f"{_API}/policy", query=query, body=dict(policy)))
-
-    async def create_token(
-        self, user: str, role: str, projects: Sequence[str], *, expires_in_s: float | None = None
-    ) -> TokenCreated:
-        """Make a token. Only this answer holds the secret, so the call is not repeated after a lost answer."""
-        body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
-        return await self._body(TokenCreated, ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False))
 
     async def whoami(self) -> WhoAmI:
         """Whose token this client uses."""

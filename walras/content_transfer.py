@@ -21,8 +21,9 @@ _AT_ONCE, _NAMES_IN_ONE = 4, 10_000
 class ContentTransfer:
     """Transfers over an open connection to the server."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, base: str = _BASE) -> None:
         self._transport = transport
+        self._base = base
         #: Bytes that went over the wire, for progress and for figures.
         self.sent_bytes = self.fetched_bytes = 0
 
@@ -36,14 +37,14 @@ class ContentTransfer:
         lock = asyncio.Lock()
         await _all_or_first_error([self._put_all(chunks, lock) for _ in range(_AT_ONCE)])
         body = await asyncio.to_thread(tree.encoded)
-        committed = await self._transport.json(ApiCall("POST", f"{_BASE}/trees", data=body))
+        committed = await self._transport.json(ApiCall("POST", f"{self._base}/trees", data=body))
         return str(committed["name"])
 
     async def _missing(self, names: list[str]) -> list[str]:
         found: list[str] = []
         for first in range(0, len(names), _NAMES_IN_ONE):
             question = {"names": names[first : first + _NAMES_IN_ONE]}
-            found += (await self._transport.json(ApiCall("POST", f"{_BASE}/missing", body=question)))["names"]
+            found += (await self._transport.json(ApiCall("POST", f"{self._base}/missing", body=question)))["names"]
         return found
 
     async def _put_all(self, chunks: Iterator[tuple[str, bytes]], lock: asyncio.Lock) -> None:
@@ -56,7 +57,9 @@ class ContentTransfer:
 
     async def _put(self, name: str, content: bytes) -> None:
         body, encoding = await asyncio.to_thread(pack_chunk, content)
-        await self._transport.bytes(ApiCall("PUT", f"{_BASE}/chunks/{name}", query={"encoding": encoding}, data=body))
+        await self._transport.bytes(
+            ApiCall("PUT", f"{self._base}/chunks/{name}", query={"encoding": encoding}, data=body)
+        )
         self.sent_bytes += len(body)
 
     async def fetch(
@@ -66,10 +69,19 @@ class ContentTransfer:
 
         Raises NotFound, DamagedContent, FileExistsError, ServerUnreachable.
         """
-        encoded = await self._transport.bytes(ApiCall("GET", f"{_BASE}/trees/{name}"))
-        await asyncio.to_thread(check_chunk, name, encoded)
-        tree = await asyncio.to_thread(ContentTree.model_validate_json, encoded)
+        tree = await self.fetch_list(name)
         check(tree)
+        await self.fetch_files(tree, folder)
+        return tree
+
+    async def fetch_list(self, name: str) -> ContentTree:
+        """Returns the list of a tree's files. Raises NotFound, DamagedContent, ServerUnreachable."""
+        encoded = await self._transport.bytes(ApiCall("GET", f"{self._base}/trees/{name}"))
+        await asyncio.to_thread(check_chunk, name, encoded)
+        return await asyncio.to_thread(ContentTree.model_validate_json, encoded)
+
+    async def fetch_files(self, tree: ContentTree, folder: Path) -> None:
+        """Make `folder` with the files of a tree, or of a part of one. Raises as `fetch` does."""
         store = folder.with_name(f".{folder.name}.chunks")
         await asyncio.to_thread(store.mkdir, parents=True, exist_ok=True)
         wanted = [each for each in tree.chunk_sizes() if not (store / each).exists()]
@@ -77,11 +89,10 @@ class ContentTransfer:
         await _all_or_first_error([self._get_all(names, store) for _ in range(_AT_ONCE)])
         await asyncio.to_thread(write_tree, tree, folder, lambda each: (store / each).read_bytes())
         await asyncio.to_thread(_remove_folder, store)
-        return tree
 
     async def _get_all(self, names: Iterator[str], store: Path) -> None:
         for name in names:
-            content = await self._transport.bytes(ApiCall("GET", f"{_BASE}/chunks/{name}"))
+            content = await self._transport.bytes(ApiCall("GET", f"{self._base}/chunks/{name}"))
             self.fetched_bytes += len(content)
             await asyncio.to_thread(_keep_checked, name, content, store)
 

@@ -7,8 +7,7 @@ The request is made of groups: `JobIdentity`, `JobLimits` and `GangRequest`. A j
 and classes of alike jobs hold the third, so that a field is added in one place.
 """
 
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from math import inf
 from operator import attrgetter
 from typing import Any, NewType
@@ -128,34 +127,6 @@ class GangRequest:
 # Read once: every submission asks which jobs it is alike to.
 _GANG_FIELDS = tuple(field.name for field in fields(GangRequest))
 _gang_values = attrgetter(*_GANG_FIELDS)
-
-
-@dataclass(frozen=True)
-class ScriptLaunch:
-    """What every rank of a job is started with, wherever it runs."""
-
-    name: str
-    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
-    kind: Kind
-    #: Never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
-    argv: tuple[str, ...]
-    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
-    env: Mapping[str, str]
-    #: Empty: a fresh folder for each attempt.
-    workdir: str
-    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
-    code: str = field(default="", kw_only=True)
-
-    def command_fields(self) -> dict[str, Any]:
-        """Its fields as a `StartCommand` has them."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "argv": list(self.argv),
-            "env": dict(self.env),
-            "workdir": self.workdir,
-            "code": self.code,
-        }
 
 
 @dataclass(frozen=True, slots=True)

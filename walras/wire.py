@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from walras.job_needs import JobNeeds
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
@@ -219,6 +220,8 @@ class EndedReport(AttemptReport):
     cpu_s: float = Field(default=0.0, ge=0, le=1e15)
     #: The agent saw the supervisor alive before it was lost: the machine and the agent lived on.
     witnessed: bool = False
+    #: The limit for which it was ended here; empty: none.
+    exceeded: Literal["", "memory", "disk"] = ""
 
 
 class NoticeReport(Report):
@@ -332,7 +335,7 @@ class PrepareCommand(AgentCommand):
 
 
 class StartCommand(AgentCommand):
-    """Start this machine's ranks: one per device. The first six fields are those of a `ScriptLaunch`."""
+    """Start this machine's ranks: one per device, or one launcher. The first fields are those of a `ScriptLaunch`."""
 
     type: Literal["start"] = "start"
     name: str
@@ -342,11 +345,13 @@ class StartCommand(AgentCommand):
     workdir: str
     #: A name of content, or empty: it becomes a path on the machine.
     code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
+    is_launcher: bool = False
+    needs: JobNeeds = JobNeeds()
     devices: list[int]
     accelerator: str
     node_rank: int
     num_nodes: int
-    #: World size, and the global rank of this machine's first rank.
+    #: Devices of the whole gang, and the number of this machine's first rank: of its launcher, if it has one.
     world_size: int
     first_rank: int
     master_address: str
@@ -360,6 +365,7 @@ class StartCommand(AgentCommand):
     lease_s: float
     grace_s: float
     job_token: str
+    memory_bytes: int = Field(default=0, ge=0)
     #: Work before each checkpoint, where the script leaves that to the scheduler; None: as the script has it.
     checkpoint_every_s: CheckpointInterval | None = None
 

@@ -104,15 +104,26 @@ def carriers(cookie: str) -> list[int]:
     needle = f"{COOKIE_VARIABLE}={cookie}".encode()
     found = []
     for pid in _pids():
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                is_carrier = needle in file.read().split(b"\0")
-        except OSError:
-            continue  # gone, or not ours
-        stat = _stat(pid)
+        is_carrier = needle in _environment(pid)
+        stat = _stat(pid) if is_carrier else None
         if is_carrier and stat is not None and stat.state not in "ZX":
             found.append(pid)
     return found
+
+
+def with_variable(pids: list[int], name: str) -> list[int]:
+    """Returns those of the processes whose environment has the variable."""
+    needle = f"{name}=".encode()
+    return [pid for pid in pids if any(entry.startswith(needle) for entry in _environment(pid))]
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Returns the entries of the process's environment; none for a process that is gone, or not ours."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
 
 
 def send_signal(pids: list[int], number: int) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import walras
 import walras.training
 from walras.wire import StartCommand
+from workers.launchers import launcher_environment
 from workers.processes import COOKIE_VARIABLE
 
 
@@ -78,10 +79,10 @@ class RankSettings:
 
 
 def rank_environment(inherited: Mapping[str, str], command: StartCommand, settings: RankSettings) -> dict[str, str]:
-    """Everything but RANK, LOCAL_RANK and MASTER_PORT, which the supervisor adds."""
+    """Everything but RANK, LOCAL_RANK and the ports, which the supervisor adds."""
     env = {name: value for name, value in inherited.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)}
-    # Output shows up at once. Both of these a job may set otherwise.
-    env |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(settings.threads)}
+    # Output shows up at once. All of these a job may set otherwise.
+    env |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(settings.threads)} | launcher_environment(command)
     env |= command.env
     # The job's own modules come first; the client hides nothing of the job's (walras/__init__.py extends its path).
     own_path = command.env.get("PYTHONPATH", "")
@@ -104,12 +105,13 @@ def _walras_variables(command: StartCommand, settings: RankSettings) -> dict[str
         "WALRAS_SOCKET": settings.rank_socket,
         "WALRAS_TOKEN": command.job_token,
         COOKIE_VARIABLE: settings.cookie,
-        "WORLD_SIZE": str(command.world_size),
-        "LOCAL_WORLD_SIZE": str(per_node),
+        "WALRAS_WORLD_SIZE": str(command.world_size),
         "MASTER_ADDR": address,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": settings.visible_devices,
     }
+    if not command.is_launcher:
+        env |= {"WORLD_SIZE": str(command.world_size), "LOCAL_WORLD_SIZE": str(per_node)}
     if command.incarnation:
         env["WALRAS_INCARNATION"] = command.incarnation
     if command.resume is not None:

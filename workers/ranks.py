@@ -4,11 +4,12 @@ An output file keeps its beginning and its last 64 KiB, and says where something
 """
 
 import os
+import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers import processes
+from workers import launchers, processes
 from workers.supervisor_protocol import AttemptPlan, rank_log
 
 TAIL_BYTES = 64 * 1024
@@ -25,6 +26,8 @@ class RankOutput:
         self._room = cap_bytes
         self._tail = b""
         self._left_out = 0
+        #: What was written last, whatever became of it: at least the last 64 KiB.
+        self.recent = b""
 
     def copy(self) -> bool:
         """Copy one chunk. Returns False at the end of the pipe."""
@@ -49,6 +52,7 @@ class RankOutput:
             self.write(chunk)
 
     def write(self, chunk: bytes) -> None:
+        self.recent = self.recent[-TAIL_BYTES:] + chunk
         head, rest = chunk[: self._room], chunk[self._room :]
         if head:
             self._room -= self._append(head)
@@ -131,13 +135,19 @@ class Ranks:
 
     def signal(self, number: int) -> None:
         """Signal everything that descends from us, whatever session or group it moved to."""
-        processes.send_signal(processes.descendants(os.getpid()), number)
+        targets = processes.descendants(os.getpid())
+        if self._plan.is_launcher and number == signal.SIGTERM:
+            targets = launchers.ranks_below(targets)
+        processes.send_signal(targets, number)
 
     def _record_end(self, rank: Rank, status: int) -> None:
         if os.WIFSIGNALED(status):
             rank.signal = os.WTERMSIG(status)
         else:
             rank.exit_code = os.WEXITSTATUS(status)
+            if self._plan.is_launcher and rank.exit_code:
+                rank.output.drain()
+                rank.exit_code, rank.signal = launchers.end_of_its_ranks(rank.output.recent, rank.exit_code)
         self.ended.append(rank)
 
     def _start(self, rank: int, port: int) -> Rank:
@@ -163,12 +173,10 @@ class Ranks:
             if os.getppid() != supervisor:  # it died before the line above
                 os._exit(EXIT_NOT_RUNNABLE)
 
-        local = rank - self._plan.first_rank
-        env = self._plan.env | {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(local),
-            "MASTER_PORT": str(port),
-        }
+        env = self._plan.env | {"MASTER_PORT": str(port)}
+        env = launchers.with_ports(env, port)
+        if not self._plan.is_launcher:
+            env |= {"RANK": str(rank), "LOCAL_RANK": str(rank - self._plan.first_rank)}
         started = subprocess.Popen(
             self._plan.argv,
             cwd=self._plan.workdir,

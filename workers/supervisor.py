@@ -27,6 +27,7 @@ from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
 from workers.rank_messages import NotesOfJob, SocketMessage, check_rank_message
 from workers.ranks import RankOutput, Ranks
+from workers.resource_limits import ExceededLimit, ResourceWatch
 from workers.supervisor_protocol import (
     DESCENDANTS_FILE,
     JOURNAL_FILE,
@@ -87,6 +88,8 @@ class Supervisor:
         self._grace_s = min(plan.grace_s, plan.lease_s * MAX_GRACE_PART)
         self._has_expired = False
         self._ending: Ending | None = None
+        self._watch = ResourceWatch(plan.memory_bytes, plan.disk_bytes, str(folder))
+        self._exceeded: ExceededLimit | None = None
         self._progress: SocketMessage | None = None
         self._start_s: float | None = None
         #: Work before each checkpoint, as the server said last; None: it has said nothing since the start.
@@ -119,7 +122,7 @@ class Supervisor:
         self._check_ranks(now)
         self._act_on_ending(now)
         self._journal.flush()
-        self._note_descendants(now)
+        self._look_around(now)
         self._channels.drop_closed()
         return is_anyone_left
 
@@ -306,6 +309,7 @@ class Supervisor:
                 "failed_rank": None if failure is None else failure.rank,
                 "progress": self._progress,
                 "cpu_s": self._ranks.cpu_s,
+                "exceeded": "" if self._exceeded is None else self._exceeded.what,
                 "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
             }
         )
@@ -314,12 +318,21 @@ class Supervisor:
         self._channels.close()
         self._journal.close()
 
-    def _note_descendants(self, now: float) -> None:
-        """For the day on which guardian and supervisor are killed together: some descendants drop all other traces."""
+    def _look_around(self, now: float) -> None:
+        """Once a second: which processes there are, and whether they use more than they may."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
-        names = [processes.name_process(pid) for pid in processes.descendants(os.getpid())]
+        pids = processes.descendants(os.getpid())
+        self._note_descendants(pids)
+        if self._ending is None and (exceeded := self._watch.look(pids)) is not None:
+            self._exceeded = exceeded
+            self._tell_job([f"ended: {self._exceeded}"])
+            self._end(now, 0.0, str(self._exceeded))
+
+    def _note_descendants(self, pids: list[int]) -> None:
+        """For the day on which guardian and supervisor are killed together: some descendants drop all other traces."""
+        names = [processes.name_process(pid) for pid in pids]
         seen: SocketMessage = {"boot_id": processes.boot_id(), "leader": _listed(processes.name_process(os.getsid(0)))}
         seen["names"] = [_listed(name) for name in names if name is not None]
         if seen == self._descendants:

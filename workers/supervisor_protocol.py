@@ -178,11 +178,16 @@ class AttemptPlan:
     log_cap_bytes: int
     #: The incarnation of the cluster that granted the attempt; empty: none was named.
     incarnation: str = ""
+    #: One process for all devices: a launcher of its own ranks, or a program that uses all of them.
+    is_launcher: bool = False
+    #: Bytes that the attempt may use here: of main memory, and of the disk in its own folder. 0: as much as there is.
+    memory_bytes: int = 0
+    disk_bytes: int = 0
 
     @property
     def ranks(self) -> range:
-        """The global ranks of this machine."""
-        return range(self.first_rank, self.first_rank + len(self.devices))
+        """The global ranks of this machine; of a launcher the number of the machine."""
+        return range(self.first_rank, self.first_rank + (1 if self.is_launcher else len(self.devices)))
 
 
 def write_plan(folder: Path, plan: AttemptPlan) -> None:

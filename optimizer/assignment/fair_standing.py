@@ -4,12 +4,14 @@
                  what one cannot use goes to the others
     Q_g(t)     = max(0, integral of (entitled_g - given_g)), old parts halved every `half_life_s`
     behind_g   = Q_g / entitled_g - min over the siblings that have jobs            seconds of its share
-    factor_j   = 1 + weight x hours that the project and the user of j are behind
+    factor_j   = 1 + weight x seconds that the project and the user of j are behind / length of j, seconds
 
 A deficit queue as in the drift-plus-penalty rule (Neely, Stochastic Network Optimization, ch. 4): the worth of serving
 g grows with Q_g, so long-run shares hold whatever anybody asks for, and one weight trades completion times for the
-speed of repair. Users are siblings inside their project, projects among themselves. Who has no siblings is behind
-nobody: with one project and one user this changes nothing.
+speed of repair. The wait is measured by the length of the job that waits: a flood that holds up short jobs is repaired
+in minutes, while a job of a day waits for an hour as it would behind short jobs of its own user. Users are siblings
+inside their project, projects among themselves. Who has no siblings is behind nobody: with one project and one user
+this changes nothing.
 
 Places are whole: who lacks less than its smallest waiting gang, and has something, is not behind by that. Without this
 two users at shares of 4.5 accelerators would take one from each other for ever.
@@ -24,7 +26,8 @@ from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory
 from optimizer.problem import FloatArray, IntArray, Problem
 
-_HOUR_S = 3600.0
+#: Jobs count as this long at least; one of unknown length as what it has had, so that it is served soon at first.
+_SHORTEST_S = 120.0
 #: Accelerator-seconds below which a deficit is forgotten.
 _FORGOTTEN = 1.0
 
@@ -68,10 +71,17 @@ class FairStanding:
         }
 
 
-def fair_standing(problem: Problem, memory: Memory, weight: float, half_life_s: float) -> FairStanding | None:
+def fair_standing(
+    problem: Problem, memory: Memory, length_s: FloatArray, weight: float, half_life_s: float
+) -> FairStanding | None:
     """Where projects and users stand now; None where nobody has a sibling and nothing is remembered.
 
-    `memory`: of the decision before this one; its entry `fair` is what `FairStanding.remembered` gave.
+    Args:
+        problem: n jobs.
+        memory: of the decision before this one; its entry `fair` is what `FairStanding.remembered` gave.
+        length_s: of each job at its best; of one of unknown length what it has had (n,).
+        weight: what a job gains when those who own it are behind by its length, in multiples of its value.
+        half_life_s: after which what somebody is behind counts half.
     """
     entities, jobs = problem.entities, problem.jobs
     before = memory.get("fair") if isinstance(memory, Mapping) else None
@@ -102,7 +112,7 @@ def fair_standing(problem: Problem, memory: Memory, weight: float, half_life_s: 
             contested += family.tolist()
     factor = np.ones(len(jobs))
     for entity in lineage:
-        factor += np.where(entity >= 0, weight * behind_s[entity] / _HOUR_S, 0.0)
+        factor += np.where(entity >= 0, weight * behind_s[entity] / np.maximum(length_s, _SHORTEST_S), 0.0)
     return FairStanding(problem.at, factor, entitled, deficit, np.array(contested, dtype=np.int64))
 
 

@@ -16,8 +16,8 @@ jobs are placed first, in the order in which they became so, in a reserve of `re
 long anybody waits. Priority classes are served one after the other. Lengths may be known, guessed or unknown: then a
 job is taken to have its Gittins rank left, and nobody is overdue.
 
-With several projects or users, the values of a job are multiplied by 1 + `fairness` x hours that its project and its
-user are behind their shares (`fair_standing`).
+With several projects or users, the values of a job are multiplied by 1 + `fairness` x the time that its project and its
+user are behind their shares, in lengths of the job (`fair_standing`).
 
 Source: our own; docs/walras-policy.md derives it.
 """
@@ -103,10 +103,10 @@ class Walras:
         Field(
             ge=0,
             le=1000,
-            description="Weight of fair shares: what each hour that a project or user is behind its share adds to the "
-            "value of its jobs, in multiples of that value. 0: the policy knows no users.",
+            description="Weight of fair shares: what being behind its share by the length of a job adds to the value "
+            "of that job, in multiples of it. 0: the policy knows no users.",
         ),
-    ] = 60.0
+    ] = 8.0
     fair_half_life: Annotated[
         float,
         Field(gt=0, description="Seconds after which what a project or user is behind its share counts half."),
@@ -122,7 +122,7 @@ class Walras:
         measured_by = remaining_time.reference_configurations(problem)
         known = remaining_time.job_lengths_of(problem, measured_by.rate, self.hide_lengths)
         values = column_values.column_values_of(problem, known, measured_by, self._terms())
-        standing = fair_standing(problem, memory, self.fairness, self.fair_half_life)
+        standing = fair_standing(problem, memory, known.total_s, self.fairness, self.fair_half_life)
         if standing is not None:
             values = replace(values, value=values.value * standing.factor[problem.columns.job])
         measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")

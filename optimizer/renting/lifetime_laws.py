@@ -7,10 +7,10 @@ by what was seen there:
     F    =  (W + sum of ends) / (W + sum of expected ends)                    the mean of a gamma belief
     f_b  =  F (ends_b / (F expected_b)) ^ (ends_b / (ends_b + w))             F w / (w + F expected_b) if none ended
 
-W is the weight of the prior, w half of it; of a single range F says all. The cumulative hazard is the sum over b of f_b x that of the prior. In a range in which d of n machines ended, as many
-hours count as watched as make -log(1 - d / n) its hazard: at a cap all end at once. Ranges are cut where machines
-ended, so that a few of them fall into each: the law takes the shape of the record as evidence grows, be it early
-deaths, a cap of a day, or none at all.
+W is the weight of the prior, w half of it; of a single range F says all. The cumulative hazard is the sum over b of f_b
+x that of the prior. In a range in which d of n machines ended, as many hours count as watched as make -log(1 - d / n)
+its hazard: at a cap all end at once. Ranges are cut where machines ended, so that a few of them fall into each: the law
+takes the shape of the record as evidence grows, be it early deaths, a cap of a day, or none at all.
 """
 
 from bisect import bisect_right
@@ -28,6 +28,9 @@ from walras.machine_lifetime import StatedLifetime
 
 #: Machines that are gone and still remembered: a market changes.
 MACHINES_REMEMBERED = 512
+#: A record as plain values: ages from which and to which each machine was watched, whether it ended, whether with a
+#: warning; and the shortest warning, seconds.
+RememberedLives = tuple[tuple[tuple[float, float, bool, bool], ...], float | None]
 #: No cumulative hazard is beyond this: hardly one machine in 10^12 is left.
 _MOST_HAZARD = 27.0
 #: Least ends in a range of ages; the least width of one, hours and part of the age: a cap is reached by many at once.
@@ -142,7 +145,7 @@ class LearntLifetime:
     def of(
         cls, prior: Lifetime, lives: Sequence[WatchedLife], *, weight: float = 1.0, unwarned: bool = False
     ) -> "LearntLifetime":
-        """From a prior, worth so many ends, and machines that were watched. `unwarned`: of ends without warning only."""
+        """From a prior, worth so many ends, and lives as they were watched. `unwarned`: ends without warning only."""
         spans = np.array([(life.from_h, life.until_h) for life in lives]).reshape(-1, 2)
         counts = [life.has_ended and not (unwarned and life.was_warned) for life in lives]
         ends = np.sort(spans[np.array(counts, dtype=bool), 1])

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from optimizer.policy import PolicySpec
+from optimizer.renting.lifetime_laws import RememberedLives
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured
 from walras.cluster import NodeId, Placement, Pool, PoolId, Rendezvous
@@ -181,9 +182,6 @@ class RentRestored:
 #: Of a job: not before, refused starts in a row, failures of the world, idle yields in a row, whether it has lost work,
 #: whether it has shown that it saves, and accelerator-seconds owed by pool.
 RememberedJob = tuple[JobId, float, int, int, int, bool, bool, tuple[tuple[PoolId, float], ...]]
-#: Of a pool's machines: ages from which and to which each was watched, hours, whether it ended then, whether with a
-#: warning; and the shortest warning, seconds.
-RememberedLives = tuple[tuple[tuple[float, float, bool, bool], ...], float | None]
 #: Of a pool: failed requests for machines in a row, not asked again before, and why the last one failed.
 RememberedPool = tuple[PoolId, int, float, str]
 
@@ -345,6 +343,8 @@ class AttemptEnded:
     steps: float | None = None
     #: The supervisor was lost while its machine and its agent lived on: the job's own doing, as far as anybody saw.
     witnessed: bool = False
+    #: The limit ("memory", "disk") for which it was ended on its machine; empty: none.
+    exceeded: str = ""
 
 
 @dataclass(slots=True)
@@ -416,27 +416,19 @@ class SolveFailed:
     reason: str = field(default="")
 
 
+NodeEvent = NodeJoined | NodeUnreachable | NodeBack | NodeLost | NodeLeaving | NodeUncordoned
+JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobReprioritised
 Event = (
     PolicyChanged
     | PoolDeclared
     | PoolRemoved
-    | NodeJoined
-    | NodeUnreachable
-    | NodeBack
-    | NodeLost
-    | NodeLeaving
-    | NodeUncordoned
     | RentFailed
     | NodeQuarantined
     | RentRestored
     | StateRestored
     | MoneyEvent
-    | JobSubmitted
-    | JobRestored
-    | JobCancelled
-    | JobHeld
-    | JobReleased
-    | JobReprioritised
+    | NodeEvent
+    | JobEvent
     | WorkRestated
     | Prepared
     | StartRefused

@@ -17,7 +17,7 @@ are in the outbox and go out again under their old ids.
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
@@ -42,10 +42,10 @@ from scheduler.live.auth.access_control import (
     EnrolmentTokens,
     JobTokens,
     UserRole,
-    caller_of_token,
     new_user_token,
 )
 from scheduler.live.auth.job_privacy import SecretBox
+from scheduler.live.auth.people import USER, People, adopt_token_owners
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
@@ -59,19 +59,22 @@ from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
+from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
+from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
-from scheduler.live.store.table_rows import SpecRow
+from scheduler.live.store.table_rows import PeopleRow, SpecRow
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
+from walras.people import UserSettings
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.job_spec import parse_spec
 from walras.states import AttemptState, Reason
@@ -232,8 +235,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     folder, settings = config.folder, config.settings
     epoch_unix_s = store.epoch_unix_s()
     absence = store.absence()
-    absent_until = None if absence is None else absence.now_at
-    clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absent_until)
+    clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absence.now_at if absence else None)
     secret = folder.server_secret(config.chance)
     box = SecretBox(secret)
     admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)
@@ -262,6 +264,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         job_tokens=JobTokens(secret),
         enrolment_tokens=EnrolmentTokens(secret),
         users={row.sha256: row for row in store.tokens()},
+        people=People.of(loaded.people),
         pin=folder.pin(),
     )
     gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance)
@@ -270,8 +273,9 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     provisioner.take_up_again(state.pools.values())
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
-    forecasts = TargetForecasts(loop)
-    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies]
+    forecasts, start_forecasts = TargetForecasts(loop), StartForecasts(loop, store, clocks=config.clocks)
+    metrics = ClusterMetrics(loop, solver)
+    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies, metrics]
     server = Server(
         loop=loop,
         store=store,
@@ -280,21 +284,20 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         solver=solver,
         predictions=predictions,
         forecasts=forecasts,
+        start_forecasts=start_forecasts,
         whole_gangs=WholeGangBound(solver),
         policies=policies,
         providers=provisioner,
         admission=admission,
-        views=ApiViews(clock, loop),
+        views=ApiViews(clock, loop, start_forecasts.view),
+        metrics=metrics,
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         content=ContentStore(folder.content),
         version=walras.__version__,
         clocks=config.clocks,
         chance=config.chance,
     )
-    used: dict[JobId, PriorUsage] = {}
-    for each in store.usage(specs, clock.now()):
-        before = used.get(each.job_id, PriorUsage())
-        used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
+    used = _prior_usage(store, specs, clock.now())
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
     return AssembledServer(server, providers, loaded, requests, used)
 
@@ -314,6 +317,15 @@ def discount_unproved_time(state: LiveState, unproved_s: float, lease_s: Mapping
             row.leased_at += excess_s
             row.usd_since_at += excess_s
             row.started_at = None if row.started_at is None else row.started_at + excess_s
+
+
+def _prior_usage(store: Store, job_ids: Iterable[JobId], at: float) -> dict[JobId, PriorUsage]:
+    """What each of the jobs has had until then; nothing of one that never ran."""
+    used: dict[JobId, PriorUsage] = {}
+    for each in store.usage(job_ids, at):
+        before = used.get(each.job_id, PriorUsage())
+        used[each.job_id] = PriorUsage(before.accelerator_s + each.accelerator_s, before.usd + each.usd)
+    return used
 
 
 def _spec(store: Store, job_id: JobId) -> SpecRow:
@@ -358,17 +370,25 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
 
 async def _ensure_admin(server: Server, folder: DataFolder) -> None:
     """Somebody must be able to come in."""
-    callers = (caller_of_token(row, server.clocks.wall()) for row in server.secrets.users.values())
+    people, tokens, unix_s = server.secrets.people, server.secrets.users, server.clocks.wall()
+    adopted = adopt_token_owners(people, tokens.values(), unix_s)
+    if adopted:
+        await server.loop.perform(lambda transaction: transaction.batch.people.extend(adopted))
+    callers = (people.caller(row, unix_s) for row in tokens.values())
     if any(caller is not None and caller.role is UserRole.ADMIN for caller in callers):
         return
     clocks, chance = server.clocks, server.chance
     projects = (ALL_PROJECTS,)
+    body = UserSettings(role=UserRole.ADMIN.word, projects=list(projects)).model_dump_json()
+    owner = PeopleRow(USER, "admin", body, unix_s, "first start")
     token, row = new_user_token("admin", UserRole.ADMIN, projects, "first start", clocks=clocks, chance=chance)
 
     def step(transaction: Transaction) -> None:
         transaction.batch.tokens.append(row)
+        transaction.batch.people.append(owner)
+        people.put(owner)
 
     await server.loop.perform(step)
-    server.secrets.users[row.sha256] = row
+    tokens[row.sha256] = row
     shown = pinned_token(token, server.secrets.pin)
     await asyncio.get_running_loop().run_in_executor(None, write_private, folder.admin_token_file, shown + "\n")

@@ -185,11 +185,14 @@ async def _start_parts(
     tasks.append(asyncio.create_task(_through_full_disks(server.providers.janitor.watch), name="janitor"))
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_months(server.loop)), name="months"))
     tasks.append(asyncio.create_task(_through_full_disks(server.loop.note_clocks), name="clocks"))
+    tasks.append(asyncio.create_task(server.metrics.watch_lag(), name="lag"))
     if config.cluster is not None and config.cluster.keep is not None:
         tasks.append(asyncio.create_task(_prune_daily(server, config.folder, config.cluster.keep), name="retention"))
     tasks.append(asyncio.create_task(_sweep_content_daily(server), name="content"))
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_core_state(server.loop)), name="core state"))
     await server.solver.start()
+    forecasting = _through_full_disks(server.start_forecasts.watch)
+    tasks.append(asyncio.create_task(forecasting, name="start forecasts"))
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
     if config.cluster is not None and config.cluster.market:
@@ -229,9 +232,12 @@ async def _prune_daily(server: Server, folder: DataFolder, keep: KeepEntry) -> N
 
 
 async def sweep_content(server: Server) -> int:
-    """Delete the content that no active job needs and nobody sent or named for long; returns the bytes freed."""
+    """Delete the content that no active job needs, that is nobody's results, and that nobody sent or named for long;
+    returns the bytes freed.
+    """
     in_use = [job.launch.code for job in server.state.jobs.values() if job.launch.code]
-    return await server.read(server.content.sweep, in_use, CONTENT_KEPT_S)
+    results = await server.read(server.store.output_trees)
+    return await server.read(server.content.sweep, [*in_use, *results], CONTENT_KEPT_S)
 
 
 async def _sweep_content_daily(server: Server) -> None:
@@ -305,6 +311,7 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await asyncio.gather(*tasks, return_exceptions=True)
     await server.predictions.close()
     await server.forecasts.close()
+    await server.start_forecasts.close()
     await server.solver.close()
     server.loop.close()
     server.readers.shutdown(wait=True)

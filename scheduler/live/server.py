@@ -16,18 +16,20 @@ from scheduler.live.auth.access_control import (
     JobCaller,
     JobTokens,
     JoinCaller,
-    caller_of_token,
     equal_in_constant_time,
     token_hash,
 )
+from scheduler.live.auth.people import People
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.live_state import LiveState
 from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecasts
 from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.services.agent_gateway import AgentGateway
+from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyService
+from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import LogStore
@@ -48,6 +50,7 @@ class Secrets:
     job_tokens: JobTokens
     enrolment_tokens: EnrolmentTokens
     users: dict[str, TokenRow]
+    people: People
     #: Fingerprint of the certificate, which tokens carry to those who use them; empty: none is pinned.
     pin: str = ""
 
@@ -63,11 +66,13 @@ class Server:
     solver: SolverPool
     predictions: SpeedPredictions
     forecasts: TargetForecasts
+    start_forecasts: StartForecasts
     whole_gangs: WholeGangBound
     policies: PolicyService
     providers: Provisioner
     admission: JobAdmission
     views: ApiViews
+    metrics: ClusterMetrics
     logs: LogStore
     content: ContentStore
     version: str
@@ -94,7 +99,7 @@ class Server:
         """Whose token this is; None if no caller has it, or it is no longer valid."""
         if token.startswith("wlr_u_"):
             row = self.secrets.users.get(token_hash(token))
-            return None if row is None else caller_of_token(row, self.clocks.wall())
+            return None if row is None else self.secrets.people.caller(row, self.clocks.wall())
         if token.startswith("wlr_a_"):
             node_id = self.gateway.node_of(token)
             return None if node_id is None else AgentCaller(node_id)

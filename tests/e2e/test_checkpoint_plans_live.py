@@ -1,4 +1,4 @@
-"""Real jobs on rented machines save as often as the scheduler plans from what writing took and how long machines live."""
+"""Real jobs on rented machines save as often as is planned from what writing takes and how long machines live."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ SHORT_LIVED = {**SPOT, "lifetime": "exponential 30s"}
 
 
 def test_the_plan_reaches_the_ranks_and_a_revocation_costs_no_more_than_it(tmp_path: Path) -> None:
-    """The first checkpoint comes by an assumed time of writing, the next by the measured one; a new attempt starts so."""
+    """The first checkpoint comes by an assumed time of writing, later ones by the measured; a new attempt starts so."""
     server = RealServer(tmp_path, [SHORT_LIVED], RENTING)
     try:
         server.start()

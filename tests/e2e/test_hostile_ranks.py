@@ -176,3 +176,19 @@ async def test_guardian_and_supervisor_killed_together_leave_nothing(
     ended = await server.report("ended")
     assert ended.cause == "supervisor_lost"
     assert [name for name in hidden if name.is_alive] == []
+
+
+async def test_a_rank_that_takes_more_memory_than_it_asked_for_is_ended_alone(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """The report names the limit; a bystander that asked for none steps on."""
+    begin()
+    await server.send(a_start(tmp_path, LOOP, job_id=2, devices=[1]))
+    hungry = "kept = [bytes([n]) * (32 << 20) for n in range(1, 9)]; import time; time.sleep(60)"
+    await server.send(a_start(tmp_path, hungry, memory_bytes=128 << 20))
+    await server.until(lambda: bool(server.of_type("ended")), 15, "it is ended")
+    (ended,) = server.of_type("ended")
+    assert (ended.job_id, ended.exceeded, ended.signal) == (1, "memory", signal.SIGKILL)
+    steps = max(report.steps for report in server.of_type("progress") if report.job_id == 2)
+    later = lambda: max(report.steps for report in server.of_type("progress") if report.job_id == 2)  # noqa: E731
+    await server.until(lambda: later() > steps, 10, "the bystander steps on")

@@ -237,3 +237,55 @@ def test_the_socket_folder_is_closed_to_others(start: Start) -> None:
     attempt = start("import time; time.sleep(300)")
     for path in (attempt.plan.rank_socket, attempt.plan.control_socket):
         assert os.stat(path).st_mode & 0o077 == 0
+
+
+HUNGRY = """
+import time
+kept = [bytes([n]) * (64 << 20) for n in range(1, 8)]
+print("has all of it", flush=True)
+time.sleep(300)
+"""
+
+SHARING = """
+import mmap, os, time
+kept = mmap.mmap(-1, 160 << 20)
+kept.write(b"x" * (160 << 20))
+if os.fork() == 0:
+    sum(kept[at] for at in range(0, 160 << 20, 4096))
+    print("shared", flush=True)
+time.sleep(3)
+"""
+
+WRITING = """
+import time
+for n in range(40):
+    with open(f"part-{n}", "wb") as file:
+        file.write(bytes(1 << 20) * 2)
+        file.flush()
+    time.sleep(0.02)
+print("written", flush=True)
+time.sleep(300)
+"""
+
+
+def test_ranks_that_use_more_memory_than_they_asked_for_are_ended(start: Start) -> None:
+    """448 MiB with a limit of 256: ended within seconds, and the log and the report say why."""
+    attempt = start(HUNGRY, memory_bytes=256 << 20)
+    ended = attempt.wait_event("ended", 15)
+    assert (ended["exceeded"], ended["signal"]) == ("memory", signal.SIGKILL)
+    assert "MiB of memory, its limit here is 256 MiB" in attempt.output()
+
+
+def test_memory_that_ranks_share_is_counted_once(start: Start) -> None:
+    """Two processes over the same 160 MiB stay below 256."""
+    attempt = start(SHARING, memory_bytes=256 << 20)
+    ended = attempt.wait_event("ended", 15)
+    assert (ended["exceeded"], ended["exit_code"]) == ("", 0)
+
+
+def test_an_attempt_that_fills_its_folder_is_ended(start: Start, tmp_path: Path) -> None:
+    """80 MiB with a limit of 32, written into the attempt's own folder."""
+    attempt = start(WRITING, disk_bytes=32 << 20, workdir=str(tmp_path / "attempt-0"))
+    ended = attempt.wait_event("ended", 15)
+    assert (ended["exceeded"], ended["signal"]) == ("disk", signal.SIGKILL)
+    assert "MiB of disk, its limit here is 32 MiB" in attempt.output()

@@ -9,7 +9,7 @@ from benchmarks.bench_fairness import POLICIES, flood_of, flooded_fleet, waits_a
 from optimizer.assignment.fair_standing import fair_standing
 from optimizer.policies.walras import Walras
 from optimizer.policy import PolicySpec
-from optimizer.problem import Entities, Problem
+from optimizer.problem import Entities, FloatArray, Problem
 from simulator.simulation import simulate
 from tests.support.problems import Setting, build
 
@@ -23,6 +23,11 @@ def shared(jobs_of_ada: int, jobs_of_bob: int, capacity: float = 4.0, at: float 
     entity = np.array([1] * jobs_of_ada + [2] * jobs_of_bob, dtype=np.int64)
     tree = Entities(("lab", "lab/ada", "lab/bob"), np.ones(3), np.array([-1, 0, 0], dtype=np.int64))
     return replace(problem, at=at, jobs=replace(problem.jobs, entity=entity), entities=tree)
+
+
+def lengths(jobs: int) -> FloatArray:
+    """An hour each."""
+    return np.full(jobs, HOUR_S)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -45,7 +50,7 @@ def test_one_user_alone_is_decided_for_as_without_users() -> None:
     fair = simulate(jobs, flooded_fleet(PolicySpec("walras")))
     assert fair.jobs == plain.jobs
     alone = shared(5, 0)
-    assert fair_standing(alone, None, 60.0, HOUR_S) is None
+    assert fair_standing(alone, None, lengths(5), 60.0, HOUR_S) is None
     told, memory = Walras().decide(alone, None)
     assert memory == {"overdue": []}
     assert told.column.tolist() == Walras(fairness=0.0).decide(alone, None)[0].column.tolist()
@@ -53,17 +58,18 @@ def test_one_user_alone_is_decided_for_as_without_users() -> None:
 
 def test_who_is_behind_its_share_gains_worth_by_the_second_and_loses_it_when_served() -> None:
     before = {"fair": {"at": 0.0, "deficit": {"lab/bob": 0.0}, "rate": {"lab/bob": 2.0, "lab/ada": -2.0}}}
-    standing = fair_standing(shared(4, 4, at=1800.0), before, 60.0, 1e9)
+    standing = fair_standing(shared(4, 4, at=1800.0), before, np.array([HOUR_S] * 6 + [2 * HOUR_S] * 2), 8.0, 1e9)
     assert standing is not None
     # Two accelerators are his share: an hour's half without them is half an hour behind.
-    assert standing.factor.tolist() == pytest.approx([1.0] * 4 + [1.0 + 60.0 * 0.5] * 4)
+    # That is half the length of his first two jobs, and a quarter of the others'.
+    assert standing.factor.tolist() == pytest.approx([1.0] * 4 + [1.0 + 8.0 / 2] * 2 + [1.0 + 8.0 / 4] * 2)
     served = standing.remembered(shared(4, 4), np.array([0, -1, -1, -1, 4, 5, 6, -1]))
     assert served["rate"] == {"lab/ada": 1.0, "lab/bob": -1.0}  # of two for each, one and three
 
 
 def test_old_deficits_fade_and_entitlements_follow_demand() -> None:
     before = {"fair": {"at": 0.0, "deficit": {"lab/bob": 800.0}, "rate": {}}}
-    standing = fair_standing(shared(9, 1, at=HOUR_S), before, 60.0, HOUR_S)
+    standing = fair_standing(shared(9, 1, at=HOUR_S), before, lengths(10), 8.0, HOUR_S)
     assert standing is not None
     assert standing.deficit.tolist() == pytest.approx([0.0, 0.0, 400.0])
     # Bob asks for one of four; the rest of his share is Ada's.
@@ -73,7 +79,7 @@ def test_old_deficits_fade_and_entitlements_follow_demand() -> None:
 def test_less_than_a_place_behind_is_not_behind() -> None:
     """Shares of 1.5 accelerators: who has one is not 'behind' by half a place; who has none is."""
     problem = shared(3, 3, capacity=3.0)
-    standing = fair_standing(problem, None, 60.0, HOUR_S)
+    standing = fair_standing(problem, None, lengths(6), 8.0, HOUR_S)
     assert standing is not None
     assert standing.remembered(problem, np.array([0, 1, -1, 3, -1, -1]))["rate"] == {}
     assert standing.remembered(problem, np.array([0, 1, 2, -1, -1, -1]))["rate"] == {"lab/bob": 1.5}

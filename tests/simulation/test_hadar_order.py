@@ -15,7 +15,7 @@ def test_fifo_is_slower_than_las_and_las_than_hadar_and_hadar_than_walras(tmp_pa
     """The published order of mean completion times and ours, seed by seed, with all jobs there at the beginning.
 
     The others know no users; so that one thing is compared, ours knows none here either. Fair shares between
-    the eight users of this workload, all of whose jobs wait at once, cost a tenth at most.
+    the eight users of this workload, all of whose jobs wait at once, cost 6 % at most.
     """
     blind = tmp_path / "blind.yaml"
     blind.write_text("policy: {name: walras, parameters: {fairness: 0}}\nrules: {round_s: 360, resolve_min_s: 1}\n")
@@ -23,11 +23,13 @@ def test_fifo_is_slower_than_las_and_las_than_hadar_and_hadar_than_walras(tmp_pa
     cell = RunSpec(source, "hadar-60", "fifo", bounds=BoundsChoice.NONE)
     found = compare_policies(cell, ("fifo", "las", "hadar", str(blind), "walras"), (0, 1), ParallelWorkers())
     assert found.violations == []
-    fifo, las, hadar, ours, fair = ([row.values["avg_jct_s"] for row in found.rows[policy]] for policy in found.policies)
+    fifo, las, hadar, ours, fair = (
+        [row.values["avg_jct_s"] for row in found.rows[policy]] for policy in found.policies
+    )
     assert all(
         first > second > third > fourth for first, second, third, fourth in zip(fifo, las, hadar, ours, strict=True)
     )
-    assert all(with_users < 1.1 * without for with_users, without in zip(fair, ours, strict=True))
+    assert all(with_users < 1.06 * without for with_users, without in zip(fair, ours, strict=True))
 
 
 @pytest.mark.slow

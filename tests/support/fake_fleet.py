@@ -147,12 +147,17 @@ class FakeFleet:
         for part in attempt.placement.parts:
             self.tell(ev.Prepared(self.at, job_id, attempt.number, part.node_id, "127.0.0.1", 29500))
 
-    def end(self, job_id: JobId, exit_code: int | None = 0, steps: float | None = None) -> list[cmd.Command]:
+    def end(
+        self, job_id: JobId, exit_code: int | None = 0, steps: float | None = None, exceeded: str = ""
+    ) -> list[cmd.Command]:
         """The attempt's processes are gone."""
         attempt = self.attempts.pop(job_id)
         node_id = attempt.placement.parts[0].node_id
+        cause, signal = ev.EndCause.EXITED, 9 if exceeded else None
         return self.tell(
-            ev.AttemptEnded(self.at, job_id, attempt.number, ev.EndCause.EXITED, exit_code, None, node_id, steps)
+            ev.AttemptEnded(
+                self.at, job_id, attempt.number, cause, exit_code, signal, node_id, steps, exceeded=exceeded
+            )
         )
 
     def lose(self, node_id: NodeId) -> list[cmd.Command]:

@@ -207,7 +207,7 @@ async def world(
     loop = assembled.server.loop
     if not real_time:
         _set_clock(assembled, clock)
-        loop.effect_handlers = [assembled.server.gateway, InlineSolver(loop)]
+        loop.effect_handlers = [assembled.server.gateway, InlineSolver(loop), assembled.server.metrics]
     loop_task = asyncio.create_task(loop.run())
     try:
         await restore_and_configure(assembled, config)

@@ -83,7 +83,7 @@ class SimSupervisor(Supervisor):
     def _wake_on_signals(self) -> None:
         return
 
-    def _note_descendants(self, now: float) -> None:
+    def _look_around(self, now: float) -> None:
         """Its descendants are played: no process of this machine is one."""
 
     def _turn_now(self) -> None:

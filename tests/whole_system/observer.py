@@ -10,6 +10,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     fence         an attempt is stopped by its fence, or by its lease, though its machine was heard in time
     false_lost    a machine or an attempt is declared lost without a cause
     lease         a process outlives its lease
+    stop          a machine that is heard goes on with a job that the server wants to stop
     unaccounted   a process that no agent and no lease accounts for
     server        the server ends by itself; an agent does
     core          an invariant of the core
@@ -24,6 +25,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from scheduler.core.invariants import check_invariants
@@ -63,6 +65,9 @@ class Observer(Hooks):
     leased_at: dict[AttemptKey, float] = field(default_factory=dict)
     seen_lost: dict[str, str] = field(default_factory=dict)
     stopped_on_purpose: set[int] = field(default_factory=set)
+    #: Job -> since when the server has wanted it to stop; (machine, job) -> heartbeats answered in that time.
+    stopping_since: dict[int, float] = field(default_factory=dict)
+    beats_unstopped: dict[tuple[str, int], int] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     #: Two incarnations of the cluster lived beside each other until this instant.
     split_until: float = 0.0
@@ -141,6 +146,20 @@ class Observer(Hooks):
     def renewed(self, source: str, path: str, status: int, sent_at: float) -> None:
         if path.endswith("heartbeat") and status == 200:
             self.renewed_at[source] = sent_at
+            self._check_stops(source, sent_at)
+
+    def _check_stops(self, source: str, sent_at: float) -> None:
+        """An agent that is answered hears of a stop with the first answer, and its supervisor soon after."""
+        for machine in self.machines:
+            for each in machine.live if machine.name == source else ():
+                key = (source, each.plan.job_id)
+                since = self.stopping_since.get(each.plan.job_id, inf)
+                if each.reasons or sent_at < max(since, each._launched_at) + 3.0:
+                    self.beats_unstopped.pop(key, None)
+                    continue
+                self.beats_unstopped[key] = self.beats_unstopped.get(key, 0) + 1
+                if self.beats_unstopped[key] > 4:
+                    self.violate("stop", f"job {key[1]} on {source} is not asked to end, wanted since {since:.1f}")
 
     def committed(self, batch: WriteBatch) -> None:
         now = self.loop.time()
@@ -163,8 +182,11 @@ class Observer(Hooks):
                 self._judge_end(int(row.job_id), row.state)
             if row.state in (JobState.CANCELLING, JobState.PREEMPTING) or row.state.is_final:
                 self.stopped_on_purpose.add(row.job_id)
+                self.stopping_since.setdefault(row.job_id, now)
             elif row.state is JobState.RUNNING:
                 self.stopped_on_purpose.discard(row.job_id)
+            if row.state not in (JobState.CANCELLING, JobState.PREEMPTING):
+                self.stopping_since.pop(row.job_id, None)
         for attempt in batch.attempts:
             key = (int(attempt.job_id), attempt.attempt)
             began = self.leased_at.setdefault(key, now)

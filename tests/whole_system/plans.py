@@ -64,8 +64,10 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     for number in range(jobs):
         plan.jobs.append(_job(chance, number, largest))
     plan.jobs.sort(key=lambda each: each[0])
+    # Few kinds of faults in most runs, each often: what comes of two of a kind is lost among many kinds.
+    kinds = dict(chance.sample(_KINDS, chance.choice((2, 4, 8, len(_KINDS), len(_KINDS)))))
     for _ in range(chance.choice((0, 2, 5, 9, 14))):
-        plan.faults.append(_fault(chance, plan))
+        plan.faults.append(_fault(chance, plan, kinds))
     plan.faults.sort(key=lambda fault: fault.at)
     return plan
 
@@ -97,8 +99,8 @@ _KINDS = (
 )  # fmt: skip
 
 
-def _fault(chance: Random, plan: Plan) -> Fault:
-    kind = chance.choices([kind for kind, _ in _KINDS], [weight for _, weight in _KINDS])[0]
+def _fault(chance: Random, plan: Plan, weights: dict[str, int]) -> Fault:
+    kind = chance.choices(list(weights), list(weights.values()))[0]
     at = chance.uniform(5.0, FAULTS_UNTIL_S)
     machine = chance.choice(list(plan.machines))
     job = chance.choice(plan.jobs)[1].name

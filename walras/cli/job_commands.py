@@ -13,6 +13,8 @@ from walras.cli.arguments import (
     WatchOption,
     parse_length_option,
 )
+from walras.cli.fetch_commands import KeptFiles, kept_files
+from walras.cli.forecast_text import expected_text, forecast_text
 from walras.cli.job_choice import (
     JobChoice,
     LabelOption,
@@ -24,6 +26,7 @@ from walras.cli.job_choice import (
     instant_of,
     states_of,
 )
+from walras.cli.people_commands import defaults_text
 from walras.cli.session import job_id_of, server_access, with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
@@ -58,6 +61,7 @@ _JOB_COLUMNS = (
     Column("TRIES", right=True, spare=6),
     Column("SPENT", right=True, spare=4),
     Column("AGE", right=True),
+    Column("EXPECTED", shrinks=True, spare=7, least=17),
 )
 
 
@@ -111,15 +115,22 @@ def whoami_command(output: OutputOption = OutputFormat.TABLE) -> None:
 def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show everything about one job, including its attempts."""
     job_id = job_id_of(job)
-    detail = with_client(lambda client: client.job(job_id))
+    detail, results = with_client(lambda client: _shown(client, job_id))
     if output is OutputFormat.JSON:
-        show_json(detail.model_dump(mode="json"))
+        show_json({**detail.model_dump(mode="json"), "outputs": results.model_dump(mode="json")})
         return
     facts = Listing((Column("FIELD"), Column("VALUE", shrinks=True)), _job_facts(detail), None, STATE_STYLES)
     show_listing(facts, output, header=False)
     if detail.attempt_list:
         show_line("")
         show_listing(_attempt_listing(detail.attempt_list), output)
+    for line in results.lines:
+        show_line(line)
+
+
+async def _shown(client: "Client", job_id: int) -> "tuple[JobDetail, KeptFiles]":
+    detail = await client.job(job_id)
+    return detail, await kept_files(client, job_id) if "outputs" in detail.spec else KeptFiles({}, [])
 
 
 def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -134,6 +145,8 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
         show_line(f"  {line}")
     if answer.state is JobState.RUNNING and detail.checkpoint_detail:
         show_line(f"  checkpoints: {detail.checkpoint_detail}")
+    if detail.forecast is not None:
+        show_line(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:
         show_line(f"  {reason.reason}  {reason.detail}".rstrip())
         if reason.fix:
@@ -228,6 +241,7 @@ def _job_row(job: "JobView", now: float) -> list[str]:
         str(job.attempts),
         format_money(job.usd),
         _age(job, now),
+        dash(expected_text(job.forecast, now)),
     ]
 
 
@@ -260,6 +274,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("user", f"{job.user} in {job.project}"),
         ("kind", job.kind),
         ("priority", str(job.priority)),
+        *([("not stated", defaults_text(job.defaults))] if job.defaults else []),
         ("accelerators", str(job.accelerators)),
         ("runs on", " in ".join(filter(None, (job.accelerator, job.pool)))),
         ("steps", steps),
@@ -267,6 +282,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("values", values),
         ("checkpoints", job.checkpoint_detail),
         ("target", "" if job.target is None else _target_text(job.target)),
+        ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
         ("used", used),
         ("spent", format_money(job.usd)),

@@ -30,6 +30,7 @@ from typer.core import TyperGroup
 
 import walras
 from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
+from walras.cli.fetch_commands import fetch_command
 from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
 from walras.cli.job_control_commands import (
     cancel_command,
@@ -42,6 +43,7 @@ from walras.cli.job_control_commands import (
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
+from walras.cli.people_commands import PEOPLE_COMMANDS
 from walras.cli.plan_commands import plan_commands
 from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
@@ -245,6 +247,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "jobs": jobs_command,
     "show": show_command,
     "logs": logs_command,
+    "fetch": fetch_command,
     "explain": explain_command,
     "wait": wait_command,
     "cancel": cancel_command,
@@ -273,6 +276,8 @@ for _name, _command in DATA_FOLDER_COMMANDS.items():
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
 admin_commands.add_typer(pool_commands, name="pool")
+for _name, _group in PEOPLE_COMMANDS.items():
+    admin_commands.add_typer(_group, name=_name)
 app.add_typer(admin_commands, name="admin")
 app.add_typer(simulate_commands, name="simulate")
 app.add_typer(workload_commands, name="workload")

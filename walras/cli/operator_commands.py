@@ -118,6 +118,15 @@ AddressOption = Annotated[
 ]
 
 
+AttemptDiskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--attempt-disk",
+        help="What an attempt may write into its own folder, such as 100GB; more ends it. Default: no limit.",
+    ),
+]
+
+
 def agent_command(
     server: Annotated[str, typer.Option("--server", help="URL of the server.")],
     state: Annotated[Path, typer.Option("--state", help="Folder of the agent's state; it must survive restarts.")],
@@ -136,6 +145,7 @@ def agent_command(
     rent_token_file: RentTokenFileOption = None,
     spot_notices: SpotNoticesOption = False,
     address: AddressOption = None,
+    attempt_disk: AttemptDiskOption = None,
 ) -> None:
     """Run the agent of this machine until SIGTERM or Ctrl-C; jobs that run outlive it."""
     from walras.spec.field_types import canonical_accelerator
@@ -146,10 +156,11 @@ def agent_command(
         raise UserError(f"{market[:40]!r} is no market", field="--market", fix=f"choose from {', '.join(_MARKETS)}")
     try:
         memory_bytes = parse_size(memory) if memory is not None else None
+        attempt_disk_bytes = parse_size(attempt_disk) if attempt_disk is not None else 0
         accelerator = canonical_accelerator(accelerator) if accelerator is not None else None
     except ValueError as error:
         message, _, fix = str(error).partition("; ")
-        raise UserError(message, field="--memory / --accelerator", fix=fix) from None
+        raise UserError(message, field="--memory / --attempt-disk / --accelerator", fix=fix) from None
     from workers.agent.startup import AgentOptions, run_agent
 
     exit_with(
@@ -172,6 +183,7 @@ def agent_command(
                 rent_token_file=rent_token_file,
                 spot_notices=spot_notices,
                 address=address,
+                attempt_disk_bytes=attempt_disk_bytes,
             )
         )
     )
@@ -289,34 +301,6 @@ def _default_text(value: Any) -> str:
 admin_commands = typer.Typer(help="Administer a server: tokens, machines, journal.", no_args_is_help=True)
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of a machine, as listed by `walras nodes`.")]
-
-
-@admin_commands.command("token")
-def admin_token_command(
-    user: Annotated[str, typer.Argument(metavar="USER", help="The user whom the token identifies.")],
-    role: Annotated[str, typer.Option("--role", help="Role: viewer, user, operator or admin.")] = "user",
-    project: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--project", "-p", help="A project that the user may use, the first being the default; repeatable."
-        ),
-    ] = None,
-    expires: Annotated[
-        str | None, typer.Option("--expires", help="Lifetime of the token, such as 12h or 90d; default: unlimited.")
-    ] = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Create a user token. It is printed once; the server stores only its hash."""
-    expires_in_s = parse_length_option(expires, "--expires")
-    made = with_client(
-        lambda client: client.create_token(user, role, project or ["default"], expires_in_s=expires_in_s)
-    )
-    if output is OutputFormat.JSON:
-        show_json(made.model_dump(mode="json"))
-        return
-    # The secret alone on standard output, so that it can go straight into a file.
-    show_line(made.token)
-    warn(f"a token for {made.user} ({made.role}); keep it in a file that only you can read (chmod 600)")
 
 
 @admin_commands.command("drain")

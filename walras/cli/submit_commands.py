@@ -5,12 +5,15 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.arguments import OutputOption, read_document
+from walras.cli.forecast_text import forecast_text
+from walras.cli.people_commands import defaults_text
 from walras.cli.session import remember_submitted_job, server_access, with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import JobSpecError, UserError
@@ -129,6 +132,8 @@ def submit_command(
         if submitted.note:
             warn(f"note: job {submitted.id} {submitted.note}")
         show_line(f"job {submitted.id} ({submitted.name or spec.name}) is in the queue")
+        if told := defaults_text(submitted.defaults):
+            show_line(f"  not stated, so: {told}")
         if spec.code is not None:
             show_line(f"  with it travel {spec.code.files} files ({spec.code.size / 1e6:,.1f} MB) of {folder}")
         show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
@@ -211,7 +216,18 @@ def _with_envs(mapping: dict[str, Any], given: list[str]) -> dict[str, Any]:
 
 
 def in_local_folder(spec: "JobSpec") -> "JobSpec":
-    """Returns the job with a relative `workdir` made absolute: it runs here, from where the user is."""
+    """Returns the job with a relative `workdir` made absolute: it runs here, from where the user is.
+
+    Raises JobSpecError for a job that starts its ranks itself: whoever runs it here counts and measures ranks.
+    """
+    from walras.spec.launchers import is_launcher
+
+    if is_launcher(spec):
+        raise JobSpecError(
+            "nproc_per_node: a job that starts its ranks itself cannot be run here",
+            field="nproc_per_node",
+            fix="leave nproc_per_node out, and write the script in `run` without its launcher",
+        )
     if spec.workdir is None:
         return spec
     return spec.model_copy(update={"workdir": os.path.normpath(Path.cwd() / spec.workdir)})
@@ -236,6 +252,7 @@ def with_snapshot(spec: "JobSpec") -> "tuple[Path, JobSpec, ContentTree | None]"
 
 
 def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
+    from walras.spec.launchers import launcher_note
     from walras.units import format_count
 
     spread = f", spread over {spec.num_nodes} machines" if spec.num_nodes > 1 else ""
@@ -250,10 +267,14 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
     if plan.value_by:
         show_line(f"an hour of it is worth {plan.value_usd_per_h:g} USD, says its {plan.value_by}")
+    if told := defaults_text(plan.defaults):
+        show_line(f"not stated, so: {told}")
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
-    if plan.note:
-        show_line(f"it {plan.note}")
+    if plan.forecast is not None:
+        show_line(f"submitted now it {forecast_text(plan.forecast, time.time())}")
+    for note in filter(None, (launcher_note(spec), plan.note)):
+        show_line(f"it {note}")
     show_line("nothing was submitted")
 
 

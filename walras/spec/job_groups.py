@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from walras.job_needs import OUTPUTS_MOST, PATH_MOST
 from walras.job_request import ANY_ACCELERATOR, Demand, GangRequest
 from walras.model_facts import MOST_BYTES, MOST_FLOPS, MOST_LAYERS, MOST_SAMPLES, ModelFacts, Precision
 from walras.protocol import CONTENT_PATTERN, FILES_MOST
@@ -70,6 +71,37 @@ class CodeSpec(FileModel):
     folder: ShownName = "code"
     files: WholeNumber = Field(default=0, ge=0, le=FILES_MOST)
     size: WholeNumber = Field(default=0, ge=0, le=2**50)
+
+
+def _paths_tuple(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _plain_path(text: str) -> str:
+    """Returns a path in its shortest form; raises ValueError for one that leaves its folder, or is the folder."""
+    parts = [part for part in inner_path(text).split("/") if part not in ("", ".")]
+    if not parts:
+        raise ValueError(f"{text[:60]!r} is the whole working folder; name what is to be kept, such as 'out/'")
+    return "/".join(parts)
+
+
+def _apart(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the paths without those that lie below another of them."""
+    return tuple(
+        path
+        for path in dict.fromkeys(paths)
+        if not any(path != other and path.startswith(f"{other}/") for other in paths)
+    )
+
+
+_OutputPath = Annotated[str, Field(min_length=1, max_length=PATH_MOST), AfterValidator(_plain_path)]
+#: Files and folders below the working folder.
+OutputPaths = Annotated[
+    tuple[_OutputPath, ...],
+    Field(max_length=OUTPUTS_MOST),
+    BeforeValidator(_paths_tuple),
+    AfterValidator(_apart),
+]
 
 
 class RetrySpec(FileModel):

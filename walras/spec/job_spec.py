@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from walras.errors import ConfigError, JobSpecError
+from walras.job_needs import JobNeeds
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.field_types import (
     MAX_NODES,
@@ -41,6 +42,7 @@ from walras.spec.job_groups import (
     FactsSpec,
     ForkSpec,
     LimitsSpec,
+    OutputPaths,
     ResourcesSpec,
     RetrySpec,
     TargetSpec,
@@ -97,6 +99,8 @@ class JobSpec(FileModel):
     workdir: WorkingFolder | None = None
     #: A snapshot of that folder, which travels with the job. None: the machines have the folder, or need none.
     code: CodeSpec | None = None
+    #: Files and folders below the working folder that are kept as the job's results (`walras fetch`).
+    outputs: OutputPaths = ()
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
     envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
     #: Variables whose values only the running job sees: `{env: NAME}` or `{file: PATH}` of the submitter.
@@ -110,7 +114,7 @@ class JobSpec(FileModel):
     preemptible: Preemptible = True
     #: Machines the gang is spread over evenly; 1: as few as possible.
     num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
-    #: Ranks on each machine; auto: one for each accelerator.
+    #: Ranks on each machine; auto: one for each accelerator; 1: one process, or one launcher, for all of them.
     nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(_parse_nproc)] = "auto"
     resources: ResourcesSpec = ResourcesSpec()
     #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
@@ -166,6 +170,7 @@ class JobSpec(FileModel):
         "tags": "labels", "metadata": "labels", "duration": "estimated_duration", "model": "profile",
         "kind": "profile", "account": "project", "team": "project", "max_steps": "steps", "total_steps": "steps",
         "dependencies": "depends_on", "batch_size": "batch.global", "held": "hold", "checkpoint_dir": "checkpoint.dir",
+        "results": "outputs", "artifacts": "outputs", "output": "outputs",
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
@@ -186,11 +191,12 @@ class JobSpec(FileModel):
                     f"{self.num_nodes} machines cannot share {counted} evenly; "
                     "accelerators are counted over the whole gang: make that a multiple of num_nodes",
                 )
-            if self.nproc_per_node not in ("auto", each):
+            if self.nproc_per_node not in ("auto", 1, each):
                 raise FieldMistake(
                     "nproc_per_node",
                     f"{self.nproc_per_node} ranks on a machine with {each} of the gang's accelerators "
-                    f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator",
+                    f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator, "
+                    "or 1: one process or launcher (torchrun) for all of them",
                 )
         if self.code is not None and self.workdir is not None:
             raise FieldMistake("workdir", "the job brings its own folder (`code`); leave workdir out")
@@ -264,8 +270,12 @@ def _check_extent(given: Mapping[str, Any], source: str) -> None:
 
 
 def spec_mapping(spec: JobSpec) -> dict[str, Any]:
-    """Returns the spec as JSON data without fields at their defaults; `parse_spec` reads it back to an equal spec."""
-    return spec.model_dump(mode="json", exclude_defaults=True)
+    """Returns the spec as JSON data without fields at their defaults; `parse_spec` reads it back to an equal spec.
+
+    A priority that was stated is in it whatever it is, because a project's default may be another.
+    """
+    data = spec.model_dump(mode="json", exclude_defaults=True)
+    return data | {"priority": spec.priority} if "priority" in spec.model_fields_set else data
 
 
 def dump_spec(spec: JobSpec) -> str:
@@ -282,7 +292,7 @@ def gang_sizes_of(spec: JobSpec) -> tuple[int, ...]:
     """Returns the sizes that the gang may have, ascending; empty if its size is fixed."""
     if spec.elastic is None:
         return ()
-    only = None if spec.nproc_per_node == "auto" else spec.num_nodes * spec.nproc_per_node
+    only = None if spec.nproc_per_node in ("auto", 1) else spec.num_nodes * int(spec.nproc_per_node)
     # A batch that the job chooses itself is cut to its gang.
     batch = None if spec.batch is not None and spec.batch.is_chosen else global_batch_of(spec.batch)
     return gang_sizes(spec.elastic, spec.resources.accelerators, spec.num_nodes, only, batch)
@@ -299,6 +309,11 @@ def missing_envs(spec: JobSpec) -> tuple[str, ...]:
 def argv_of(spec: JobSpec) -> tuple[str, ...]:
     """Returns the program and arguments that each rank executes."""
     return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
+
+
+def needs_of(spec: JobSpec) -> JobNeeds:
+    """Returns what the job's machines have to do for it beside running its command."""
+    return JobNeeds(outputs=spec.outputs)
 
 
 def env_of(spec: JobSpec) -> dict[str, str]:

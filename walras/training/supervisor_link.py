@@ -71,7 +71,7 @@ class JobEnvironment:
     pace: float | None = None
     rank: int = 0
     world_size: int = 1
-    #: Over which the gang is spread, and its ranks on each of them.
+    #: Machines over which the gang is spread, and its ranks on each of them.
     machines: int = 1
     ranks_per_machine: int = 1
     #: Samples of one step over all ranks, as the job file states them.
@@ -96,8 +96,9 @@ def read_job_environment(environ: Mapping[str, str]) -> JobEnvironment:
         attempt=int(_number(environ, "WALRAS_ATTEMPT") or 0),
         steps=_whole(_number(environ, "WALRAS_STEPS")),
         pace=_number(environ, "WALRAS_PACE"),
-        rank=int(_number(environ, "RANK") or 0),
-        world_size=int(_number(environ, "WORLD_SIZE") or 1),
+        # One process on each machine for all devices there: the machines are its ranks.
+        rank=int(_number(environ, "RANK" if "RANK" in environ else "WALRAS_NODE_RANK") or 0),
+        world_size=int(_number(environ, "WORLD_SIZE" if "WORLD_SIZE" in environ else "WALRAS_NUM_NODES") or 1),
         machines=int(_number(environ, "WALRAS_NUM_NODES") or 1),
         ranks_per_machine=int(_number(environ, "LOCAL_WORLD_SIZE") or 1),
         batch=_whole(_number(environ, "WALRAS_BATCH")),

@@ -36,6 +36,7 @@ from workers import processes
 from workers.agent.follower import Follower
 from workers.agent.launch import AgentMachine, disk_problem, kill_supervisor, remove_old_folders, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
+from workers.agent.outputs import OutputCollector
 from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
@@ -417,8 +418,8 @@ class Agent:
         key = (plan.job_id, plan.attempt, plan.incarnation)
         shipper = LogShipper(self._client, key, {rank: rank_log(folder, rank) for rank in plan.ranks})
         outbox = AttemptOutbox(self._outbox, plan.incarnation)
-        follower = Follower(folder, plan, outbox, shipper, journal_offset)
-        self._followers[key] = follower
+        collector = OutputCollector(self._client, key, folder, plan)
+        follower = self._followers[key] = Follower(folder, plan, outbox, shipper, journal_offset, collector)
         self._tasks.create_task(self._follow_to_end(key, follower))
 
     async def _follow_to_end(self, key: AttemptKey, follower: Follower) -> None:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from walras.contract import SIGKILL
 from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
 from workers import processes
+from workers.agent.outputs import OutputCollector
 from workers.agent.report_outbox import AttemptOutbox
 from workers.agent.report_store import AttemptPhase
 from workers.agent.server_client import LogShipper
@@ -41,19 +42,28 @@ MAX_LINE_BYTES = 1024 * 1024
 #: A supervisor that is frozen this long after the grace of its stop is killed.
 FROZEN_MARGIN_S = 5.0
 LOOK_EVERY_S = 1.0
+#: What the report of an end takes from the supervisor's record of it.
+_TOLD_OF_AN_END = ("cause", "exit_code", "signal", "failed_rank", "cpu_s", "exceeded")
 
 
 class Follower:
     """One attempt whose supervisor was started, by this agent or one before it."""
 
     def __init__(
-        self, folder: Path, plan: AttemptPlan, outbox: AttemptOutbox, shipper: LogShipper, journal_offset: int
+        self,
+        folder: Path,
+        plan: AttemptPlan,
+        outbox: AttemptOutbox,
+        shipper: LogShipper,
+        journal_offset: int,
+        collector: OutputCollector,
     ) -> None:
         self.key = (plan.job_id, plan.attempt)
         self.plan = plan
         self._folder = folder
         self._outbox = outbox
         self._shipper = shipper
+        self._collector = collector
         self._offset = journal_offset
         self._writer: asyncio.StreamWriter | None = None
         self._progress: dict[str, Any] | None = None
@@ -98,6 +108,7 @@ class Follower:
         """Follow the attempt until it is over and its last report is queued."""
         shipping = asyncio.create_task(self._shipper.run())
         watching = asyncio.create_task(self._end_frozen())
+        collecting = asyncio.create_task(self._collector.run())
         try:
             while self._supervisor is not None and self._supervisor.is_alive:
                 self._is_witness = True
@@ -105,14 +116,16 @@ class Follower:
                 self._read_journal()
                 await asyncio.sleep(RECONNECT_S)
         finally:
-            shipping.cancel()
-            watching.cancel()
-        await asyncio.gather(shipping, watching, return_exceptions=True)
+            for task in (shipping, watching, collecting):
+                task.cancel()
+        await asyncio.gather(shipping, watching, collecting, return_exceptions=True)
         self._read_journal()
         ended = self._find_end()
         if ended is None:
             # Its guardian does this too; but nothing is reported as over before somebody has looked.
             await asyncio.to_thread(self._kill_rest)
+        if problem := await self._collector.finish(lambda: self._stop is not None):
+            self._tell_job(problem)
         await self._shipper.ship_rest()
         self._report_end(ended or {"cause": "supervisor_lost"})
 
@@ -192,6 +205,8 @@ class Follower:
                 reports += self._committed_reports(event)
             elif event.get("type") == "note":
                 log.info("job %d attempt %d: %.2000s", *self.key, event.get("text"))
+            if event.get("type") == "committed":
+                self._collector.request()
         self._offset = offset
         self._outbox.advance_journal(*self.key, offset, reports)
 
@@ -243,7 +258,7 @@ class Follower:
         job_id, attempt = self.key
         last = self._progress_report()
         fields = {"report_id": self._outbox.next_id(), "job_id": job_id, "attempt": attempt}
-        told = {name: ended[name] for name in ("cause", "exit_code", "signal", "failed_rank", "cpu_s") if name in ended}
+        told = {name: ended[name] for name in _TOLD_OF_AN_END if name in ended}
         try:
             steps = None if self._progress is None else finite_number(self._progress.get("steps"))
             report = EndedReport.model_validate(fields | told | {"steps": steps, "witnessed": self._is_witness})

@@ -135,6 +135,8 @@ class AgentMachine:
     clocks: Clocks = SYSTEM_CLOCKS
     #: None: what is drawn cannot be guessed.
     chance: Random | None = None
+    #: What an attempt may write into its own folder. 0: as much as there is.
+    attempt_disk_bytes: int = 0
 
     def attempt_folder(self, job_id: int, attempt: int, incarnation: str = "") -> Path:
         return self.state / "attempts" / attempt_stem(job_id, attempt, incarnation)
@@ -201,6 +203,9 @@ def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until:
         control_socket=str(sockets / f"{stem}.a"),
         log_cap_bytes=LOG_CAP_BYTES,
         incarnation=command.incarnation,
+        is_launcher=command.is_launcher,
+        memory_bytes=command.memory_bytes,
+        disk_bytes=machine.attempt_disk_bytes,
     )
 
 

@@ -9,10 +9,11 @@ The only state of log shipping is which byte the server wants next.
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import aiohttp
@@ -22,6 +23,7 @@ from walras.api import ProblemDetail
 from walras.clocks import random_pause
 from walras.contract import pinned_token, split_token
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
+from walras.job_needs import OutputsCollected
 from walras.protocol import protocol_problem
 from walras.transport import Patience, Transport, wrong_certificate
 from walras.wire import ClusterIdentity, Heartbeat, HeartbeatAnswer, Register, Registered
@@ -96,24 +98,34 @@ class ServerClient:
 
     async def send_log(self, key: AttemptKey, rank: int, offset: int, content: bytes) -> int:
         """Returns the offset that the server wants next."""
-        job_id, attempt, granted_by = key
-        place: dict[str, str | int] = {"job_id": job_id, "attempt": attempt, "rank": rank, "offset": offset}
-        if self.cluster is not None:
-            place |= {**self.cluster.model_dump(), "granted_by": granted_by}
+        place = {"job_id": str(key[0]), "attempt": str(key[1]), "rank": str(rank), "offset": str(offset)}
         url = f"{self._url}/agent/v1/logs"
         headers = {"Authorization": f"Bearer {self.credential}", "Content-Type": "application/octet-stream"}
-        body = await self._call(
-            url, headers, content, CALL_TIMEOUT_S, {name: str(value) for name, value in place.items()}
-        )
+        body = await self._call(url, headers, content, CALL_TIMEOUT_S, place | self._granted_by(key))
         return _parse_answer(_LogAnswer, body).next
 
-    async def _post(self, path: str, token: str, message: BaseModel, timeout_s: float = CALL_TIMEOUT_S) -> bytes:
+    async def tell_outputs(self, key: AttemptKey, told: OutputsCollected) -> None:
+        """Tell of results that the content store has; they are recorded on return."""
+        await self._post("outputs", self.credential, told, params=self._granted_by(key))
+
+    def _granted_by(self, key: AttemptKey) -> dict[str, str]:
+        """Which life of which cluster granted the attempt, as a query; empty for a server that names none."""
+        return {} if self.cluster is None else {**self.cluster.model_dump(), "granted_by": key[2]}
+
+    async def _post(
+        self,
+        path: str,
+        token: str,
+        message: BaseModel,
+        timeout_s: float = CALL_TIMEOUT_S,
+        params: Mapping[str, str] = MappingProxyType({}),
+    ) -> bytes:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         content = message.model_dump_json().encode()
-        return await self._call(f"{self._url}/agent/v1/{path}", headers, content, timeout_s, {})
+        return await self._call(f"{self._url}/agent/v1/{path}", headers, content, timeout_s, params)
 
     async def _call(
-        self, url: str, headers: dict[str, str], content: bytes, timeout_s: float, params: dict[str, str]
+        self, url: str, headers: dict[str, str], content: bytes, timeout_s: float, params: Mapping[str, str]
     ) -> bytes:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
@@ -128,7 +140,7 @@ class ServerClient:
             raise ServerUnreachable(f"{url}: {error or type(error).__name__}") from None
         if answer.status in REFUSALS:
             raise _forbidden_error(url, answer.status, body)
-        if answer.status != 200:
+        if answer.status not in (200, 204):
             raise ServerUnreachable(f"{url}: {answer.status} {body[:200].decode(errors='replace')}")
         return body
 

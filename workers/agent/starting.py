@@ -29,6 +29,7 @@ from workers.agent.launch import (
     make_attempt_plan,
     start_refusal,
 )
+from workers.agent.outputs import write_needs
 from workers.agent.server_client import ServerClient, call_backoff_s
 from workers.devices import AttemptKey
 from workers.supervisor_protocol import AttemptPlan
@@ -209,6 +210,7 @@ class AttemptStarts:
             start.is_launching = True
             free_port()
             plan = make_attempt_plan(self._machine, start.command, start.lease_until)
+            write_needs(folder, start.command.needs)
             return await launch_supervisor(folder, plan) or plan
         except (OSError, ValueError) as error:  # a disk that filled up, a folder in the way, no more processes
             return f"cannot start: {error}"

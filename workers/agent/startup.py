@@ -54,6 +54,8 @@ class AgentOptions:
     metadata_url: str = "http://169.254.169.254"
     #: Address at which other machines of a gang reach this one. None: the local address that reaches the server.
     address: str | None = None
+    #: Bytes that an attempt may write into its own folder; 0: as many as there is room for.
+    attempt_disk_bytes: int = 0
 
 
 log = logging.getLogger(__name__)
@@ -113,6 +115,7 @@ def _machine(options: AgentOptions, environ: Mapping[str, str]) -> AgentMachine:
         is_emulated=options.emulated,
         speeds=load_emulated_speeds(options.speeds) if options.speeds is not None else {},
         environ=dict(environ),
+        attempt_disk_bytes=options.attempt_disk_bytes,
     )
 
 

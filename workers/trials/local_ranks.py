@@ -18,7 +18,7 @@ from typing import Any
 from walras.configuration_search import SearchError, TrialConfiguration
 from walras.contract import EXIT_CHECKPOINTED
 from walras.errors import UserError
-from walras.job_request import ScriptLaunch
+from walras.job_needs import ScriptLaunch
 from walras.wire import Manifest, StartCommand
 from workers import processes
 from workers.supervisor_protocol import Channels, PeerRole

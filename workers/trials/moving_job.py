@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from walras.configuration_search import SearchError, TrialConfiguration
-from walras.job_request import ScriptLaunch
+from walras.job_needs import ScriptLaunch
 from walras.wire import Manifest
 from workers import processes
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment

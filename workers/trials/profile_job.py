@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from walras.errors import JobSpecError
-from walras.job_request import ScriptLaunch
+from walras.job_needs import ScriptLaunch
 from walras.profiling.profile_runs import (
     AttributeStalls,
     JobProfile,

@@ -148,6 +148,8 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         )
     elif event.cause is not EndCause.EXITED:
         _lost(cycle, job, event)
+    elif event.exceeded:
+        _failed(cycle, job, event, None)
     elif reason is not None:
         job.loses_work = not job.saved and event.exit_code != EXIT_CHECKPOINTED and job.running_at < inf
         cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
@@ -307,7 +309,11 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
     _blame(cycle, job, node_id)
     reason = Reason.USER_EXIT_CODE if event.signal is None else Reason.USER_SIGNAL
     detail = f"exit code {event.exit_code}" if event.signal is None else f"signal {event.signal}"
-    if event.signal == SIGKILL:
+    if event.exceeded == "memory":
+        reason, detail = Reason.USER_OOM, f"used more main memory than it asked for, on {event.node_id}"
+    elif event.exceeded:
+        detail = f"wrote more to the {event.exceeded} than an attempt may, on {event.node_id}"
+    elif event.signal == SIGKILL:
         detail += " (often: out of memory)"
     rule = job.request.retry
     allowed = not rule.on_exit_codes or event.exit_code in rule.on_exit_codes

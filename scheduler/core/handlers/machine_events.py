@@ -87,6 +87,9 @@ def on_idle_timer(cycle: Cycle, row: int, number: int) -> None:
     state.idle_look_at = inf
     if not state.rented:
         return
+    for machine in list(state.members.values()):
+        if machine.condition is MachineCondition.QUARANTINED and machine.token and not _runs_something(cycle, machine):
+            release_machine(cycle, machine, f"given back: {machine.detail}")
     if state.pool.drained:
         _give_back_drained(cycle, state)
         return
@@ -410,4 +413,5 @@ def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuaranti
     if machine.condition is MachineCondition.UP:
         cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, event.detail)
         if machine.token:
-            cycle.backlog.emptied[machine.row] = None
+            # Not at once: a core that takes over hears of a machine before it hears of the job there.
+            _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)

@@ -13,11 +13,11 @@ from optimizer.renting.lifetime_laws import (
     MACHINES_REMEMBERED,
     LearntLifetime,
     LifetimeRecord,
+    RememberedLives,
     WatchedLife,
     lifetime_of,
 )
 from optimizer.renting.spot_lifetimes import ExponentialLifetime, Lifetime
-from scheduler.core.events import RememberedLives
 from walras.cluster import Market, Pool
 from walras.contract import SECONDS_PER_HOUR
 from walras.machine_lifetime import parse_lifetime

@@ -32,6 +32,8 @@ from walras.job_request import JobId
 #: Characters of a token that are shown and that revoke it.
 PREFIX_LENGTH = 14
 ALL_PROJECTS = "*"
+#: Who made a token beside a stopped server, where every other was lost.
+RECOVERED = "recovered"
 
 
 class UserRole(IntEnum):

@@ -1,11 +1,11 @@
-"""Endpoints about the cluster: agents, machines, prices, spending, the policy, tokens, health."""
+"""Endpoints about the cluster: agents, machines, prices, spending, the policy, health."""
 
-import json
 import re
 from math import inf
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.core.events import NodeLeaving, NodeUncordoned
@@ -13,10 +13,6 @@ from scheduler.core.rules import dump_policy
 from scheduler.live.auth.access_control import (
     AgentCaller,
     JoinCaller,
-    caller_of_token,
-    check_grant,
-    new_user_token,
-    parse_role,
 )
 from scheduler.live.http.audit_trail import audited, node_standing, note_write
 from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, json_list, parse_json_body
@@ -29,12 +25,10 @@ from scheduler.live.services.agent_gateway import check_node_owner
 from scheduler.live.services.forgetting_machines import forget_machine
 from scheduler.live.services.policy_service import PolicyInForce
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
-from scheduler.live.store.table_rows import PolicyRow, TokenRow
-from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, TokenCreated, WhoAmI
+from scheduler.live.store.table_rows import PolicyRow
+from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, WhoAmI
 from walras.cluster import NodeId, PoolId
-from walras.contract import pinned_token
-from walras.errors import Conflict, NotFound, UserError
-from walras.spec.field_types import ShownName
+from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.states import Reason
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
@@ -197,6 +191,16 @@ async def show_readiness(call: RequestContext) -> web.StreamResponse:
     return _health_response(call, checks, call.server.is_ready)
 
 
+async def show_metrics(call: RequestContext) -> web.StreamResponse:
+    """Figures of the whole cluster: for those who see all its projects."""
+    if call.user.visible_projects is not None:
+        raise Forbidden(
+            "metrics tell of all projects, and this token sees some",
+            fix="walras admin token create monitoring --role viewer --project '*'",
+        )
+    return web.Response(body=await call.server.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
 def _health_response(call: RequestContext, checks: dict[str, str], ok: bool) -> web.Response:
     body = Health(ok=ok, checks=checks, version=call.server.version).model_dump_json()
     return web.Response(status=200 if ok else 503, body=body.encode(), content_type="application/json")
@@ -224,83 +228,3 @@ async def show_spending(call: RequestContext) -> MoneyReport:
     written = await server.read(server.store.money, query, [each.key for each in open_now])
     # By job it may have thousands of rows: not in the loop.
     return await server.read(spending_report, query, [*written, *open_now])
-
-
-class NewToken(BaseModel):
-    """`POST /tokens`."""
-
-    model_config = ConfigDict(extra="forbid")
-    user: ShownName
-    role: str = "user"
-    #: Projects it opens; "*" is every project.
-    projects: list[ShownName] = Field(default=["default"], min_length=1, max_length=1000)
-    #: None: does not expire.
-    expires_in_s: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
-
-
-class TokenView(BaseModel):
-    """A token without its secret."""
-
-    prefix: str
-    user: str
-    role: str
-    projects: list[str]
-    created_by: str
-    is_expired_or_revoked: bool
-
-
-class TokenList(BaseModel):
-    """`GET /tokens`."""
-
-    items: list[TokenView]
-
-
-async def create_token(call: RequestContext) -> TokenCreated:
-    asked = await call.model(NewToken)
-    role, projects = parse_role(asked.role), tuple(dict.fromkeys(asked.projects))
-    check_grant(call.user, role, projects)
-    clocks, chance = call.server.clocks, call.server.chance
-    token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s, clocks, chance)
-
-    def step(transaction: Transaction) -> None:
-        transaction.batch.tokens.append(row)
-        granted = {"user": row.user, "role": row.role, "projects": projects, "expires_in_s": asked.expires_in_s}
-        note_write(call, transaction, f"token {row.prefix}", after=granted)
-
-    await call.server.loop.perform(step)
-    call.server.secrets.users[row.sha256] = row
-    shown = pinned_token(token, call.server.secrets.pin)
-    return TokenCreated(token=shown, prefix=row.prefix, user=row.user, role=row.role)
-
-
-async def list_tokens(call: RequestContext) -> TokenList:
-    rows = await call.server.read(call.server.store.tokens)
-    return TokenList(items=[_token_view(row, call.server.clocks.wall()) for row in rows])
-
-
-async def revoke_token(call: RequestContext) -> TokenView:
-    prefix = call.request.match_info["prefix"]
-    found = [row for row in call.server.secrets.users.values() if row.prefix == prefix]
-    if not found:
-        raise NotFound("no token with this prefix", field="prefix", fix="check `walras admin tokens`")
-
-    def step(transaction: Transaction) -> None:
-        for row in found:
-            standing = {"user": row.user, "role": row.role, "revoked": row.revoked_at is not None}
-            note_write(call, transaction, f"token {prefix}", before=standing, after={**standing, "revoked": True})
-            row.revoked_at = row.revoked_at or call.server.loop.clock.unix(transaction.at)
-            transaction.batch.tokens.append(row)
-
-    await call.server.loop.perform(step)
-    return _token_view(found[0], call.server.clocks.wall())
-
-
-def _token_view(row: TokenRow, unix_s: float) -> TokenView:
-    return TokenView(
-        prefix=row.prefix,
-        user=row.user,
-        role=row.role,
-        projects=json.loads(row.projects),
-        created_by=row.created_by,
-        is_expired_or_revoked=caller_of_token(row, unix_s) is None,
-    )

@@ -18,6 +18,7 @@ from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import check_log_sender
+from scheduler.live.services.job_standing import followable
 from scheduler.live.services.views import target_conditions
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
@@ -106,9 +107,12 @@ async def list_attempts(call: RequestContext) -> web.StreamResponse:
 
 
 async def explain_job(call: RequestContext) -> Explanation:
-    row = await visible_job_row(call)
+    row, people = await visible_job_row(call), call.server.secrets.people
     lines = pending_reasons(call.server.core, row.job_id, call.server.state.expected_machines)
-    reasons = [ReasonView(reason=line.reason, detail=line.detail, fix=line.fix) for line in lines]
+    reasons = [
+        ReasonView(reason=line.reason, detail=line.detail, fix=followable(line, call.user, people, row.project))
+        for line in lines
+    ]
     if row.state.is_final:
         reasons = call.server.views.ending(row)
     elif reasons and row.reason is not None and row.detail:
@@ -164,10 +168,14 @@ async def change_job(call: RequestContext) -> JobDetail:
     """Changes the priority or the budget of a job that has not ended; returns the job as it is then."""
     patch = await call.model(Patch)
     before = await show_job(call)
+    if patch.priority is not None and call.user.may_change(before.user, before.project):
+        call.server.secrets.people.check(call.user, before.project, {"priority": patch.priority})
 
     def step(transaction: Transaction, job: LiveJob) -> None:
         if patch.priority is not None:
             job.row.priority = patch.priority
+            kept = json.loads(job.row.defaults)
+            job.row.defaults = json.dumps({name: each for name, each in kept.items() if name != "priority"})
             emit(transaction, JobReprioritised(transaction.at, job.row.job_id, patch.priority))
         if patch.budget_usd is not None:
             job.row.budget_usd = patch.budget_usd
@@ -210,10 +218,20 @@ _TRAILING_LOOKS = 8
 
 async def receive_log(call: RequestContext) -> LogAccepted:
     """An agent's chunk: of an attempt that is, or was, on its machine."""
-    assert isinstance(call.caller, AgentCaller)
     job_id = JobId(call.number("job_id", 0, 1, _LARGEST_NUMBER))
     attempt, rank = call.number("attempt", 0, 1, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
     offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
+    granted_by = await check_attempt_was_here(call, job_id, attempt)
+    data = await call.body(BODY_BYTES)
+    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data, granted_by)
+    return LogAccepted(next=taken.next_offset, full=taken.full)
+
+
+async def check_attempt_was_here(call: RequestContext, job_id: JobId, attempt: int) -> str:
+    """Returns the incarnation that granted an attempt of which an agent tells. Raises Forbidden where it is, and was,
+    none of that machine, and as `check_log_sender` does.
+    """
+    assert isinstance(call.caller, AgentCaller)
     live = call.server.state.attempt(job_id, attempt)
     here = call.caller.node_id
     check_log_sender(call.server.state.identity, here, call.request.query)
@@ -223,9 +241,7 @@ async def receive_log(call: RequestContext) -> LogAccepted:
     granted_by = await _incarnation_of(call, job_id, attempt)
     if call.request.query.get("granted_by", "") not in ("", granted_by):
         raise Forbidden(f"attempt {attempt} of job {job_id} on {here} is another one, of another incarnation")
-    data = await call.body(BODY_BYTES)
-    taken = await call.server.read(call.server.logs.append, job_id, attempt, rank, offset, data, granted_by)
-    return LogAccepted(next=taken.next_offset, full=taken.full)
+    return granted_by
 
 
 async def _incarnation_of(call: RequestContext, job_id: JobId, attempt: int) -> str:

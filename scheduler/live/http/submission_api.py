@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
+from scheduler.core.events import JobSubmitted
 from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import (
     LARGE_BODY_BYTES,
@@ -21,6 +22,7 @@ from scheduler.live.http.requests import (
 )
 from scheduler.live.loop.event_loop import CooperativeYield
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.job_standing import value_owner, with_standing
 from scheduler.live.services.job_submission import (
     BATCH_LIMIT,
     JobDraft,
@@ -62,7 +64,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
     key, digest = _idempotency_key(call), _digest(call, b"jobs\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
-    draft = draft_job(_spec_mapping(parse_json_body(body)), call.user)
+    draft = _draft_of(call, parse_json_body(body))
     needs, ended = await _dependencies(call, draft)
 
     def step(transaction: Transaction) -> tuple[int, str]:
@@ -70,7 +72,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
             return 200, again
         job_id = call.server.admission.admit(transaction, draft, needs, ended, call.user.name)
         note_write(call, transaction, f"job {job_id}", after=_draft_facts(draft), project=draft.project)
-        answer = submit_result(transaction.core, job_id, draft.spec).model_dump_json()
+        answer = submit_result(transaction.core, job_id, draft).model_dump_json()
         if key:
             remember_answer(transaction, call.user.name, key, digest, answer)
         return 201, answer
@@ -154,7 +156,7 @@ class _BatchSubmission:
                 needs = [*self._sibling_ids(position), *self._earlier[position][0]]
                 ended = self._earlier[position][1]
                 job_id = self._call.server.admission.admit(transaction, each, needs, ended, self._call.user.name)
-                self._results[position] = submit_result(transaction.core, job_id, each.spec)
+                self._results[position] = submit_result(transaction.core, job_id, each)
             except UserError as error:
                 self._refuse(position, error)
 
@@ -184,7 +186,7 @@ class _BatchSubmission:
 
     def _draft(self, position: int, item: Any) -> JobDraft | None:
         try:
-            return draft_job(_spec_mapping(item), self._call.user)
+            return _draft_of(self._call, item)
         except UserError as error:
             self._results[position] = SubmitResult(error=problem_detail_of(error))
             return None
@@ -194,6 +196,11 @@ class _BatchSubmission:
         name = "" if each is None else each.spec.name
         self._results[position] = SubmitResult(name=name, error=problem_detail_of(error))
         self._drafts[position] = None
+
+
+def _draft_of(call: RequestContext, data: Any) -> JobDraft:
+    """A checked job with the defaults of its project. Raises JobSpecError, and Forbidden for what is beyond a cap."""
+    return with_standing(draft_job(_spec_mapping(data), call.user), call.user, call.server.secrets.people)
 
 
 async def _check_code(call: RequestContext, tree: str) -> None:
@@ -275,10 +282,7 @@ def _repeated_answer(answer: str) -> web.Response:
 
 
 async def dry_run_endpoint(call: RequestContext) -> DryRun:
-    data = parse_json_body(await call.body())
-    if not isinstance(data, dict):
-        raise JobSpecError("a job spec is a mapping of fields")
-    draft = draft_job(data, call.user)
+    draft = _draft_of(call, parse_json_body(await call.body()))
     server, now = call.server, call.server.loop.clock.now()
     request = to_request(
         draft.spec,
@@ -290,4 +294,6 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
     )
     request = replace(request, unproven=is_unproven(draft.spec))
     check_feasible(server.core, server.state, request)
-    return dry_run(server.core, request)
+    found = dry_run(server.core, request).model_copy(update={"defaults": list(draft.defaults)})
+    forecast = await server.start_forecasts.foresee_job(JobSubmitted(now, request), request.job_id)
+    return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults), "forecast": forecast})

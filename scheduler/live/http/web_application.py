@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
-from scheduler.live.http import cluster_api, content_api, job_api, pool_api
+from scheduler.live.http import cluster_api, content_api, job_api, outputs_api, people_api, pool_api
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
@@ -49,7 +49,6 @@ from walras.api import (
     PriceList,
     ProblemDetail,
     SubmitResult,
-    TokenCreated,
     WhoAmI,
 )
 from walras.contract import split_token
@@ -295,12 +294,7 @@ def api_routes() -> list[Route]:
         Route("GET", f"{_API}/policy", cluster_api.show_current_policy, "The policy in force", response=PolicyView),
         Route("PUT", f"{_API}/policy", cluster_api.put_policy, "Change the policy", role=admin, response=PolicyView,
               query=("dry_run",)),
-        Route("POST", f"{_API}/tokens", cluster_api.create_token, "Make a token", role=admin,
-              request=cluster_api.NewToken, response=TokenCreated, status=201),
-        Route("GET", f"{_API}/tokens", cluster_api.list_tokens, "Tokens, without their secrets", role=admin,
-              response=cluster_api.TokenList),
-        Route("DELETE", f"{_API}/tokens/{{prefix}}", cluster_api.revoke_token, "Revoke a token", role=admin,
-              response=cluster_api.TokenView),
+        *people_api.people_routes(),
         Route("GET", f"{_API}/whoami", cluster_api.show_caller, "Whose token this is", response=WhoAmI),
         Route("GET", f"{_API}/audit", list_audit, "Who changed what", role=UserRole.OPERATOR,
               response=list[AuditView], query=("user", "since", "limit")),
@@ -315,10 +309,13 @@ def api_routes() -> list[Route]:
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
         *content_api.content_routes(),
+        *outputs_api.outputs_routes(),
     ]  # fmt: skip
+    metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
+                    response="text/plain")  # fmt: skip
     # Probes of other systems look at the root.
     probes = [replace(each, path=each.path.removeprefix(_API)) for each in table if each.path.endswith("z")]
-    table += probes
+    table += [*probes, metrics]
     return [*table, _openapi_route(table)]
 
 

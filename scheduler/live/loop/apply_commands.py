@@ -272,7 +272,7 @@ def _apply_start(transaction: Transaction, command: Start) -> None:
     for rank, share in enumerate(command.placement.parts):
         _mark_ordered(transaction, attempt.parts[share.node_id])
         transaction.post(share.node_id, _start_command(transaction, command, rank, first_rank))
-        first_rank += len(share.devices)
+        first_rank += 1 if transaction.state.jobs[command.job_id].launch.is_launcher else len(share.devices)
 
 
 def _start_command(transaction: Transaction, command: Start, node_rank: int, first_rank: int) -> StartCommand:
@@ -302,6 +302,7 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         lease_s=transaction.lease_s[pool.market],
         grace_s=launch.grace_s,
         checkpoint_every_s=command.checkpoint_every_s,
+        memory_bytes=launch.memory_bytes * len(part.devices),
         job_token="",  # filled in when the command is sent: no secret is written down
     )
 

@@ -247,6 +247,11 @@ class ServerLoop:
         """Write to the database, to show that it works."""
         await asyncio.get_running_loop().run_in_executor(self._writer, self._store.touch)
 
+    @property
+    def is_store_writable(self) -> bool:
+        """The database took the last batch, as far as is known."""
+        return self._stuck is None
+
     def arm(self, wakes: Iterable[float]) -> None:
         """Wake the core at these instants too. All are kept: by the time one rings, the core may have moved past it."""
         for wake_at in wakes:
@@ -296,7 +301,9 @@ class ServerLoop:
             frozen = transaction.freeze()
             if not frozen.is_empty:
                 # A cancelled loop must not leave answers hanging over a commit that goes through.
+                began_at = self.clock.now()
                 await asyncio.shield(asyncio.ensure_future(self._commit(frozen)))
+                transaction.effects.commit_s = self.clock.now() - began_at
         except BaseException:
             for item in waiting:
                 item.done.cancel()

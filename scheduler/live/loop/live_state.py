@@ -19,7 +19,8 @@ from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
-from walras.job_request import JobId, ScriptLaunch
+from walras.job_needs import ScriptLaunch
+from walras.job_request import JobId
 from walras.states import JobState
 from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, ProgressReport, ShapeFacts
 

@@ -41,6 +41,9 @@ class TransactionEffects:
     woken: set[NodeId] = field(default_factory=set)
     #: Instants the core asked to be woken at.
     wakes: list[float] = field(default_factory=list)
+    #: Events with the core's answers, for those who count; and how long the commit took, None: nothing was written.
+    answered: list[tuple[Event, list[Command]]] = field(default_factory=list)
+    commit_s: float | None = None
 
 
 class Transaction:
@@ -73,6 +76,7 @@ class Transaction:
     def record(self, event: Event, commands: list[Command]) -> None:
         """Note what the core answered to an event."""
         self._records.append((event, commands))
+        self.effects.answered.append((event, commands))
 
     def begin_generation(self, core: SchedulerCore) -> None:
         """From here on a fresh core decides."""

@@ -326,7 +326,7 @@ def _part_ended(
         refuse_withdrawn(transaction, part)
         return
     part.exit_code, part.signal, part.failed_rank = report.exit_code, report.signal, report.failed_rank
-    part.steps = report.steps
+    part.steps, part.exceeded = report.steps, report.exceeded
     attempt.loss_witnessed = attempt.loss_witnessed or report.witnessed
     end_part(transaction, part, report.cause)
     if is_late or (_has_failed(part) and part.exit_code != EXIT_CHECKPOINTED):
@@ -371,9 +371,10 @@ def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) ->
             failed.node_id,
             steps,
             attempt.loss_witnessed and cause is EndCause.SUPERVISOR_LOST,
+            failed.exceeded,
         ),
     )
 
 
 def _has_failed(part: PartRow) -> bool:
-    return part.cause != EndCause.EXITED or part.exit_code != 0 or part.signal is not None
+    return part.cause != EndCause.EXITED or part.exit_code != 0 or part.signal is not None or bool(part.exceeded)

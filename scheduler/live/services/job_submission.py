@@ -38,8 +38,20 @@ from scheduler.live.store.table_rows import AnswerRow, JobRow, SecretRow, SpecRo
 from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_request import JobId, JobRequest, Kind
+from walras.people import DefaultView
 from walras.spec.job_groups import global_batch_of
-from walras.spec.job_spec import JobSpec, argv_of, env_of, is_unproven, kind_of, parse_spec, spec_mapping, to_request
+from walras.spec.job_spec import (
+    JobSpec,
+    argv_of,
+    env_of,
+    is_unproven,
+    kind_of,
+    needs_of,
+    parse_spec,
+    spec_mapping,
+    to_request,
+)
+from walras.spec.launchers import is_launcher, launcher_note
 from walras.states import JobState, Reason
 
 BATCH_LIMIT = 1000
@@ -57,6 +69,9 @@ class JobDraft:
     earlier: tuple[JobId, ...] = ()
     #: Positions in the same batch that it depends on.
     siblings: tuple[int, ...] = ()
+    #: The spec as it was given, where defaults were filled in; None: as `spec` is.
+    written: JobSpec | None = None
+    defaults: tuple[DefaultView, ...] = ()
 
 
 def draft_job(given: Mapping[str, Any] | str, caller: UserCaller) -> JobDraft:
@@ -173,6 +188,7 @@ class JobAdmission:
             steps_total=spec.steps,
             labels=json.dumps(spec.labels),
             incarnation=state.identity.incarnation,
+            defaults=json.dumps({each.field: [each.value, each.by] for each in draft.defaults}),
         )
         job = LiveJob(row, self.launch(job_id, draft.project, spec))
         if spec.target is not None:
@@ -180,7 +196,9 @@ class JobAdmission:
         state.jobs[job_id] = job
         transaction.job_changed(job)
         transaction.target_changed(job)
-        transaction.batch.specs.append(SpecRow(job_id, json.dumps(spec_mapping(spec)), dump_request(request)))
+        transaction.batch.specs.append(
+            SpecRow(job_id, json.dumps(spec_mapping(draft.written or spec)), dump_request(request))
+        )
         if draft.secrets:
             state.secrets[job_id] = self._box.seal(job_id, draft.secrets)
             transaction.batch.secrets.append(SecretRow(job_id, state.secrets[job_id]))
@@ -203,9 +221,12 @@ class JobAdmission:
             env=env_of(spec),
             workdir=spec.workdir or "",
             code="" if spec.code is None else spec.code.tree,
+            is_launcher=is_launcher(spec),
+            needs=needs_of(spec),
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
+            memory_bytes=spec.resources.memory,
         )
 
     @staticmethod
@@ -276,10 +297,12 @@ def remember_answer(transaction: Transaction, user: str, key: str, digest: str, 
         transaction.batch.answers_until = transaction.at - ANSWER_KEPT_S
 
 
-def submit_result(core: SchedulerCore, job_id: JobId, spec: JobSpec) -> SubmitResult:
+def submit_result(core: SchedulerCore, job_id: JobId, draft: JobDraft) -> SubmitResult:
     """The answer to a submission, with what its owner should know of the job now."""
-    note = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
-    return SubmitResult(id=job_id, name=spec.name, note=note)
+    spec = draft.spec
+    unsaved = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
+    note = "; it ".join(filter(None, (launcher_note(spec), unsaved)))
+    return SubmitResult(id=job_id, name=spec.name, note=note, defaults=list(draft.defaults))
 
 
 def _unsaved_note(core: SchedulerCore, kind: Kind) -> str:

@@ -5,7 +5,7 @@ condition where something is wrong. The forecast itself is made by `TargetForeca
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,14 @@ from scheduler.core.state.ledger import realised_fraction
 from scheduler.live.loop import billing
 from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
 from scheduler.live.loop.live_state import JobTarget, LiveJob, LiveNode, LiveState, parse_target
+from scheduler.live.services.job_standing import parse_defaults, value_owner
 from scheduler.live.store.store_interface import JobUsage
 from scheduler.live.store.table_rows import AttemptRow, JobRow, PolicyRow
 from walras.api import (
     AttemptView,
     CertificateView,
     ConditionView,
+    ForecastView,
     JobDetail,
     JobView,
     NodeView,
@@ -167,8 +169,11 @@ _END_FIXES = {
 class ApiViews:
     """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
 
-    def __init__(self, clock: Clock, loop: ServerLoop) -> None:
+    def __init__(
+        self, clock: Clock, loop: ServerLoop, forecast: Callable[[JobId], ForecastView | None] = lambda _: None
+    ) -> None:
         self._clock = clock
+        self._forecast = forecast
         self._loop = loop
 
     @property
@@ -193,7 +198,8 @@ class ApiViews:
     ) -> JobDetail:
         views, ledger = [self.attempt(attempt) for attempt in attempts], self._loop.core.ledger
         known = ledger.jobs.get(row.job_id)
-        value, by = (None, "") if known is None else ledger.policy.rules.value_of(known.request)
+        value, said_by = (None, "") if known is None else ledger.policy.rules.value_of(known.request)
+        by = value_owner(said_by, parse_defaults(row.defaults))
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
             **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
@@ -255,6 +261,8 @@ class ApiViews:
             "first_values": json.loads(row.first_values if live is None else live.row.first_values),
             "last_values": json.loads(row.last_values if live is None else live.row.last_values),
             "labels": json.loads(row.labels),
+            "forecast": None if row.state.is_final else self._forecast(row.job_id),
+            "defaults": parse_defaults(row.defaults),
         }
 
     def _why(self, row: JobRow) -> tuple[Reason | None, str]:

@@ -7,18 +7,25 @@ away, with an age that leaves uploads under way alone. All calls block on the di
 
 import contextlib
 import os
+import shutil
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from walras.clocks import random_hex
 from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, check_chunk
-from walras.errors import Conflict, NotFound
+from walras.errors import ClusterError, Conflict, NotFound
 
 #: The canonical JSON of a tree may have this many bytes.
 TREE_BYTES = 64 * 1024 * 1024
+#: Left free for the database and the logs beside it.
+FREE_LEAST_BYTES = 256 * 1024 * 1024
+#: Lists of chunks that are kept in memory, so that a fetch through a job reads its list once.
+_LISTS_KEPT = 8
 
 
 class ContentStore:
@@ -27,6 +34,8 @@ class ContentStore:
     def __init__(self, folder: Path, wall: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._wall = wall
+        self._lists: OrderedDict[str, frozenset[str]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Returns those that are not here. What is here stays for as long as a fresh upload."""
@@ -41,7 +50,9 @@ class ContentStore:
         return True
 
     def put(self, name: str, content: bytes) -> None:
-        """Keep a chunk. Raises DamagedContent if the bytes do not have this name, OSError for a full disk."""
+        """Keep a chunk. Raises DamagedContent if the bytes do not have this name, ClusterError where the disk has no
+        room beside what the database needs.
+        """
         check_chunk(name, content)
         if len(content) > CHUNK_BYTES:
             raise DamagedContent(f"a chunk has more than {CHUNK_BYTES:,} bytes")
@@ -91,6 +102,19 @@ class ContentStore:
         except ValidationError:
             raise NotFound(f"{name[:12]} is no tree") from None
 
+    def chunks_of(self, name: str) -> Set[str]:
+        """The chunks of a committed tree; the newest lists asked for are kept. Raises NotFound, DamagedContent."""
+        with self._lock:
+            known = self._lists.get(name)
+        if known is None:
+            known = frozenset(self.tree(name).chunk_sizes())
+        with self._lock:
+            self._lists[name] = known
+            self._lists.move_to_end(name)
+            while len(self._lists) > _LISTS_KEPT:
+                self._lists.popitem(last=False)
+        return known
+
     def renew_tree(self, name: str) -> ContentTree:
         """Make a committed tree as young as a new one: a job counts on it. Raises NotFound, DamagedContent."""
         tree = self.tree(name)
@@ -121,6 +145,8 @@ class ContentStore:
     def _write(self, name: str, content: bytes) -> None:
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if shutil.disk_usage(path.parent).free < FREE_LEAST_BYTES:
+            raise ClusterError(f"the server's content store is full: less than {FREE_LEAST_BYTES:,} bytes are free")
         draft = path.with_name(f".{name}.{random_hex(None, 8)}")
         try:
             with open(draft, "xb") as file:

@@ -234,3 +234,31 @@ def remember_core_state(db: Database) -> None:
         "CREATE TABLE core_state (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL, body TEXT NOT NULL)"
     )
     db.execute("ALTER TABLE nodes ADD COLUMN drain_until_at REAL")
+
+
+@migrations()
+def remember_exceeded_limits(db: Database) -> None:
+    """Why a part of an attempt was ended on its machine, where it used more than it may."""
+    db.execute("ALTER TABLE parts ADD COLUMN exceeded TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def keep_outputs(db: Database) -> None:
+    """What jobs left as their results, by machine of the gang."""
+    db.execute(
+        """CREATE TABLE outputs (
+        job_id INTEGER NOT NULL, node_rank INTEGER NOT NULL, attempt INTEGER NOT NULL, tree TEXT NOT NULL,
+        files INTEGER NOT NULL, size_bytes INTEGER NOT NULL, collected_at REAL NOT NULL, problem TEXT NOT NULL,
+        PRIMARY KEY (job_id, node_rank)) WITHOUT ROWID"""
+    )
+
+
+@migrations()
+def keep_people(db: Database) -> None:
+    """Users, projects and roles. Who had a token becomes a user at the next start (`auth/people.py`)."""
+    db.execute(
+        """CREATE TABLE people (
+        kind TEXT NOT NULL, name TEXT NOT NULL, body TEXT NOT NULL, changed_at REAL NOT NULL, changed_by TEXT NOT NULL,
+        removed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (kind, name)) WITHOUT ROWID"""
+    )
+    db.execute("ALTER TABLE jobs ADD COLUMN defaults TEXT NOT NULL DEFAULT '{}'")

@@ -25,7 +25,7 @@ _JOBS_IN_A_BITE, _ROWS_IN_A_BITE = 200, 5000
 #: How long a bite waits for the server's own commit, s.
 _PATIENCE_S = 10.0
 #: Everything that is kept of a job, its own row last.
-_TABLES_OF_JOB = ("specs", "parts", "attempts", "checkpoints", "jobs")
+_TABLES_OF_JOB = ("specs", "parts", "attempts", "checkpoints", "outputs", "jobs")
 
 
 @dataclass(frozen=True, slots=True)

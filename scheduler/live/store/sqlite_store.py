@@ -49,7 +49,9 @@ from scheduler.live.store.table_rows import (
     NetworkRow,
     NodeRow,
     OutboxRow,
+    OutputsRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -107,9 +109,11 @@ _TABLES: tuple[tuple[str, Any], ...] = (
     ("policies", PolicyRow),
     ("answers", AnswerRow),
     ("tokens", TokenRow),
+    ("people", PeopleRow),
     ("audit", AuditRow),
     ("secrets", SecretRow),
     ("core_state", CoreStateRow),
+    ("outputs", OutputsRow),
 )
 
 
@@ -284,6 +288,7 @@ class SqliteStore:
             facts=tuple(self._select("facts", FactsRow, f"1 ORDER BY told_at DESC LIMIT {2 * KINDS_MOST}"))[::-1],
             networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
+            people=tuple(self._select("people", PeopleRow, "1 ORDER BY kind, name")),
             core_state=self._first(self._select("core_state", CoreStateRow, "1")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
@@ -364,6 +369,12 @@ class SqliteStore:
         return self._first(
             self._select("checkpoints", CheckpointRow, "job_id = ? ORDER BY attempt DESC, step DESC LIMIT 1", job_id)
         )
+
+    def outputs(self, job_id: JobId) -> list[OutputsRow]:
+        return self._select("outputs", OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
+
+    def output_trees(self) -> list[str]:
+        return [row[0] for row in self._reader().execute("SELECT DISTINCT tree FROM outputs WHERE tree != ''")]
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:
         return self._select("policies", PolicyRow, "1 ORDER BY version DESC LIMIT ?", limit)

@@ -24,7 +24,9 @@ from scheduler.live.store.table_rows import (
     NetworkRow,
     NodeRow,
     OutboxRow,
+    OutputsRow,
     PartRow,
+    PeopleRow,
     PolicyRow,
     PoolRow,
     RentRow,
@@ -89,11 +91,13 @@ class WriteBatch:
     #: Older answers are deleted (0: none are).
     answers_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
+    people: list[PeopleRow] = field(default_factory=list)
     audit: list[AuditRow] = field(default_factory=list)
     #: Sealed secrets of jobs that came, and jobs that are over.
     secrets: list[SecretRow] = field(default_factory=list)
     secrets_done: list[JobId] = field(default_factory=list)
     core_state: list[CoreStateRow] = field(default_factory=list)
+    outputs: list[OutputsRow] = field(default_factory=list)
     #: Machines that leave the table.
     nodes_done: list[NodeId] = field(default_factory=list)
 
@@ -129,6 +133,7 @@ class LoadedState:
     networks: tuple[NetworkRow, ...]
     restart_costs: tuple[RestartCostRow, ...]
     secrets: tuple[SecretRow, ...]
+    people: tuple[PeopleRow, ...]
     #: What the last core knew beyond all this; None: nothing was kept.
     core_state: CoreStateRow | None
     last_job_id: int
@@ -273,6 +278,14 @@ class Store(Protocol):
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
         """The newest one that was recorded."""
+        ...
+
+    def outputs(self, job_id: JobId) -> list[OutputsRow]:
+        """The newest results of each machine of the gang, by node rank."""
+        ...
+
+    def output_trees(self) -> list[str]:
+        """The trees of all results that are kept."""
         ...
 
     def policies(self, limit: int = 100) -> list[PolicyRow]:

@@ -42,6 +42,8 @@ class JobRow:
     target: str = ""
     #: The incarnation of the database in which it was submitted; empty: before incarnations were kept.
     incarnation: str = ""
+    #: JSON: the fields that the job did not state, each with its value and whose default that is.
+    defaults: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class PartRow:
     #: When it ended, to tell the first failure of a gang.
     ended_at: float | None = None
     steps: float | None = None
+    #: The limit for which it was ended ("memory", "disk"); empty: none.
+    exceeded: str = ""
 
 
 @dataclass(slots=True)
@@ -308,6 +312,21 @@ class AuditRow:
     after: str
 
 
+@dataclass(frozen=True, slots=True)
+class PeopleRow:
+    """A user, a project or a role, as it was set last: one row for each (kind, name)."""
+
+    #: user, project or role.
+    kind: str
+    name: str
+    #: JSON of its settings (`walras.people`).
+    body: str
+    #: Seconds since 1970.
+    changed_at: float
+    changed_by: str
+    removed: bool = False
+
+
 @dataclass(slots=True)
 class TokenRow:
     """A user's token: only its hash is kept."""
@@ -332,3 +351,19 @@ class JournalRow:
     kind: str
     type: str
     payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsRow:
+    """The newest results that a job left on one machine of its gang."""
+
+    job_id: JobId
+    node_rank: int
+    attempt: int
+    #: Name of the tree in the content store; empty: none could be collected yet.
+    tree: str
+    files: int
+    size_bytes: int
+    collected_at: float
+    #: What is missing or was left out, in words.
+    problem: str

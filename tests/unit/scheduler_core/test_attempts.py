@@ -10,7 +10,7 @@ from scheduler.core.speed_events import ThroughputMeasured
 from scheduler.core.state.remaining_work import remaining_here_s
 from walras.cluster import NodeId
 from walras.job_request import JobId, Kind, RetryRule
-from walras.states import Reason
+from walras.states import JobState, Reason
 
 J1, J2, J3 = JobId(1), JobId(2), JobId(3)
 
@@ -289,3 +289,16 @@ def test_restated_work_has_the_speed_and_length_of_its_new_kind() -> None:
     assert record.holds
     assert remaining_here_s(ledger, record) == 300.0 / 6.0
     assert fleet.tell(ev.WorkRestated(41.0, JobId(9), Kind("large"), 1.0, 0.0)) == []
+
+
+def test_a_job_that_uses_more_memory_than_it_asked_for_is_told_so() -> None:
+    """It uses up a retry, its machine is not blamed, and the reason is its own."""
+    fleet = cluster(rules=RoundRules(backoff_s=5, quarantine_jobs=1))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, retry=RetryRule(1))))
+    fleet.end(J1, None, exceeded="memory")
+    assert all(each is None or not each.failures for each in fleet.core.ledger.fleet.machines)
+    fleet.tell(ev.Woke(5.0))
+    where = fleet.attempts[J1].placement.parts[0].node_id
+    (end,) = [c for c in fleet.end(J1, None, exceeded="memory") if isinstance(c, cmd.JobTransitioned)]
+    assert (end.state, end.reason) == (JobState.FAILED, Reason.USER_OOM)
+    assert end.detail == f"used more main memory than it asked for, on {where}"

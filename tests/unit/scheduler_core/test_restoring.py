@@ -2,6 +2,7 @@
 
 from fake_fleet import FakeFleet, cluster, job, pool, remembered_state
 
+from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
@@ -110,3 +111,24 @@ def test_arrears_waits_prices_and_evidence_survive_a_restart() -> None:
     for event, commands in fleet.log:
         again, at = fresh.handle(as_journaled(event)), event.at
         assert [encode_command(at, each) for each in again] == [encode_command(at, each) for each in commands]
+
+
+def test_a_quarantined_rented_machine_keeps_its_job_over_a_restart() -> None:
+    """The core hears of the machine before it hears of the job there: it waits for that before it gives it back."""
+    fleet = FakeFleet()
+    fleet.tell(ev.PolicyChanged(100.0, PolicySpec("fifo"), RoundRules()))
+    fleet.tell(ev.PoolDeclared(100.0, pool("b", 2, market=Market.SPOT, quota=2)))
+    for name in ("b1", "b2"):
+        fleet.tell(ev.NodeJoined(100.0, NodeId(name), PoolId("b"), "token"))
+        fleet.tell(ev.NodeQuarantined(100.0, NodeId(name), "failures"))
+    fleet.tell(ev.JobRestored(100.0, job(1, "b"), 40.0, JobState.RUNNING, attempt=1, placement=ON_B1, running_at=52.0))
+    assert given_back(fleet) == []
+    fleet.wake()
+    assert given_back(fleet) == ["b2"]
+    fleet.tell(ev.AttemptEnded(200.0, J1, 1, ev.EndCause.EXITED, 0))
+    assert given_back(fleet) == ["b2", "b1"]
+
+
+def given_back(fleet: FakeFleet) -> list[str]:
+    """Machines that the core gave back so far."""
+    return [each.node_id for _, commands in fleet.log for each in commands if isinstance(each, cmd.ReleaseNode)]

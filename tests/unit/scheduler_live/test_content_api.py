@@ -7,11 +7,12 @@ import pytest
 
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.main import sweep_content
+from scheduler.live.store import content_store
 from scheduler.live.store.content_store import ContentStore
 from tests.support.http_face import Face, facing
 from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, chunk_name, hash_folder
 from walras.content_transfer import ContentTransfer
-from walras.errors import Conflict, NotFound
+from walras.errors import ClusterError, Conflict, NotFound
 from walras.transport import Patience, Transport
 
 FACTS = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 2, "memory_bytes": 2**30}
@@ -134,6 +135,41 @@ async def test_the_server_keeps_the_code_of_active_jobs_however_old(tmp_path: Pa
         spec["code"] = {"tree": used.name, "folder": "src", "files": 1, "size": 4}
         status, problem = await face.json("POST", "/api/v1/jobs", spec, token=token)
         assert (status, problem["field"]) == (400, "code.tree"), problem
+
+
+async def test_results_are_fetched_through_their_job_alone_and_kept_as_long_as_it_is(tmp_path: Path) -> None:
+    """A tree or chunk that is no result of the job stays closed, and so does a job of another project."""
+    result, other = folder_of(tmp_path / "r", {"f": b"result"}), folder_of(tmp_path / "o", {"f": b"other"})
+    async with facing(tmp_path / "server") as face:
+        world, token = face.world, face.token("ada", UserRole.USER)
+        status, answer = await face.json("POST", "/api/v1/jobs", {"run": "x", "outputs": "f"}, token=token)
+        assert status == 201, answer
+        base = f"/api/v1/jobs/{answer['id']}/outputs"
+        machine = await agent_token(face)
+        async with connection(face, machine) as sender:
+            await ContentTransfer(sender).send(tmp_path / "r", result)
+            await ContentTransfer(sender).send(tmp_path / "o", other)
+        told = {"job_id": answer["id"], "node_rank": 0, "tree": result.name, "files": 1}
+        for attempt, tree, status in ((7, result.name, 403), (1, "0" * 64, 409), (1, result.name, 204)):
+            body = told | {"attempt": attempt, "tree": tree}
+            assert (await face.call("POST", "/agent/v1/outputs", body, token=machine)).status == status
+        async with connection(face, token) as user:
+            assert await ContentTransfer(user, base).fetch(result.name, tmp_path / "got") == result
+        for closed in (f"trees/{other.name}", f"chunks/{chunk_name(b'other')}"):
+            assert (await face.call("GET", f"{base}/{closed}", token=token)).status == 404
+        stranger = face.token("eve", UserRole.USER, "elsewhere")
+        assert (await face.call("GET", f"{base}/trees/{result.name}", token=stranger)).status == 404
+        grow_old(tmp_path / "server")
+        assert await sweep_content(world.server) > 0
+        assert world.server.content.renew_tree(result.name) == result
+        with pytest.raises(NotFound):
+            world.server.content.tree(other.name)
+
+
+def test_a_full_disk_is_left_to_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content_store, "FREE_LEAST_BYTES", 2**62)
+    with pytest.raises(ClusterError, match="content store is full"):
+        ContentStore(tmp_path).put(chunk_name(b"one"), b"one")
 
 
 def test_bytes_that_the_disk_lost_are_noticed(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ async def test_wrong_tokens_are_limited_and_right_ones_are_not(face: Face) -> No
 async def test_roles_and_endpoints(face: Face) -> None:
     """Each endpoint opens exactly for the roles its table names; agents' endpoints for no user."""
     for role in UserRole:
-        token = face.token(role.word, role)
+        token = face.token(role.word, role, "*")
         for route in api_routes():
             place = re.sub(r"\{\w+\}", "999", plain_path(route.path))
             response = await face.call(route.method, place, {}, token=token)
@@ -116,9 +116,11 @@ async def test_tokens_are_granted_listed_and_revoked(face: Face) -> None:
 async def test_the_same_key_is_the_same_job(face: Face) -> None:
     """Same key and body: 200 with the first job; another body: 422; races included; other users' keys are theirs."""
     assert (await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k"))[0] == 201
+    taken = [("project", "default", "your token"), ("priority", 50, "default")]
+    defaults = [dict(zip(("field", "value", "by"), each, strict=True)) for each in taken]
     assert await face.json("POST", f"{API}/jobs", {"run": "a"}, key="k") == (
         200,
-        {"id": 1, "name": "job", "error": None, "note": f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"},
+        {"id": 1, "name": "job", "error": None, "note": f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}", "defaults": defaults},
     )
     status, problem = await face.json("POST", f"{API}/jobs", {"run": "b"}, key="k")
     assert (status, problem["code"]) == (422, "idempotency_key_reused")

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from scheduler.core.explain.pending_reasons import NO_STEPS, SPEED_DIFFERS, believed_speeds, job_conditions
+from scheduler.live.store.store_interface import JobQuery
 from tests.support.live_world import FakeAgent, world
+from walras.states import JobState, Reason
 
 
 async def test_a_running_job_that_never_steps_is_told(tmp_path: Path) -> None:
@@ -53,3 +55,17 @@ async def test_two_kinds_under_one_name_are_told_apart(tmp_path: Path) -> None:
         assert told.type == SPEED_DIFFERS
         assert "give jobs that differ a `profile` each" in told.detail
         assert job_conditions(w.server.core, first) == ()
+
+
+async def test_memory_is_a_limit_that_machines_hold_and_the_server_names(tmp_path: Path) -> None:
+    """The start says how much the ranks of one machine may use; an end for that is USER:OOM."""
+    resources = {"accelerators": "any:2", "memory": "1GB"}
+    async with world(tmp_path / "data") as w:
+        agent = await FakeAgent(w, "n1", accelerators=2).register()
+        await w.submit({"resources": resources})
+        (start,) = await agent.start_all()
+        assert start.memory_bytes == 2 * 10**9
+        await agent.end(1, exit_code=None, signal=9, exceeded="memory")
+    async with world(tmp_path / "data") as w:
+        (row,) = w.server.store.jobs(JobQuery())
+    assert (row.state, row.reason) == (JobState.FAILED, Reason.USER_OOM)

@@ -80,13 +80,26 @@ def test_admin_audit(fake: Any) -> None:
 
 def test_admin(fake: Any) -> None:
     """A token's secret stands alone on standard output; machines are drained and resumed by name."""
-    made = run(fake, "admin", "token", "ada", "--project", "vision", "--expires", "90d")
+    made = run(fake, "admin", "token", "create", "ada", "--project", "vision", "--expires", "90d")
     assert made.stdout == "walras_new_secret\n"
     assert fake.requests[-1][2] == {"user": "ada", "role": "user", "projects": ["vision"], "expires_in_s": 7_776_000.0}
     assert run(fake, "admin", "drain", "n1").exit_code == 0
     assert run(fake, "admin", "resume", "rack/../1").exit_code == 0
     assert fake.requests[-1][1] == "/api/v1/nodes/rack%2F..%2F1/resume"
-    assert run(fake, "admin", "token", "ada", "--expires", "never").exit_code == 2
+    assert run(fake, "admin", "token", "create", "ada", "--expires", "never").exit_code == 2
+
+
+def test_admin_token_takes_no_word_for_a_user(fake: Any) -> None:
+    """`list` lists; a word that other commands use makes no token; a name still does, and says how it is written."""
+    for word in ("list", "ls", "show", "rm", "delete", "new", "revoke"):
+        before = len(fake.requests)
+        run(fake, "admin", "token", word)
+        assert all(request[0] == "GET" for request in fake.requests[before:]), word
+    assert "walras admin token list" in run(fake, "admin", "token", "ls").stderr
+    made = run(fake, "admin", "token", "ada", "--role", "viewer")
+    assert made.stdout == "walras_new_secret\n"
+    assert "walras admin token create ada" in made.stderr
+    assert fake.requests[-1][2]["role"] == "viewer"
 
 
 def test_version_and_help() -> None:

@@ -1,0 +1,431 @@
+"""Endpoints about people: users, projects and roles are listed, added, changed and removed; tokens likewise.
+
+Nobody grants what comes to his own: an operator adds and changes users below operator in the projects that it has,
+and sets caps below its own; administrators may make administrators, or the last of them could never be followed.
+Weights, guarantees and limits of projects against each other are an administrator's. A change is a JSON merge patch.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from scheduler.live.auth.access_control import (
+    ALL_PROJECTS,
+    UserCaller,
+    UserRole,
+    check_grant,
+    new_user_token,
+    parse_role,
+)
+from scheduler.live.auth.people import PROJECT, ROLE, USER, People
+from scheduler.live.http.audit_trail import note_write
+from scheduler.live.http.requests import RequestContext, Route, json_list, parse_json_body
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.store.table_rows import PeopleRow, TokenRow
+from walras.api import TokenCreated
+from walras.contract import pinned_token
+from walras.errors import Conflict, Forbidden, NotFound, UserError
+from walras.people import (
+    NewPerson,
+    NewToken,
+    ProjectSettings,
+    ProjectView,
+    RoleSettings,
+    RoleView,
+    TokenList,
+    TokenView,
+    UserSettings,
+    UserView,
+    merged,
+)
+
+ViewT = TypeVar("ViewT", bound=BaseModel)
+#: Users and projects that a cluster may have.
+_MOST_ROWS = 100_000
+_SETTINGS: dict[str, type[BaseModel]] = {USER: UserSettings, PROJECT: ProjectSettings, ROLE: RoleSettings}
+
+
+def _checked(kind: str, body: Any) -> Any:
+    """Settings from data. Raises UserError naming the field."""
+    try:
+        return _SETTINGS[kind].model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{field}: {first['msg']}", field=field, fix="see /api/v1/openapi.json") from None
+
+
+def _store(call: RequestContext, transaction: Transaction, row: PeopleRow, before: Any) -> None:
+    """Write a row, with the audit of it."""
+    transaction.batch.people.append(row)
+    call.server.secrets.people.put(row)
+    after = None if row.removed else json.loads(row.body)
+    project = row.name if row.kind == PROJECT else ""
+    note_write(call, transaction, f"{row.kind} {row.name}", before=before, after=after, project=project)
+
+
+def _row(call: RequestContext, kind: str, name: str, settings: BaseModel, *, removed: bool = False) -> PeopleRow:
+    unix_s = call.server.clocks.wall()
+    return PeopleRow(kind, name, settings.model_dump_json(), unix_s, call.user.name, removed)
+
+
+# ------------------------------------------------------------------------------------------ look
+
+
+async def list_users(call: RequestContext) -> web.StreamResponse:
+    people = call.server.secrets.people
+    names = sorted(name for name in people.users if not people.is_removed(name))
+    return json_list([_user_view(call, name) for name in names if _shares_project(call.user, people.users[name])])
+
+
+async def list_projects(call: RequestContext) -> web.StreamResponse:
+    names = sorted(name for name in call.server.secrets.people.known_projects() if call.user.sees(name))
+    return json_list([_project_view(call, name) for name in names])
+
+
+async def list_roles(call: RequestContext) -> web.StreamResponse:
+    return json_list([_role_view(call, role.word) for role in UserRole])
+
+
+def _shares_project(caller: UserCaller, user: UserSettings) -> bool:
+    return ALL_PROJECTS in user.projects or any(caller.sees(project) for project in user.projects)
+
+
+def _changed(call: RequestContext, kind: str, name: str) -> dict[str, Any]:
+    row, clock = call.server.secrets.people.rows.get((kind, name)), call.server.loop.clock
+    if row is None:
+        return {}
+    return {"changed_at": clock.shown(row.changed_at - clock.unix(0.0)), "changed_by": row.changed_by}
+
+
+def _user_view(call: RequestContext, name: str) -> UserView:
+    secrets, unix_s = call.server.secrets, call.server.clocks.wall()
+    user = secrets.people.users[name]
+    mine = [row for row in secrets.users.values() if row.user == name]
+    return UserView(
+        name=name,
+        role=user.role,
+        projects=user.projects,
+        tokens=sum(secrets.people.caller(row, unix_s) is not None for row in mine),
+        removed=secrets.people.is_removed(name),
+        **_changed(call, USER, name),
+    )
+
+
+def _project_view(call: RequestContext, name: str) -> ProjectView:
+    people = call.server.secrets.people
+    users = people.users.items()
+    members = sorted(user for user, has in users if name in has.projects and not people.is_removed(user))
+    settings: dict[str, Any] = dict(people.settings_of(name))
+    return ProjectView(name=name, members=members, **settings, **_changed(call, PROJECT, name))
+
+
+def _role_view(call: RequestContext, word: str) -> RoleView:
+    settings = call.server.secrets.people.roles.get(word, RoleSettings())
+    return RoleView(name=word, caps=settings.caps, **_changed(call, ROLE, word))
+
+
+# ------------------------------------------------------------------------------------------ users
+
+
+async def add_user(call: RequestContext) -> UserView:
+    asked = await call.model(NewPerson)
+    settings = _checked(USER, asked.settings)
+    _check_user_grant(call, settings)
+
+    def step(transaction: Transaction) -> None:
+        people = call.server.secrets.people
+        if asked.name in people.users and not people.is_removed(asked.name):
+            fix = f"walras admin user set {asked.name}"
+            raise Conflict(f"there is a user {asked.name!r} already", field="name", fix=fix)
+        if len(people.rows) >= _MOST_ROWS:
+            raise Conflict(f"there are {len(people.rows)} users and projects already", fix="remove some first")
+        # A user who was removed and comes again has none of the tokens that were made before.
+        _void_tokens(call, transaction, asked.name)
+        _store(call, transaction, _row(call, USER, asked.name, settings), None)
+
+    await call.server.loop.perform(step)
+    return _user_view(call, asked.name)
+
+
+async def change_user(call: RequestContext) -> UserView:
+    return await _change_person(call, USER, _user_before, _check_user_change, _user_view)
+
+
+async def remove_user(call: RequestContext) -> UserView:
+    """Their tokens open nothing from now on; what they submitted goes on, and whoever may change it still may."""
+    name = call.request.match_info["name"]
+
+    def step(transaction: Transaction) -> None:
+        before = _user_before(call.server.secrets.people, name)
+        _check_user_grant(call, before)
+        _check_not_last_admin(call, name)
+        _void_tokens(call, transaction, name)
+        _store(call, transaction, _row(call, USER, name, before, removed=True), before.model_dump())
+
+    await call.server.loop.perform(step)
+    return _user_view(call, name)
+
+
+def _user_before(people: People, name: str) -> UserSettings:
+    if name not in people.users or people.is_removed(name):
+        raise NotFound(f"no user {name[:100]!r}", field="name", fix="check `walras admin user list`")
+    return people.users[name]
+
+
+def _check_user_grant(call: RequestContext, settings: UserSettings) -> None:
+    """Raise unless the caller stands above such a user, in all of its projects."""
+    check_grant(call.user, parse_role(settings.role), tuple(settings.projects))
+
+
+def _check_user_change(call: RequestContext, name: str, before: UserSettings, after: UserSettings) -> None:
+    _check_user_grant(call, before)
+    _check_user_grant(call, after)
+    if after.role != UserRole.ADMIN.word or after.projects != before.projects:
+        _check_not_last_admin(call, name)
+
+
+def _check_not_last_admin(call: RequestContext, name: str) -> None:
+    people, admin = call.server.secrets.people, UserRole.ADMIN.word
+    admins = {each for each, user in people.users.items() if user.role == admin and not people.is_removed(each)}
+    if admins == {name}:
+        raise Conflict(
+            f"{name!r} is the only administrator", field="name", fix="make another one first: walras admin user add"
+        )
+
+
+def _void_tokens(call: RequestContext, transaction: Transaction, user: str) -> None:
+    unix_s = call.server.clocks.wall()
+    for row in call.server.secrets.users.values():
+        if row.user == user and row.revoked_at is None:
+            row.revoked_at = unix_s
+            transaction.batch.tokens.append(row)
+
+
+# ------------------------------------------------------------------------------------------ projects and roles
+
+
+async def add_project(call: RequestContext) -> ProjectView:
+    asked = await call.model(NewPerson)
+    settings = _checked(PROJECT, asked.settings)
+    _check_project_change(call, asked.name, ProjectSettings(), settings)
+
+    def step(transaction: Transaction) -> None:
+        people = call.server.secrets.people
+        if asked.name in people.projects:
+            fix = f"walras admin project set {asked.name}"
+            raise Conflict(f"there is a project {asked.name!r} already", field="name", fix=fix)
+        if len(people.rows) >= _MOST_ROWS:
+            raise Conflict(f"there are {len(people.rows)} users and projects already", fix="remove some first")
+        if asked.name == ALL_PROJECTS or "/" in asked.name:
+            raise UserError(f"{asked.name!r} cannot name a project", field="name", fix="leave out * and /")
+        _store(call, transaction, _row(call, PROJECT, asked.name, settings), None)
+
+    await call.server.loop.perform(step)
+    return _project_view(call, asked.name)
+
+
+async def change_project(call: RequestContext) -> ProjectView:
+    return await _change_person(call, PROJECT, _project_before, _check_project_change, _project_view)
+
+
+async def remove_project(call: RequestContext) -> ProjectView:
+    """Its settings are forgotten. Raises Conflict while users have it, or jobs of it have not ended."""
+    name = call.request.match_info["name"]
+
+    def step(transaction: Transaction) -> ProjectView:
+        before = _project_before(call.server.secrets.people, name)
+        _check_project_change(call, name, before, ProjectSettings())
+        view = _project_view(call, name)
+        jobs = [job.row.job_id for job in transaction.state.jobs.values() if job.row.project == name]
+        if view.members or jobs:
+            users = f"user {', '.join(view.members[:10])}" if view.members else ""
+            active = f"job {', '.join(map(str, jobs[:10]))}" if jobs else ""
+            left = " and ".join(filter(None, (users, active)))
+            raise Conflict(f"project {name} still has {left}", field="name", fix="take it from them, let them end")
+        row = _row(call, PROJECT, name, before, removed=True)
+        _store(call, transaction, row, before.model_dump())
+        return view
+
+    return await call.server.loop.perform(step)
+
+
+def _project_before(people: People, name: str) -> ProjectSettings:
+    if name not in people.known_projects():
+        raise NotFound(f"no project {name[:100]!r}", field="name", fix=f"walras admin project add {name[:100]}")
+    return people.settings_of(name)
+
+
+def _check_project_change(call: RequestContext, name: str, before: ProjectSettings, after: ProjectSettings) -> None:
+    """Raise Forbidden unless the caller has the project, and stands above what it changes."""
+    user, people = call.user, call.server.secrets.people
+    if not user.sees(name):
+        raise Forbidden("you cannot change projects that you do not have", field="name", fix="ask an administrator")
+    if user.role is UserRole.ADMIN:
+        return
+    if after.share != before.share:
+        fix = "ask an administrator"
+        raise Forbidden("what a project has against others is an administrator's to say", field="share", fix=fix)
+    people.check_caps_grant(user, before.caps, after.caps)
+    stated = {name: value for name, value in after.defaults.model_dump().items() if value is not None}
+    people.check(user, name, stated)
+
+
+async def change_role(call: RequestContext) -> RoleView:
+    return await _change_person(call, ROLE, _role_before, _check_role_change, _role_view)
+
+
+def _role_before(people: People, name: str) -> RoleSettings:
+    role = parse_role(name)
+    if role is UserRole.ADMIN:
+        raise UserError("administrators have no caps", field="name", fix="cap a role below")
+    return people.roles.get(role.word, RoleSettings())
+
+
+def _check_role_change(call: RequestContext, name: str, before: RoleSettings, after: RoleSettings) -> None:
+    if parse_role(name) >= call.user.role or not call.user.sees(ALL_PROJECTS):
+        raise Forbidden(f"the caps of {name} are for somebody above it, of every project, to set", field="name")
+    call.server.secrets.people.check_caps_grant(call.user, before.caps, after.caps)
+
+
+async def _change_person(
+    call: RequestContext,
+    kind: str,
+    look: Callable[[People, str], Any],
+    check: Callable[[RequestContext, str, Any, Any], None],
+    view: Callable[[RequestContext, str], ViewT],
+) -> ViewT:
+    """Apply a merge patch to the settings of the one whom the path names."""
+    name, changes = call.request.match_info["name"], parse_json_body(await call.body())
+    if not isinstance(changes, dict) or not changes:
+        raise UserError("nothing is to be changed", field="body", fix="see /api/v1/openapi.json")
+
+    def step(transaction: Transaction) -> ViewT:
+        before = look(call.server.secrets.people, name)
+        given = before.model_dump(mode="json")
+        after = _checked(kind, merged(given, changes))
+        check(call, name, before, after)
+        if after != before:
+            _store(call, transaction, _row(call, kind, name, after), given)
+        return view(call, name)
+
+    return await call.server.loop.perform(step)
+
+
+# ------------------------------------------------------------------------------------------ tokens
+
+
+async def create_token(call: RequestContext) -> TokenCreated:
+    """Make a token of a user; one who is not known yet becomes a user with the token's role and projects."""
+    asked = await call.model(NewToken)
+    role, projects = parse_role(asked.role), tuple(dict.fromkeys(asked.projects))
+    check_grant(call.user, role, projects)
+    clocks, chance, people = call.server.clocks, call.server.chance, call.server.secrets.people
+    token, row = new_user_token(asked.user, role, projects, call.user.name, asked.expires_in_s, clocks, chance)
+
+    def step(transaction: Transaction) -> None:
+        known = None if people.is_removed(asked.user) else people.users.get(asked.user)
+        if known is None:
+            settings = UserSettings(role=role.word, projects=list(projects))
+            _void_tokens(call, transaction, asked.user)
+            transaction.batch.people.append(owner := _row(call, USER, asked.user, settings))
+            people.put(owner)
+        else:
+            _check_user_grant(call, known)
+            _check_within_user(asked.user, known, role, projects)
+        transaction.batch.tokens.append(row)
+        granted = {"user": row.user, "role": row.role, "projects": projects, "expires_in_s": asked.expires_in_s}
+        note_write(call, transaction, f"token {row.prefix}", after=granted)
+
+    await call.server.loop.perform(step)
+    call.server.secrets.users[row.sha256] = row
+    shown = pinned_token(token, call.server.secrets.pin)
+    return TokenCreated(token=shown, prefix=row.prefix, user=row.user, role=row.role)
+
+
+def _check_within_user(name: str, user: UserSettings, role: UserRole, projects: tuple[str, ...]) -> None:
+    """Raise Conflict for a token that would open more than its user may do."""
+    if role > UserRole[user.role.upper()]:
+        fix = f"walras admin user set {name} --role {role.word}"
+        raise Conflict(f"{name} is {user.role}; a token of theirs cannot be {role.word}", field="role", fix=fix)
+    beyond = [each for each in projects if each not in user.projects and ALL_PROJECTS not in user.projects]
+    if beyond:
+        options = " ".join(f"--project {each}" for each in (*user.projects, *beyond))
+        fix = f"walras admin user set {name} {options}"
+        raise Conflict(f"{name} does not have project {', '.join(beyond)}", field="projects", fix=fix)
+
+
+def _sees_token(caller: UserCaller, row: TokenRow) -> bool:
+    """Administrators see all tokens; operators those that they could have granted; everybody their own."""
+    if caller.role is UserRole.ADMIN or row.user == caller.name:
+        return True
+    below = caller.role >= UserRole.OPERATOR and UserRole[row.role.upper()] < caller.role
+    return below and all(caller.sees(project) for project in json.loads(row.projects))
+
+
+async def list_tokens(call: RequestContext) -> TokenList:
+    rows = await call.server.read(call.server.store.tokens)
+    return TokenList(items=[_token_view(call, row) for row in rows if _sees_token(call.user, row)])
+
+
+async def revoke_token(call: RequestContext) -> TokenView:
+    prefix = call.request.match_info["prefix"]
+    known = call.server.secrets.users.values()
+    found = [row for row in known if row.prefix == prefix and _sees_token(call.user, row)]
+    if not found:
+        raise NotFound("no token with this prefix", field="prefix", fix="check `walras admin token list`")
+
+    def step(transaction: Transaction) -> None:
+        for row in found:
+            standing = {"user": row.user, "role": row.role, "revoked": row.revoked_at is not None}
+            note_write(call, transaction, f"token {prefix}", before=standing, after={**standing, "revoked": True})
+            row.revoked_at = row.revoked_at or call.server.loop.clock.unix(transaction.at)
+            transaction.batch.tokens.append(row)
+
+    await call.server.loop.perform(step)
+    return _token_view(call, found[0])
+
+
+def _token_view(call: RequestContext, row: TokenRow) -> TokenView:
+    live = call.server.secrets.users.get(row.sha256, row)
+    return TokenView(
+        prefix=row.prefix,
+        user=row.user,
+        role=row.role,
+        projects=json.loads(row.projects),
+        created_by=row.created_by,
+        is_expired_or_revoked=call.server.secrets.people.caller(live, call.server.clocks.wall()) is None,
+    )
+
+
+def people_routes() -> list[Route]:
+    """Everybody sees the projects that it has, and the caps; operators and administrators change."""
+    base, operator, named = "/api/v1", UserRole.OPERATOR, "{name}"
+    return [
+        Route("GET", f"{base}/users", list_users, "Users", role=operator, response=list[UserView]),
+        Route("POST", f"{base}/users", add_user, "Add a user", role=operator, request=NewPerson, response=UserView,
+              status=201),
+        Route("PATCH", f"{base}/users/{named}", change_user, "A user's role or projects", role=operator,
+              request=UserSettings, response=UserView),
+        Route("DELETE", f"{base}/users/{named}", remove_user, "Remove a user and void their tokens", role=operator,
+              response=UserView),
+        Route("GET", f"{base}/projects", list_projects, "Projects", response=list[ProjectView]),
+        Route("POST", f"{base}/projects", add_project, "Add a project", role=operator, request=NewPerson,
+              response=ProjectView, status=201),
+        Route("PATCH", f"{base}/projects/{named}", change_project, "A project's caps, defaults and shares",
+              role=operator, request=ProjectSettings, response=ProjectView),
+        Route("DELETE", f"{base}/projects/{named}", remove_project, "Forget a project that nobody uses", role=operator,
+              response=ProjectView),
+        Route("GET", f"{base}/roles", list_roles, "Roles and their caps", response=list[RoleView]),
+        Route("PATCH", f"{base}/roles/{named}", change_role, "The caps of a role", role=operator,
+              request=RoleSettings, response=RoleView),
+        Route("POST", f"{base}/tokens", create_token, "Make a token of a user", role=operator,
+              request=NewToken, response=TokenCreated, status=201),
+        Route("GET", f"{base}/tokens", list_tokens, "Tokens, without their secrets", role=operator,
+              response=TokenList),
+        Route("DELETE", f"{base}/tokens/{{prefix}}", revoke_token, "Revoke a token", role=operator,
+              response=TokenView),
+    ]  # fmt: skip

@@ -1,0 +1,82 @@
+"""What an agent keeps of a job's folder: regular files only, none outside it, bounded, whatever ranks put there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from walras.errors import ConfigError
+from walras.job_needs import JobNeeds
+from workers.agent import outputs
+from workers.agent.outputs import copy_outputs, read_needs, write_needs
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    (folder / "out" / "deep").mkdir(parents=True)
+    (folder / "out" / "model.bin").write_bytes(b"weights")
+    (folder / "out" / "deep" / "run.sh").write_text("x")
+    (folder / "out" / "deep" / "run.sh").chmod(0o755)
+    return folder
+
+
+def test_files_and_folders_are_copied_with_their_mode(work: Path, tmp_path: Path) -> None:
+    copied = copy_outputs(work, ["out"], tmp_path / "copy")
+    assert sorted(copied.paths) == ["out/deep/run.sh", "out/model.bin"]
+    assert copied.problem == ""
+    assert (tmp_path / "copy/out/model.bin").read_bytes() == b"weights"
+    assert os.access(tmp_path / "copy/out/deep/run.sh", os.X_OK)
+
+
+def test_nothing_outside_the_folder_is_read_and_no_pipe_is_waited_for(work: Path, tmp_path: Path) -> None:
+    """Links (of a file, of a folder on the way, of the output itself) and pipes are named, not followed."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("private")
+    (work / "out" / "link").symlink_to(tmp_path / "secret" / "key")
+    (work / "out" / "folder").symlink_to(tmp_path / "secret")
+    (work / "way").symlink_to(tmp_path / "secret")
+    os.mkfifo(work / "out" / "pipe")
+    copied = copy_outputs(work, ["out", "way/key", "way"], tmp_path / "copy")
+    assert sorted(copied.paths) == ["out/deep/run.sh", "out/model.bin"]
+    for name in ("out/link", "out/folder", "out/pipe", "way/key"):
+        assert any(each.startswith(name) for each in copied.left_out), name
+    assert "private" not in "".join(path.read_text() for path in (tmp_path / "copy").rglob("*") if path.is_file())
+
+
+def test_what_is_missing_is_named(work: Path, tmp_path: Path) -> None:
+    copied = copy_outputs(work, ["results.json"], tmp_path / "copy")
+    assert copied.paths == []
+    assert "results.json: No such file" in copied.problem
+
+
+def test_too_much_is_refused_with_the_largest_files_before_anything_is_copied(work: Path, tmp_path: Path) -> None:
+    """A sparse file of 2 TB costs nothing to make."""
+    with open(work / "out" / "huge", "wb") as huge:
+        huge.truncate(2 * 10**12)
+    with pytest.raises(ConfigError, match=r"out/huge \(2,000,000.0 MB\)"):
+        copy_outputs(work, ["out"], tmp_path / "copy")
+    assert not any(path.is_file() for path in (tmp_path / "copy").rglob("*"))
+
+
+def test_a_file_that_grows_is_cut_where_it_was(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the copy it has grown: what is kept is a whole beginning of it."""
+    plain = outputs._copy_file
+
+    def grow_and_copy(folder: Path, path: str, target: Path, size: int) -> bool:
+        with open(folder / path, "ab") as file:
+            file.write(b" and more")
+        return plain(folder, path, target, size)
+
+    monkeypatch.setattr(outputs, "_copy_file", grow_and_copy)
+    copy_outputs(work, ["out/model.bin"], tmp_path / "copy")
+    assert (tmp_path / "copy/out/model.bin").read_bytes() == b"weights"
+
+
+def test_needs_survive_the_agent_and_an_older_release_left_none(tmp_path: Path) -> None:
+    assert read_needs(tmp_path) == JobNeeds()
+    write_needs(tmp_path, JobNeeds(outputs=("out",)))
+    assert read_needs(tmp_path).outputs == ("out",)
+    os.unlink(tmp_path / outputs.NEEDS_FILE)
+    os.mkfifo(tmp_path / outputs.NEEDS_FILE)
+    assert read_needs(tmp_path) == JobNeeds()

@@ -1,0 +1,96 @@
+"""What a job is started with and what else it needs, as machines are told it, and what they answer about its results.
+
+A start command carries `JobNeeds` in one field, so that a machine of an older release ignores it as a whole: the server
+starts no job there that cannot do without. Paths are relative to the ranks' working folder and stay below it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from walras.job_request import Kind
+from walras.protocol import CONTENT_PATTERN, FILES_MOST
+
+#: Bytes that a job may leave as its results, on each of its machines.
+OUTPUTS_BYTES = 16 * 1000**3
+#: Entries of `outputs`, and characters of a path.
+OUTPUTS_MOST, PATH_MOST = 64, 1024
+_COUNT_MOST = 2**63 - 1
+#: Characters of a sentence on what went wrong.
+PROBLEM_MOST = 1000
+
+
+class _Message(BaseModel):
+    """Unknown fields are ignored, so that one release more or less is understood."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class JobNeeds(_Message):
+    """What a machine has to do for a job before its ranks start and after they have ended."""
+
+    #: Files and folders that are kept, relative to the working folder.
+    outputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScriptLaunch:
+    """What every rank of a job is started with, wherever it runs."""
+
+    name: str
+    #: The job's kind: an agent that emulates an accelerator looks its pace up under this name.
+    kind: Kind
+    #: Never a shell string (a spec's `run: string` became `["bash", "-euo", "pipefail", "-c", ...]`).
+    argv: tuple[str, ...]
+    #: The job's own variables; the supervisor adds WALRAS_* and the torch names.
+    env: Mapping[str, str]
+    #: Empty: a fresh folder for each attempt.
+    workdir: str
+    #: Name of the tree whose files the fresh folder holds at first (`walras.content`). Empty: none.
+    code: str = field(default="", kw_only=True)
+    #: Started once on each machine, as a launcher of its own ranks or as one process for all devices there.
+    is_launcher: bool = field(default=False, kw_only=True)
+    #: Main memory that it may use, for each accelerator. 0: as much as there is.
+    memory_bytes: int = field(default=0, kw_only=True)
+    needs: JobNeeds = field(default=JobNeeds(), kw_only=True)
+
+    def command_fields(self) -> dict[str, Any]:
+        """Its fields as a `StartCommand` has them; the memory of a machine's part depends on its devices."""
+        own = {each.name: getattr(self, each.name) for each in fields(ScriptLaunch) if each.name != "memory_bytes"}
+        return own | {"argv": list(self.argv), "env": dict(self.env)}
+
+
+class OutputsCollected(_Message):
+    """`POST /agent/v1/outputs`: the results of one attempt on one machine, whose tree the content store has."""
+
+    job_id: int = Field(ge=1, le=_COUNT_MOST)
+    attempt: int = Field(ge=1, le=_COUNT_MOST)
+    node_rank: int = Field(ge=0, le=2**31)
+    #: Empty: nothing could be collected, and `problem` says why; what was collected before stays.
+    tree: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
+    files: int = Field(default=0, ge=0, le=FILES_MOST)
+    size_bytes: int = Field(default=0, ge=0, le=_COUNT_MOST)
+    #: What is missing or was left out, in words; empty: nothing.
+    problem: str = Field(default="", max_length=PROBLEM_MOST)
+
+
+class OutputsView(_Message):
+    """The newest results of one machine of a job's gang."""
+
+    node_rank: int
+    #: The attempt that left them.
+    attempt: int
+    tree: str
+    files: int
+    size_bytes: int
+    #: When the server had them all.
+    collected_at: str
+    problem: str = ""
+
+
+class JobOutputs(_Message):
+    """`GET /jobs/{id}/outputs`."""
+
+    items: list[OutputsView]

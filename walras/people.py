@@ -1,0 +1,189 @@
+"""Users, projects and roles as people write and read them: caps on what jobs may ask for, defaults, shares.
+
+A cap of None limits nothing. The caps of a role and of a project both hold, so the narrower one counts;
+administrators have none. What a job does not state comes from its project (`JobDefaults`), and never beyond a cap.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from walras.spec.field_types import ShownName
+
+_Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+_Text = Annotated[str, Field(max_length=400)]
+#: Fields of a job that can be capped, with the words for what a cap of them says.
+CAPPED_FIELDS = {
+    "priority": "max_priority",
+    "preemptible": "may_pin",
+    "weight": "max_weight",
+    "value_usd_per_h": "max_value_usd_per_h",
+}
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Caps(_Settings):
+    """The most that jobs may ask for; None: no cap."""
+
+    max_priority: Annotated[int, Field(ge=0, le=100)] | None = None
+    #: Whether `preemptible: false` may be asked for.
+    may_pin: bool | None = None
+    max_weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
+    max_value_usd_per_h: _Amount | None = None
+
+
+class JobDefaults(_Settings):
+    """What jobs of a project get that do not state it; None: as `walras` has it."""
+
+    priority: Annotated[int, Field(ge=0, le=100)] | None = None
+    #: USD; before the values of the policy file.
+    value_usd_per_h: _Amount | None = None
+
+
+class ShareTerms(_Settings):
+    """What a project, or a user inside a project, may have of the fleet."""
+
+    #: Part of the parent's share against its siblings that have work.
+    weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
+    #: Fraction of all accelerators that it gets before anybody gets more than that.
+    guaranteed: Annotated[float, Field(ge=0, le=1)] = 0.0
+    #: Accelerators held at once at most: by `fleet`, by accelerator type, or by pool id. Never exceeded.
+    limits: Annotated[dict[_Text, Annotated[int, Field(ge=0, le=10_000_000)]], Field(max_length=1000)] = Field(
+        default_factory=dict
+    )
+
+
+class UserSettings(_Settings):
+    """Who a user is."""
+
+    role: str = "user"
+    #: Projects that it may use, the first being its default; "*" is every project.
+    projects: Annotated[list[ShownName], Field(min_length=1, max_length=1000)] = Field(
+        default_factory=lambda: ["default"]
+    )
+
+
+class ProjectSettings(_Settings):
+    """What holds for the jobs of a project."""
+
+    caps: Caps = Caps()
+    defaults: JobDefaults = JobDefaults()
+    share: ShareTerms = ShareTerms()
+    #: Terms of its users among each other, by name.
+    users: Annotated[dict[ShownName, ShareTerms], Field(max_length=10_000)] = Field(default_factory=dict)
+
+
+class RoleSettings(_Settings):
+    """What the holders of a role may ask for."""
+
+    caps: Caps = Caps()
+
+
+#: What a role may ask for in a new cluster. A high priority stops other people's jobs, and `preemptible: false` keeps
+#: a place whatever others need: both are an operator's to give. Viewers submit nothing.
+FIRST_ROLES: dict[str, RoleSettings] = {
+    "user": RoleSettings(caps=Caps(max_priority=66, may_pin=False, max_weight=10.0)),
+    "operator": RoleSettings(caps=Caps(max_priority=90, max_weight=100.0)),
+}
+
+
+class DefaultView(BaseModel):
+    """A field that a job did not state (`field` of its spec), the value it has, and whose default that is."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    field: str
+    value: str | float | int
+    #: `project NAME`, `your token`, `your cap`, or `default`: Walras's own.
+    by: str
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    #: Empty for what nobody has set yet.
+    changed_at: str = ""
+    changed_by: str = ""
+
+
+class UserView(_View):
+    """A user (`GET /users`)."""
+
+    role: str
+    projects: list[str]
+    #: Tokens of theirs that open something now.
+    tokens: int = 0
+    #: Removed: its tokens open nothing; what it submitted runs on.
+    removed: bool = False
+
+
+class ProjectView(_View, ProjectSettings):
+    """A project (`GET /projects`)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    #: Users who may use it by name; those of every project are not listed.
+    members: list[str] = []
+
+
+class RoleView(_View, RoleSettings):
+    """A role (`GET /roles`)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class NewPerson(BaseModel):
+    """`POST /users` and `POST /projects`: a name, and settings as `PATCH` takes them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: ShownName
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class NewToken(BaseModel):
+    """`POST /tokens`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user: ShownName
+    role: str = "user"
+    #: Projects it opens; "*" is every project.
+    projects: list[ShownName] = Field(default=["default"], min_length=1, max_length=1000)
+    #: None: does not expire.
+    expires_in_s: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+
+
+class TokenView(BaseModel):
+    """A token without its secret."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    prefix: str
+    user: str
+    role: str
+    projects: list[str]
+    created_by: str
+    is_expired_or_revoked: bool
+
+
+class TokenList(BaseModel):
+    """`GET /tokens`."""
+
+    items: list[TokenView]
+
+
+def merged(settings: Any, changes: Any) -> Any:
+    """Returns JSON data changed as RFC 7396 has it: mappings field by field, null takes a field out."""
+    if not isinstance(changes, dict):
+        return changes
+    result = dict(settings) if isinstance(settings, dict) else {}
+    for name, value in changes.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result

@@ -1,0 +1,90 @@
+"""The calls of `walras.client.Client` about people: users, projects, roles, tokens."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter
+
+from walras.api import TokenCreated
+from walras.people import ProjectView, RoleView, TokenList, TokenView, UserView
+from walras.transport import ApiCall, Transport
+
+_API = "/api/v1"
+_users: TypeAdapter[list[UserView]] = TypeAdapter(list[UserView])
+_projects: TypeAdapter[list[ProjectView]] = TypeAdapter(list[ProjectView])
+_roles: TypeAdapter[list[RoleView]] = TypeAdapter(list[RoleView])
+
+
+class PeopleCalls:
+    """What a client may ask about people, and change. Changes are merge patches: null takes a setting out."""
+
+    _transport: Transport
+
+    async def users(self) -> list[UserView]:
+        """Returns the users of the caller's projects."""
+        return _users.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/users")))
+
+    async def add_user(self, name: str, settings: Mapping[str, Any]) -> UserView:
+        """Add a user. Raises Conflict for one who is there already."""
+        return UserView.model_validate(await self._add("users", name, settings))
+
+    async def change_user(self, name: str, changes: Mapping[str, Any]) -> UserView:
+        """Give a user another role or other projects."""
+        return UserView.model_validate(await self._change("users", name, changes))
+
+    async def remove_user(self, name: str) -> UserView:
+        """Remove a user: their tokens open nothing any more."""
+        return UserView.model_validate(await self._remove("users", name))
+
+    async def projects(self) -> list[ProjectView]:
+        """Returns the projects that the caller has, with their settings."""
+        return _projects.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/projects")))
+
+    async def add_project(self, name: str, settings: Mapping[str, Any]) -> ProjectView:
+        """Add a project. Raises Conflict for one that is there already."""
+        return ProjectView.model_validate(await self._add("projects", name, settings))
+
+    async def change_project(self, name: str, changes: Mapping[str, Any]) -> ProjectView:
+        """Change caps, defaults or shares of a project."""
+        return ProjectView.model_validate(await self._change("projects", name, changes))
+
+    async def remove_project(self, name: str) -> ProjectView:
+        """Forget a project's settings. Raises Conflict while somebody uses it."""
+        return ProjectView.model_validate(await self._remove("projects", name))
+
+    async def roles(self) -> list[RoleView]:
+        """Returns the roles with their caps, the least first."""
+        return _roles.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/roles")))
+
+    async def change_role(self, name: str, changes: Mapping[str, Any]) -> RoleView:
+        """Change the caps of a role."""
+        return RoleView.model_validate(await self._change("roles", name, changes))
+
+    async def create_token(
+        self, user: str, role: str, projects: Sequence[str], *, expires_in_s: float | None = None
+    ) -> TokenCreated:
+        """Make a token. Only this answer holds the secret, so the call is not repeated after a lost answer."""
+        body = {"user": user, "role": role, "projects": list(projects), "expires_in_s": expires_in_s}
+        call = ApiCall("POST", f"{_API}/tokens", body=body, repeatable=False)
+        return TokenCreated.model_validate(await self._transport.json(call))
+
+    async def tokens(self) -> list[TokenView]:
+        """Returns the tokens that the caller could have made, and its own, without their secrets."""
+        return TokenList.model_validate(await self._transport.json(ApiCall("GET", f"{_API}/tokens"))).items
+
+    async def revoke_token(self, prefix: str) -> TokenView:
+        """Make a token open nothing any more; `prefix`: its first characters, as `tokens` has them."""
+        path = f"{_API}/tokens/{quote(prefix, safe='')}"
+        return TokenView.model_validate(await self._transport.json(ApiCall("DELETE", path)))
+
+    async def _add(self, kind: str, name: str, settings: Mapping[str, Any]) -> Any:
+        body = {"name": name, "settings": dict(settings)}
+        return await self._transport.json(ApiCall("POST", f"{_API}/{kind}", body=body, repeatable=False))
+
+    async def _change(self, kind: str, name: str, changes: Mapping[str, Any]) -> Any:
+        path = f"{_API}/{kind}/{quote(name, safe='')}"
+        return await self._transport.json(ApiCall("PATCH", path, body=dict(changes)))
+
+    async def _remove(self, kind: str, name: str) -> Any:
+        return await self._transport.json(ApiCall("DELETE", f"{_API}/{kind}/{quote(name, safe='')}"))

@@ -1,0 +1,64 @@
+"""Which jobs start a launcher of ranks of their own (torchrun, accelerate, deepspeed), and what is wrong with how.
+
+A launcher that is started once for each accelerator makes as many complete trainings on the same devices. All of them
+may succeed, so nothing but a warning at submission would tell.
+"""
+
+import re
+from pathlib import PurePosixPath
+
+from walras.spec.job_spec import JobSpec
+
+#: Programs that start ranks themselves, and those that do so with a certain first argument.
+_LAUNCHERS = frozenset({"torchrun", "deepspeed", "horovodrun", "mpirun", "mpiexec", "bagua-launch"})
+_LAUNCHING_COMMANDS = {"accelerate": "launch", "colossalai": "run", "lightning": "run"}
+_LAUNCHING_MODULES = frozenset(
+    {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}
+)
+#: What separates the commands of a line. Quotes do as well, since `bash -c 'torchrun ...'` starts it.
+_BETWEEN_COMMANDS = re.compile(r"[;&|()`'\"]+")
+#: Commands that only speak of programs.
+_SPEAKING = frozenset({"echo", "printf", "which", "command", "type", "grep", "cat", "export", "cd", "ls"})
+
+
+def launcher_in(run: str | tuple[str, ...]) -> str | None:
+    """Returns the launcher that a command starts, as it is written there; None if none is known in it."""
+    text = run if isinstance(run, str) else " ".join(run)
+    for line in text.replace("\\\n", " ").splitlines():
+        for command in _BETWEEN_COMMANDS.split(re.sub(r"(^|\s)#.*", "", line)):
+            words = command.split()
+            if words and words[0] not in _SPEAKING and "install" not in words and (found := _launcher_among(words)):
+                return found
+    return None
+
+
+def _launcher_among(words: list[str]) -> str | None:
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        program = PurePosixPath(word).name
+        if program in _LAUNCHERS:
+            return program
+        if _LAUNCHING_COMMANDS.get(program) == following:
+            return f"{program} {following}"
+        if word == "-m" and following in _LAUNCHING_MODULES:
+            return following
+    return None
+
+
+def is_launcher(spec: JobSpec) -> bool:
+    """Returns whether the command is started once on each machine although the gang may have more devices there."""
+    has_many = any(demand.count > spec.num_nodes for demand in spec.resources.accelerators)
+    return spec.nproc_per_node == 1 and (has_many or spec.elastic is not None)
+
+
+def launcher_note(spec: JobSpec) -> str:
+    """Returns what the submitter of a launcher should know, as the rest of a sentence; empty if nothing is wrong."""
+    launcher = None if is_launcher(spec) else launcher_in(spec.run)
+    most = max(demand.count for demand in spec.resources.accelerators)
+    if spec.elastic is not None:
+        most = max(most, spec.elastic.max)
+    if launcher is None or most <= spec.num_nodes:
+        return ""
+    return (
+        f"starts {launcher} once for each of its {most} accelerators, and each time it trains on all of them: "
+        f"write `nproc_per_node: 1`, and {launcher} is started once on each machine"
+    )

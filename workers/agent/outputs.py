@@ -1,0 +1,276 @@
+"""A job's results: what it left below its working folder, copied, and sent to the server's content store.
+
+They are collected when the job commits a checkpoint, and once more when nothing of the attempt is alive any more; its
+end is reported after that, so that a job that has succeeded has its results. What ranks write is a stranger's: names
+are opened one by one without following links, only regular files are read, as many bytes as they had when they were
+opened, and all of it is bounded. The copy is what is hashed and sent, so that it may change meanwhile.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from walras.content import ContentTree, check_sizes, hash_folder
+from walras.content_transfer import ContentTransfer
+from walras.errors import ClusterError, Forbidden, ServerUnreachable, UserError
+from walras.job_needs import OUTPUTS_BYTES, PATH_MOST, PROBLEM_MOST, JobNeeds, OutputsCollected
+from walras.protocol import FILES_MOST
+from workers.agent.launch import MIN_FREE_BYTES
+from workers.agent.server_client import ServerClient
+from workers.devices import AttemptKey
+from workers.supervisor_protocol import AttemptPlan, read_ranks_file, write_durably
+
+log = logging.getLogger(__name__)
+
+NEEDS_FILE = "needs.json"
+_NEEDS_BYTES = 1024 * 1024
+#: While a job runs: from one collection to the next.
+PACE_S = 30.0
+#: The end of an attempt waits this long for its results; less long where the job is asked to leave.
+FINISH_S, HURRIED_S = 900.0, 60.0
+_RETRY_S = 2.0
+_DEPTH_MOST = 64
+_COPY_BYTES = 1024 * 1024
+_NAMED_IN_PROBLEMS = 5
+
+
+def write_needs(folder: Path, needs: JobNeeds) -> None:
+    """Keep what the job needs beside its plan, for an agent that is started after this one."""
+    write_durably(folder / NEEDS_FILE, needs.model_dump(mode="json"))
+
+
+def read_needs(folder: Path) -> JobNeeds:
+    """Returns what was kept; of an attempt that an older release started, nothing."""
+    kept = read_ranks_file(folder / NEEDS_FILE, 0, _NEEDS_BYTES)
+    try:
+        return JobNeeds.model_validate_json(kept)
+    except ValueError:
+        return JobNeeds()
+
+
+# ------------------------------------------------------------------------------------------------ the copy
+
+
+@dataclass
+class CopiedOutputs:
+    """What was copied, and what was not."""
+
+    paths: list[str] = field(default_factory=list)
+    #: Named in the results so that the job's owner sees what is missing.
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def problem(self) -> str:
+        """What was left out, in words; empty: nothing."""
+        named = "; ".join(self.left_out[:_NAMED_IN_PROBLEMS])
+        more = len(self.left_out) - _NAMED_IN_PROBLEMS
+        return (named + (f"; and {more} more" if more > 0 else ""))[:PROBLEM_MOST]
+
+
+def copy_outputs(workdir: Path, wanted: Sequence[str], target: Path, limit_bytes: int = OUTPUTS_BYTES) -> CopiedOutputs:
+    """Copy files and folders below a working folder to `target`, which is made anew.
+
+    Raises ConfigError naming the largest files where they are too large or too many, OSError for a full disk.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True, mode=0o700)
+    copied = CopiedOutputs()
+    sizes = {}
+    for path, found in _regular_files(workdir, wanted, copied.left_out):
+        sizes[path] = found.st_size
+        if len(sizes) > FILES_MOST:
+            raise UserError(f"the outputs have more than {FILES_MOST:,} files", field="outputs")
+    check_sizes(sizes, limit_bytes, "the job's outputs")
+    if shutil.disk_usage(target).free - sum(sizes.values()) < MIN_FREE_BYTES:
+        raise OSError(errno.ENOSPC, f"no room to copy {sum(sizes.values()):,} bytes of outputs")
+    for path in sizes:
+        if _copy_file(workdir, path, target / path, sizes[path]):
+            copied.paths.append(path)
+        else:
+            copied.left_out.append(f"{path} is gone, or no regular file any more")
+    return copied
+
+
+def _regular_files(workdir: Path, wanted: Sequence[str], left_out: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields path and status of every regular file, without following links; names the others in `left_out`."""
+    pending = [(path, 0) for path in reversed(wanted)]
+    while pending:
+        path, depth = pending.pop()
+        try:
+            with _opened(workdir, path, os.O_PATH) as file:
+                found = os.fstat(file)
+            names = []
+            if stat.S_ISDIR(found.st_mode):
+                with _opened(workdir, path, os.O_RDONLY | os.O_DIRECTORY) as folder:
+                    names = sorted(os.listdir(folder), reverse=True)
+        except OSError as error:
+            left_out.append(f"{_shown(path)}: {error.strerror}")
+            continue
+        if stat.S_ISREG(found.st_mode):
+            yield path, found
+        elif not stat.S_ISDIR(found.st_mode):
+            left_out.append(f"{_shown(path)} is no regular file")
+        elif depth >= _DEPTH_MOST:
+            left_out.append(f"{_shown(path)} is too deep")
+        elif len(pending) + len(names) > FILES_MOST:
+            raise UserError(f"the outputs have more than {FILES_MOST:,} files", field="outputs")
+        for name in names if depth < _DEPTH_MOST else ():
+            if _is_sendable(inner := f"{path}/{name}"):
+                pending.append((inner, depth + 1))
+            else:
+                left_out.append(f"{_shown(inner)} has no name that can be sent")
+
+
+def _is_sendable(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return len(path) <= PATH_MOST
+
+
+def _shown(path: str) -> str:
+    return path[:200].encode(errors="replace").decode()
+
+
+@contextlib.contextmanager
+def _opened(workdir: Path, path: str, flags: int) -> Iterator[int]:
+    """Opens a path below the working folder, each name by itself: a link on the way is an error, not a way out."""
+    here = os.open(workdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        *folders, last = path.split("/")
+        for name in folders:
+            inner = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = inner
+        file = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+    finally:
+        os.close(here)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _copy_file(workdir: Path, path: str, target: Path, size: int) -> bool:
+    """Copy at most `size` bytes. Returns False where it is no regular file any more."""
+    try:
+        with _opened(workdir, path, os.O_RDONLY) as source:
+            found = os.fstat(source)
+            if not stat.S_ISREG(found.st_mode):
+                return False
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(target, "xb") as copy:
+                while size > 0 and (piece := os.read(source, min(size, _COPY_BYTES))):
+                    copy.write(piece)
+                    size -= len(piece)
+            if found.st_mode & stat.S_IXUSR:
+                target.chmod(0o755)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------------------------ the attempt
+
+
+class OutputCollector:
+    """The results of one attempt on this machine."""
+
+    def __init__(
+        self, client: ServerClient, key: AttemptKey, folder: Path, plan: AttemptPlan, pace_s: float = PACE_S
+    ) -> None:
+        self._client = client
+        self._key = key
+        self._folder = folder
+        self._workdir = Path(plan.workdir)
+        self._node_rank = plan.node_rank
+        self._wanted = read_needs(folder).outputs
+        self._pace_s = pace_s
+        self._is_due = asyncio.Event()
+        self._told: OutputsCollected | None = None
+
+    def request(self) -> None:
+        """Collect soon: the job has committed a checkpoint."""
+        self._is_due.set()
+
+    async def run(self) -> None:
+        """Collect whenever it is asked for, until cancelled."""
+        while self._wanted:
+            await self._is_due.wait()
+            self._is_due.clear()
+            try:
+                await self._collect(is_last=False)
+            except (ServerUnreachable, ClusterError, UserError, OSError, ValueError) as error:
+                log.warning("job %d attempt %d: outputs not collected: %s", *self._key[:2], error)
+            await asyncio.sleep(self._pace_s)
+
+    async def finish(self, is_hurried: Callable[[], bool]) -> str:
+        """Collect for the last time, after everything has ended. Returns why that failed; empty if it did not.
+
+        `is_hurried` says whether the job was asked to leave: then this may not take long.
+        """
+        if not self._wanted:
+            return ""
+        work = asyncio.create_task(self._collect_patiently())
+        begun_at = monotonic()
+        try:
+            while not work.done() and monotonic() - begun_at < (HURRIED_S if is_hurried() else FINISH_S):
+                await asyncio.wait({work}, timeout=1.0)
+            return work.result() if work.done() else "the server did not take the job's outputs in time"
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            await asyncio.to_thread(shutil.rmtree, self._draft, ignore_errors=True)
+
+    async def _collect_patiently(self) -> str:
+        while True:
+            try:
+                await self._collect(is_last=True)
+                return ""
+            except (ServerUnreachable, ClusterError) as error:
+                log.warning("job %d attempt %d: outputs not sent yet: %s", *self._key[:2], error)
+            except Forbidden as error:
+                return f"the server refuses the job's outputs: {error}"
+            except (UserError, OSError, ValueError) as error:
+                await self._tell("", ContentTree(), str(error)[:PROBLEM_MOST])
+                return f"the job's outputs cannot be kept: {error}"
+            await asyncio.sleep(_RETRY_S)
+
+    @property
+    def _draft(self) -> Path:
+        return self._folder / "outputs"
+
+    async def _collect(self, *, is_last: bool) -> None:
+        copied = await asyncio.to_thread(copy_outputs, self._workdir, self._wanted, self._draft)
+        if not copied.paths and not is_last:
+            return
+        tree = await asyncio.to_thread(hash_folder, self._draft, copied.paths)
+        if self._told is not None and (self._told.tree, self._told.problem) == (tree.name, copied.problem):
+            return
+        async with self._client.transport() as transport:
+            await ContentTransfer(transport).send(self._draft, tree)
+        await self._tell(tree.name, tree, copied.problem)
+
+    async def _tell(self, name: str, tree: ContentTree, problem: str) -> None:
+        told = OutputsCollected(
+            job_id=self._key[0],
+            attempt=self._key[1],
+            node_rank=self._node_rank,
+            tree=name,
+            files=len(tree.files),
+            size_bytes=tree.size,
+            problem=problem,
+        )
+        await self._client.tell_outputs(self._key, told)
+        self._told = told
