@@ -20,29 +20,36 @@ _LONGEST_TEXT, _STEEPEST = 100, 50.0
 
 @dataclass(frozen=True, slots=True)
 class StatedLifetime:
-    """A law of lifetimes by its name and its numbers, times in hours."""
+    """A law of lifetimes."""
 
+    #: `exponential`, `uniform`, `weibull` or `bathtub`.
     law: str
+    #: As they are written, times in hours: the mean; the cap; shape and scale; fraction of early deaths, early, late,
+    #: cap.
     numbers: tuple[float, ...]
 
 
 def parse_lifetime(text: str) -> StatedLifetime:
     """Returns the law. Raises ValueError, with examples, for a text that names none or has impossible numbers."""
-    refusal = ValueError(f"{text[:60]!r} is no law of lifetimes; write {_EXAMPLES}")
+    shown = repr(text[:60])
     name, _, rest = text.strip().partition(" ")
+    if len(text) > _LONGEST_TEXT or name not in _PARAMETERS:
+        raise ValueError(f"{shown} names no law of lifetimes; write {_EXAMPLES}")
     parts = [part.strip() for part in rest.split(",") if part.strip()]
-    plain, lengths = _PARAMETERS.get(name, (0, 0))
-    if len(text) > _LONGEST_TEXT or not lengths or len(parts) != plain + lengths:
-        raise refusal
+    plain, lengths = _PARAMETERS[name]
+    if len(parts) != plain + lengths:
+        raise ValueError(f"{shown}: {name} takes {plain + lengths} values, not {len(parts)}; write {_EXAMPLES}")
     try:
         numbers = [float(part) for part in parts[:plain]]
         times_h = [parse_length(part) / SECONDS_PER_HOUR for part in parts[plain:]]
     except ValueError:
-        raise refusal from None
-    if min(times_h) <= 0 or any(not 0 < number <= _STEEPEST for number in numbers):
-        raise refusal
+        raise ValueError(f"{shown}: its values are numbers and lengths of time; write {_EXAMPLES}") from None
+    if min(times_h) <= 0:
+        raise ValueError(f"{shown}: its times are above 0; write {_EXAMPLES}")
+    if any(not 0 < number <= _STEEPEST for number in numbers):
+        raise ValueError(f"{shown}: its number is above 0 and at most {_STEEPEST:g}; write {_EXAMPLES}")
     if name == "bathtub" and numbers[0] >= 1:
-        raise ValueError(f"{text[:60]!r}: the fraction of early deaths is below 1; write {_EXAMPLES}")
+        raise ValueError(f"{shown}: the fraction of early deaths is below 1; write {_EXAMPLES}")
     return StatedLifetime(name, (*numbers, *times_h))
 
 

@@ -106,7 +106,7 @@ def replan_intervals_of(cycle: Cycle, state: PoolState) -> None:
             replan_interval(cycle, cycle.ledger.jobs[job_id])
 
 
-def interval_text(ledger: Ledger, job: JobRecord) -> str:
+def checkpoint_text(ledger: Ledger, job: JobRecord) -> str:
     """How often the attempt saves, and what that follows from; empty for a job that has no machines."""
     if job.request.checkpoint_every_s is not None:
         return f"every {format_length(job.request.checkpoint_every_s)}, as its job file states"

@@ -11,7 +11,7 @@ from typing import Any
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast
 from scheduler.core.explain.pending_reasons import PoolSpeed, first_pending_reason
-from scheduler.core.placement.checkpoint_intervals import interval_text
+from scheduler.core.placement.checkpoint_intervals import checkpoint_text
 from scheduler.core.state.ledger import realised_fraction
 from scheduler.live.loop import billing
 from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
@@ -211,7 +211,7 @@ class ApiViews:
         known, live = self._loop.core.ledger.jobs.get(job_id), self._state.jobs.get(job_id)
         if known is None or live is None or not known.holds:
             return {}
-        detail = "as its script states" if live.states_interval else interval_text(self._loop.core.ledger, known)
+        detail = "as its script states" if live.states_interval else checkpoint_text(self._loop.core.ledger, known)
         every_s = None if live.states_interval else known.checkpoint_every_s
         return {"checkpoint_every_s": every_s, "checkpoint_detail": detail}
 

@@ -8,7 +8,7 @@ from fake_fleet import FakeFleet, cluster, job, pool, remembered_state
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S, interval_text
+from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S, checkpoint_text
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market, NodeId, Pool, PoolId
 from walras.job_request import JobId, JobRequest
@@ -66,7 +66,7 @@ def test_the_first_comes_early_and_the_next_by_what_it_took() -> None:
     assert every_s == pytest.approx(sqrt(2 * 20 * 24 * HOUR), rel=0.05)
     assert save(fleet, 900.0, 20.0, 2.0) == [], "told once, not at every checkpoint"
     record = fleet.core.ledger.jobs[J1]
-    assert "writing one takes 20 s, 0 machines of s ended in" in interval_text(fleet.core.ledger, record)
+    assert "writing one takes 20 s, 0 machines of s ended in" in checkpoint_text(fleet.core.ledger, record)
 
 
 def test_a_stated_interval_is_kept() -> None:
