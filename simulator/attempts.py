@@ -88,6 +88,7 @@ class SimAttempt:
         "attempt_pace",
         "base_at",
         "base_steps",
+        "checkpoint_every_s",
         "costs",
         "full_rate",
         "job",
@@ -109,6 +110,7 @@ class SimAttempt:
         "undelivered",
         "unreachable",
         "up_at",
+        "working_since",
     )
 
     def __init__(
@@ -129,6 +131,8 @@ class SimAttempt:
         self.full_rate = self.alone_rate
         self.rate = self.full_rate * self.pace
         self.costs = costs
+        #: Work before each checkpoint; 0 or None: it takes none.
+        self.checkpoint_every_s = costs.checkpoint_every_s
         self.phase = SimAttemptPhase.STARTING
         #: RUNNING only: steps made since this instant are not in `job.steps` yet.
         self.base_at = 0.0
@@ -139,6 +143,8 @@ class SimAttempt:
         self.productive_s = 0.0
         self.next_report_at = inf
         self.next_save_at = inf
+        #: RUNNING only: since when it has worked without a checkpoint.
+        self.working_since = 0.0
         #: Whether the scheduler received a report, and one with a speed; the instant of the last report.
         self.reported = False
         self.speed_reported = False
@@ -183,6 +189,16 @@ class AttemptSimulator:
         attempt.full_rate = full_rate
         attempt.rate = full_rate * attempt.pace
         if attempt.phase is SimAttemptPhase.RUNNING:
+            self._await_next(attempt)
+
+    def checkpoint_every(self, now: float, attempt: SimAttempt, every_s: float | None) -> None:
+        """Works for so long before each checkpoint from now on, if its kind leaves that to the scheduler."""
+        if attempt.costs.checkpoint_every_s is not None or attempt.costs.checkpoint_s is None:
+            return
+        attempt.checkpoint_every_s = every_s
+        if attempt.phase is SimAttemptPhase.RUNNING:
+            self._settle(now, attempt)
+            attempt.next_save_at = max(attempt.working_since + every_s, now) if every_s else inf
             self._await_next(attempt)
 
     def stop(self, now: float, attempt: SimAttempt, grace_s: float) -> None:
@@ -255,8 +271,9 @@ class AttemptSimulator:
             beats = (at - attempt.up_at) // self._model.report_s + 1
             attempt.next_report_at = attempt.up_at + beats * self._model.report_s
         attempt.base_at = at
-        if attempt.costs.checkpoint_every_s and attempt.costs.checkpoint_s is not None:
-            attempt.next_save_at = at + attempt.costs.checkpoint_every_s
+        attempt.working_since = at
+        if attempt.checkpoint_every_s and attempt.costs.checkpoint_s is not None:
+            attempt.next_save_at = at + attempt.checkpoint_every_s
         self._await_next(attempt)
 
     def _await_next(self, attempt: SimAttempt) -> None:

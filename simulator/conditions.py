@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from simulator.attempts import WorldParameters
 from simulator.engine import RunLimits, SolveClock, SolveTime
@@ -23,15 +23,21 @@ from simulator.simulation import PredictionSettings, Scenario
 from walras.cluster import Market, PoolId
 from walras.errors import ConfigError
 from walras.job_request import Kind
+from walras.machine_lifetime import checked_lifetime
 from walras.spec.field_types import Length, Number, PositiveLength, ShownName, WholeNumber
 from walras.spec.file_model import FieldMistake, FileModel, nearest_word
 from walras.spec.job_groups import FactsSpec
+from walras.units import parse_length
 
 _Noise = Annotated[Number, Field(ge=0, le=3)]
 _Every = PositiveLength | None
 _Part = Annotated[Number, Field(ge=0, le=1)]
 _Pace = Annotated[Number, Field(gt=0, le=1)]
 _Count = Annotated[WholeNumber, Field(ge=0, le=100_000)]
+
+
+def _interval(value: object) -> float | None:
+    return None if value == "planned" else parse_length(value)
 
 
 class CostConditions(FileModel):
@@ -41,7 +47,8 @@ class CostConditions(FileModel):
     warm_up: Length = 0.0
     #: None: jobs cannot checkpoint.
     checkpoint: Length | None = 0.0
-    checkpoint_every: Length = 0.0
+    #: `planned`: as the scheduler plans.
+    checkpoint_every: Annotated[float | None, BeforeValidator(_interval)] = 0.0
     exit: Length = 0.0
     migrate: Length = 0.0
 
@@ -98,6 +105,8 @@ class MarketConditions(FileModel):
     notice: Length | None = None
     #: Mean life of a spot machine before the market takes it back; None: it does not.
     life: _Every = None
+    #: The law of their lives, such as `uniform 24h`, in place of `life`, which is the mean of an exponential one.
+    lifetime: Annotated[str, AfterValidator(checked_lifetime)] = ""
     #: Machines that the market has, below the quota; None: the quota alone counts.
     capacity: _Count | None = None
     #: Price of a machine; None: as the cluster says.
@@ -121,6 +130,7 @@ class MarketConditions(FileModel):
             terms=replace(terms, boot_s=boot_s, capacity=terms.capacity if self.capacity is None else self.capacity),
             boot_noise=self.boot_noise,
             mean_life_s=self.life or inf,
+            lifetime=self.lifetime,
             reprice_every_s=self.reprice_every or inf,
             price_noise=self.price_noise,
         )

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
+from optimizer.renting.lifetime_laws import drawn_life_h, lifetime_of
 from scheduler.core.commands import NodeCordoned
 from scheduler.core.events import Event, NodeBack, NodeUncordoned, NodeUnreachable
 from scheduler.providers.simulated_cloud import SpotRevocation
 from simulator.attempts import SimAttempt
 from simulator.engine import Action, Engine, RandomStreams
-from simulator.machines import NodeLink, SimNode, SimulatedMachines
+from simulator.machines import NodeLink, PoolModel, SimNode, SimulatedMachines
 from simulator.world import SimulatedWorld
 from walras.cluster import Market, NodeId, PoolId
+from walras.contract import SECONDS_PER_HOUR
+from walras.machine_lifetime import parse_lifetime
 from walras.states import Reason
 
 
@@ -164,11 +167,21 @@ class FaultInjector:
     def _joined(self, at: float, node: SimNode) -> None:
         pool = self._machines.pools[node.pool_id]
         if pool.pool.market is Market.SPOT:
-            self._draw(at, node, pool.mean_life_s, self._market, self._revoke)
+            self._draw_life(at, node, pool)
         if pool.pool.market is Market.OWNED:
             self._draw(at, node, self._model.death_every_s, self._random, self._die)
             self._draw(at, node, self._model.cut_off_every_s, self._random, self._cut_off)
             self._draw(at, node, self._model.slow_every_s, self._spells, self._slow)
+
+    def _draw_life(self, at: float, node: SimNode, pool: PoolModel) -> None:
+        """When the market takes a machine that has just joined."""
+        if not pool.lifetime:
+            self._draw(at, node, pool.mean_life_s, self._market, self._revoke)
+            return
+        law = lifetime_of(parse_lifetime(pool.lifetime))
+        taken_at = at + drawn_life_h(law, 1.0 - self._market.random()) * SECONDS_PER_HOUR
+        if taken_at <= self._model.until_at:
+            self._engine.schedule(taken_at, self._revoke, node)
 
     def _draw(self, at: float, node: SimNode, mean_s: float, random: Random, fault: Action) -> None:
         if mean_s == inf:

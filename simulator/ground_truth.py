@@ -23,8 +23,8 @@ class AttemptCosts:
     start_s: float = 0.0
     #: Writing a checkpoint, without steps meanwhile. None: the kind cannot checkpoint, and loses its work when stopped.
     checkpoint_s: float | None = 0.0
-    #: Running time between two periodic checkpoints; 0: the job takes none.
-    checkpoint_every_s: float = 0.0
+    #: Running time between two periodic checkpoints; 0: the job takes none; None: as the scheduler plans.
+    checkpoint_every_s: float | None = 0.0
     #: All ranks up to the first step (imports, data, restore).
     warm_up_s: float = 0.0
     #: Last step or last checkpoint to the exit of the last process.

@@ -73,6 +73,8 @@ class PoolModel:
     terms: RentalTerms = field(default_factory=RentalTerms)
     #: Mean life of a machine before the market takes it back; inf: only scripted revocations.
     mean_life_s: float = inf
+    #: The law of their lives as text (`walras.machine_lifetime`), in place of an exponential one; empty: that.
+    lifetime: str = ""
     #: Standard deviation of log(boot time / the terms' boot time); machines of one request are ready together.
     boot_noise: float = 0.0
     #: Time between two market prices, and the standard deviation of log(price / the pool's price).

@@ -12,6 +12,7 @@ from math import inf
 from scheduler.core.commands import (
     AttemptTransitioned,
     BudgetWarned,
+    CheckpointEvery,
     Command,
     JobTransitioned,
     NodeCordoned,
@@ -89,6 +90,7 @@ class SimulatedWorld:
                 Prepare: self._prepare,
                 Start: self._start,
                 Revoke: self._revoke,
+                CheckpointEvery: self._checkpoint_every,
                 NodeCordoned: _ignore_command,
                 BudgetWarned: _ignore_command,
             }
@@ -202,6 +204,7 @@ class SimulatedWorld:
         attempt = SimAttempt(job, command.attempt, parts, self._speed_curve_of(job, command), self._costs(job, parts))
         if command.beside is not None:
             self._pair(now, attempt, self.jobs[command.beside].attempt)
+        self.attempts.checkpoint_every(now, attempt, command.checkpoint_every_s)
         self.attempts.begin(now, attempt)
         for listener in self.on_begin:
             listener(now, attempt)
@@ -282,6 +285,12 @@ class SimulatedWorld:
             self.attempts.stop(now, attempt, command.grace_s)
         elif (prepared := self._preparing.get(command.job_id)) is not None and prepared.attempt == command.attempt:
             self._release_prepared(now, prepared)
+
+    def _checkpoint_every(self, now: float, command: CheckpointEvery) -> None:
+        job = self.jobs.get(command.job_id)
+        attempt = job.attempt if job is not None else None
+        if attempt is not None and attempt.number == command.attempt and self._reaches(attempt.parts, command):
+            self.attempts.checkpoint_every(now, attempt, command.every_s)
 
     def _release_prepared(self, now: float, command: Prepare) -> None:
         """The machines of a gang that was not started report that nothing runs there, if all can be reached."""

@@ -171,6 +171,10 @@ class JobDetail(JobView):
     #: The life of the server's database in which it was submitted, if that is not the present one (a restore came
     #: between); else empty.
     incarnation: str = ""
+    #: Work before each checkpoint of the running attempt, seconds, as the scheduler plans it or the job file states it
+    #: (null: neither), and why, in one line. A script may state an interval of its own, which it keeps.
+    checkpoint_every_s: float | None = None
+    checkpoint_detail: str = ""
     #: Null if the job has no target.
     target: TargetView | None = None
     #: What an hour of it is worth, USD (null once it is over), and who says so: job, user, project, policy; empty:

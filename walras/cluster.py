@@ -74,6 +74,8 @@ class Pool:
     removed: bool = False
     #: Machines that are held rented whether or not they are worth their price.
     least: int = 0
+    #: The law of its machines' lifetimes, as a line of text (`walras.machine_lifetime`); empty: none is stated.
+    lifetime: str = ""
 
 
 def usd_of(usd_per_h: float, seconds: float) -> float:

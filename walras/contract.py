@@ -23,8 +23,10 @@ HIGH_PRIORITY_CLASS = 2
 #: the bandwidth of the slowest link between the machines of a gang, bytes per second.
 GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
-#: 1 where the script has a checkpoint open: it can save its work when it is asked to stop.
+#: Above 0 where the script has a checkpoint open: it can save its work when it is asked to stop.
 SAVES_VALUE = "saves_checkpoints"
+#: That value where the script states how often it saves, and keeps to it.
+SAVES_AS_STATED = 2.0
 
 #: Header of an answer with a part of a log: the byte offset from which the client goes on reading.
 NEXT_OFFSET_HEADER = "X-Walras-Next-Offset"

@@ -155,6 +155,8 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     #: The sweep it belongs to, named by the first of its jobs, and how many of those may run at once (0: all of them).
     sweep: JobId | None = None
     sweep_limit: int = 0
+    #: Time between two checkpoints as its owner states it, seconds; None: as the scheduler plans.
+    checkpoint_every_s: float | None = None
     #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
     declared: tuple[tuple[str, float], ...] = ()
 

@@ -42,6 +42,7 @@ SmallNumber = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Steps = Annotated[float, Field(ge=0, le=COUNT_MOST)]
 Seconds = Annotated[float, Field(ge=0, le=_SECONDS_MOST)]
+CheckpointInterval = Annotated[float, Field(gt=0, le=_SECONDS_MOST)]
 StepsPerSecond = Annotated[float, Field(ge=_SPEED_LEAST, le=_SPEED_MOST)]
 
 
@@ -373,6 +374,15 @@ class StartCommand(AgentCommand):
     grace_s: float
     job_token: str
     memory_bytes: int = Field(default=0, ge=0)
+    #: Work before each checkpoint, where the script leaves that to the scheduler; None: as the script has it.
+    checkpoint_every_s: CheckpointInterval | None = None
+
+
+class CheckpointEveryCommand(AgentCommand):
+    """From now on the attempt is to work for so long before each checkpoint."""
+
+    type: Literal["checkpoint_every"] = "checkpoint_every"
+    every_s: CheckpointInterval
 
 
 class StopCommand(AgentCommand):
@@ -392,7 +402,9 @@ class UnknownCommand(AgentCommand):
     told: str = ""
 
 
-AnyCommand = Annotated[PrepareCommand | StartCommand | StopCommand | UnknownCommand, Field(discriminator="type")]
+AnyCommand = Annotated[
+    PrepareCommand | StartCommand | StopCommand | CheckpointEveryCommand | UnknownCommand, Field(discriminator="type")
+]
 
 _COMMAND_TYPES = types_of(AnyCommand)
 

@@ -120,6 +120,8 @@ def _walras_variables(command: StartCommand, settings: RankSettings) -> dict[str
         env["WALRAS_CHECKPOINT_STORE"] = command.store
     if command.steps is not None:
         env["WALRAS_STEPS"] = str(command.steps)
+    if command.checkpoint_every_s is not None:
+        env["WALRAS_CHECKPOINT_EVERY"] = str(command.checkpoint_every_s)
     if settings.pace is not None:
         env["WALRAS_PACE"] = str(settings.pace)
     return env

@@ -92,6 +92,8 @@ class Supervisor:
         self._exceeded: ExceededLimit | None = None
         self._progress: SocketMessage | None = None
         self._start_s: float | None = None
+        #: Work before each checkpoint, as the server said last; None: it has said nothing since the start.
+        self._checkpoint_every_s: float | None = None
         self._launched_at = processes.boottime()
         self._end_requested = False
         self._notes = NotesOfJob()
@@ -226,6 +228,8 @@ class Supervisor:
             case "hello":
                 connection.handles_stop = True
                 connection.send({"type": "lease", "until": self._lease_until})
+                if self._checkpoint_every_s is not None:
+                    connection.send({"type": "checkpoint_every", "every_s": self._checkpoint_every_s})
                 if self._ending is not None and now < self._ending.kill_at:
                     left_s = self._ending.kill_at - now
                     connection.send({"type": "stop", "grace_s": left_s, "reason": self._ending.reason})
@@ -277,6 +281,9 @@ class Supervisor:
                 self._end(now, float(message["grace_s"]), str(message["reason"]))
             case "save":
                 self._channels.broadcast(PeerRole.RANK, {"type": "save"})
+            case "checkpoint_every":
+                self._checkpoint_every_s = float(message["every_s"])
+                self._channels.broadcast(PeerRole.RANK, message)
             case "recorded":
                 self._channels.broadcast(PeerRole.RANK, {"type": "recorded", "digest": str(message["digest"])})
 

@@ -52,6 +52,17 @@ class Start:
     profiling: bool
     #: The job whose accelerators it shares.
     beside: JobId | None = None
+    #: Work for so long before each checkpoint, seconds; None: as the script has it.
+    checkpoint_every_s: float | None = None
+
+
+@dataclass(slots=True)
+class CheckpointEvery:
+    """From now on the attempt is to work for so long before each checkpoint."""
+
+    job_id: JobId
+    attempt: int
+    every_s: float
 
 
 @dataclass(slots=True)
@@ -137,6 +148,7 @@ Command = (
     | Solve
     | Prepare
     | Start
+    | CheckpointEvery
     | BeginRound
     | Revoke
     | Rent

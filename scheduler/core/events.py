@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from optimizer.policy import PolicySpec
+from optimizer.renting.lifetime_laws import RememberedLives
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import RememberedUse, ShareEvent
 from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured
@@ -200,6 +201,8 @@ class StateRestored:
     price_unit: str = ""
     exchange: float = 1.0
     shares: tuple[RememberedUse, ...] = ()
+    #: By pool: what is known of machines' lifetimes (`machine_lifetimes.dump_lifetimes`).
+    lifetimes: tuple[tuple[PoolId, RememberedLives], ...] = ()
 
 
 @dataclass(slots=True)
@@ -310,6 +313,8 @@ class CheckpointRecorded:
     steps: float
     took_s: float = 0.0
     lost: bool = False
+    #: From the end of writing until it was where the end of its machine does no harm, seconds.
+    lag_s: float = 0.0
 
 
 class EndCause(StrEnum):
@@ -411,27 +416,19 @@ class SolveFailed:
     reason: str = field(default="")
 
 
+NodeEvent = NodeJoined | NodeUnreachable | NodeBack | NodeLost | NodeLeaving | NodeUncordoned
+JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobReprioritised
 Event = (
     PolicyChanged
     | PoolDeclared
     | PoolRemoved
-    | NodeJoined
-    | NodeUnreachable
-    | NodeBack
-    | NodeLost
-    | NodeLeaving
-    | NodeUncordoned
     | RentFailed
     | NodeQuarantined
     | RentRestored
     | StateRestored
     | MoneyEvent
-    | JobSubmitted
-    | JobRestored
-    | JobCancelled
-    | JobHeld
-    | JobReleased
-    | JobReprioritised
+    | NodeEvent
+    | JobEvent
     | WorkRestated
     | Prepared
     | StartRefused

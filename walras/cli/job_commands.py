@@ -153,6 +153,8 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
         show_line(f"  {line}")
     if answer.why and not answer.state.is_final:
         show_line(f"  {answer.why}")
+    if answer.state is JobState.RUNNING and detail.checkpoint_detail:
+        show_line(f"  checkpoints: {detail.checkpoint_detail}")
     if detail.forecast is not None:
         show_line(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:
@@ -310,6 +312,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("steps", steps),
         ("speed", speed),
         ("values", values),
+        ("checkpoints", job.checkpoint_detail),
         ("target", "" if job.target is None else _target_text(job.target)),
         ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from walras.checkpoint_store import check_store
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
+from walras.machine_lifetime import checked_lifetime
 from walras.spec.field_types import AcceleratorName, Length, Memory, Number, PoolWord, ShownName, WholeNumber
 from walras.spec.file_model import FieldMistake, FileModel, nearest_word
 from walras.spec.provider_settings import ProviderSections
@@ -49,6 +50,8 @@ class PoolEntry(FileModel):
     least: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
     #: Warning before a revocation.
     notice: Length = 0.0
+    #: Law of its machines' lifetimes, such as `uniform 24h`; empty: what happens teaches it.
+    lifetime: Annotated[str, AfterValidator(checked_lifetime)] = ""
     #: Time from the request for a machine until it takes jobs.
     boot: Length = 0.0
     #: Minimum time that a rented machine is billed for.
@@ -99,6 +102,7 @@ class PoolEntry(FileModel):
             quota=self.quota,
             least=self.least,
             notice_s=self.notice,
+            lifetime=self.lifetime,
             boot_s=self.boot,
             minimum_billing_s=self.minimum_billing,
             billing_step_s=self.billing_step,

@@ -23,6 +23,9 @@ from typing import Any
 from walras.training.supervisor_link import CheckpointReference, JobEnvironment
 
 MANIFEST = "manifest.json"
+#: Of `Checkpoint(every_s=)`: as often as the scheduler plans; and how often without one, seconds.
+PLANNED = "planned"
+UNPLANNED_S = 300.0
 MANIFEST_FORMAT = 1
 _ATTEMPT_FOLDER = re.compile(r"^attempt-(\d{1,9})$")
 _STEP_FOLDER = re.compile(r"^step-(\d{1,15})$")
@@ -175,7 +178,9 @@ class Checkpoint:
 
     Args:
         directory: where checkpoints go when no scheduler says so. Without either, nothing is saved.
-        every_s, every_steps: save this often. The end of a lease and the end of training save in any case.
+        every_s, every_steps: save this often. The end of a lease and the end of training save in any case. `every_s`
+            "planned": as often as the scheduler plans from what writing costs and how long its machines live; without
+            one every 300 s. None: not by time.
         keep: complete checkpoints of this attempt to keep. What a scheduler may still resume from is kept besides.
         objects: anything with `state_dict` and `load_state_dict`. A DistributedDataParallel model is saved without its
             wrapper, so that it can be resumed on another number of ranks.
@@ -186,11 +191,13 @@ class Checkpoint:
         directory: str | os.PathLike[str] | None = None,
         /,
         *,
-        every_s: float | None = 300.0,
+        every_s: float | str | None = PLANNED,
         every_steps: int | None = None,
         keep: int = 2,
         **objects: Any,
     ) -> None:
+        if isinstance(every_s, str) and every_s != PLANNED:
+            raise ValueError(f"every_s={every_s!r}: seconds, None, or {PLANNED!r}")
         if keep < 1:
             raise ValueError(f"keep={keep}: keep at least one checkpoint")
         for name, thing in objects.items():
@@ -239,8 +246,15 @@ class Checkpoint:
         """True once there is a place to save to."""
         return self._root is not None
 
-    def is_due(self, seconds: float) -> bool:
-        """Returns True if a checkpoint is due this many seconds after the last one."""
+    @property
+    def is_planned(self) -> bool:
+        """True if the scheduler says how often to save."""
+        return self.every_s == PLANNED
+
+    def is_due(self, seconds: float, planned_s: float | None = None) -> bool:
+        """Returns True if a checkpoint is due this many seconds after the last one. `planned_s`: the plan."""
+        if isinstance(self.every_s, str):
+            return seconds >= (UNPLANNED_S if planned_s is None else planned_s)
         return self.every_s is not None and seconds >= self.every_s
 
     def is_due_at(self, step: int, counted: int) -> bool:

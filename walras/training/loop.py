@@ -27,6 +27,7 @@ from walras.training.supervisor_link import (
     EXIT_CHECKPOINT_LOST,
     EXIT_CHECKPOINTED,
     GRADIENT_NOISE_VALUE,
+    SAVES_AS_STATED,
     SAVES_VALUE,
     SupervisorLink,
     TakeOver,
@@ -232,7 +233,7 @@ class Loop:
         # Nobody saves before everybody has looked at what there was to resume from.
         self._gang.all_succeeded(True)
         if checkpoint is not None and checkpoint.is_open:
-            self._values.take({SAVES_VALUE: 1.0})
+            self._values.take({SAVES_VALUE: 1.0 if checkpoint.is_planned else SAVES_AS_STATED})
         if checkpoint is None or reference is None:
             return
         self._resumed, self._has_changed = (folder := Path(reference.path)), True
@@ -341,7 +342,8 @@ class Loop:
         if not self._settings.is_scheduled and self._checkpoint is None:
             return
         opened = self._checkpoint if self._checkpoint is not None and self._checkpoint.is_open else None
-        is_due = opened is not None and (self._link.save_requested or opened.is_due(now - self._saved_at))
+        planned_s = self._link.checkpoint_every_s or self._settings.checkpoint_every_s
+        is_due = opened is not None and (self._link.save_requested or opened.is_due(now - self._saved_at, planned_s))
         can_move = self._on_change is not None and self._in_epochs
         own = self._link.control_request(is_due=is_due, is_first=self._gang.rank == 0, can_move=can_move)
         agreed = self._gang.agree(self.step, own, self._meter.steps_per_s)

@@ -3,8 +3,9 @@
 Every variable may be absent; then the process runs by itself, as on a laptop. Losing the socket never breaks training.
 
 Sent: hello, progress, commit, note, finished (the loop is over: from now on a stop is a signal).
-Received: stop (checkpoint now), save (the same, and go on), lease (its end, as CLOCK_BOOTTIME, which every process of
-this machine shares), recorded (the server has a checkpoint: older ones may go).
+Received: stop (checkpoint now), save (the same, and go on), checkpoint_every (from now on this often), lease (its end,
+as CLOCK_BOOTTIME, which every process of this machine shares), recorded (the server has a checkpoint: older ones may
+go).
 Whoever moves a job while it trains also sends: park (checkpoint, and wait in memory), batch (use another one from now
 on). A process that waits sends standby and receives go (train from this checkpoint, in this attempt, to that step).
 """
@@ -29,6 +30,8 @@ GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
 #: 1 where the script has a checkpoint open: it can save its work when it is asked to stop.
 SAVES_VALUE = "saves_checkpoints"
+#: Its value where the script states how often it saves, and leaves that to nobody.
+SAVES_AS_STATED = 2.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class JobEnvironment:
     batch: int | None = None
     #: Build everything, then wait for a message `go` that names a checkpoint which does not exist yet.
     stands_by: bool = False
+    #: Work before each checkpoint, seconds, where the script leaves it to the scheduler; None: it has not said.
+    checkpoint_every_s: float | None = None
 
     @property
     def is_scheduled(self) -> bool:
@@ -105,6 +110,7 @@ def read_job_environment(environ: Mapping[str, str]) -> JobEnvironment:
         saves_apart=bool(environ.get("WALRAS_CHECKPOINT_STORE")),
         batch=_whole(_number(environ, "WALRAS_BATCH")),
         stands_by=environ.get("WALRAS_STANDBY") == "1",
+        checkpoint_every_s=_number(environ, "WALRAS_CHECKPOINT_EVERY"),
     )
 
 
@@ -174,6 +180,8 @@ class SupervisorLink:
         self.stop_requested = False
         #: Set when a checkpoint is wanted soon; the code that saves unsets it.
         self.save_requested = False
+        #: Work before each checkpoint, seconds, as the scheduler said last; None: as at the start.
+        self.checkpoint_every_s: float | None = None
         #: Save and wait in memory, rather than end.
         self.park_requested = False
         #: Samples of a step from now on, and steps in all (0: unchanged); the code that applies them unsets it.
@@ -259,6 +267,8 @@ class SupervisorLink:
                 self.stop_requested = True
             elif kind == "save":
                 self.save_requested = True
+            elif kind == "checkpoint_every":
+                self.checkpoint_every_s = float(message["every_s"])
             elif kind == "lease":
                 self.lease_until = float(message["until"])
             elif kind == "recorded":

@@ -18,6 +18,7 @@ from walras.wire import (
     AnyCommand,
     AnyReport,
     AttemptHere,
+    CheckpointEveryCommand,
     CommandRefusedReport,
     EndedReport,
     Heartbeat,
@@ -244,9 +245,9 @@ class Agent:
                 self._prepare(key, command)
             case StartCommand():
                 await self._start(key, command, sent_at)
-            case StopCommand():
-                if not self._stop(key, command):
-                    return  # not passed on yet: to be said again
+            case StopCommand() | CheckpointEveryCommand():
+                if not self._pass_on(key, command):  # to be said again
+                    return
         self._acks.append(command.command_id)
 
     def _refuse_command(self, command: UnknownCommand) -> None:
@@ -310,12 +311,12 @@ class Agent:
         self._holds.wait_to_start(key, command.devices)
         return ""
 
-    def _stop(self, key: AttemptKey, command: StopCommand) -> bool:
-        """Returns True once the supervisor has the stop, or no process of the attempt is left."""
+    def _pass_on(self, key: AttemptKey, command: StopCommand | CheckpointEveryCommand) -> bool:
+        """Returns True once the supervisor has it, or no process of the attempt is left."""
         follower = self._followers.get(key)
-        if follower is not None:
-            return follower.stop(command.grace_s, command.reason)
-        return self._withdraw(key)
+        if isinstance(command, StopCommand):
+            return self._withdraw(key) if follower is None else follower.stop(command.grace_s, command.reason)
+        return follower.checkpoint_every(command.every_s) if follower else key not in self._starts.keys
 
     def _withdraw(self, key: AttemptKey) -> bool:
         """Returns False while its supervisor comes up: that has to be told."""

@@ -105,6 +105,10 @@ class Follower:
         if self._uploads is not None:
             self._uploads.abandon()
 
+    def checkpoint_every(self, every_s: float) -> bool:
+        """Have it work for so long before each checkpoint. Returns True if the supervisor was told."""
+        return self._send({"type": "checkpoint_every", "every_s": every_s})
+
     def save(self) -> None:
         """Ask for a checkpoint soon; the attempt goes on."""
         if self._uploads is not None:
@@ -265,7 +269,7 @@ class Follower:
     def _committed_reports(self, event: JournalEvent) -> list[CommittedReport]:
         """Returns its report; none if the line is not what a supervisor writes."""
         job_id, attempt = self.key
-        fields = {"manifest": event.get("manifest"), "took_s": event.get("took_s")}
+        fields = {"manifest": event.get("manifest"), "took_s": event.get("took_s"), "lag_s": event.get("lag_s", 0.0)}
         try:
             return [
                 CommittedReport.model_validate(

@@ -19,6 +19,7 @@ from scheduler.core.events import (
     RoundEnded,
 )
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
+from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
@@ -94,6 +95,9 @@ def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecord
                 cycle.now
             )  # counted on from an older report, they would count twice
     cycle.ledger.costs.saw_checkpoint(job.request.kind, event.took_s)
+    cycle.ledger.costs.saw_lag(job.request.kind, event.lag_s)
+    job.checkpoint_at = cycle.now
+    replan_interval(cycle, job)
 
 
 def _saw_saving(cycle: Cycle, job: JobRecord) -> None:

@@ -23,6 +23,7 @@ from scheduler.core.events import (
 from scheduler.core.handlers import deadlines
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
+from scheduler.core.placement.checkpoint_intervals import replan_intervals_of
 from scheduler.core.placement.preemption import is_preemptible
 from scheduler.core.placement.reservations import drop_reservations_on
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
@@ -265,11 +266,16 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
             revoke_attempt(cycle, job, event.reason, detail=f"{machine.node_id} is lost")
     # What the scheduler gave back itself, the market did not take: a provider may say the one of the other.
     taken = event.reason is Reason.INFRA_SPOT_RECLAIM and not machine.given_back
-    cycle.ledger.fleet.pools[machine.pool].lives.ended(cycle.now, machine.joined_at, taken=taken)
-    cycle.spending.machine_gone(machine)
     state = cycle.ledger.fleet.pools[machine.pool]
+    state.lives.ended(cycle.now, machine.joined_at, taken=taken)
+    has_ended = taken or not (machine.given_back or machine.is_sent_away)
+    began_h, age_h = machine.age_h(machine.joined_at), machine.age_h(cycle.now)
+    state.lives.saw_end(began_h, age_h, has_ended=has_ended, warning_s=machine.warning_s)
+    cycle.spending.machine_gone(machine)
     cycle.ledger.fleet.remove(machine)
     ask_for_least(cycle, state)
+    if has_ended:
+        replan_intervals_of(cycle, state)
 
 
 def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> None:
@@ -280,6 +286,10 @@ def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> 
     cycle.solves.problem_changed = True
     _abort_starts_on(cycle, machine, "leaves")
     grace_s = max(0.0, event.gone_at - cycle.now)
+    if event.reason is Reason.INFRA_SPOT_RECLAIM:
+        machine.warning_s = grace_s
+    else:
+        machine.is_sent_away = True
     machine.gentle_until = event.gone_at if event.gentle else -inf
     if event.gentle:
         cycle.timers.set(event.gone_at, "drain", machine.row)
@@ -320,6 +330,7 @@ def on_node_uncordoned(cycle: Cycle, machine: FleetMachine, event: NodeUncordone
         return
     machine.failures.clear()
     machine.gentle_until = -inf
+    machine.warning_s, machine.is_sent_away = None, False
     for job in _jobs_on(cycle, machine):
         job.is_aside = False
         cycle.ledger.set_eligible(job)

@@ -13,8 +13,10 @@ import numpy as np
 
 from optimizer.decision import Quote
 from scheduler.core.events import RememberedJob, StateRestored
+from scheduler.core.placement.checkpoint_intervals import watched_machines
 from scheduler.core.share_events import RememberedUse
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.machine_lifetimes import dump_lifetimes, recall_lifetimes
 from scheduler.core.state.unsaved_work import know_saving_kind, saw_saving
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import PoolId
@@ -58,6 +60,11 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         price_unit=quote.unit if quote is not None and known else "",
         exchange=quote.exchange if quote is not None and known else 1.0,
         shares=_remembered_use(ledger),
+        lifetimes=tuple(
+            (state.pool.pool_id, dump_lifetimes(state.lives, watched_machines(ledger, state)))
+            for state in pools
+            if not state.pool.removed and state.lives.ends
+        ),
     )
 
 
@@ -124,6 +131,10 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
             state.rent_failures, state.rent_not_before, state.rent_problem = times, not_before, problem
             if not_before > cycle.now:
                 cycle.timers.set(not_before, "rent", row)
+    for pool_id, told in event.lifetimes:
+        row = ledger.fleet.pool_row(pool_id)
+        if row is not None:
+            recall_lifetimes(ledger.fleet.pools[row].lives, told)
     prices = dict(event.prices)
     pool_ids = [state.pool.pool_id for state in ledger.fleet.pools]
     if cycle.policy.pricing is not None and event.policy == cycle.policy.spec.name and set(prices) == set(pool_ids):

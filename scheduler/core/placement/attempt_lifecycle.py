@@ -8,6 +8,7 @@ in `handlers/attempt_events.py`.
 from math import inf
 
 from scheduler.core.commands import Prepare, Revoke, Start
+from scheduler.core.placement.checkpoint_intervals import planned_interval_s
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
@@ -69,8 +70,10 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
 def command_start(cycle: Cycle, job: JobRecord, beside: JobRecord | None = None) -> None:
     assert job.placement is not None
     profiling, partner = job.profiling_until > -inf, None if beside is None else beside.job_id
+    job.checkpoint_at = -inf
+    every_s = job.checkpoint_every_s = planned_interval_s(cycle.ledger, job)
     cycle.commands.append(
-        Start(job.job_id, job.attempt, job.placement, job.rendezvous, job.safe_steps, profiling, partner)
+        Start(job.job_id, job.attempt, job.placement, job.rendezvous, job.safe_steps, profiling, partner, every_s)
     )
 
 

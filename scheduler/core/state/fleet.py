@@ -13,7 +13,9 @@ from heapq import heappop, heappush
 from math import inf
 
 from scheduler.core.state.job_classes import PoolParts, ResourceShape
+from scheduler.core.state.machine_lifetimes import MachineLifetimes
 from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
+from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
 
 #: Machines looked at, at most, when processors or memory (not accelerators) decide.
@@ -67,34 +69,16 @@ class FleetMachine:
     closed: bool = False
     #: Leaving: until when jobs that would lose their work may go on there; -inf: none may.
     gentle_until: float = -inf
+    #: The warning with which the market takes it back, seconds; None: it has not said that it does.
+    warning_s: float | None = None
+    #: Somebody other than the market has it leave: what follows says nothing about how long machines live.
+    is_sent_away: bool = False
     #: (instant, job) of failures that may be the machine's fault.
     failures: deque[tuple[float, JobId]] = field(default_factory=lambda: deque(maxlen=16))
 
-
-@dataclass(slots=True)
-class MachineLifetimes:
-    """Machine-seconds that a pool has lived, including machines that are gone, and how many the market revoked."""
-
-    revocations: int = 0
-    #: Of machines that are gone; and of those here: how many, and the sum of when they came.
-    past_s: float = 0.0
-    here: int = 0
-    came_at_sum: float = 0.0
-
-    def began(self, at: float) -> None:
-        self.here += 1
-        self.came_at_sum += at
-
-    def ended(self, at: float, came_at: float, *, taken: bool) -> None:
-        """Of a machine that came then. `taken`: the market took it back."""
-        self.here -= 1
-        self.came_at_sum -= came_at
-        self.past_s += at - came_at
-        self.revocations += taken
-
-    def lived_s(self, now: float) -> float:
-        """Machine-seconds until now."""
-        return self.past_s + self.here * now - self.came_at_sum
+    def age_h(self, at: float) -> float:
+        """Hours since a rented machine was first paid for, or an owned one joined."""
+        return max(at - min(self.joined_at, self.paid_since), 0.0) / SECONDS_PER_HOUR
 
 
 @dataclass(slots=True)

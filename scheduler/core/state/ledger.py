@@ -77,6 +77,10 @@ class JobRecord:
     saved: bool = False
     #: The checkpoint that this attempt was to resume from cannot be had.
     lost_checkpoint: bool = False
+    #: Work before each checkpoint as the attempt was told, seconds; None: it was told nothing.
+    checkpoint_every_s: float | None = None
+    #: When the newest checkpoint of the attempt was recorded; -inf: it has none.
+    checkpoint_at: float = -inf
     #: The cost of this start has been heard of.
     start_reported: bool = False
     #: It had no share of its pool when it started there: the first to go.

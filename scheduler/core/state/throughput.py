@@ -257,11 +257,12 @@ class ThroughputTable:
 
 
 class RestartCosts:
-    """Seconds that a restart of a kind costs: checkpoint + start + warm-up, medians of what was seen."""
+    """Seconds that a restart of a kind costs: a checkpoint and its way to the store, start, warm-up; medians of what was seen."""
 
     def __init__(self) -> None:
         self._starts: dict[Kind, deque[float]] = {}
         self._checkpoints: dict[Kind, deque[float]] = {}
+        self._lags: dict[Kind, deque[float]] = {}
         #: By kind with a start that was seen: asked for far more often than anything new is seen.
         self._known: dict[Kind, float] = {}
         #: Another number whenever an answer may have become another.
@@ -278,10 +279,26 @@ class RestartCosts:
         if not is_the_same:
             self._know(kind)
 
+    def saw_lag(self, kind: Kind, lag_s: float) -> None:
+        """So long after it was written a checkpoint was safe."""
+        if lag_s > 0 or kind in self._lags:
+            self._lags.setdefault(kind, deque(maxlen=WINDOW)).append(lag_s)
+            self._know(kind)
+
+    def write_s(self, kind: Kind) -> float | None:
+        """Seconds that writing a checkpoint takes; None until one was recorded."""
+        seen = self._checkpoints.get(kind)
+        return median(seen) if seen else None
+
+    def lag_s(self, kind: Kind) -> float:
+        """Seconds from the end of writing until a checkpoint is safe."""
+        seen = self._lags.get(kind)
+        return median(seen) if seen else 0.0
+
     def _know(self, kind: Kind) -> None:
         starts, checkpoints = self._starts.get(kind), self._checkpoints.get(kind)
         if starts:
-            restart_s = median(starts) + (median(checkpoints) if checkpoints else 0.0)
+            restart_s = median(starts) + (median(checkpoints) if checkpoints else 0.0) + self.lag_s(kind)
             if restart_s != self._known.get(kind):
                 self._known[kind] = restart_s
                 self.version += 1

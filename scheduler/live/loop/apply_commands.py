@@ -12,6 +12,7 @@ from typing import Any
 from scheduler.core.commands import (
     AttemptTransitioned,
     BudgetWarned,
+    CheckpointEvery,
     Command,
     JobTransitioned,
     NodeCordoned,
@@ -44,7 +45,7 @@ from walras.cluster import Placement, Pool
 from walras.job_request import JobId, Kind
 from walras.model_facts import ModelFacts
 from walras.states import AttemptState, JobState, Reason
-from walras.wire import Manifest, PrepareCommand, StartCommand, StopCommand
+from walras.wire import CheckpointEveryCommand, Manifest, PrepareCommand, StartCommand, StopCommand
 
 log = logging.getLogger(__name__)
 
@@ -301,9 +302,25 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         steps=launch.steps,
         lease_s=transaction.lease_s[pool.market],
         grace_s=launch.grace_s,
+        checkpoint_every_s=command.checkpoint_every_s,
         memory_bytes=launch.memory_bytes * len(part.devices),
         job_token="",  # filled in when the command is sent: no secret is written down
     )
+
+
+def _apply_checkpoint_every(transaction: Transaction, command: CheckpointEvery) -> None:
+    """Tell the machine of the first rank, which decides when all of them save."""
+    attempt = transaction.state.attempt(command.job_id, command.attempt)
+    for part in () if attempt is None else attempt.parts.values():
+        if part.node_rank == 0 and not part.ended and transaction.state.nodes[part.node_id].row.state != "lost":
+            post = CheckpointEveryCommand(
+                command_id=transaction.next_command_id(),
+                job_id=part.job_id,
+                attempt=part.attempt,
+                incarnation=_incarnation_of(transaction, part.job_id, part.attempt),
+                every_s=command.every_s,
+            )
+            transaction.post(part.node_id, post)
 
 
 def _apply_revoke(transaction: Transaction, command: Revoke) -> None:
@@ -403,6 +420,7 @@ _APPLY_COMMAND: dict[type[Command], Callable[[Transaction, Any], None]] = {
     Prepare: _apply_prepare,
     Start: _apply_start,
     Revoke: _apply_revoke,
+    CheckpointEvery: _apply_checkpoint_every,
     Rent: _apply_rent,
     ReleaseNode: _apply_release_node,
     JobTransitioned: _apply_job_transition,

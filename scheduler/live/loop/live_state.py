@@ -127,6 +127,8 @@ class LiveJob:
     speed_forwarded: bool = False
     #: Its script said in the newest report that it can save its work.
     says_saves: bool = False
+    #: It saves as often as its script states, whatever is planned.
+    states_interval: bool = False
     #: What it is to reach, if anything, and how far it is. The row has it as it was written last.
     target: JobTarget | None = None
 

@@ -28,7 +28,7 @@ from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_che
 from scheduler.live.services.former_reports import job_of_former_life, recover_report
 from scheduler.live.services.unconfirmed_starts import is_stopped_late, is_withdrawn, refuse_withdrawn
 from scheduler.live.store.table_rows import NetworkRow, PartRow, RestartCostRow, SpeedRow
-from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINT_LOST, EXIT_CHECKPOINTED, SAVES_VALUE
+from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINT_LOST, EXIT_CHECKPOINTED, SAVES_AS_STATED, SAVES_VALUE
 from walras.job_request import JobId
 from walras.model_facts import believed_facts
 from walras.wire import (
@@ -165,7 +165,7 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
     if earlier is not None and report.start_s is None:
         # The start is told once; a later report must not hide it from an interval that has not been told yet.
         report = report.model_copy(update={"start_s": earlier.start_s if not job.progress_forwarded else None})
-    says_saves = _take_word_on_saving(report)
+    says_saves, job.states_interval = _take_word_on_saving(report)
     is_news, job.says_saves = says_saves and not job.says_saves, says_saves
     job.progress, job.progress_forwarded = report, False
     if report.first_values and job.row.first_values == "{}":
@@ -189,10 +189,14 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
         forward_progress(transaction, job, attempt)
 
 
-def _take_word_on_saving(report: ProgressReport) -> bool:
-    """Whether the script says that it can save its work. That value is for the scheduler, and shown to nobody."""
+def _take_word_on_saving(report: ProgressReport) -> tuple[bool, bool]:
+    """Whether the script says that it can save its work, and that it does so as often as it states itself.
+
+    That value is for the scheduler, and shown to nobody.
+    """
     report.first_values.pop(SAVES_VALUE, None)
-    return report.values.pop(SAVES_VALUE, 0.0) > 0
+    word = report.values.pop(SAVES_VALUE, 0.0)
+    return word > 0, word == SAVES_AS_STATED
 
 
 def _record_target_value(transaction: Transaction, job: LiveJob, report: ProgressReport) -> None:
@@ -280,9 +284,13 @@ def _record_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAtte
         return
     row.checkpoint_step = manifest.step
     transaction.attempt_changed(attempt)
-    # A job that is moved waits for both: they are what its restart costs.
-    took_s = report.took_s + report.upload_s
-    emit(transaction, CheckpointRecorded(transaction.at, row.job_id, row.attempt, manifest.step, took_s))
+    job.row.steps = max(job.row.steps, manifest.step)
+    transaction.job_changed(job)
+    took_s, lag_s = report.took_s, report.lag_s
+    emit(
+        transaction,
+        CheckpointRecorded(transaction.at, row.job_id, row.attempt, manifest.step, took_s, lag_s=lag_s),
+    )
     store_restart_cost(transaction, job)
 
 

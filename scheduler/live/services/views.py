@@ -6,6 +6,7 @@ from typing import Any
 
 from scheduler.core.explain.dominant_reason import dominant_reason
 from scheduler.core.explain.pending_reasons import PoolSpeed, first_pending_reason
+from scheduler.core.placement.checkpoint_intervals import checkpoint_text
 from scheduler.core.state.ledger import realised_fraction
 from scheduler.live.loop import billing
 from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
@@ -90,6 +91,7 @@ class ApiViews:
         return JobDetail(
             **self._job(row, list(usage)), why=self.why(row), spec=spec, incarnation=former, target=self.target(row),
             attempt_list=views, value_usd_per_h=value, value_by=by, checkpoint=self._checkpoint(checkpoint),
+            **self._checkpoints(row.job_id),
         )  # fmt: skip
 
     def why(self, row: JobRow) -> str:
@@ -111,6 +113,15 @@ class ApiViews:
                 lag_s=row.lag_s,
             )
         )
+
+    def _checkpoints(self, job_id: JobId) -> dict[str, Any]:
+        """How often its running attempt saves, and why."""
+        known, live = self._loop.core.ledger.jobs.get(job_id), self._state.jobs.get(job_id)
+        if known is None or live is None or not known.holds:
+            return {}
+        detail = "as its script states" if live.states_interval else checkpoint_text(self._loop.core.ledger, known)
+        every_s = None if live.states_interval else known.checkpoint_every_s
+        return {"checkpoint_every_s": every_s, "checkpoint_detail": detail}
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""

@@ -1,0 +1,195 @@
+"""How long each attempt works before its next checkpoint, from the machines it has and what is known of them.
+
+A job that states an interval keeps it. For others the interval is planned when the attempt starts, again whenever a
+checkpoint of it was recorded (machines age, writing was measured), and when a machine of its pool has ended: from the
+time that writing takes, the law of the pool's lifetimes, the ages of its machines, and, for a job with a deadline, what
+an hour costs where it would have to make up for lost work. Where the market warns early enough to save, only ends
+without a warning count. The attempt is told when the plan differs notably from what it was told last.
+"""
+
+from dataclasses import dataclass
+from math import exp, inf, log
+
+from optimizer.planning.checkpoint_interval import CheckpointSchedule, interval_by_hazard, schedule_checkpoints
+from optimizer.renting.lifetime_laws import LearntLifetime, WatchedLife, hazard_at
+from scheduler.core.commands import CheckpointEvery
+from scheduler.core.state.fleet import FleetMachine, PoolState
+from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.machine_lifetimes import learnt_law
+from scheduler.core.state.working_set import Cycle
+from walras.cluster import Market
+from walras.contract import SECONDS_PER_HOUR
+from walras.states import JobState
+from walras.units import format_length
+
+#: Until a checkpoint of the kind was recorded: writing is taken to last so long, and the first one comes no later.
+UNMEASURED_WRITE_S, FIRST_BY_S = 5.0, 300.0
+#: An interval is within these, seconds: work that takes less than writing it would be mostly writing.
+_SHORTEST_S, _LONGEST_S = 1.0, 86_400.0
+#: An attempt is told of another interval if it differs by this part.
+_NOTABLE = 0.1
+#: A warning has to last this many times as long as writing does, and this much longer, to be counted on.
+_WARNING_FACTOR, _WARNING_MARGIN_S = 1.5, 5.0
+#: A lost hour costs at most this many times what an hour here costs.
+_DEAREST = 20.0
+#: Jobs of a pool that are looked at when a machine of it has ended; others follow at their next checkpoint.
+_JOBS_AT_ONCE = 256
+#: Schedules that are kept of a pool.
+_SCHEDULES_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalPlan:
+    """A planned interval and what it follows from, for people too."""
+
+    every_s: float
+    write_s: float
+    #: The time of writing was measured, and not assumed.
+    is_measured: bool
+    #: Of a lost hour against one in which is written.
+    lost_price: float
+    #: Only ends without a warning count: others leave time to save.
+    is_warned: bool
+
+
+def planned_interval_s(ledger: Ledger, job: JobRecord) -> float | None:
+    """Work before the next checkpoint, seconds; None for a job that has no machines."""
+    if job.request.checkpoint_every_s is not None:
+        return job.request.checkpoint_every_s
+    plan = plan_interval(ledger, job)
+    return None if plan is None else plan.every_s
+
+
+def plan_interval(ledger: Ledger, job: JobRecord) -> IntervalPlan | None:
+    """The plan for the machines that the job has now, whatever it states itself; None without machines."""
+    machines = [machine for row, _ in job.place if (machine := ledger.fleet.machines[row]) is not None]
+    if not machines:
+        return None
+    measured_s, lag_s = ledger.costs.write_s(job.request.kind), ledger.costs.lag_s(job.request.kind)
+    write_s = max(UNMEASURED_WRITE_S if measured_s is None else measured_s, 1e-3)
+    lost_price = _lost_price(ledger, job, ledger.fleet.pools[machines[0].pool])
+    needs_warning_s = _WARNING_FACTOR * (write_s + lag_s) + _WARNING_MARGIN_S
+    states = [ledger.fleet.pools[machine.pool] for machine in machines]
+    is_warned = all(
+        state.pool.market is not Market.SPOT or state.lives.warning_s(state.pool) >= needs_warning_s for state in states
+    )
+    # What is planned counts from the last checkpoint, or from when the attempt began to work.
+    since = max(job.checkpoint_at, min(job.running_at, ledger.now))
+    laws = [_law(ledger, state, unwarned=is_warned) for state in states]
+    if len(machines) == 1:
+        schedule = _schedule(states[0], laws[0], write_s, lost_price, unwarned=is_warned)
+        every_h = schedule.interval_h(machines[0].age_h(since))
+    else:
+        every_h = _gang_interval_h(machines, laws, since, write_s / SECONDS_PER_HOUR, lost_price)
+    longest_s = FIRST_BY_S if measured_s is None else _LONGEST_S
+    every_s = min(max(every_h * SECONDS_PER_HOUR, _SHORTEST_S, lag_s), longest_s)
+    return IntervalPlan(every_s, write_s, measured_s is not None, lost_price, is_warned)
+
+
+def replan_interval(cycle: Cycle, job: JobRecord) -> None:
+    """Tell the attempt if another interval has become notably better."""
+    if job.state is not JobState.RUNNING or job.revoked is not None or job.request.checkpoint_every_s is not None:
+        return
+    every_s = planned_interval_s(cycle.ledger, job)
+    told_s = job.checkpoint_every_s
+    if every_s is None or (told_s is not None and abs(log(every_s / told_s)) <= _NOTABLE):
+        return
+    job.checkpoint_every_s = every_s
+    cycle.commands.append(CheckpointEvery(job.job_id, job.attempt, every_s))
+
+
+def replan_intervals_of(cycle: Cycle, state: PoolState) -> None:
+    """A machine of this pool has ended: its law may be another one now."""
+    jobs = {job_id for machine in state.members.values() for job_id in machine.holders}
+    if len(jobs) <= _JOBS_AT_ONCE:
+        for job_id in sorted(jobs):
+            replan_interval(cycle, cycle.ledger.jobs[job_id])
+
+
+def checkpoint_text(ledger: Ledger, job: JobRecord) -> str:
+    """How often the attempt saves, and what that follows from; empty for a job that has no machines."""
+    if job.request.checkpoint_every_s is not None:
+        return f"every {format_length(job.request.checkpoint_every_s)}, as its job file states"
+    plan = plan_interval(ledger, job)
+    if plan is None or job.checkpoint_every_s is None:
+        return ""
+    machines = [machine for row, _ in job.place if (machine := ledger.fleet.machines[row]) is not None]
+    state = ledger.fleet.pools[machines[0].pool]
+    seen = state.lives.record.ends(unwarned=plan.is_warned)
+    ended = "ended without a warning" if plan.is_warned else "ended"
+    lived_h = state.lives.lived_s(ledger.now) / SECONDS_PER_HOUR
+    parts = [
+        f"writing one {'takes' if plan.is_measured else 'may take'} {plan.write_s:.3g} s",
+        f"{seen} machines of {state.pool.pool_id} {ended} in {lived_h:.3g} h",
+    ]
+    if state.pool.lifetime:
+        parts.append(f"the pool states {state.pool.lifetime}")
+    if plan.lost_price > 1:
+        parts.append(f"lost work would have to be made up at {plan.lost_price:.3g} times the price here")
+    return f"every {format_length(job.checkpoint_every_s)}: {', '.join(parts)}"
+
+
+def watched_machines(ledger: Ledger, state: PoolState) -> list[WatchedLife]:
+    """The machines of the pool that are here: from which age to which each was watched."""
+    now = ledger.now
+    return [WatchedLife(machine.age_h(machine.joined_at), machine.age_h(now)) for machine in state.members.values()]
+
+
+def _law(ledger: Ledger, state: PoolState, *, unwarned: bool) -> LearntLifetime:
+    return learnt_law(state.lives, state.pool, lambda: watched_machines(ledger, state), ledger.now, unwarned=unwarned)
+
+
+def _schedule(
+    state: PoolState, law: LearntLifetime, write_s: float, lost_price: float, *, unwarned: bool
+) -> CheckpointSchedule:
+    """The schedule of a single machine's life, kept until the law is rebuilt. Writing is rounded to a twentieth."""
+    step = round(20 * log(write_s))
+    key = (unwarned, step, round(lost_price, 1))
+    kept = state.lives.schedules
+    if kept.get(key) is None or kept[key].law is not law:
+        if len(kept) >= _SCHEDULES_MOST:
+            kept.clear()
+        write_h = exp(step / 20) / SECONDS_PER_HOUR
+        kept[key] = (
+            CheckpointSchedule(law, write_h, lost_price)
+            if law.is_constant
+            else schedule_checkpoints(law, write_h, lost_price)
+        )
+    return kept[key]
+
+
+def _gang_interval_h(
+    machines: list[FleetMachine], laws: list[LearntLifetime], since: float, write_h: float, lost_price: float
+) -> float:
+    """A gang ends with the first of its machines: their hazards add up."""
+    ages = [machine.age_h(since) for machine in machines]
+    # Machines of one law and about one age are counted together: gangs may have hundreds.
+    groups: dict[tuple[int, int], tuple[LearntLifetime, float, int]] = {}
+    for law, age in zip(laws, ages, strict=True):
+        law_and_age = id(law), round(age * 12)
+        _, first, count = groups.get(law_and_age, (law, age, 0))
+        groups[law_and_age] = law, first, count + 1
+    lived = [(law, age, count, hazard_at(law, age)) for law, age, count in groups.values()]
+
+    def hazard(ahead_h: float) -> float:
+        return sum(count * (hazard_at(law, age + ahead_h) - so_far) for law, age, count, so_far in lived)
+
+    return interval_by_hazard(hazard, write_h, lost_price)
+
+
+def _lost_price(ledger: Ledger, job: JobRecord, state: PoolState) -> float:
+    """What a lost hour costs against one here: 1, but for a job that would have to make up for it on demand.
+
+    Time that a job with a deadline loses on spot machines is time that it needs on sure ones before its deadline.
+    """
+    if job.request.deadline_at == inf or state.pool.market is not Market.SPOT or state.pool.usd_per_h <= 0:
+        return 1.0
+    shape = state.pool.shape
+    sure = [
+        each.pool.usd_per_h * shape.accelerators / each.pool.shape.accelerators
+        for each in ledger.fleet.pools
+        if each.pool.market is Market.ON_DEMAND and each.rented and each.pool.shape.accelerator == shape.accelerator
+    ]
+    worth = ledger.policy.rules.value_of(job.request)[0]
+    dearer = (min(sure, default=0.0) + worth) / (state.pool.usd_per_h + worth)
+    return min(max(dearer, 1.0), _DEAREST)

@@ -1,0 +1,159 @@
+"""How often attempts are told to save: from what writing costs, what machines lived, and what they were warned of."""
+
+from dataclasses import replace
+from math import inf, sqrt
+
+import pytest
+from fake_fleet import FakeFleet, cluster, job, pool, remembered_state
+
+from scheduler.core import commands as cmd
+from scheduler.core import events as ev
+from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S, checkpoint_text
+from scheduler.core.rules import RoundRules
+from walras.cluster import Market, NodeId, Pool, PoolId
+from walras.job_request import JobId, JobRequest
+from walras.states import Reason
+
+HOUR = 3600.0
+J1 = JobId(1)
+
+
+def spot(fleet: FakeFleet, **terms: object) -> Pool:
+    """Declare pool `s` of spot machines with these terms."""
+    declared = replace(pool("s", market=Market.SPOT, quota=50), **terms)  # type: ignore[arg-type]
+    fleet.tell(ev.PoolDeclared(fleet.at, declared))
+    return declared
+
+
+def join(fleet: FakeFleet, name: str, at: float | None = None) -> None:
+    fleet.tell(ev.NodeJoined(fleet.at if at is None else at, NodeId(name), PoolId("s"), f"token-{name}"))
+
+
+def lose(fleet: FakeFleet, name: str, at: float, warning_s: float | None = None) -> None:
+    if warning_s is not None:
+        fleet.tell(ev.NodeLeaving(at, NodeId(name), at + warning_s))
+        at += warning_s
+    fleet.tell(ev.NodeLost(at, NodeId(name), Reason.INFRA_SPOT_RECLAIM))
+
+
+def start(fleet: FakeFleet, request: JobRequest) -> float | None:
+    """Submit and let it run; the interval it was started with."""
+    commands = fleet.tell(ev.JobSubmitted(fleet.at, request))
+    started = next(each for each in commands if isinstance(each, cmd.Start))
+    fleet.tell(ev.AttemptStarted(fleet.at, started.job_id, started.attempt))
+    return started.checkpoint_every_s
+
+
+def told(commands: list[cmd.Command]) -> list[float]:
+    return [each.every_s for each in commands if isinstance(each, cmd.CheckpointEvery)]
+
+
+def save(fleet: FakeFleet, at: float, took_s: float, steps: float = 1.0, **more: float) -> list[float]:
+    return told(fleet.tell(ev.CheckpointRecorded(at, J1, fleet.attempts[J1].number, steps, took_s, **more)))
+
+
+def fifo() -> FakeFleet:
+    return cluster("fifo", machines="", rules=RoundRules(rent_keep_s=1e7))
+
+
+def test_the_first_comes_early_and_the_next_by_what_it_took() -> None:
+    """Young's interval for a spot machine of which nothing is known: a mean life of a day."""
+    fleet = fifo()
+    spot(fleet)
+    join(fleet, "s0")
+    assert start(fleet, job(1, "s")) == FIRST_BY_S
+    (every_s,) = save(fleet, 300.0, 20.0)
+    assert every_s == pytest.approx(sqrt(2 * 20 * 24 * HOUR), rel=0.05)
+    assert save(fleet, 900.0, 20.0, 2.0) == [], "told once, not at every checkpoint"
+    record = fleet.core.ledger.jobs[J1]
+    assert "writing one takes 20 s, 0 machines of s ended in" in checkpoint_text(fleet.core.ledger, record)
+
+
+def test_a_stated_interval_is_kept() -> None:
+    fleet = fifo()
+    spot(fleet)
+    join(fleet, "s0")
+    assert start(fleet, job(1, "s", checkpoint_every_s=77.0)) == 77.0
+    assert save(fleet, 300.0, 20.0) == []
+
+
+@pytest.mark.parametrize("warning_s", [None, 120.0])
+def test_machines_that_end_teach_the_pool(warning_s: float | None) -> None:
+    """Twenty lives of about half an hour; with two minutes' warning they do no harm, and the interval stays long."""
+    fleet = fifo()
+    spot(fleet, notice_s=0.0 if warning_s is None else 120.0)
+    join(fleet, "s0")
+    start(fleet, job(1, "s"))
+    calm = save(fleet, 300.0, 2.0)[-1]
+    commands: list[float] = []
+    for number in range(1, 21):
+        join(fleet, f"s{number}", 300.0 + 3000.0 * number)
+        lose(fleet, f"s{number}", 300.0 + 3000.0 * number + 1300.0 + 50 * number, warning_s)
+        commands += told(fleet.log[-1][1])
+    if warning_s is None:
+        # The job's own machine outlived them all: by now it is older than any, and those that live so long may be safe.
+        assert commands, "the running attempt hears of it"
+        assert commands[0] < calm
+    else:
+        assert commands == []
+
+
+def test_what_the_scheduler_gives_back_teaches_nothing() -> None:
+    fleet = fifo()
+    spot(fleet)
+    for number in range(10):
+        join(fleet, f"s{number}")
+    for number in range(10):
+        fleet.tell(ev.NodeLeaving(600.0, NodeId(f"s{number}"), inf, Reason.HOLD_ADMIN))
+        fleet.tell(ev.NodeLost(600.0, NodeId(f"s{number}")))
+    lives = fleet.core.ledger.fleet.pools[3].lives
+    assert (lives.ends, len(lives.record.gone)) == (0, 10)
+
+
+def test_a_stated_law_is_believed_and_age_matters() -> None:
+    """Where nobody lives longer than two hours an attempt saves more and more often."""
+    fleet = fifo()
+    spot(fleet, lifetime="uniform 2h")
+    join(fleet, "s0")
+    young = start(fleet, job(1, "s"))
+    assert young == pytest.approx(sqrt(2 * 5 * 2 * HOUR), rel=0.05)
+    old = save(fleet, 6600.0, 5.0, 2.0)[-1]
+    assert old == pytest.approx(sqrt(2 * 5 * 600), rel=0.2)
+
+
+def test_a_gang_ends_with_any_of_its_machines_and_a_deadline_makes_losses_dear() -> None:
+    """Four machines: half the interval of one. On demand at four times the price: half as well."""
+    fleet = fifo()
+    shape = spot(fleet, usd_per_h=1.0).shape
+    for number in range(5):
+        join(fleet, f"s{number}")
+    sure = replace(pool("d", market=Market.ON_DEMAND, quota=4), usd_per_h=4.0, shape=shape)
+    fleet.tell(ev.PoolDeclared(0.0, sure))
+    start(fleet, job(1, "s"))
+    alone = save(fleet, 300.0, 10.0)[-1]
+    fleet.tell(ev.AttemptEnded(400.0, J1, 1, ev.EndCause.EXITED, 0))
+    dear = start(fleet, job(2, "s", deadline_at=1e7))
+    assert dear is not None
+    assert dear == pytest.approx(alone / 2, rel=0.05)
+    fleet.tell(ev.AttemptEnded(400.0, JobId(2), 1, ev.EndCause.EXITED, 0))
+    commands = fleet.tell(ev.JobSubmitted(400.0, job(3, "s", 4)))
+    for part in next(each for each in commands if isinstance(each, cmd.Prepare)).placement.parts:
+        commands = fleet.tell(ev.Prepared(400.0, JobId(3), 1, part.node_id, "host", 1))
+    gang = next(each for each in commands if isinstance(each, cmd.Start)).checkpoint_every_s
+    assert gang == pytest.approx(alone / 2, rel=0.05)
+
+
+def test_a_successor_knows_what_machines_lived() -> None:
+    fleet = fifo()
+    spot(fleet)
+    for number in range(12):
+        join(fleet, f"s{number}", 100.0 * number)
+        lose(fleet, f"s{number}", 100.0 * number + 60.0)
+    join(fleet, "s99")
+    before = start(fleet, job(1, "s"))
+    kept = remembered_state(fleet.core.ledger)
+    fleet.tell(ev.AttemptEnded(fleet.at, J1, 1, ev.EndCause.EXITED, 0))
+    fleet.restart(kept)
+    assert start(fleet, job(2, "s")) == pytest.approx(before, rel=0.05)
+    assert before is not None
+    assert before < 60
