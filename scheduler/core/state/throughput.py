@@ -257,7 +257,7 @@ class ThroughputTable:
 
 
 class RestartCosts:
-    """Seconds that a restart of a kind costs: a checkpoint and its way to the store, start, warm-up; medians of what was seen."""
+    """Seconds that a restart of a kind costs: a checkpoint and its way to the store, start, warm-up. Medians of all."""
 
     def __init__(self) -> None:
         self._starts: dict[Kind, deque[float]] = {}
