@@ -3,7 +3,9 @@
 `facts: FILE` in a job file names a profile; the facts of that file are submitted in its place.
 """
 
+import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,12 +70,35 @@ def check_publishable(profile: "ProfileFile", source: str) -> None:
         )
 
 
-_SCRIPT_ENDINGS = (".sh", ".bash")
+_SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm")
+
+
+def _script_fields(text: str, name: str, *, strict: bool) -> dict[str, Any]:
+    """Returns the job of a script; warns of every `#SBATCH` line that means nothing here, or refuses it."""
+    from walras.spec.slurm_scripts import PRELUDE, read_slurm_lines
+    from walras.spec.text_formats import script_mapping
+
+    reading = read_slurm_lines(text)
+    if reading.unread and strict:
+        raise JobSpecError(
+            f"{name}: {reading.unread[0]} (and {len(reading.unread) - 1} more lines)",
+            field="#SBATCH",
+            fix="take the lines out, or submit without --strict",
+        )
+    for note in reading.unread:
+        warn(f"{name}: {note}")
+    prelude = PRELUDE if reading.has_lines else ""
+    mapping = script_mapping(text, name=Path(name).name, fields=reading.fields, prelude=prelude)
+    mapping.setdefault("workdir", ".")
+    return mapping
 
 
 def submit_command(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A job file (YAML), a shell script, or - for standard input.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="A job file (YAML), a script (shell or Python), a program, or - for standard input."
+        ),
     ],
     command: Annotated[
         list[str] | None,
@@ -87,6 +112,10 @@ def submit_command(
             metavar="FIELD=VALUE",
             help="Override a field of the job file, such as --set priority=80; repeatable.",
         ),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", metavar="[TYPE:]N", help="Accelerators of the whole gang, such as a100:4.")
     ] = None,
     env: Annotated[
         list[str] | None,
@@ -103,11 +132,15 @@ def submit_command(
             "--dry-run", help="Validate the job and show which configurations it could run in; submit nothing."
         ),
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a script with #SBATCH lines that mean nothing here.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job number.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Submit a job to the queue."""
-    spec = read_job_file(file, command or [], setting or [], env or [])
+    changes = [*_changes_of(name, gpus), *(setting or [])]
+    spec = read_job_file(file, command or [], changes, env or [], strict=strict)
     folder, spec, tree = with_snapshot(spec)
     if dry_run:
         answer = with_client(lambda client: client.dry_run(spec))
@@ -149,15 +182,43 @@ def _show_submitted(submitted: "SubmitResult", spec: "JobSpec") -> None:
     show_line(f"  one of them: {submitted.id}[INDEX]    all of them: walras queue --expand")
 
 
-def read_job_file(file: str, command: list[str], changes: list[str], env: list[str]) -> "JobSpec":
-    """Returns the validated spec of a submission: the file, `#WALRAS` lines, `--set`, `--env`, then the command."""
-    from walras.spec.job_spec import MAX_SPEC_BYTES, missing_envs, parse_spec
-    from walras.spec.text_formats import apply_overrides, parse_yaml, script_mapping
+def _changes_of(name: str | None, gpus: str | None) -> list[str]:
+    """Returns the options that stand for a field as `--set` would have them."""
+    changes = [] if name is None else [f"name={json.dumps(name)}"]
+    if gpus is not None:
+        changes.append(f"resources.accelerators={gpus if ':' in gpus else f'any:{gpus}'}")
+    return changes
 
-    name, content = _content(file, MAX_SPEC_BYTES)
-    if content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS):
-        mapping = script_mapping(_text(content, name), name=Path(name).name)
-        mapping.setdefault("workdir", ".")
+
+def _command_mapping(file: str, command: list[str]) -> dict[str, Any] | None:
+    """Returns the job of a Python script, or of a program with its arguments; None if `file` is neither.
+
+    The current folder travels with it.
+    """
+    if file.endswith(".py") and Path(file).is_file():
+        return {"run": ["python", file, *command], "workdir": "."}
+    if file == "-" or Path(file).exists() or shutil.which(file) is None:
+        return None
+    script = next((Path(word).stem for word in command if word.endswith((".py", ".sh"))), Path(file).name)
+    return {"run": [file, *command], "workdir": ".", "name": script}
+
+
+def read_job_file(
+    file: str, command: list[str], changes: list[str], env: list[str], *, strict: bool = False
+) -> "JobSpec":
+    """Returns the validated spec of a submission: the file, `#WALRAS` lines, `--set`, `--env`, then the command.
+
+    `strict`: refuses a script with `#SBATCH` lines that mean nothing here; else they are warned of.
+    """
+    from walras.spec.job_spec import MAX_SPEC_BYTES, missing_envs, parse_spec
+    from walras.spec.text_formats import apply_overrides, parse_yaml
+
+    started = _command_mapping(file, command)
+    name, content = (file, b"") if started is not None else _content(file, MAX_SPEC_BYTES)
+    if started is not None:
+        mapping, command = started, []
+    elif content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS):
+        mapping = _script_fields(_text(content, name), name, strict=strict)
     else:
         mapping = _fields(parse_yaml(content, source=name, max_bytes=MAX_SPEC_BYTES), name, bool(command))
     mapping = apply_overrides(mapping, changes, source="--set")
