@@ -25,6 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from optimizer.decision import Plan, Shares
 from optimizer.policy import OrderPolicy, PlanPolicy, Policy, PolicySpec, SharePolicy
+from optimizer.policy_files import FILE_PREFIX, class_in_file
 from optimizer.problem import Columns, Entities, Jobs, Pools, Problem
 from walras.errors import ConfigError, UnknownPolicyError
 
@@ -101,6 +102,8 @@ def policy_class(name: str) -> type[Any]:
         UnknownPolicyError: no policy has that name; the message lists those that exist.
         ConfigError: the class cannot be loaded, or is no dataclass.
     """
+    if name.startswith(FILE_PREFIX):
+        return class_in_file(name)
     target = _BUILT_IN.get(name)
     entry = EntryPoint(name, target, ENTRY_POINTS) if target else _from_outside(name)
     if entry is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import walras
 from optimizer.policy import PolicySpec
+from optimizer.policy_files import is_policy_file, name_in_file
 from optimizer.registry import names as registered_policies
 from scheduler.core.rules import RoundRules, parse_policy
 from walras.errors import ConfigError
@@ -57,7 +58,12 @@ def _resolve_name(what: str, name: str, known: dict[str, Path]) -> Path:
 
 
 def load_named_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
-    """Loads a policy from a file, by a shipped file's name, or by its own name (with default parameters and rules)."""
+    """Loads a policy from a policy file, from Python (`my.py[:Name]`), by a shipped file's name, or by its own name.
+
+    Parameters and rules that nothing states have their defaults.
+    """
+    if is_policy_file(policy):
+        return parse_policy({"policy": {"name": name_in_file(policy)}})
     if Path(policy).suffix in _POLICY_ENDINGS:
         return parse_policy(load_mapping(policy))
     known = shipped_files("policies", ".yaml")

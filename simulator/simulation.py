@@ -37,6 +37,7 @@ from simulator.simulated_jobs import (
 )
 from simulator.world import MakeAttemptSimulator, SimulatedWorld
 from walras.cluster import PoolId
+from walras.errors import ConfigError
 from walras.job_request import JobRequest, Kind
 from walras.states import JobState
 
@@ -165,6 +166,7 @@ class Simulation:
         self.world.feed(jobs, _SpeedOracle(scenario).announce if scenario.oracle else _announce_nothing)
         with _rare_garbage_collection():
             outcome = engine.run(scenario.limits)
+        self._check_policy()
         self.metrics.settle(engine.now)
         self._check_fleet()
         return SimulationResult(
@@ -201,6 +203,13 @@ class Simulation:
         if state is JobState.SUCCEEDED and job.steps != job.plan.steps:
             self._violations.append(f"job {job_id} succeeded after {job.steps} of {job.plan.steps} steps")
 
+    def _check_policy(self) -> None:
+        """Raise ConfigError for a policy that failed: live, jobs then go in order; here nobody asked for that order."""
+        core = self.engine.core
+        fault = core.ledger.policy.fault if isinstance(core, SchedulerCore) else None
+        if fault is not None:
+            raise ConfigError(f"policy {self.scenario.policy.name.rpartition('/')[2]}: {fault}", field="policy")
+
     def _check_fleet(self) -> None:
         at = self.engine.now
         for pool_id, meter in self.metrics.pools.items():
@@ -225,8 +234,8 @@ def simulate(
     """Runs a workload, in order of arrival, through the scheduler and a simulated world.
 
     `sink` takes each job's metrics when it has ended; without it `SimulationResult.jobs` collects them. Raises
-    ConfigError where the workload turns out to be unreadable, and AssertionError for a defect of the scheduler (an
-    accelerator granted twice, a resume from steps that no checkpoint has).
+    ConfigError where the workload turns out to be unreadable or the policy fails, and AssertionError for a defect of
+    the scheduler (an accelerator granted twice, a resume from steps that no checkpoint has).
     """
     return Simulation(scenario, sink=sink).run(workload, recorder)
 

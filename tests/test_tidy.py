@@ -25,8 +25,10 @@ LONG_WITH_REASON: dict[str, str] = {}
 
 #: Modules shorter than the least: why each is not part of another one. An entry that is no longer needed is an error.
 SHORT_WITH_REASON = {
+    "walras/cli/forecast_text.py": "how times are told, shared by four commands of three modules",
     "walras/contract.py": "numbers that all packages agree on; apart, so that a supervisor may import them",
     "walras/clocks.py": "three clocks and a source of chance, which server, agents and their simulation share",
+    "scheduler/live/services/former_reports.py": "what a restore makes of old reports, which no other module is about",
 }
 
 #: Public classes and functions whose name stands in several modules: why each has to.

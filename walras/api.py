@@ -98,6 +98,16 @@ class TargetView(Body):
     foreseen_at_step: float | None = None
 
 
+class ForecastView(Body):
+    """When a job is expected to start and end: (p10, p50, p90) each, Unix seconds; four in five fall in between."""
+
+    #: The instant of the state that was rolled forward.
+    as_of: float
+    #: Null if it runs.
+    start: tuple[float, float, float] | None = None
+    end: tuple[float, float, float]
+
+
 class JobView(Body):
     id: int
     name: str
@@ -127,6 +137,8 @@ class JobView(Body):
     first_values: dict[str, float] = Field(default_factory=dict)
     last_values: dict[str, float] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
+    #: Null: it has ended, it is held, or nobody can tell within the time that is looked ahead.
+    forecast: ForecastView | None = None
     #: The first job of its sweep, and its index there; null: it is of no sweep.
     sweep: int | None = None
     sweep_index: int | None = None
@@ -134,6 +146,19 @@ class JobView(Body):
     sweep_states: dict[str, int] = Field(default_factory=dict)
     #: What the job did not state, with what it got and whose default that is.
     defaults: list[DefaultView] = Field(default_factory=list)
+
+
+class CheckpointView(Body):
+    """The checkpoint that a job would go on from."""
+
+    step: float
+    attempt: int
+    recorded_at: str
+    #: It is in a store of its own, and not only in a folder that machines share.
+    stored: bool = False
+    #: How long it was sent to the store, and how long after the commit the store had it.
+    upload_s: float = 0.0
+    lag_s: float = 0.0
 
 
 class JobDetail(JobView):
@@ -149,6 +174,8 @@ class JobDetail(JobView):
     #: nobody.
     value_usd_per_h: float | None = None
     value_by: str = ""
+    #: Null before the first.
+    checkpoint: CheckpointView | None = None
     attempt_list: list[AttemptView] = Field(default_factory=list)
 
 
@@ -190,6 +217,8 @@ class DryRun(Body):
     value_by: str = ""
     #: What the owner should know of the job beforehand; empty: nothing.
     note: str = ""
+    #: When it would start and end if it were submitted now; null: nobody can tell.
+    forecast: ForecastView | None = None
     defaults: list[DefaultView] = Field(default_factory=list)
 
 
@@ -424,3 +453,15 @@ class Health(Body):
     #: Checks by name: "event_loop", "database", "solver".
     checks: dict[str, str]
     version: str
+
+
+class LogAccepted(Body):
+    """Answer to `POST /agent/v1/logs?job_id=J&attempt=A&rank=R&offset=N` (the body is the raw bytes from offset N on).
+
+    Sending the same bytes again is harmless; bytes beyond a gap are not taken.
+    """
+
+    #: Offset from which the agent has to continue.
+    next: int
+    #: True: the rank has used up its log quota; further bytes are dropped.
+    full: bool = False

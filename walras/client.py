@@ -9,6 +9,7 @@ a submission carries an idempotency key by which the server recognises it, so it
 are read from a byte offset and followed over lost connections, without a byte lost or repeated.
 """
 
+import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -46,6 +47,7 @@ from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.job_needs import JobOutputs
 from walras.people_client import PeopleCalls
+from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
@@ -201,6 +203,15 @@ class Client(PeopleCalls):
     def outputs_transfer(self, job_id: int) -> ContentTransfer:
         """Returns a transfer that fetches the trees of a job's results."""
         return ContentTransfer(self._transport, f"{_API}/jobs/{job_id:d}/outputs")
+
+    async def open_session(self, job_id: int, asked: SessionAsked) -> aiohttp.ClientWebSocketResponse:
+        """Opens a session with a running job (its owner, operators). Raises Conflict for a job that does not run."""
+        given = asked.model_dump(mode="json", exclude_defaults=True)
+        query = {name: json.dumps(value) if name == "argv" else str(value) for name, value in given.items()}
+        path = f"{_API}/jobs/{job_id:d}/session"
+        socket = await self._transport.websocket(path, {"kind": asked.kind, **query}, MESSAGE_BYTES)
+        await await_ready(socket)
+        return socket
 
     async def submit(self, spec: AnySpec, *, idempotency_key: str | None = None) -> SubmitResult:
         """Submit one job. With the same key the server returns the same job, even to another client."""

@@ -6,10 +6,12 @@ once, whoever has them, and whoever reads one can tell whether it is what it was
 that leave the folder, devices and links do not pass `ContentTree`.
 """
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
@@ -129,9 +131,18 @@ def _hash_file(folder: Path, path: str) -> ContentFile:
 
 def read_chunks(place: Path) -> Iterator[bytes]:
     """The chunks of a file, in order."""
-    with open(place, "rb") as file:
+    with open(place, "rb", opener=_open_plain) as file:
         while content := file.read(CHUNK_BYTES):
             yield content
+
+
+def _open_plain(path: str, flags: int) -> int:
+    """Opens a regular file, and nothing that somebody put in its place: a pipe would be waited for, for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "is no regular file", path)
 
 
 def find_chunks(folder: Path, tree: ContentTree, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
@@ -140,7 +151,7 @@ def find_chunks(folder: Path, tree: ContentTree, wanted: set[str]) -> Iterator[t
     for file in tree.files:
         if left.isdisjoint(file.chunks):
             continue
-        with open(folder / file.path, "rb") as source:
+        with open(folder / file.path, "rb", opener=_open_plain) as source:
             for number, name in enumerate(file.chunks):
                 if name not in left:
                     continue

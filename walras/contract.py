@@ -6,6 +6,10 @@ what it needs of it: agents put that package alone on a job's path.
 
 #: Exit code of a rank that has saved a checkpoint because it was asked to end: the attempt is to be started again.
 EXIT_CHECKPOINTED = 85
+#: Exit code of a rank that found the checkpoint it was to resume from torn, and nothing before it.
+EXIT_CHECKPOINT_LOST = 86
+#: Exit code of a rank whose place could not be prepared (its setup, environment, data or code): it is not tried again.
+EXIT_NOT_PREPARED = 87
 #: Signal that ends a process at once. Modules that may not import `signal` name it by this.
 SIGKILL = 9
 

@@ -28,11 +28,51 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class InputNeed(_Message):
+    """Data that the ranks find below `$WALRAS_INPUTS`: what a URL names, or what a command puts into its folder."""
+
+    url: str = ""
+    command: str = ""
+    #: Of the one file that the URL names; empty: not checked.
+    sha256: str = ""
+
+
+class PythonNeed(_Message):
+    """The Python environment of the ranks: from a file of requirements, a list of them, or a folder with `uv.lock`."""
+
+    requirements: str = ""
+    packages: tuple[str, ...] = ()
+    lock: str = ""
+    #: Empty: the one that the machine's agent runs on.
+    version: str = ""
+    #: Packages of that Python are seen too, such as a torch that is built for the machine.
+    system_packages: bool = True
+
+
+class GitNeed(_Message):
+    """The commit that the fresh working folder holds at first."""
+
+    url: str
+    commit: str
+
+
 class JobNeeds(_Message):
     """What a machine has to do for a job before its ranks start and after they have ended."""
 
     #: Files and folders that are kept, relative to the working folder.
     outputs: tuple[str, ...] = ()
+    #: Name of the code's tree; a setup that ran for other code runs again. Set by the machine.
+    code: str = ""
+    git: GitNeed | None = None
+    inputs: dict[str, InputNeed] = Field(default_factory=dict)
+    python: PythonNeed | None = None
+    #: A command of the shell, run once on each machine.
+    setup: str = ""
+
+    @property
+    def is_prepared_first(self) -> bool:
+        """Whether something has to be brought or made before the ranks can start."""
+        return bool(self.git or self.inputs or self.python or self.setup)
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,9 @@ class Patience:
         return longest * random.uniform(0.5, 1.0)
 
 
+WebSocket = aiohttp.ClientWebSocketResponse
+
+
 class Transport:
     """An open connection to one server: `async with Transport(url, token) as transport`."""
 
@@ -164,6 +167,25 @@ class Transport:
         return self._session.request(
             call.method, self.url + call.path, params=call.query, headers=headers, allow_redirects=False, **options
         )
+
+    async def websocket(
+        self, path: str, query: Mapping[str, str], message_bytes: int
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Opens a websocket. Raises what the server refused it for, ServerUnreachable."""
+        assert self._session is not None, "use `async with`"
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        options: dict[str, Any] = {"ssl": self._tls, "max_msg_size": message_bytes, "compress": 0, "heartbeat": 20.0}
+        try:
+            socket: WebSocket = await self._session.ws_connect(
+                self.url + path, params=query, headers=headers, **options
+            )
+            return socket
+        except aiohttp.WSServerHandshakeError as error:
+            # The body with the reason is gone by then: the same question without the upgrade is answered with it.
+            await self.json(ApiCall("GET", path, query=dict(query), repeatable=False))
+            raise self.unreachable(error) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.unreachable(error) from None
 
     def unreachable(self, cause: BaseException) -> ServerUnreachable:
         reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

@@ -21,6 +21,7 @@ from walras.protocol import (
     known_or_unknown,
     types_of,
 )
+from walras.remote_session import SessionRequest
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
@@ -161,6 +162,8 @@ class PreparedReport(AttemptReport):
 class RefusedReport(AttemptReport):
     type: Literal["refused"] = "refused"
     detail: str = Field(default="", max_length=2000)
+    #: Digest of the checkpoint that its store does not have, or not whole; empty: it is not that.
+    lost: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
 
 
 class StartedReport(AttemptReport):
@@ -193,6 +196,8 @@ class Manifest(Message):
     path: str = Field(max_length=4096)
     #: SHA-256 over the names, sizes and hashes of its files, as written in its `manifest.json`.
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    #: Name of its tree in the store of checkpoints (`walras.content`). Empty: it lies at `path` and nowhere else.
+    content: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
 
 
 class CommittedReport(AttemptReport):
@@ -201,6 +206,9 @@ class CommittedReport(AttemptReport):
     type: Literal["committed"] = "committed"
     manifest: Manifest
     took_s: Seconds = 0.0
+    #: How long it took to send to the store, and how long after the commit it was there.
+    upload_s: Seconds = 0.0
+    lag_s: Seconds = 0.0
 
 
 class EndedReport(AttemptReport):
@@ -355,6 +363,8 @@ class StartCommand(AgentCommand):
     #: 0: the supervisor of a gang on one machine chooses a free port itself.
     master_port: int
     checkpoint_dir: str
+    #: Where its checkpoints are sent (`walras.checkpoint_store`). Empty: all machines share `checkpoint_dir`.
+    store: str = ""
     resume: Manifest | None
     #: Steps the job is to do in all; None when unknown.
     steps: float | None
@@ -403,18 +413,5 @@ class HeartbeatAnswer(Message):
     protocol: int = 1
     #: Who answers. None: a server of the first release.
     cluster: ClusterIdentity | None = None
-
-
-# ------------------------------------------------------------------------------------------------ logs
-
-
-class LogAccepted(Message):
-    """Answer to `POST /agent/v1/logs?job_id=J&attempt=A&rank=R&offset=N` (the body is the raw bytes from offset N on).
-
-    Sending the same bytes again is harmless; bytes beyond a gap are not taken.
-    """
-
-    #: Offset from which the agent has to continue.
-    next: int
-    #: True: the rank has used up its log quota; further bytes are dropped.
-    full: bool = False
+    #: Sessions with attempts here that somebody waits for.
+    sessions: list[SessionRequest] = Field(default_factory=list)

@@ -116,6 +116,8 @@ def _walras_variables(command: StartCommand, settings: RankSettings) -> dict[str
         env["WALRAS_INCARNATION"] = command.incarnation
     if command.resume is not None:
         env["WALRAS_RESUME"] = json.dumps(command.resume.model_dump())
+    if command.store:
+        env["WALRAS_CHECKPOINT_STORE"] = command.store
     if command.steps is not None:
         env["WALRAS_STEPS"] = str(command.steps)
     if settings.pace is not None:

@@ -183,6 +183,10 @@ class AttemptPlan:
     #: Bytes that the attempt may use here: of main memory, and of the disk in its own folder. 0: as much as there is.
     memory_bytes: int = 0
     disk_bytes: int = 0
+    #: Where its checkpoints are sent, and what the server calls the folder that `checkpoint_dir` stands for here.
+    #: Empty: all machines share that folder.
+    store: str = ""
+    served_dir: str = ""
 
     @property
     def ranks(self) -> range:

@@ -302,13 +302,14 @@ class AttemptProgressed:
 
 @dataclass(slots=True)
 class CheckpointRecorded:
-    """The server recorded a manifest under the attempt's fence: these steps survive whatever happens."""
+    """A manifest is recorded under the attempt's fence: these steps survive. `lost`: those after them do no longer."""
 
     at: float
     job_id: JobId
     attempt: int
     steps: float
     took_s: float = 0.0
+    lost: bool = False
 
 
 class EndCause(StrEnum):

@@ -60,15 +60,17 @@ from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.cluster_metrics import ClusterMetrics
-from scheduler.live.services.job_submission import JobAdmission
+from scheduler.live.services.job_submission import CheckpointPlaces, JobAdmission
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
+from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import PeopleRow, SpecRow
+from walras.checkpoint_store import SERVER_STORE, shared_folder
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
@@ -237,8 +239,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absence.now_at if absence else None)
     secret = folder.server_secret(config.chance)
     box = SecretBox(secret)
-    admission = JobAdmission(clock, epoch_unix_s, folder.checkpoints, box)
     loaded = store.load()
+    admission = JobAdmission(clock, epoch_unix_s, _places_of_checkpoints(config, loaded), box)
     specs = {job.job_id: _spec(store, job.job_id) for job in loaded.jobs}
     launches = {
         job.job_id: admission.launch(job.job_id, job.project, parse_spec(json.loads(specs[job.job_id].spec)), job.sweep)
@@ -272,7 +274,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     provisioner.take_up_again(state.pools.values())
     solver = SolverPool(loop, settings.solve_timeout_s, clocks=config.clocks)
     predictions = SpeedPredictions(loop, loaded.scores)
-    forecasts = TargetForecasts(loop)
+    forecasts, start_forecasts = TargetForecasts(loop), StartForecasts(loop, store, clocks=config.clocks)
     metrics = ClusterMetrics(loop, solver)
     loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies, metrics]
     server = Server(
@@ -283,11 +285,12 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         solver=solver,
         predictions=predictions,
         forecasts=forecasts,
+        start_forecasts=start_forecasts,
         whole_gangs=WholeGangBound(solver),
         policies=policies,
         providers=provisioner,
         admission=admission,
-        views=ApiViews(clock, loop),
+        views=ApiViews(clock, loop, start_forecasts.view),
         metrics=metrics,
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         content=ContentStore(folder.content),
@@ -298,6 +301,15 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     used = _prior_usage(store, specs, clock.now())
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
     return AssembledServer(server, providers, loaded, requests, used)
+
+
+def _places_of_checkpoints(config: ServerConfig, loaded: LoadedState) -> CheckpointPlaces:
+    """Where the cluster file says; else with the server, or as before in a cluster that is older than stores."""
+    setting = None if config.cluster is None else config.cluster.checkpoints
+    if setting is None:
+        return CheckpointPlaces(config.folder.checkpoints, "" if loaded.shares_checkpoints else SERVER_STORE)
+    shared = shared_folder(setting)
+    return CheckpointPlaces(config.folder.checkpoints, setting) if shared is None else CheckpointPlaces(shared)
 
 
 def discount_unproved_time(state: LiveState, unproved_s: float, lease_s: Mapping[str, float]) -> None:

@@ -31,6 +31,7 @@ from scheduler.live.loop.recurring_steps import keep_core_state, watch_core_stat
 from scheduler.live.providers.live_provider import PricedProvider
 from scheduler.live.providers.market_prices import MarketWatch, play_market_script
 from scheduler.live.server import Server
+from scheduler.live.services.content_sweep import sweep_for_ever
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.retention import prune
 from scheduler.live.store.sqlite_store import SqliteStore
@@ -48,8 +49,6 @@ _SHUTDOWN_S = 1.0
 _KEEP_STATE_WITHIN_S = 5.0
 _WATCH_AGAIN_S = 1.0
 _PRUNE_EVERY_S = 86_400.0
-#: Content is kept this long after it was last sent or named by a new job: reruns need nothing sent again.
-CONTENT_KEPT_S = 30 * 86_400.0
 #: An idle connection of somebody known is closed after this.
 _KEEPALIVE_S = 75.0
 
@@ -188,9 +187,13 @@ async def _start_parts(
     tasks.append(asyncio.create_task(server.metrics.watch_lag(), name="lag"))
     if config.cluster is not None and config.cluster.keep is not None:
         tasks.append(asyncio.create_task(_prune_daily(server, config.folder, config.cluster.keep), name="retention"))
-    tasks.append(asyncio.create_task(_sweep_content_daily(server), name="content"))
+    keep = None if config.cluster is None else config.cluster.keep
+    sweep = sweep_for_ever(server, None if keep is None else keep.checkpoints)
+    tasks.append(asyncio.create_task(sweep, name="content"))
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_core_state(server.loop)), name="core state"))
     await server.solver.start()
+    forecasting = _through_full_disks(server.start_forecasts.watch)
+    tasks.append(asyncio.create_task(forecasting, name="start forecasts"))
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
     if config.cluster is not None and config.cluster.market:
@@ -226,24 +229,6 @@ async def _prune_daily(server: Server, folder: DataFolder, keep: KeepEntry) -> N
             log.info("deleted: %s", told)
         except (OSError, sqlite3.OperationalError) as error:
             log.warning("what is older than `keep` was not all deleted: %s", error)
-        await asyncio.sleep(_PRUNE_EVERY_S)
-
-
-async def sweep_content(server: Server) -> int:
-    """Delete the content that no active job needs, that is nobody's results, and that nobody sent or named for long;
-    returns the bytes freed.
-    """
-    in_use = [job.launch.code for job in server.state.jobs.values() if job.launch.code]
-    results = await server.read(server.store.output_trees)
-    return await server.read(server.content.sweep, [*in_use, *results], CONTENT_KEPT_S)
-
-
-async def _sweep_content_daily(server: Server) -> None:
-    while True:
-        try:
-            log.info("deleted %d bytes of content that no job needs", await sweep_content(server))
-        except OSError as error:
-            log.warning("content that no job needs was not all deleted: %s", error)
         await asyncio.sleep(_PRUNE_EVERY_S)
 
 
@@ -309,6 +294,7 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await asyncio.gather(*tasks, return_exceptions=True)
     await server.predictions.close()
     await server.forecasts.close()
+    await server.start_forecasts.close()
     await server.solver.close()
     server.loop.close()
     server.readers.shutdown(wait=True)

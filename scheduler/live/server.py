@@ -29,6 +29,7 @@ from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyService
+from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import LogStore
@@ -65,6 +66,7 @@ class Server:
     solver: SolverPool
     predictions: SpeedPredictions
     forecasts: TargetForecasts
+    start_forecasts: StartForecasts
     whole_gangs: WholeGangBound
     policies: PolicyService
     providers: Provisioner

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import walras
 from optimizer.policy import PolicySpec
+from optimizer.policy_files import FILE_PREFIX
 from scheduler.core.commands import Command
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules, dump_policy
@@ -291,10 +292,18 @@ def describe_run(run: RunSpec) -> dict[str, Any]:
 def _policy_description(run: RunSpec) -> dict[str, Any]:
     if run.world == WALRAS:
         reference = dump_policy(*load_named_policy(_REFERENCE)) if run.fairness else None
-        return {"policy": dump_policy(*load_named_policy(run.policy)), "reference": reference}
+        spec, rules = load_named_policy(run.policy)
+        return {"policy": dump_policy(spec, rules), "reference": reference, **_digest_of_policy_file(spec)}
     spec, is_own = _policy_in_world(run)
     policy = {"name": spec.name, "parameters": dict(spec.parameters), "own": is_own}
     return {"world": run.world, "policy": policy, "reference": _REFERENCE if run.fairness else None}
+
+
+def _digest_of_policy_file(spec: PolicySpec) -> dict[str, str]:
+    """What a policy in a file is, beside its name; empty for others."""
+    if not spec.name.startswith(FILE_PREFIX):
+        return {}
+    return {"policy_file": _digest(Path(spec.name.removeprefix(FILE_PREFIX).rpartition(":")[0]))}
 
 
 def _source_description(run: RunSpec) -> dict[str, Any]:

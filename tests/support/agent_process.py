@@ -2,8 +2,10 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ sys.exit(run_agent(AgentOptions(**fields | paths)))
 class AgentProcess:
     """Give the server's URL and token; `close` kills the agent and everything of its attempts."""
 
-    def __init__(self, folder: Path, url: str, join_token: str, **changes: Any) -> None:
+    def __init__(self, folder: Path, url: str, join_token: str, *, unseen: Sequence[Path] = (), **changes: Any) -> None:
+        """`unseen`: folders that are empty for the agent and its jobs, in a mount namespace of their own."""
         self.state = folder / "agent"
         token_file = folder / "join.token"
         token_file.write_text(join_token + "\n")
@@ -45,6 +48,7 @@ class AgentProcess:
         self._fields = defaults | changes
         self._log = folder / "agent.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._unseen = unseen
 
     @property
     def pid(self) -> int:
@@ -55,6 +59,9 @@ class AgentProcess:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "WALRAS_AGENT_SECRET_FOR_TESTS": "not-for-jobs"}
         with open(self._log, "ab") as log:
             command = [sys.executable, "-c", _RUN, json.dumps(self._fields)]
+            if self._unseen:
+                hiding = " && ".join(f"mount -t tmpfs none {shlex.quote(str(path))}" for path in self._unseen)
+                command = ["unshare", "--mount", "sh", "-c", f'{hiding} && exec "$@"', "sh", *command]
             self._process = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd="/")
         return self
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from walras.content import ContentTree, check_chunk, unpack_chunk
 from walras.wire import (
     AnyCommand,
     AnyReport,
@@ -62,16 +63,21 @@ class FakeAgentServer:
         self.gives_content.set()
         #: Names of content that were asked for, in order.
         self.asked_content: list[str] = []
+        #: Chunks that were sent, in order; they are taken while `gives_content` is set.
+        self.offered_content: list[str] = []
         self._seen_report = 0
         self._commands: dict[int, AnyCommand] = {}
         self._changed = asyncio.Condition()
 
     async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=4 * 1024**2)
+        app = web.Application(client_max_size=8 * 1024**2)
         app.router.add_post("/agent/v1/register", self._register)
         app.router.add_post("/agent/v1/heartbeat", self._heartbeat)
         app.router.add_post("/agent/v1/logs", self._take_log)
         app.router.add_get("/content/v1/{kind}/{name}", self._give_content)
+        app.router.add_post("/content/v1/missing", self._say_missing)
+        app.router.add_put("/content/v1/chunks/{name}", self._take_chunk)
+        app.router.add_post("/content/v1/trees", self._take_tree)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -192,6 +198,30 @@ class FakeAgentServer:
         if name not in self.content:
             return web.json_response({"title": "", "status": 404, "code": "not_found", "detail": "no such"}, status=404)
         return web.Response(body=self.content[name])
+
+    async def _say_missing(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(request, self.credential):
+            return refusal
+        names = (await request.json())["names"]
+        return web.json_response({"names": [name for name in names if name not in self.content]})
+
+    async def _take_chunk(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(request, self.credential):
+            return refusal
+        self.offered_content.append(request.match_info["name"])
+        body = await request.read()
+        await self.gives_content.wait()
+        content = unpack_chunk(body, request.query["encoding"])
+        check_chunk(request.match_info["name"], content)
+        self.content[request.match_info["name"]] = content
+        return web.Response(status=204)
+
+    async def _take_tree(self, request: web.Request) -> web.Response:
+        if refusal := self._refusal(request, self.credential):
+            return refusal
+        tree = ContentTree.model_validate_json(await request.read())
+        self.content[tree.name] = tree.encoded()
+        return web.json_response({"name": tree.name})
 
     async def _take_log(self, request: web.Request) -> web.Response:
         if refusal := self._refusal(request, self.credential):

@@ -70,7 +70,7 @@ class RealServer:
         """Start a machine of the pool and wait until it has joined."""
         facts = {field: pool[field] for field in ("shape", "accelerator", "accelerators", "emulated")}
         own = self.folder / name
-        own.mkdir()
+        own.mkdir(exist_ok=True)
         token = (self.data / "join.token").read_text().strip()
         sizes = {"cpus": float(pool["cpus"]), "memory_bytes": parse_size(pool["memory"])}
         agent = AgentProcess(own, self.url, token, node_id=name, **facts, **sizes, **changes)

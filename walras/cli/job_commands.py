@@ -16,6 +16,7 @@ from walras.cli.arguments import (
     parse_length_option,
 )
 from walras.cli.fetch_commands import KeptFiles, kept_files
+from walras.cli.forecast_text import expected_text, forecast_text
 from walras.cli.job_choice import (
     JobChoice,
     LabelOption,
@@ -46,7 +47,7 @@ from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
 if TYPE_CHECKING:
-    from walras.api import AttemptView, Explanation, JobDetail, JobView, SpeedView, TargetView
+    from walras.api import AttemptView, CheckpointView, Explanation, JobDetail, JobView, SpeedView, TargetView
     from walras.client import Client
 
 
@@ -63,6 +64,7 @@ _JOB_COLUMNS = (
     Column("TRIES", right=True, spare=6),
     Column("SPENT", right=True, spare=4),
     Column("AGE", right=True),
+    Column("EXPECTED", shrinks=True, spare=7, least=17),
 )
 
 
@@ -152,6 +154,8 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
     show_line(f"job {answer.job_id} is {answer.state}")
     for line in (*_progress_lines(answer.state, detail), *_network_lines(answer.state, detail)):
         show_line(f"  {line}")
+    if detail.forecast is not None:
+        show_line(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:
         show_line(f"  {reason.reason}  {reason.detail}".rstrip())
         if reason.fix:
@@ -250,6 +254,7 @@ def _job_row(job: "JobView", now: float) -> list[str]:
         str(job.attempts),
         format_money(job.usd),
         _age(job, now),
+        dash(expected_text(job.forecast, now)),
     ]
 
 
@@ -306,7 +311,9 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("speed", speed),
         ("values", values),
         ("target", "" if job.target is None else _target_text(job.target)),
+        ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
+        ("checkpoint", "" if job.checkpoint is None else _checkpoint_text(job.checkpoint)),
         ("used", used),
         ("spent", format_money(job.usd)),
         ("worth", f"{format_money(job.value_usd_per_h or 0.0)}/h, says its {job.value_by}" if job.value_by else ""),
@@ -317,6 +324,11 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
     ]
     return [[name, dash(value)] for name, value in facts]
+
+
+def _checkpoint_text(newest: "CheckpointView") -> str:
+    where = f", in the store {newest.lag_s:.3g} s after it was made (sent in {newest.upload_s:.3g} s)"
+    return f"step {format_count(newest.step)} of attempt {newest.attempt}" + (where if newest.stored else "")
 
 
 def _attempt_listing(attempts: "list[AttemptView]") -> Listing:

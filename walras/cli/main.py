@@ -48,6 +48,7 @@ from walras.cli.plan_commands import plan_commands
 from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
+from walras.cli.remote_commands import attach_command, exec_command, forward_command
 from walras.cli.search_commands import search_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.solve_commands import check_command, solve_command
@@ -163,7 +164,7 @@ def quiet_broken_pipe() -> Iterator[None]:
 WORDS_OF_OTHERS = {
     "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue", "top": "queue --watch",
     "ls": "jobs", "list": "jobs", "history": "jobs", "sacct": "jobs", "describe": "show", "info": "show",
-    "get": "show", "inspect": "show", "why": "explain", "tail": "logs -f", "log": "logs", "attach": "logs -f",
+    "get": "show", "inspect": "show", "why": "explain", "tail": "logs -f", "log": "logs",
     "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel", "scancel": "cancel", "qdel": "cancel",
     "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
     "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "agents": "nodes", "pools": "prices",
@@ -248,6 +249,9 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "show": show_command,
     "logs": logs_command,
     "fetch": fetch_command,
+    "attach": attach_command,
+    "exec": exec_command,
+    "forward": forward_command,
     "explain": explain_command,
     "wait": wait_command,
     "cancel": cancel_command,

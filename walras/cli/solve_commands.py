@@ -32,9 +32,11 @@ def policy_from_option(text: str, settings: "Sequence[str]") -> "PolicySpec":
     Raises ConfigError or UnknownPolicyError.
     """
     from optimizer.policy import PolicySpec
+    from optimizer.policy_files import is_policy_file, name_in_file
 
-    spec = PolicySpec(text)
-    if any(part in text for part in _LOOKS_LIKE_A_FILE):
+    is_own = is_policy_file(text)
+    spec = PolicySpec(name_in_file(text) if is_own else text)
+    if not is_own and any(part in text for part in _LOOKS_LIKE_A_FILE):
         from scheduler.core.rules import parse_policy
         from walras.spec.file_model import load_mapping
 

@@ -7,12 +7,14 @@ import json
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.arguments import OutputOption, read_document
+from walras.cli.forecast_text import forecast_text
 from walras.cli.people_commands import defaults_text
 from walras.cli.session import remember_submitted_job, server_access, with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
@@ -349,6 +351,8 @@ def _show_dry_run(plan: "DryRun", spec: "JobSpec") -> None:
         show_line(f"not stated, so: {told}")
     if plan.chosen is None:
         show_line(f"would wait: {dash(plan.reason)} {plan.detail}".rstrip())
+    if plan.forecast is not None:
+        show_line(f"submitted now it {forecast_text(plan.forecast, time.time())}")
     for note in filter(None, (launcher_note(spec), plan.note)):
         show_line(f"it {note}")
     show_line("nothing was submitted")

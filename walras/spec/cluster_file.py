@@ -5,8 +5,9 @@ The same file drives the live server, the demo and the simulator.
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from walras.checkpoint_store import check_store
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.spec.field_types import AcceleratorName, Length, Memory, Number, PoolWord, ShownName, WholeNumber
@@ -124,6 +125,13 @@ class KeepEntry(FileModel):
     journal: Annotated[Length, Field(ge=3600)] | None = None
 
 
+def _checked_store(setting: str) -> str:
+    try:
+        return check_store(setting)
+    except ConfigError as error:
+        raise ValueError(f"{error}; {error.fix}") from None
+
+
 class ClusterConfig(ProviderSections):
     """A cluster file."""
 
@@ -134,6 +142,9 @@ class ClusterConfig(ProviderSections):
     #: What becomes of attempts that run on when the server's database was restored from a backup: `go_on`, or `stop`
     #: (their jobs are held).
     after_restore: Literal["go_on", "stop"] = "go_on"
+    #: Where checkpoints are kept (`walras.checkpoint_store`); None: `server`, or in a cluster that had jobs before
+    #: there were stores what machines share below the server's own folder.
+    checkpoints: Annotated[str, AfterValidator(_checked_store)] | None = None
     #: None: ended jobs and their logs are kept until `walras admin prune` deletes them.
     keep: KeepEntry | None = None
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from walras.errors import ConfigError, JobSpecError
-from walras.job_needs import JobNeeds
+from walras.job_needs import GitNeed, InputNeed, JobNeeds, PythonNeed
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.field_types import (
     MAX_NODES,
@@ -51,6 +51,7 @@ from walras.spec.job_groups import (
     global_batch_of,
 )
 from walras.spec.job_secrets import JobSecrets
+from walras.spec.job_travel import GitSpec, InputName, InputSpec, PythonSpec, plain_workdir
 from walras.spec.sweeps import (
     ArrayText,
     Matrix,
@@ -110,6 +111,14 @@ class JobSpec(FileModel):
     code: CodeSpec | None = None
     #: Files and folders below the working folder that are kept as the job's results (`walras fetch`).
     outputs: OutputPaths = ()
+    #: A commit that the fresh working folder holds at first; written as `workdir: {git: URL, commit: …}`.
+    git: GitSpec | None = None
+    #: Data that the ranks find as `$WALRAS_INPUTS/NAME`: a URL, or how to get them.
+    inputs: Annotated[dict[InputName, InputSpec], Field(max_length=64)] = Field(default_factory=dict)
+    #: The Python environment of the ranks. None: the machine's.
+    python: PythonSpec | None = None
+    #: Text that runs as `bash -euo pipefail -c TEXT` once on each machine, before the first rank there.
+    setup: Annotated[str, AfterValidator(checked_text)] | None = None
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
     envs: Annotated[dict[EnvName, EnvValue | None], Field(max_length=_MAX_ENVS)] = Field(default_factory=dict)
     #: Variables whose values only the running job sees: `{env: NAME}` or `{file: PATH}` of the submitter.
@@ -185,13 +194,19 @@ class JobSpec(FileModel):
         "tags": "labels", "metadata": "labels", "duration": "estimated_duration", "model": "profile",
         "kind": "profile", "account": "project", "team": "project", "max_steps": "steps", "total_steps": "steps",
         "dependencies": "depends_on", "batch_size": "batch.global", "held": "hold", "checkpoint_dir": "checkpoint.dir",
+        "data": "inputs", "datasets": "inputs", "pip": "python.packages", "requirements": "python.requirements",
         "results": "outputs", "artifacts": "outputs", "output": "outputs",
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
-        {"setup", "files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
+        {"files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
         | {"packable", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_way_to_write(cls, given: object) -> object:
+        return plain_workdir(given)
 
     @model_validator(mode="after")
     def _gang_fits_machines(self) -> "JobSpec":
@@ -213,8 +228,8 @@ class JobSpec(FileModel):
                     f"({counted}, num_nodes {self.num_nodes}); write auto: one rank for each accelerator, "
                     "or 1: one process or launcher (torchrun) for all of them",
                 )
-        if self.code is not None and self.workdir is not None:
-            raise FieldMistake("workdir", "the job brings its own folder (`code`); leave workdir out")
+        if sum(each is not None for each in (self.code, self.workdir, self.git)) > 1:
+            raise FieldMistake("workdir", "the job brings its own folder (`code`, `git`); leave the others out")
         gang_sizes_of(self)
         check_array_index(self)
         if self.facts is not None:
@@ -314,7 +329,13 @@ def _written_argv(spec: JobSpec) -> tuple[str, ...]:
 
 def needs_of(spec: JobSpec) -> JobNeeds:
     """Returns what the job's machines have to do for it beside running its command."""
-    return JobNeeds(outputs=spec.outputs)
+    return JobNeeds(
+        outputs=spec.outputs,
+        git=None if spec.git is None else GitNeed(**spec.git.model_dump()),
+        inputs={name: InputNeed(**each.model_dump()) for name, each in spec.inputs.items()},
+        python=None if spec.python is None else PythonNeed(**spec.python.model_dump()),
+        setup=spec.setup or "",
+    )
 
 
 def env_of(spec: JobSpec) -> dict[str, str]:
@@ -347,6 +368,7 @@ def kind_of(spec: JobSpec) -> Kind:
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
     # An edited script is of the same kind: what is measured of it goes on counting.
     folder = spec.workdir if spec.code is None else spec.code.folder
+    folder = folder if spec.git is None else spec.git.url
     digest = hashlib.sha256(repr((argv, folder, gang, batch)).encode()).hexdigest()[:10]
     script = re.search(r"([A-Za-z0-9_-]{1,40})\.(?:py|sh)\b", " ".join(argv), re.ASCII)
     return Kind(f"{script[1] if script else 'command'}-{digest}")

@@ -89,17 +89,7 @@ def verify_checkpoint(folder: Path, digest: str | None = None) -> CheckpointRefe
     Raises:
         TornCheckpoint: something is missing or differs; the message says what.
     """
-    try:
-        body = json.loads((folder / MANIFEST).read_bytes())
-        files = [_checked_entry(entry) for entry in body["files"]]
-        step = int(body["step"])
-        stated = str(body["digest"])
-    except FileNotFoundError:
-        raise TornCheckpoint(f"{folder}: no {MANIFEST}, it was never completed") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise TornCheckpoint(f"{folder}: {MANIFEST} does not parse ({error})") from None
-    if _digest(files) != stated:
-        raise TornCheckpoint(f"{folder}: the digest in {MANIFEST} does not fit its list of files")
+    files, step, stated = read_manifest(folder)
     if digest is not None and digest != stated:
         raise TornCheckpoint(f"{folder}: digest {stated[:12]}… is not the recorded {digest[:12]}…")
     for entry in files:
@@ -111,6 +101,25 @@ def verify_checkpoint(folder: Path, digest: str | None = None) -> CheckpointRefe
         if found != entry:
             raise TornCheckpoint(f"{path}: size or hash differ from {MANIFEST}")
     return CheckpointReference(path=str(folder), digest=stated, step=step)
+
+
+def read_manifest(folder: Path) -> tuple[list[dict[str, str | int]], int, str]:
+    """Returns the files that a checkpoint lists (name, size, sha256), its step and its digest; looks at none of them.
+
+    Raises TornCheckpoint where there is no manifest, or one that does not hold together.
+    """
+    try:
+        body = json.loads((folder / MANIFEST).read_bytes())
+        files = [_checked_entry(entry) for entry in body["files"]]
+        step = int(body["step"])
+        stated = str(body["digest"])
+    except (FileNotFoundError, NotADirectoryError):
+        raise TornCheckpoint(f"{folder}: no {MANIFEST}, it was never completed") from None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise TornCheckpoint(f"{folder}: {MANIFEST} does not parse ({error})") from None
+    if _digest(files) != stated:
+        raise TornCheckpoint(f"{folder}: the digest in {MANIFEST} does not fit its list of files")
+    return files, step, stated
 
 
 def _checked_entry(entry: Any) -> dict[str, str | int]:

@@ -80,6 +80,18 @@ class Gang:
         torch.distributed.all_gather(every, own, group=self._group)
         return [[float(number) for number in row.tolist()] for row in every]
 
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        """Returns what every rank gives, in rank order. It travels over the CPU, so it should be small."""
+        if self.is_alone:
+            return [content]
+        torch: Any = sys.modules["torch"]
+        sizes = [int(size) for (size,) in self.gather([float(len(content))])]
+        own = torch.zeros(max(sizes), dtype=torch.uint8)
+        own[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else own[:0]
+        every = [torch.empty_like(own) for _ in range(self.world_size)]
+        torch.distributed.all_gather(every, own, group=self._group)
+        return [row[:size].numpy().tobytes() for row, size in zip(every, sizes, strict=True)]
+
     def _largest(self, numbers: list[int]) -> list[int]:
         torch: Any = sys.modules["torch"]
         tensor = torch.tensor(numbers, dtype=torch.int64)

@@ -18,12 +18,13 @@ from typing import Any
 from walras.training import gang, loop_state, model_counting
 from walras.training.batch_sharing import Shares
 from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
-from walras.training.checkpoint import Checkpoint, rank_values
+from walras.training.checkpoint import Checkpoint, TornCheckpoint, rank_values
 from walras.training.fork import Fork
 from walras.training.gang import Gang
 from walras.training.loop_state import CheckpointSaver, DataPosition, read_position, seek_source
 from walras.training.measurements import ReportedValues, StepPacer, ThroughputMeter, noise_meter_for
 from walras.training.supervisor_link import (
+    EXIT_CHECKPOINT_LOST,
     EXIT_CHECKPOINTED,
     GRADIENT_NOISE_VALUE,
     SAVES_VALUE,
@@ -178,7 +179,7 @@ class Loop:
         source = self._sources.last
         size = None if source is None else source.batch_size
         place = DataPosition(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
-        saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._log, self._settings.is_scheduled)
+        saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._log, self._settings)
         is_saved = saver.save(self.step, place, self._seed, source)
         self._meter.disturb()
         self._saved_at = time.monotonic()
@@ -223,7 +224,11 @@ class Loop:
     def _open(self) -> None:
         self._saved_at, self._meter = time.monotonic(), ThroughputMeter()
         checkpoint = self._checkpoint
-        reference = checkpoint.open(self._settings, self._log) if checkpoint is not None else None
+        try:
+            reference = checkpoint.open(self._settings, self._log) if checkpoint is not None else None
+        except TornCheckpoint as error:  # only of what a scheduler named: it has others, and may know better machines
+            self._log(f"cannot resume: {error}")
+            sys.exit(EXIT_CHECKPOINT_LOST)
         # Nobody saves before everybody has looked at what there was to resume from.
         self._gang.all_succeeded(True)
         if checkpoint is not None and checkpoint.is_open:

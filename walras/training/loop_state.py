@@ -5,7 +5,10 @@ Every rank writes its part, then rank 0 commits, and all learn whether it worked
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +19,7 @@ from typing import Any
 from walras.training.batch_source import BatchSource, rescale_position
 from walras.training.checkpoint import Checkpoint, read_json, read_state, write_json, write_state
 from walras.training.gang import Gang
-from walras.training.supervisor_link import SupervisorLink
+from walras.training.supervisor_link import JobEnvironment, SupervisorLink
 
 
 def capture_random_state() -> dict[str, Any]:
@@ -110,6 +113,25 @@ def seek_source(
     return 0
 
 
+def _is_of_rank(name: str, rank: int) -> bool:
+    return name.partition(".")[0] in (f"rank-{rank}", f"loader-{rank}")
+
+
+def pack_files(paths: list[Path]) -> bytes:
+    """Returns a few small files as bytes; nothing for none."""
+    contents = [path.read_bytes() for path in paths]
+    sizes = [[path.name, len(content)] for path, content in zip(paths, contents, strict=True)]
+    return json.dumps(sizes).encode() + b"\n" + b"".join(contents) if paths else b""
+
+
+def unpack_files(folder: Path, packed: bytes) -> None:
+    """Undo `pack_files`, in another folder."""
+    head, _, rest = packed.partition(b"\n")
+    for name, size in json.loads(head or b"[]"):
+        (folder / Path(name).name).write_bytes(rest[:size])
+        rest = rest[size:]
+
+
 @dataclass(frozen=True)
 class CheckpointSaver:
     """Saves a checkpoint. Every rank calls it, at the same step."""
@@ -118,7 +140,7 @@ class CheckpointSaver:
     gang: Gang
     link: SupervisorLink
     log: Callable[[str], None]
-    is_scheduled: bool
+    settings: JobEnvironment
 
     def save(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> bool:
         """Returns False if saving failed; the reason was logged."""
@@ -130,6 +152,8 @@ class CheckpointSaver:
             is_written = False
             self.log(f"checkpoint at step {step} failed: {error}")
         if not self.gang.all_succeeded(is_written):
+            return False
+        if self.settings.saves_apart and self.settings.machines > 1 and not self._bring_together(step):
             return False
         return self.gang.all_succeeded(self.gang.rank != 0 or self._commit(step, started_at))
 
@@ -144,6 +168,27 @@ class CheckpointSaver:
         self.checkpoint.write_shared(folder)
         write_json(folder, "loop", {"step": step, **place.as_saved(), "values": self.checkpoint.values})
 
+    def _bring_together(self, step: int) -> bool:
+        """Give rank 0 what ranks on other machines wrote: no disk is shared. Every rank calls it."""
+        folder, own = self.checkpoint.partial(step), b""
+        is_elsewhere, is_written = self.settings.node_rank > 0, True
+        if is_elsewhere:
+            own = pack_files(
+                [folder / name for name in sorted(os.listdir(folder)) if _is_of_rank(name, self.gang.rank)]
+            )
+        every = self.gang.gather_bytes(own)
+        try:
+            if self.gang.rank == 0:
+                for content in every:
+                    unpack_files(folder, content)
+        except OSError as error:
+            is_written = False
+            self.log(f"checkpoint at step {step} failed: {error}")
+        is_written = self.gang.all_succeeded(is_written)
+        if is_elsewhere:
+            shutil.rmtree(folder, ignore_errors=True)
+        return is_written
+
     def _commit(self, step: int, started_at: float) -> bool:
         self.link.poll()
         if self.link.lease_has_ended:
@@ -157,5 +202,5 @@ class CheckpointSaver:
         took_s = time.monotonic() - started_at
         fields = {"step": reference.step, "path": reference.path, "digest": reference.digest, "took_s": took_s}
         self.link.send({"type": "commit", **fields})
-        self.checkpoint.prune(self.link.recorded if self.is_scheduled else None)
+        self.checkpoint.prune(self.link.recorded if self.settings.is_scheduled else None)
         return True

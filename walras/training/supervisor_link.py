@@ -23,6 +23,8 @@ from typing import Any
 #: The same as in `walras.contract`, which is not put on a job's path: a Walras of another version that is installed in
 #: the job's environment must find its own.
 EXIT_CHECKPOINTED = 85
+#: The checkpoint to resume from is torn, and there is nothing before it here.
+EXIT_CHECKPOINT_LOST = 86
 GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
 #: 1 where the script has a checkpoint open: it can save its work when it is asked to stop.
@@ -71,6 +73,9 @@ class JobEnvironment:
     #: Machines over which the gang is spread, and its ranks on each of them.
     machines: int = 1
     ranks_per_machine: int = 1
+    node_rank: int = 0
+    #: `checkpoint_dir` is a folder of this machine alone.
+    saves_apart: bool = False
     #: Samples of one step over all ranks, as the job file states them.
     batch: int | None = None
     #: Build everything, then wait for a message `go` that names a checkpoint which does not exist yet.
@@ -96,6 +101,8 @@ def read_job_environment(environ: Mapping[str, str]) -> JobEnvironment:
         world_size=int(_number(environ, "WORLD_SIZE" if "WORLD_SIZE" in environ else "WALRAS_NUM_NODES") or 1),
         machines=int(_number(environ, "WALRAS_NUM_NODES") or 1),
         ranks_per_machine=int(_number(environ, "LOCAL_WORLD_SIZE") or 1),
+        node_rank=int(_number(environ, "WALRAS_NODE_RANK") or 0),
+        saves_apart=bool(environ.get("WALRAS_CHECKPOINT_STORE")),
         batch=_whole(_number(environ, "WALRAS_BATCH")),
         stands_by=environ.get("WALRAS_STANDBY") == "1",
     )

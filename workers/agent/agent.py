@@ -6,12 +6,13 @@ forget is written before it is done (`store`), so that it can be killed and star
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from walras import __version__
 from walras.clocks import random_hex
-from walras.errors import ConfigError, Forbidden, ServerUnreachable
+from walras.errors import ServerUnreachable
 from walras.protocol import PROTOCOL
 from walras.wire import (
     AnyCommand,
@@ -32,14 +33,18 @@ from walras.wire import (
     UnknownCommand,
 )
 from workers import processes
+from workers.agent.checkpoint_places import localized, opened_store, remove_old_copies
+from workers.agent.checkpoint_uploads import CheckpointUploads
 from workers.agent.follower import Follower
+from workers.agent.joining import Joining
 from workers.agent.launch import AgentMachine, disk_problem, kill_supervisor, remove_old_folders, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.outputs import OutputCollector
+from workers.agent.remote_sessions import RemoteSessions
 from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
-from workers.agent.starting import AttemptStarts
+from workers.agent.starting import AttemptStarts, StartFailure
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
 from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
 
@@ -70,11 +75,13 @@ class Agent:
         self._store = store
         self._client = client
         self._enrolment = enrolment
+        self._joining = Joining(client, enrolment, machine.chance)
         self._spot = spot
         self._outbox = ReportOutbox(store)
         self._holds = DeviceHolds(machine.accelerators.count)
         self._starts = AttemptStarts(machine, client)
         self._followers: dict[AttemptKey, Follower] = {}
+        self._sessions = RemoteSessions(client)
         self._acks: list[int] = []
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
@@ -83,7 +90,7 @@ class Agent:
 
     async def run(self) -> None:
         """Raises Forbidden or ConfigError when this machine cannot be registered at all."""
-        await self._enrol()
+        await self._joining.join()
         log.info("%s has joined", self._enrolment.node_id)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -116,49 +123,10 @@ class Agent:
 
     # ------------------------------------------------------------------------------------------- the call
 
-    async def _enrol(self) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._enrolment.ensure(self._client)
-                return
-            except ServerUnreachable as error:
-                failures += 1
-                log.warning("not registered yet: %s", error)
-                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
-            except ServerRefusal as error:
-                if not error.is_to_wait_for:
-                    raise
-                failures += 1
-                log.warning("the name is not free yet: %s; %s", error, error.fix)
-                await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
-
-    async def _enrol_again(self) -> None:
-        """Try to register again and only log a failure: attempts may run, and the cause may be mended meanwhile."""
-        try:
-            await self._enrolment.ensure(self._client)
-        except (ServerUnreachable, Forbidden, ConfigError) as error:
-            if isinstance(error, ServerRefusal) and error.is_final:
-                raise
-            log.error("cannot register: %s", error)
-
     def _tell_again(self) -> None:
         """The server's database was restored: what it acknowledged before it may not know."""
         self._outbox.tell_again()
         self._is_resynced = False
-
-    def _take_refusal(self, error: ServerRefusal) -> None:
-        """Do what follows from a refused heartbeat. Raises the refusal where only a person can help."""
-        if error.is_final:
-            raise error
-        if error.code == "other_incarnation" and error.cluster is not None:
-            self._enrolment.take_identity(error.cluster, PROTOCOL)
-            self._client.cluster = self._enrolment.cluster
-        elif not error.is_to_wait_for:
-            log.warning("heartbeat refused, registering anew: %s", error)
-            self._enrolment.forget()
-        else:
-            log.warning("heartbeat refused: %s; %s", error, error.fix)
 
     async def _heartbeat_forever(self) -> None:
         """Report, renew leases and execute commands, forever. Without a server, supervisors run until leases end."""
@@ -174,10 +142,10 @@ class Agent:
                 await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
                 continue
             except ServerRefusal as error:
-                self._take_refusal(error)
+                self._joining.take_refusal(error)
                 failures += 1
                 await asyncio.sleep(call_backoff_s(failures, self._machine.chance))
-                await self._enrol_again()
+                await self._joining.join_again()
                 continue
             for key in self._holds.expired(monotonic()):
                 self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
@@ -225,6 +193,7 @@ class Agent:
                 follower.confirm_checkpoint(digest)
         for command in answer.commands:
             await self._execute(command, sent_at)
+        self._sessions.begin(answer.sessions, self._followers)
         return bool(acks or answer.commands or (reports and answer.reports_acked >= reports[0].report_id))
 
     def _disk_problem(self) -> str:
@@ -255,7 +224,7 @@ class Agent:
         for key in here:
             follower, until = self._followers.get(key), sent_at + answer.lease_s
             if key in fenced and follower is not None:
-                follower.stop(0.0, "its fence is old")
+                follower.fence()
             elif key in fenced:
                 self._withdraw(key) if key in self._starts.keys else self._holds.release(key)
             elif follower is not None:
@@ -311,7 +280,7 @@ class Agent:
             problem = (
                 self._holds.conflict(key, command.devices)
                 or self._disk_problem()
-                or start_refusal(self._machine, command, lease_until)
+                or start_refusal(self._machine, localized(self._machine.state, command), lease_until)
                 or self._take_devices(key, command)
             )
         except (OSError, ValueError) as error:  # a disk that filled up, a checkpoint folder that can be none
@@ -320,15 +289,15 @@ class Agent:
             self._refuse(key, problem)
             return
         start = self._starts.begin(key, command, lease_until)
-        if command.code:  # it may take long to come
+        if command.code or (command.store and command.resume is not None):  # they may take long to come
             start.task = self._tasks.create_task(self._launch(key, command.devices))
         else:
             await self._launch(key, command.devices)
 
     async def _launch(self, key: AttemptKey, devices: list[int]) -> None:
         plan = await self._starts.launch(key, lambda: self._holds.start(key, devices))
-        if isinstance(plan, str):
-            self._refuse(key, plan)
+        if isinstance(plan, StartFailure):
+            self._refuse(key, plan.detail, plan.lost)
             return
         self._move(key, AttemptPhase.RUNNING, StartedReport(**self._stamp(key)))
         self._follow(self._machine.attempt_folder(*key), plan, journal_offset=0)
@@ -359,9 +328,9 @@ class Agent:
             self._move(key, AttemptPhase.OVER, EndedReport(**self._stamp(key), cause="exited"))
         return True
 
-    def _refuse(self, key: AttemptKey, detail: str) -> None:
+    def _refuse(self, key: AttemptKey, detail: str, lost: str = "") -> None:
         self._holds.release(key)
-        refused = RefusedReport(**self._stamp(key), detail=detail[:2000])
+        refused = RefusedReport(**self._stamp(key), detail=detail[:2000], lost=lost)
         self._move(key, AttemptPhase.OVER, refused)
 
     def _stamp(self, key: AttemptKey) -> dict[str, Any]:
@@ -417,8 +386,12 @@ class Agent:
         key = (plan.job_id, plan.attempt, plan.incarnation)
         shipper = LogShipper(self._client, key, {rank: rank_log(folder, rank) for rank in plan.ranks})
         outbox = AttemptOutbox(self._outbox, plan.incarnation)
+        machine = self._machine
+        opened = partial(opened_store, plan.store, self._client)
+        uploads = CheckpointUploads(plan, opened, machine.clocks, machine.chance) if plan.store else None
         collector = OutputCollector(self._client, key, folder, plan)
-        follower = self._followers[key] = Follower(folder, plan, outbox, shipper, journal_offset, collector)
+        follower = Follower(folder, plan, outbox, shipper, journal_offset, collector, uploads)
+        self._followers[key] = follower
         self._tasks.create_task(self._follow_to_end(key, follower))
 
     async def _follow_to_end(self, key: AttemptKey, follower: Follower) -> None:
@@ -428,10 +401,13 @@ class Agent:
             log.exception("job %d attempt %d cannot be followed: it is ended", *key[:2])
             await self._give_up(key, follower, f"{type(error).__name__}: {error}"[:MAX_PROBLEM])
         del self._followers[key]
+        self._sessions.end(key)
         self._holds.release(key)
         kept = 0 if self._disk_problem() else FOLDERS_KEPT
         needed = [*self._here(), *self._store.unwritten_keys]
         await asyncio.to_thread(remove_old_folders, self._machine.state / "attempts", needed, kept)
+        in_use = [each.plan.checkpoint_dir for each in self._followers.values()] + self._starts.checkpoint_folders
+        await asyncio.to_thread(remove_old_copies, self._machine.state, in_use)
 
     async def _give_up(self, key: AttemptKey, follower: Follower, why: str) -> None:
         """Whatever is wrong with one attempt ends that attempt: never the agent, and with it everybody else's."""

@@ -18,7 +18,9 @@ from pydantic import ValidationError
 from walras.contract import SIGKILL
 from walras.wire import AnyReport, CommittedReport, EndedReport, ProgressReport
 from workers import processes
+from workers.agent.checkpoint_uploads import CheckpointUploads
 from workers.agent.outputs import OutputCollector
+from workers.agent.remote_sessions import AttemptPlace
 from workers.agent.report_outbox import AttemptOutbox
 from workers.agent.report_store import AttemptPhase
 from workers.agent.server_client import LogShipper
@@ -57,7 +59,9 @@ class Follower:
         shipper: LogShipper,
         journal_offset: int,
         collector: OutputCollector,
+        uploads: CheckpointUploads | None = None,
     ) -> None:
+        """`uploads`: sends what the attempt commits to a store; None: it lies where all machines find it."""
         self.key = (plan.job_id, plan.attempt)
         self.plan = plan
         self._folder = folder
@@ -73,6 +77,14 @@ class Follower:
         self._frozen_until = inf
         #: This agent saw the supervisor alive.
         self._is_witness = False
+        self._uploads = uploads
+        if uploads is not None:
+            uploads.report, uploads.tell_job = self._report_commit, self._tell_job
+
+    @property
+    def place(self) -> AttemptPlace:
+        """Where the attempt runs."""
+        return AttemptPlace(self._folder, self.plan)
 
     # ------------------------------------------------------------------------------------------- to the supervisor
 
@@ -83,10 +95,20 @@ class Follower:
         """Request the end, again after each reconnection. Returns True if the message was sent to the supervisor."""
         self._stop = {"type": "stop", "grace_s": grace_s, "reason": reason}
         self._frozen_until = min(self._frozen_until, processes.boottime() + grace_s + FROZEN_MARGIN_S)
+        if self._uploads is not None:
+            self._uploads.hurry()
         return self._send(self._stop)
+
+    def fence(self) -> None:
+        """The attempt counts no more: it ends at once, and nothing of it is sent any more."""
+        self.stop(0.0, "its fence is old")
+        if self._uploads is not None:
+            self._uploads.abandon()
 
     def save(self) -> None:
         """Ask for a checkpoint soon; the attempt goes on."""
+        if self._uploads is not None:
+            self._uploads.hurry()
         self._send({"type": "save"})
 
     def confirm_checkpoint(self, digest: str) -> None:
@@ -102,6 +124,24 @@ class Follower:
 
     async def follow(self) -> None:
         """Follow the attempt until it is over and its last report is queued."""
+        if self._uploads is None:
+            return await self._follow()
+        self._take_up_uploads()
+        uploading = asyncio.create_task(self._uploads.run())
+        try:
+            await self._follow()
+        finally:
+            uploading.cancel()
+            await asyncio.gather(uploading, return_exceptions=True)
+
+    def _take_up_uploads(self) -> None:
+        """An earlier agent may have read of a commit, and died before the store had it."""
+        events, _ = read_attempt_journal(self._folder / JOURNAL_FILE)
+        commits = [event for event in events if event.get("type") == "committed"]
+        if commits and self._reports_for_gang:
+            self._upload(commits[-1])
+
+    async def _follow(self) -> None:
         shipping = asyncio.create_task(self._shipper.run())
         watching = asyncio.create_task(self._end_frozen())
         collecting = asyncio.create_task(self._collector.run())
@@ -123,6 +163,8 @@ class Follower:
         if problem := await self._collector.finish(lambda: self._stop is not None):
             self._tell_job(problem)
         await self._shipper.ship_rest()
+        if self._uploads is not None:
+            await self._uploads.finish()  # before the end is told: the next attempt goes on from what counts then
         self._report_end(ended or {"cause": "supervisor_lost"})
 
     async def _end_frozen(self) -> None:
@@ -198,7 +240,7 @@ class Follower:
         reports: list[AnyReport] = []
         for event in events:
             if event.get("type") == "committed" and self._reports_for_gang:
-                reports += self._committed_reports(event)
+                reports += self._committed_reports(event) if self._uploads is None else self._upload(event)
             elif event.get("type") == "note":
                 log.info("job %d attempt %d: %.2000s", *self.key, event.get("text"))
             if event.get("type") == "committed":
@@ -233,6 +275,18 @@ class Follower:
         except ValidationError as error:
             log.warning("job %d attempt %d: checkpoint ignored: %s", job_id, attempt, error.errors()[:1])
             return []
+
+    def _upload(self, event: JournalEvent) -> list[AnyReport]:
+        """Begin to send what was committed; the report follows once its store has it."""
+        assert self._uploads is not None
+        made_at = finite_number(event.get("at"))
+        for commit in self._committed_reports(event):
+            self._uploads.put(commit, processes.boottime() if made_at is None else made_at)
+        return []
+
+    def _report_commit(self, commit: CommittedReport) -> None:
+        report = commit.model_copy(update={"report_id": self._outbox.next_id()})
+        self._outbox.advance_journal(*self.key, self._offset, [report])
 
     def _progress_report(self) -> ProgressReport | None:
         """Returns None if another machine reports for the gang, or the script sent impossible figures."""

@@ -30,6 +30,7 @@ from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
 from workers.devices import Accelerators, AttemptKey, Host
+from workers.preparation.launcher import prepared_argv
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
 from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_supervisor, write_plan
 
@@ -151,6 +152,9 @@ def start_refusal(machine: AgentMachine, command: StartCommand, lease_until: flo
         return f"workdir {command.workdir!r} is no folder on this machine: create it there, or mount what holds it"
     if problem := disk_problem(machine):
         return problem
+    resume = command.resume
+    if resume is not None and not resume.content and not os.path.isdir(os.path.dirname(resume.path)):
+        return f"the job's checkpoint {resume.path!r} is not on this machine: mount the disk that holds it"
     try:
         os.makedirs(command.checkpoint_dir, exist_ok=True)
     except OSError as error:
@@ -167,8 +171,13 @@ def disk_problem(machine: AgentMachine) -> str:
     return f"disk full: {free // 1024**2} MiB free at {machine.state}, {MIN_FREE_BYTES // 1024**2} MiB needed"
 
 
-def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until: float) -> AttemptPlan:
-    """Everything the supervisor needs; makes the attempt's socket folder."""
+def make_attempt_plan(
+    machine: AgentMachine, command: StartCommand, lease_until: float, served_dir: str = ""
+) -> AttemptPlan:
+    """Everything the supervisor needs; makes the attempt's socket folder.
+
+    `served_dir`: what the server calls the command's checkpoint folder, where that is of this machine alone.
+    """
     sockets = socket_folder(machine.state)
     stem = attempt_stem(command.job_id, command.attempt, command.incarnation)
     rank_socket = str(sockets / f"{stem}.r")
@@ -185,7 +194,7 @@ def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until:
     return AttemptPlan(
         job_id=command.job_id,
         attempt=command.attempt,
-        argv=command.argv,
+        argv=prepared_argv(machine.state, stem, command.needs, command.argv),
         env=rank_environment(machine.environ, command, settings),
         # A job without a folder of its own gets a fresh one with every attempt.
         workdir=command.workdir or str(machine.state / "attempts" / stem / "work"),
@@ -203,6 +212,8 @@ def make_attempt_plan(machine: AgentMachine, command: StartCommand, lease_until:
         control_socket=str(sockets / f"{stem}.a"),
         log_cap_bytes=LOG_CAP_BYTES,
         incarnation=command.incarnation,
+        store=command.store,
+        served_dir=served_dir,
         is_launcher=command.is_launcher,
         memory_bytes=command.memory_bytes,
         disk_bytes=machine.attempt_disk_bytes,

@@ -21,17 +21,16 @@ from time import monotonic
 from walras.content import ContentTree, check_sizes, hash_folder
 from walras.content_transfer import ContentTransfer
 from walras.errors import ClusterError, Forbidden, ServerUnreachable, UserError
-from walras.job_needs import OUTPUTS_BYTES, PATH_MOST, PROBLEM_MOST, JobNeeds, OutputsCollected
+from walras.job_needs import OUTPUTS_BYTES, PATH_MOST, PROBLEM_MOST, OutputsCollected
 from walras.protocol import FILES_MOST
 from workers.agent.launch import MIN_FREE_BYTES
 from workers.agent.server_client import ServerClient
 from workers.devices import AttemptKey
-from workers.supervisor_protocol import AttemptPlan, read_ranks_file, write_durably
+from workers.preparation.launcher import read_needs
+from workers.supervisor_protocol import AttemptPlan
 
 log = logging.getLogger(__name__)
 
-NEEDS_FILE = "needs.json"
-_NEEDS_BYTES = 1024 * 1024
 #: While a job runs: from one collection to the next.
 PACE_S = 30.0
 #: The end of an attempt waits this long for its results; less long where the job is asked to leave.
@@ -40,20 +39,6 @@ _RETRY_S = 2.0
 _DEPTH_MOST = 64
 _COPY_BYTES = 1024 * 1024
 _NAMED_IN_PROBLEMS = 5
-
-
-def write_needs(folder: Path, needs: JobNeeds) -> None:
-    """Keep what the job needs beside its plan, for an agent that is started after this one."""
-    write_durably(folder / NEEDS_FILE, needs.model_dump(mode="json"))
-
-
-def read_needs(folder: Path) -> JobNeeds:
-    """Returns what was kept; of an attempt that an older release started, nothing."""
-    kept = read_ranks_file(folder / NEEDS_FILE, 0, _NEEDS_BYTES)
-    try:
-        return JobNeeds.model_validate_json(kept)
-    except ValueError:
-        return JobNeeds()
 
 
 # ------------------------------------------------------------------------------------------------ the copy

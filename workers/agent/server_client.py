@@ -7,9 +7,10 @@ The only state of log shipping is which byte the server wants next.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -107,6 +108,18 @@ class ServerClient:
     async def tell_outputs(self, key: AttemptKey, told: OutputsCollected) -> None:
         """Tell of results that the content store has; they are recorded on return."""
         await self._post("outputs", self.credential, told, params=self._granted_by(key))
+
+    @contextlib.asynccontextmanager
+    async def session_socket(
+        self, session_id: str, message_bytes: int
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Opens this machine's websocket of a session. Raises NotFound for one that is over, ServerUnreachable."""
+        async with self.transport() as transport:
+            socket = await transport.websocket(f"/agent/v1/sessions/{session_id}", {}, message_bytes)
+            try:
+                yield socket
+            finally:
+                await socket.close()
 
     def _granted_by(self, key: AttemptKey) -> dict[str, str]:
         """Which life of which cluster granted the attempt, as a query; empty for a server that names none."""

@@ -1,4 +1,4 @@
-"""Starts that wait for the job's code: fetched once from the server, kept in a bounded cache, copied for each attempt.
+"""Starts that wait for the job's code and checkpoint. Code is kept in a bounded cache, and copied for each attempt.
 
 STATE/code/NAME is a tree of the server's content store, whole or not there. It is copied into the attempt's own work
 folder, and the copy is checked against the name, since ranks of the same user could have written to the cache. All of
@@ -13,14 +13,16 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from walras.content import ContentTree, DamagedContent, hash_folder
 from walras.content_transfer import ContentTransfer
-from walras.errors import ClusterError, Forbidden, ServerUnreachable, UserError
+from walras.errors import ClusterError, Forbidden, NotFound, ServerUnreachable, UserError
 from walras.wire import StartCommand
+from workers.agent.checkpoint_places import bring_checkpoint, localized
 from workers.agent.launch import (
     MIN_FREE_BYTES,
     AgentMachine,
@@ -29,9 +31,9 @@ from workers.agent.launch import (
     make_attempt_plan,
     start_refusal,
 )
-from workers.agent.outputs import write_needs
 from workers.agent.server_client import ServerClient, call_backoff_s
 from workers.devices import AttemptKey
+from workers.preparation.launcher import write_needs
 from workers.supervisor_protocol import AttemptPlan
 
 log = logging.getLogger(__name__)
@@ -147,6 +149,14 @@ class _Withdrawn(Exception):
     """The start was taken back while its code was copied."""
 
 
+@dataclass(frozen=True)
+class StartFailure:
+    """Why no supervisor runs. `lost`: digest of the checkpoint that its store does not have whole; empty: not that."""
+
+    detail: str
+    lost: str = ""
+
+
 @dataclass
 class PendingStart:
     """A start that was written down, and whose supervisor does not run yet."""
@@ -165,12 +175,18 @@ class AttemptStarts:
 
     def __init__(self, machine: AgentMachine, client: ServerClient) -> None:
         self._machine = machine
+        self._client = client
         self._cache = CodeCache(machine.state / "code", client)
         self._pending: dict[AttemptKey, PendingStart] = {}
 
     @property
     def keys(self) -> list[AttemptKey]:
         return list(self._pending)
+
+    @property
+    def checkpoint_folders(self) -> list[str]:
+        """Where the attempts that start will save."""
+        return [localized(self._machine.state, each.command).checkpoint_dir for each in self._pending.values()]
 
     def begin(self, key: AttemptKey, command: StartCommand, lease_until: float) -> PendingStart:
         """Count the attempt as here from now on; `launch` is to follow."""
@@ -194,43 +210,57 @@ class AttemptStarts:
             start.task.cancel()
         return True
 
-    async def launch(self, key: AttemptKey, free_port: Callable[[], None]) -> AttemptPlan | str:
+    async def launch(self, key: AttemptKey, free_port: Callable[[], None]) -> AttemptPlan | StartFailure:
         """Returns the plan of the supervisor that now runs, or why none does. `free_port` is called right before it
         comes up. Cancelled by `withdraw`, it leaves nothing that runs.
         """
         start, folder = self._pending[key], self._machine.attempt_folder(*key)
+        command = localized(self._machine.state, start.command)
         try:
-            if start.command.code:
-                if problem := await self._bring_code(start, folder):
-                    return problem
-            else:
-                await asyncio.to_thread(make_attempt_folder, folder)
-            if problem := start_refusal(self._machine, start.command, start.lease_until):
-                return problem
+            if failure := await self._bring(start, command, folder):
+                return failure
+            if problem := start_refusal(self._machine, command, start.lease_until):
+                return StartFailure(problem)
             start.is_launching = True
             free_port()
-            plan = make_attempt_plan(self._machine, start.command, start.lease_until)
-            write_needs(folder, start.command.needs)
-            return await launch_supervisor(folder, plan) or plan
+            served_dir = start.command.checkpoint_dir if command.store else ""
+            plan = make_attempt_plan(self._machine, command, start.lease_until, served_dir)
+            write_needs(folder, start.command.needs.model_copy(update={"code": start.command.code}))
+            problem = await launch_supervisor(folder, plan)
+            return StartFailure(problem) if problem else plan
         except (OSError, ValueError) as error:  # a disk that filled up, a folder in the way, no more processes
-            return f"cannot start: {error}"
+            return StartFailure(f"cannot start: {error}")
         finally:
             if self._pending.get(key) is start:
                 del self._pending[key]
 
-    async def _bring_code(self, start: PendingStart, folder: Path) -> str:
-        """Fill the attempt's work folder. Returns why that failed; where the server fails it tries again."""
-        await asyncio.to_thread(folder.mkdir, parents=True, mode=0o700)
+    async def _bring(self, start: PendingStart, command: StartCommand, folder: Path) -> StartFailure | None:
+        """Fill the attempt's work folder, and bring what it resumes from. Returns why that failed, else None."""
+        if not command.code:
+            await asyncio.to_thread(make_attempt_folder, folder)
+        else:
+            await asyncio.to_thread(folder.mkdir, parents=True, mode=0o700)
+            copy = partial(self._cache.copy, command.code, folder / "work", start.withdrawn)
+            if failure := await self._keep_trying(start, copy, "code"):
+                return failure
+        return await self._keep_trying(start, partial(bring_checkpoint, command, self._client), "checkpoint")
+
+    async def _keep_trying(
+        self, start: PendingStart, bring: Callable[[], Coroutine[None, None, None]], what: str
+    ) -> StartFailure | None:
+        """Where the server fails it tries again, while the lease goes on."""
         failures = 0
         while True:
             try:
-                await self._cache.copy(start.command.code, folder / "work", start.withdrawn)
-                return ""
+                await bring()
+                return None
             except (ServerUnreachable, ClusterError, Forbidden) as error:
                 failures += 1
-                log.warning("job %d: its code is not here yet: %s", start.command.job_id, error)
+                log.warning("job %d: its %s is not here yet: %s", start.command.job_id, what, error)
                 if failures >= FETCH_TRIES or self._machine.clocks.boottime() >= start.lease_until:
-                    return f"cannot start: the job's code did not come in {failures} tries: {error}"
+                    return StartFailure(f"cannot start: the job's {what} did not come in {failures} tries: {error}")
             except (UserError, ValueError) as error:
-                return f"cannot start: the job's code cannot be had: {error}"
+                resume, is_lost = start.command.resume, isinstance(error, NotFound | DamagedContent)
+                lost = resume.digest if resume is not None and what == "checkpoint" and is_lost else ""
+                return StartFailure(f"cannot start: the job's {what} cannot be had: {error}", lost)
             await asyncio.sleep(call_backoff_s(failures, self._machine.chance))

@@ -25,7 +25,7 @@ from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
-from walras.contract import EXIT_CHECKPOINTED, SIGKILL
+from walras.contract import EXIT_CHECKPOINTED, EXIT_NOT_PREPARED, SIGKILL
 from walras.states import AttemptState, JobState, Reason
 
 
@@ -81,6 +81,9 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
     """These steps survive whatever happens."""
+    if event.lost:
+        job.safe_steps, job.lost_checkpoint = event.steps, True
+        return
     job.saved, job.loses_work, job.supervisor_losses = True, False, 0
     _saw_saving(cycle, job)
     job.safe_steps = max(job.safe_steps, event.steps)
@@ -125,6 +128,10 @@ BACKOFF_MAX = 32
 QUARANTINE_ONE_IN = 4
 
 
+#: Said of a job whose checkpoint is torn, or gone from where it was kept.
+_LOST_TEXT = "its newest checkpoint is lost: it goes on from the one before"
+
+
 def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     """Judge the end of the job's current attempt."""
     if event.steps is not None:
@@ -152,6 +159,8 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
         requeue_job(cycle, job, reason, _stopped_text(event))
     elif event.exit_code == EXIT_CHECKPOINTED:
         _yielded(cycle, job)
+    elif job.lost_checkpoint:
+        requeue_after_infra_failure(cycle, job, AttemptState.FAILED, Reason.INFRA_CHECKPOINT_LOST, _LOST_TEXT)
     else:
         _failed(cycle, job, event, node_id)
 
@@ -206,6 +215,8 @@ def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Re
 def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Reason, detail: str) -> None:
     """The attempt never got a rank running: its places are free at once. The machine is remembered."""
     release_attempt(cycle, job)
+    if job.lost_checkpoint and reason is not Reason.USER_CANCELLED:  # no fault of the machine's
+        reason, node_id = Reason.INFRA_CHECKPOINT_LOST, None
     _blame(cycle, job, node_id)
     if job.revoked is Reason.USER_CANCELLED or reason is Reason.USER_CANCELLED:
         end_job(cycle, job, JobState.CANCELLED, AttemptState.CANCELLED, Reason.USER_CANCELLED)
@@ -312,7 +323,9 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
     elif event.signal == SIGKILL:
         detail += " (often: out of memory)"
     rule = job.request.retry
-    allowed = not rule.on_exit_codes or event.exit_code in rule.on_exit_codes
+    if event.exit_code == EXIT_NOT_PREPARED:
+        detail = f"its setup, environment, data or code could not be prepared on {event.node_id}: its log says why"
+    allowed = event.exit_code in rule.on_exit_codes or (not rule.on_exit_codes and event.exit_code != EXIT_NOT_PREPARED)
     if job.restarts < rule.max_restarts and allowed:
         job.restarts += 1
         cycle.set_attempt_state(job, AttemptState.FAILED, reason)

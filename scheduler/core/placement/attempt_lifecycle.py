@@ -44,7 +44,7 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
     cycle.spending.close_full()
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
     job.revoked, job.rendezvous, job.start_reported, job.saved = None, None, False, False
-    job.ends_version = -1
+    job.ends_version, job.lost_checkpoint = -1, False
     job.prepared.clear()
     job.lost.clear()
     job.is_secured = job.deadline_pool == pool and len(parts) == 1

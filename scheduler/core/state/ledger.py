@@ -74,6 +74,8 @@ class JobRecord:
     revoked: Reason | None = None
     #: A checkpoint was recorded in this attempt.
     saved: bool = False
+    #: The checkpoint that this attempt was to resume from cannot be had.
+    lost_checkpoint: bool = False
     #: The cost of this start has been heard of.
     start_reported: bool = False
     #: It had no share of its pool when it started there: the first to go.

@@ -147,6 +147,14 @@ class SpendingMeter:
             account.usd, account.before_month_usd, account.warned = usd, usd - month_usd, False
             self._touch(account)
 
+    def stated(self, at: float) -> tuple[tuple[str, float, float], ...]:
+        """What `restate` would have to be told at this instant for these sums; changes nothing."""
+        found = []
+        for account in (self.everything, *self._projects.values()):
+            usd = account.usd + usd_of(account.usd_per_h, max(at - account.settled_at, 0.0))
+            found.append((account.name, usd, usd - account.before_month_usd))
+        return tuple(found)
+
     def take_job(self, job: JobRecord, spent_usd: float = 0.0) -> None:
         """A job is known: its own budget, if it has one, and whether it may start."""
         if job.request.budget_usd < inf:

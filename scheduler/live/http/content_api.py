@@ -6,6 +6,7 @@ whatever it names: users get content through the job that it belongs to.
 """
 
 import asyncio
+import os
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.requests import LARGE_BODY_BYTES, Audience, RequestContext, Route
 from walras.content import CHUNK_BYTES, ChunkName, ContentTree, unpack_chunk
+from walras.errors import ClusterError
 
 #: Names in one question, and the longest list of files.
 _NAMES_MOST, _TREE_BODY_BYTES = 20_000, 64 * 1024 * 1024
@@ -46,7 +48,10 @@ async def put_chunk(call: RequestContext) -> web.StreamResponse:
     name, encoding = call.request.match_info["name"], call.request.query.get("encoding", "plain")
 
     def keep() -> None:
-        call.server.content.put(name, unpack_chunk(body, encoding))
+        try:
+            call.server.content.put(name, unpack_chunk(body, encoding))
+        except OSError as error:
+            raise ClusterError(f"the content cannot be kept: {os.strerror(error.errno or 0)}") from None
 
     await call.server.read(keep)
     return web.Response(status=204)

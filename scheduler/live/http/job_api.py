@@ -22,7 +22,7 @@ from scheduler.live.services.job_standing import followable
 from scheduler.live.services.views import target_conditions
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
-from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, ReasonView
+from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, LogAccepted, ReasonView
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.job_request import JobId, Kind
@@ -31,7 +31,6 @@ from walras.spec.field_types import ShownName
 from walras.spec.file_model import FileModel, check_model
 from walras.spec.job_groups import FactsSpec
 from walras.states import JobState, Reason
-from walras.wire import LogAccepted
 
 _PAGE = 50
 _PAGE_MOST = 1000
@@ -101,7 +100,8 @@ async def show_job(call: RequestContext) -> JobDetail:
     spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
     written = json.loads("{}" if spec is None else spec.spec)
-    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts)
+    newest = await call.server.read(store.checkpoint, row.job_id)
+    return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts, newest)
 
 
 async def list_attempts(call: RequestContext) -> web.StreamResponse:

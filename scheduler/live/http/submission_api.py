@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
+from scheduler.core.events import JobSubmitted
 from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import (
     LARGE_BODY_BYTES,
@@ -368,4 +369,5 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
     request = replace(request, unproven=is_unproven(draft.spec))
     check_feasible(server.core, server.state, request)
     found = dry_run(server.core, request).model_copy(update={"defaults": list(draft.defaults)})
-    return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults)})
+    forecast = await server.start_forecasts.foresee_job(JobSubmitted(now, request), request.job_id)
+    return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults), "forecast": forecast})

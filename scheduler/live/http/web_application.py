@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
-from scheduler.live.http import cluster_api, content_api, job_api, outputs_api, people_api, pool_api
+from scheduler.live.http import cluster_api, content_api, job_api, outputs_api, people_api, pool_api, session_api
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.requests import (
@@ -43,6 +43,7 @@ from walras.api import (
     Health,
     JobDetail,
     JobPage,
+    LogAccepted,
     MoneyReport,
     NodeView,
     PolicyView,
@@ -54,7 +55,7 @@ from walras.api import (
 from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
 from walras.spec.job_spec import JobSpec
-from walras.wire import Heartbeat, HeartbeatAnswer, LogAccepted, Register, Registered
+from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
 _REF = "#/components/schemas/{model}"
 
@@ -308,8 +309,7 @@ def api_routes() -> list[Route]:
               Audience.AGENT, request=Heartbeat, response=HeartbeatAnswer, waits=True),
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
-        *content_api.content_routes(),
-        *outputs_api.outputs_routes(),
+        *content_api.content_routes(), *outputs_api.outputs_routes(), *session_api.session_routes(),
     ]  # fmt: skip
     metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
                     response="text/plain")  # fmt: skip

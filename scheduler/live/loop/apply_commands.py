@@ -294,9 +294,10 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         master_address="127.0.0.1" if meeting is None else meeting.address,
         master_port=0 if meeting is None else meeting.port,
         checkpoint_dir=launch.checkpoint_dir,
+        store=launch.store,
         resume=None
         if checkpoint is None
-        else Manifest(step=checkpoint.step, path=checkpoint.path, digest=checkpoint.digest),
+        else Manifest(step=checkpoint.step, path=checkpoint.path, digest=checkpoint.digest, content=checkpoint.content),
         steps=launch.steps,
         lease_s=transaction.lease_s[pool.market],
         grace_s=launch.grace_s,

@@ -84,6 +84,8 @@ class LaunchSpec(ScriptLaunch):
     checkpoint_dir: str
     steps: float | None
     grace_s: float
+    #: Where its checkpoints are sent; empty: all machines share `checkpoint_dir`.
+    store: str = field(default="", kw_only=True)
 
 
 @dataclass(slots=True)
@@ -116,6 +118,8 @@ class LiveJob:
     launch: LaunchSpec
     attempt: LiveAttempt | None = None
     checkpoint: CheckpointRow | None = None
+    #: What it falls back to should that one be lost.
+    earlier_checkpoint: CheckpointRow | None = None
     #: The newest report of progress, and whether and when the core received it.
     progress: ProgressReport | None = None
     progress_forwarded: bool = True
@@ -256,6 +260,8 @@ class LiveState:
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
     #: The month that the core knows of.
     month: str = ""
+    #: Content of checkpoints that newer ones have taken the place of since the store was looked through for it.
+    superseded: set[str] = field(default_factory=set)
     #: What was written down last of what only the core knows, but for its instant.
     kept_core_state: StateRestored | None = None
 
@@ -333,8 +339,9 @@ def load_live_state(
         for part in parts.values():
             if not part.ended:
                 state.nodes[part.node_id].expected.add((row.job_id, row.attempt))
-    for checkpoint in loaded.checkpoints:  # in order: the newest stays
-        state.jobs[checkpoint.job_id].checkpoint = checkpoint
+    for checkpoint in loaded.checkpoints:  # in order: the newest two stay
+        of_job = state.jobs[checkpoint.job_id]
+        of_job.earlier_checkpoint, of_job.checkpoint = of_job.checkpoint, checkpoint
     for command in loaded.outbox:
         if command.node_id in state.nodes:
             state.nodes[command.node_id].outbox[command.command_id] = _command.validate_json(command.body)

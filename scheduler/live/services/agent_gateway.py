@@ -39,6 +39,7 @@ from scheduler.live.services.agent_identity import (
     note_speaker,
 )
 from scheduler.live.services.agent_reports import end_attempt, process_reports
+from scheduler.live.services.session_broker import SessionBroker
 from scheduler.live.services.unconfirmed_starts import has_unconfirmed, withdraw_unconfirmed
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_rows import NodeRow
@@ -116,6 +117,7 @@ class AgentGateway:
         self._chance = chance
         self._job_tokens = job_tokens
         self._long_polls: dict[NodeId, _LongPoll] = {}
+        self.sessions = SessionBroker(chance)
 
     # ---------------------------------------------------------------- registration
 
@@ -316,7 +318,13 @@ class AgentGateway:
         # Given but not confirmed by the next call: the answer was lost. Not at once again, lest the two spin.
         unheard = bool(node.outbox) and self._loop.clock.now() - node.sent_at > _RESEND_S
         is_fenced = bool(unexpected_here(self._loop.state, node, message))
-        return newest > node.sent_id or unheard or is_fenced or bool(message.reports)
+        return (
+            newest > node.sent_id
+            or unheard
+            or is_fenced
+            or bool(message.reports)
+            or self.sessions.is_asked(node.row.node_id)
+        )
 
     def _answer(self, node: LiveNode, message: Heartbeat) -> HeartbeatAnswer:
         now = self._loop.clock.now()
@@ -336,7 +344,12 @@ class AgentGateway:
             fenced=fenced,
             protocol=PROTOCOL,
             cluster=self._loop.state.identity,
+            sessions=self.sessions.take(node.row.node_id),
         )
+
+    def wake(self, node_id: NodeId) -> None:
+        """Answer the heartbeat call that the machine holds open."""
+        self._long_polls.setdefault(node_id, _LongPoll()).event.set()
 
     def _with_token(self, command: object) -> AnyCommand:
         """The command as it goes to the agent, with what is written down nowhere here: job token and secrets."""
@@ -354,7 +367,7 @@ class AgentGateway:
             if node is not None and node.is_member:
                 node.outbox[command.command_id] = command
         for node_id in {*effects.woken, *(node_id for node_id, _ in effects.posts)}:
-            self._long_polls.setdefault(node_id, _LongPoll()).event.set()
+            self.wake(node_id)
 
     # ---------------------------------------------------------------- silence
 

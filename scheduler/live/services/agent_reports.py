@@ -8,7 +8,6 @@ that a job counted of its model are kept for its kind, unless they cannot be bel
 
 import json
 import logging
-import os.path
 
 from scheduler.core.events import (
     AttemptEnded,
@@ -25,10 +24,11 @@ from scheduler.core.speed_events import NetworkMeasured, SpeedDiffers
 from scheduler.live.loop.apply_commands import emit, end_part, record_kind_facts, stop_other_parts
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_checkpoint
 from scheduler.live.services.former_reports import job_of_former_life, recover_report
 from scheduler.live.services.unconfirmed_starts import is_stopped_late, is_withdrawn, refuse_withdrawn
-from scheduler.live.store.table_rows import CheckpointRow, NetworkRow, PartRow, RestartCostRow, SpeedRow
-from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINTED, SAVES_VALUE
+from scheduler.live.store.table_rows import NetworkRow, PartRow, RestartCostRow, SpeedRow
+from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINT_LOST, EXIT_CHECKPOINTED, SAVES_VALUE
 from walras.job_request import JobId
 from walras.model_facts import believed_facts
 from walras.wire import (
@@ -116,8 +116,7 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
     if attempt is not None and report.incarnation not in ("", attempt.row.incarnation):
         attempt = None  # the number was given out twice: this is the other one
     if attempt is None and (former := job_of_former_life(transaction.state, report)) is not None:
-        inside = isinstance(report, CommittedReport) and _is_inside(former, report)
-        recover_report(transaction, former, report, is_inside=inside)
+        recover_report(transaction, former, report)
         return
     part = None if attempt is None else attempt.parts.get(node.row.node_id)
     if attempt is None or part is None or part.ended:
@@ -136,6 +135,8 @@ def _process_report(transaction: Transaction, node: LiveNode, report: AttemptRep
             refuse_withdrawn(transaction, part)
             return
         end_part(transaction, part, "refused")
+        if report.lost:
+            lose_checkpoint(transaction, transaction.state.jobs[job_id], attempt, report.lost, report.detail)
         emit(transaction, StartRefused(transaction.at, job_id, report.attempt, node.row.node_id, report.detail))
     elif isinstance(report, StartedReport):
         _started(transaction, attempt, part)
@@ -274,19 +275,14 @@ def _is_usual(transaction: Transaction, job: LiveJob) -> bool:
 def _record_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: CommittedReport) -> None:
     """Record a checkpoint under the fence: the attempt is the current one, and its part here has not ended."""
     manifest, row = report.manifest, attempt.row
-    older = job.checkpoint is not None and manifest.step < job.checkpoint.step
-    if older or not _is_inside(job, report):
+    if keep_checkpoint(transaction, job, report) is None:
         transaction.state.counters.stale_commits += 1
         return
-    job.checkpoint = CheckpointRow(
-        row.job_id, row.attempt, manifest.step, manifest.path, manifest.digest, recorded_at=transaction.at
-    )
-    transaction.batch.checkpoints.append(job.checkpoint)
     row.checkpoint_step = manifest.step
     transaction.attempt_changed(attempt)
-    job.row.steps = max(job.row.steps, manifest.step)
-    transaction.job_changed(job)
-    emit(transaction, CheckpointRecorded(transaction.at, row.job_id, row.attempt, manifest.step, report.took_s))
+    # A job that is moved waits for both: they are what its restart costs.
+    took_s = report.took_s + report.upload_s
+    emit(transaction, CheckpointRecorded(transaction.at, row.job_id, row.attempt, manifest.step, took_s))
     store_restart_cost(transaction, job)
 
 
@@ -295,16 +291,6 @@ def store_restart_cost(transaction: Transaction, job: LiveJob) -> None:
     restart_s = transaction.core.ledger.costs.restart_s(job.launch.kind, 0.0)
     if restart_s > 0:
         transaction.batch.restart_costs.append(RestartCostRow(job.launch.kind, restart_s))
-
-
-def _is_inside(job: LiveJob, report: CommittedReport) -> bool:
-    """The checkpoint lies in the job's own folder."""
-    folder = _absolute_path(job.launch.checkpoint_dir)
-    return os.path.commonpath([folder, _absolute_path(report.manifest.path)]) == folder
-
-
-def _absolute_path(path: str) -> str:
-    return os.path.normpath(os.path.join("/", path))
 
 
 # ------------------------------------------------------------------------------------------ ends
@@ -353,6 +339,8 @@ def end_attempt(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) ->
         emit(transaction, AttemptEnded(transaction.at, row.job_id, row.attempt, EndCause.EXITED, 0, None, None, steps))
         return
     row.exit_code, row.signal, row.failed_rank = failed.exit_code, failed.signal, failed.failed_rank
+    if failed.exit_code == EXIT_CHECKPOINT_LOST:
+        lose_checkpoint(transaction, job, attempt, "", "its ranks found it torn")
     cause = EndCause(failed.cause) if failed.cause in set(EndCause) else EndCause.SUPERVISOR_LOST
     emit(
         transaction,

@@ -11,7 +11,7 @@ from scheduler.core.events import JobHeld
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.live_state import LiveJob, LiveState
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.table_rows import CheckpointRow
+from scheduler.live.services.checkpoint_records import keep_checkpoint
 from walras.job_request import JobId
 from walras.states import Reason
 from walras.wire import AttemptReport, CommittedReport, EndedReport
@@ -33,22 +33,14 @@ def job_of_former_life(state: LiveState, report: AttemptReport) -> LiveJob | Non
     return None if grown_here or report.attempt <= newest else job
 
 
-def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport, *, is_inside: bool) -> None:
-    """Take what a former attempt saved or finished. `is_inside`: its checkpoint lies in the job's own folder.
+def recover_report(transaction: Transaction, job: LiveJob, report: AttemptReport) -> None:
+    """Take what a former attempt saved or finished.
 
     The core is told nothing of it: it counts attempts that it granted. A later start resumes from the checkpoint.
     """
     if isinstance(report, CommittedReport):
-        manifest, known = report.manifest, job.checkpoint
-        if not is_inside or (known is not None and manifest.step < known.step):
-            return
-        job.checkpoint = CheckpointRow(
-            job.row.job_id, report.attempt, manifest.step, manifest.path, manifest.digest, recorded_at=transaction.at
-        )
-        transaction.batch.checkpoints.append(job.checkpoint)
-        job.row.steps = max(job.row.steps, manifest.step)
-        transaction.job_changed(job)
-        log.info("job %d: a checkpoint at step %g made after the backup counts", job.row.job_id, manifest.step)
+        if (row := keep_checkpoint(transaction, job, report)) is not None:
+            log.info("job %d: a checkpoint at step %g made after the backup counts", row.job_id, row.step)
     elif isinstance(report, EndedReport) and report.cause == "exited" and report.exit_code == 0:
         _hold_finished(transaction, job, report.attempt)
 

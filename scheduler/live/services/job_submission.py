@@ -147,10 +147,18 @@ def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], se
 # ------------------------------------------------------------------------------------------ admission
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointPlaces:
+    """Where jobs save: the folder that theirs lie in, and the store that they are sent to; empty: machines share it."""
+
+    folder: Path
+    store: str = ""
+
+
 class JobAdmission:
     """Turns drafts into jobs inside a transaction."""
 
-    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: Path, box: SecretBox) -> None:
+    def __init__(self, clock: Clock, epoch_unix_s: float, checkpoints: CheckpointPlaces, box: SecretBox) -> None:
         self._clock = clock
         self._box = box
         self._epoch_unix_s = epoch_unix_s
@@ -226,10 +234,10 @@ class JobAdmission:
     def launch(self, job_id: JobId, project: str, spec: JobSpec, sweep: JobId | None = None) -> LaunchSpec:
         """What its ranks are started with; `sweep`: the first job of the sweep that it belongs to."""
         if spec.checkpoint.dir is None:
-            folder = self._checkpoints / "jobs" / str(job_id)
+            folder = self._checkpoints.folder / "jobs" / str(job_id)
         else:
             # The quoted name is one harmless path component, whatever the project is called.
-            folder = self._checkpoints / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
+            folder = self._checkpoints.folder / "projects" / f"project-{quote(project, safe='')}" / spec.checkpoint.dir
             if spec.array_index is not None:  # the jobs of a sweep do not train one model together
                 folder /= str(spec.array_index)
         return LaunchSpec(
@@ -244,6 +252,7 @@ class JobAdmission:
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
+            store=self._checkpoints.store,
             memory_bytes=spec.resources.memory,
         )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optimizer.policy import PolicySpec
+from optimizer.policy_files import FILE_PREFIX
 from scheduler.core.events import PolicyChanged
 from scheduler.core.rules import RoundRules, dump_policy, parse_policy
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
@@ -47,6 +48,18 @@ class PolicyInForce:
 
 #: Told of a change: the policy before, if there was one, and the one that is in force now.
 NotePolicy = Callable[[Transaction, PolicyInForce | None, PolicyInForce], None]
+
+
+def _refuse_code(data: Any) -> None:
+    """Raise ConfigError for a policy in a Python file: whoever may name one could run anything in the server."""
+    policy = data.get("policy") if isinstance(data, Mapping) else None
+    name = policy.get("name") if isinstance(policy, Mapping) else policy
+    if isinstance(name, str) and name.startswith(FILE_PREFIX):
+        raise ConfigError(
+            "a server runs no policy out of a file",
+            field="policy.name",
+            fix="install it beside the server, as a package with the entry point walras.policies",
+        )
 
 
 def parse_policy_row(row: PolicyRow) -> PolicyInForce:
@@ -142,6 +155,7 @@ class PolicyService:
 
     def check(self, data: Any) -> tuple[PolicySpec, RoundRules]:
         """What the data means. Raises ConfigError naming the field."""
+        _refuse_code(data)
         spec, rules = parse_policy(data)
         # As a reader of the journal will see it.
         return PolicySpec(spec.name, json.loads(json.dumps(dict(spec.parameters)))), rules

@@ -5,7 +5,7 @@ condition where something is wrong. The forecast itself is made by `TargetForeca
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,13 @@ from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
 from scheduler.live.loop.live_state import JobTarget, LiveJob, LiveNode, LiveState, parse_target
 from scheduler.live.services.job_standing import parse_defaults, value_owner
 from scheduler.live.store.store_interface import JobUsage
-from scheduler.live.store.table_rows import AttemptRow, JobRow, PolicyRow
+from scheduler.live.store.table_rows import AttemptRow, CheckpointRow, JobRow, PolicyRow
 from walras.api import (
     AttemptView,
     CertificateView,
+    CheckpointView,
     ConditionView,
+    ForecastView,
     JobDetail,
     JobView,
     NodeView,
@@ -167,8 +169,11 @@ _END_FIXES = {
 class ApiViews:
     """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
 
-    def __init__(self, clock: Clock, loop: ServerLoop) -> None:
+    def __init__(
+        self, clock: Clock, loop: ServerLoop, forecast: Callable[[JobId], ForecastView | None] = lambda _: None
+    ) -> None:
         self._clock = clock
+        self._forecast = forecast
         self._loop = loop
 
     @property
@@ -192,7 +197,12 @@ class ApiViews:
         return found
 
     def detail(
-        self, row: JobRow, usage: Iterable[JobUsage], spec: dict[str, Any], attempts: Iterable[AttemptRow]
+        self,
+        row: JobRow,
+        usage: Iterable[JobUsage],
+        spec: dict[str, Any],
+        attempts: Iterable[AttemptRow],
+        checkpoint: CheckpointRow | None = None,
     ) -> JobDetail:
         views, ledger = [self.attempt(attempt) for attempt in attempts], self._loop.core.ledger
         known = ledger.jobs.get(row.job_id)
@@ -201,8 +211,18 @@ class ApiViews:
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
             **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
-            value_usd_per_h=value, value_by=by,
+            value_usd_per_h=value, value_by=by, checkpoint=None if checkpoint is None else self._checkpoint(checkpoint),
         )  # fmt: skip
+
+    def _checkpoint(self, row: CheckpointRow) -> CheckpointView:
+        return CheckpointView(
+            step=row.step,
+            attempt=row.attempt,
+            recorded_at=self._clock.shown(row.recorded_at),
+            stored=bool(row.content),
+            upload_s=row.upload_s,
+            lag_s=row.lag_s,
+        )
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""
@@ -250,6 +270,7 @@ class ApiViews:
             "first_values": json.loads(row.first_values if live is None else live.row.first_values),
             "last_values": json.loads(row.last_values if live is None else live.row.last_values),
             "labels": json.loads(row.labels),
+            "forecast": None if row.state.is_final else self._forecast(row.job_id),
             "sweep": row.sweep,
             "sweep_index": row.sweep_index,
             "defaults": parse_defaults(row.defaults),

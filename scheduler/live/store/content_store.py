@@ -124,10 +124,7 @@ class ContentStore:
 
     def sweep(self, in_use: Iterable[str], min_age_s: float) -> int:
         """Delete what none of these trees needs and nobody touched for `min_age_s`; returns the bytes freed."""
-        kept: set[str] = set()
-        for name in in_use:
-            with contextlib.suppress(NotFound, DamagedContent):
-                kept |= {name, *self.tree(name).chunk_sizes()}
+        kept = self._needed(in_use)
         freed = 0
         for path in self._folder.glob("??/*"):
             with contextlib.suppress(OSError):
@@ -136,6 +133,40 @@ class ContentStore:
                     path.unlink()
                     freed += found.st_size
         return freed
+
+    def drop(self, names: Iterable[str], in_use: Iterable[str], min_age_s: float) -> set[str]:
+        """Delete these trees and what only they need, but for what somebody touched in `min_age_s`.
+
+        Returns the names of those that are not all gone yet.
+        """
+        kept = self._needed(in_use)
+        left: set[str] = set()
+        for name in set(names) - kept:
+            try:
+                chunks = set(self.tree(name).chunk_sizes()) - kept
+            except (NotFound, DamagedContent):
+                continue
+            young = [chunk for chunk in chunks if not self._remove_old(chunk, min_age_s)]
+            if young or not self._remove_old(name, min_age_s):
+                left.add(name)
+        return left
+
+    def _needed(self, in_use: Iterable[str]) -> set[str]:
+        """These trees and their chunks."""
+        needed: set[str] = set()
+        for name in in_use:
+            with contextlib.suppress(NotFound, DamagedContent):
+                needed |= {name, *self.tree(name).chunk_sizes()}
+        return needed
+
+    def _remove_old(self, name: str, min_age_s: float) -> bool:
+        """Returns False where it is too young to go."""
+        path = self._path(name)
+        with contextlib.suppress(FileNotFoundError):
+            if self._wall() - path.stat().st_mtime < min_age_s:
+                return False
+            path.unlink()
+        return True
 
     def _path(self, name: str) -> Path:
         if len(name) != 64 or not set(name) <= set("0123456789abcdef"):

@@ -270,3 +270,13 @@ def keep_sweeps(db: Database) -> None:
     for column in ("sweep", "sweep_index"):
         db.execute(f"ALTER TABLE jobs ADD COLUMN {column} INTEGER")
     db.execute("CREATE INDEX jobs_sweep ON jobs (sweep) WHERE sweep IS NOT NULL")
+
+
+@migrations()
+def keep_checkpoint_stores(db: Database) -> None:
+    """Where checkpoints are besides their path, and which are lost. With jobs, a cluster goes on with a shared disk."""
+    db.execute("ALTER TABLE checkpoints ADD COLUMN content TEXT NOT NULL DEFAULT ''")
+    for column in ("upload_s REAL", "lag_s REAL", "lost INTEGER"):
+        db.execute(f"ALTER TABLE checkpoints ADD COLUMN {column} NOT NULL DEFAULT 0")
+    db.execute("CREATE TABLE checkpoint_habit (shares_folder INTEGER NOT NULL)")
+    db.execute("INSERT INTO checkpoint_habit SELECT count(*) > 0 FROM jobs")

@@ -278,7 +278,8 @@ class SqliteStore:
                 self._select(
                     "checkpoints",
                     CheckpointRow,
-                    "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL) ORDER BY job_id, attempt, step",
+                    "NOT lost AND job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)"
+                    " ORDER BY job_id, attempt, step",
                 )
             ),
             rents=tuple(self._select("rents", RentRow, "state = 'asked'")),
@@ -294,6 +295,7 @@ class SqliteStore:
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
             ),
             last_job_id=int(self._value("SELECT last_job_id FROM chain") or 0),
+            shares_checkpoints=bool(self._value("SELECT shares_folder FROM checkpoint_habit")),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
         )
@@ -374,9 +376,15 @@ class SqliteStore:
         return self._value(sql, job_id, attempt, node_id) is not None
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
-        return self._first(
-            self._select("checkpoints", CheckpointRow, "job_id = ? ORDER BY attempt DESC, step DESC LIMIT 1", job_id)
-        )
+        newest = "job_id = ? AND NOT lost ORDER BY attempt DESC, step DESC LIMIT 1"
+        return self._first(self._select("checkpoints", CheckpointRow, newest, job_id))
+
+    def checkpoint_content(self, ended_since_at: float) -> list[str]:
+        newest = "row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC, step DESC) AS newest"
+        known = f"SELECT content, ended_at, {newest} FROM checkpoints JOIN jobs USING (job_id) WHERE NOT lost"
+        kept = "CASE WHEN ended_at IS NULL THEN newest <= 2 ELSE newest = 1 AND ended_at >= ? END"
+        rows = self._reader().execute(f"SELECT content FROM ({known}) WHERE content != '' AND {kept}", [ended_since_at])
+        return [str(content) for (content,) in rows]
 
     def outputs(self, job_id: JobId) -> list[OutputsRow]:
         return self._select("outputs", OutputsRow, "job_id = ? ORDER BY node_rank", job_id)

@@ -121,7 +121,7 @@ class LoadedState:
     parts: tuple[PartRow, ...]
     nodes: tuple[NodeRow, ...]
     outbox: tuple[OutboxRow, ...]
-    #: The newest checkpoint of each active job.
+    #: Of each active job, those that are not lost, oldest first.
     checkpoints: tuple[CheckpointRow, ...]
     rents: tuple[RentRow, ...]
     pools: tuple[PoolRow, ...]
@@ -139,6 +139,8 @@ class LoadedState:
     last_job_id: int
     last_command_id: int
     last_charge_id: int
+    #: The cluster is older than stores of checkpoints: its machines share a disk unless somebody says otherwise.
+    shares_checkpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +288,11 @@ class Store(Protocol):
 
     def checkpoint(self, job_id: JobId) -> CheckpointRow | None:
         """The newest one that was recorded."""
+        ...
+
+    def checkpoint_content(self, ended_since_at: float) -> list[str]:
+        """Names of the content of checkpoints that somebody may want: the newest two of a job that is not over, and
+        the newest of one that ended at this instant or later."""
         ...
 
     def outputs(self, job_id: JobId) -> list[OutputsRow]:

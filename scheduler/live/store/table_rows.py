@@ -163,6 +163,13 @@ class CheckpointRow:
     path: str
     digest: str
     recorded_at: float
+    #: Name of its tree in the store of checkpoints; empty: it lies at `path` alone.
+    content: str = ""
+    #: How long it was sent, and how long after the commit the store had it.
+    upload_s: float = 0.0
+    lag_s: float = 0.0
+    #: It is torn, or its store does not have it: no attempt goes on from it.
+    lost: bool = False
 
 
 @dataclass(slots=True)

@@ -187,6 +187,7 @@ def test_a_database_of_the_first_release_opens_and_keeps_every_row(tmp_path: Pat
         for table, rows in before.items():
             kept = [row[: len(rows[0])] for row in after[table]]
             assert kept == rows, table
+    assert after["checkpoint_habit"] == [(1,)]  # its machines share a disk: nothing is sent unasked
     assert find_damage(tmp_path) == ["secret.key is missing", "join.token is missing"]
     copies = list(tmp_path.glob("walras.db.before-*"))
     assert [copy.name for copy in copies] == ["walras.db.before-name_cluster"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.main import sweep_content
+from scheduler.live.services.content_sweep import sweep_content
 from scheduler.live.store import content_store
 from scheduler.live.store.content_store import ContentStore
 from tests.support.http_face import Face, facing

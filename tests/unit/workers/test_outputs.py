@@ -8,7 +8,8 @@ import pytest
 from walras.errors import ConfigError
 from walras.job_needs import JobNeeds
 from workers.agent import outputs
-from workers.agent.outputs import copy_outputs, read_needs, write_needs
+from workers.agent.outputs import copy_outputs
+from workers.preparation.launcher import NEEDS_FILE, read_needs, write_needs
 
 
 @pytest.fixture
@@ -77,6 +78,6 @@ def test_needs_survive_the_agent_and_an_older_release_left_none(tmp_path: Path) 
     assert read_needs(tmp_path) == JobNeeds()
     write_needs(tmp_path, JobNeeds(outputs=("out",)))
     assert read_needs(tmp_path).outputs == ("out",)
-    os.unlink(tmp_path / outputs.NEEDS_FILE)
-    os.mkfifo(tmp_path / outputs.NEEDS_FILE)
+    os.unlink(tmp_path / NEEDS_FILE)
+    os.mkfifo(tmp_path / NEEDS_FILE)
     assert read_needs(tmp_path) == JobNeeds()

@@ -1,0 +1,118 @@
+"""How often the told intervals of starts and ends hold, and how wide they are beside the mean of recent waits.
+
+    python -m benchmarks forecasts --row philly/fifo
+
+Each row is a workload under a policy, with lengths stated and unknown, over several seeds. What is told of an interval
+is its cover (a four-in-five interval should hold 75 to 85 times in a hundred) and its median width over that of the
+naive forecast, both corrected by former outcomes. The row `rollout` is the time of a rollout of 1,000 active jobs.
+"""
+
+import os
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from statistics import mean
+from time import process_time
+
+from benchmarks.forecast_runs import ForecastRun, forecast_run
+from benchmarks.tables import Measured
+from scheduler.core.core import SchedulerCore
+from scheduler.forecast.core_copy import snapshot_at_once
+from scheduler.forecast.job_forecasts import ForecastQuestion, forecast_jobs
+from scheduler.forecast.past_jobs import PastJobs
+from simulator.engine import RunLimits
+from simulator.ground_truth import AttemptCosts, GroundTruth
+from simulator.machines import PoolModel
+from simulator.reports.baselines import BoundsChoice
+from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, prepare_run
+from simulator.shipped_configs import load_named_policy
+from simulator.simulated_jobs import LengthEstimates, SimulatedJob
+from simulator.simulation import Scenario, Simulation
+from simulator.workloads.formats import read_trace
+from simulator.workloads.trace_binding import TraceBinding
+from walras.cluster import Pool, PoolId, Shape
+
+_SEEDS, _LOOKS, _DRAWS, _JOBS = (0, 1, 2), 40, 12, 250
+_POLICIES = ("fifo", "srtf", "las", "walras")
+_WORKLOADS = ("gavel", "poisson", "philly")
+ROWS = (*(f"{workload}/{policy}" for workload in _WORKLOADS for policy in _POLICIES), "rollout")
+#: Machines of eight that make Philly's slice wait, and the first job of each seed's slice.
+_PHILLY_MACHINES, _PHILLY_FIRST = 24, 20_000
+_COVER_LOW, _COVER_HIGH, _NARROWER = 0.75, 0.85, 0.5
+
+
+def measure(scale: float, row: str) -> list[Measured]:
+    """One table of a row."""
+    if row == "rollout":
+        return [_rollout(scale)]
+    workload, policy = row.split("/")
+    measured = Measured(f"forecasts of {workload} under `{policy}`", f"{_JOBS} jobs, {_LOOKS} looks, seeds {_SEEDS}")
+    for lengths in (LengthEstimates(), LengthEstimates(known=False)):
+        runs = []
+        for seed in _SEEDS:
+            scenario, jobs = _prepare(workload, policy, seed, max(60, round(_JOBS * scale)))
+            scenario = replace(scenario, lengths=lengths)
+            runs.append(forecast_run(scenario, jobs, max(12, round(_LOOKS * scale)), _DRAWS, seed))
+        _tell(measured, "known" if lengths.known else "unknown", runs)
+    return [measured]
+
+
+def _tell(measured: Measured, lengths: str, runs: list[ForecastRun]) -> None:
+    for what in ("starts", "ends"):
+        tallies = [getattr(run, what) for run in runs]
+        covers = [tally.cover("told") for tally in tallies]
+        naive = mean(tally.cover("naive") for tally in tallies)
+        widths = [tally.width_s("told") / max(tally.width_s("naive"), 1.0) for tally in tallies]
+        named = f"{what}, lengths {lengths}"
+        many = sum(len(tally.done) for tally in tallies)
+        measured.add(f"{named}: held, mean of {many}", mean(covers), "", at_least=_COVER_LOW, at_most=_COVER_HIGH)
+        measured.add(f"{named}: held, worst seed", max(covers, key=lambda cover: abs(cover - 0.8)), "")
+        measured.add(f"{named}: held, naive", naive, "")
+        measured.add(f"{named}: width over naive, mean", mean(widths), "", at_most=_NARROWER)
+        measured.add(f"{named}: width over naive, worst seed", max(widths), "")
+    draws = sum(run.draws for run in runs)
+    measured.add(f"lengths {lengths}: a draw", 1e3 * sum(run.cpu_s for run in runs) / draws, "ms")
+
+
+def _prepare(workload: str, policy: str, seed: int, jobs: int) -> tuple[Scenario, list[SimulatedJob]]:
+    if workload == "philly":
+        return _philly(policy, seed, jobs)
+    rate = 4.5 if workload == "gavel" else 14.0
+    source = WorkloadSource(f"generate:{workload}", made=GeneratorOptions(jobs=jobs, rate_per_h=rate))
+    ready = prepare_run(RunSpec(source, "gavel-12-12-12", policy, seed, BoundsChoice.NONE))
+    return ready.scenario, list(ready.jobs)
+
+
+def _philly(policy: str, seed: int, jobs: int) -> tuple[Scenario, list[SimulatedJob]]:
+    """A slice of Philly's jobs on so few machines that they wait."""
+    first = _PHILLY_FIRST * (seed + 1)
+    trace = read_trace(Path(os.environ["WALRAS_DATA"]) / "jobs" / "philly_2017.csv.gz")
+    rows = list(islice(trace.jobs, first, first + jobs))
+    pool = Pool(PoolId("p100"), Shape("p100x8", "p100", 8, 64.0, 2**39, nominal_speed=1.0))
+    placing = TraceBinding({"p100": 1.0})
+    bound = list(placing.jobs(rows))
+    begins_at = bound[0].at
+    spec, rules = load_named_policy(policy)
+    truth = GroundTruth(placing.speeds, default_costs=AttemptCosts(start_s=30.0))
+    scenario = Scenario((PoolModel(pool, machines=_PHILLY_MACHINES),), truth, spec, rules, seed=seed)
+    return scenario, [replace(job, at=job.at - begins_at) for job in bound]
+
+
+def _rollout(scale: float) -> Measured:
+    """1,000 active jobs, 100 draws."""
+    many = round(1000 * scale)
+    measured = Measured("rollouts", f"{many} active jobs on 36 accelerators, lengths unknown")
+    for policy in _POLICIES:
+        source = WorkloadSource("generate:poisson", made=GeneratorOptions(jobs=many, rate_per_h=4000.0))
+        ready = prepare_run(RunSpec(source, "gavel-12-12-12", policy, 0, BoundsChoice.NONE))
+        scenario = replace(ready.scenario, lengths=LengthEstimates(known=False), limits=RunLimits(until_at=1800.0))
+        simulation = Simulation(scenario)
+        simulation.run(ready.jobs)
+        assert isinstance(simulation.core, SchedulerCore)
+        began = process_time()
+        snapshot = snapshot_at_once(simulation.core, 1800.0)
+        measured.add(f"`{policy}`, taking the state", 1e3 * (process_time() - began), "ms")
+        answer = forecast_jobs(ForecastQuestion(snapshot, PastJobs(), draws=5, cpu_s=60.0))
+        each_s = answer.cpu_s / answer.draws
+        measured.add(f"`{policy}`, {len(snapshot.jobs)} jobs, 100 draws", 100 * each_s, "s", at_most=10.0)
+    return measured

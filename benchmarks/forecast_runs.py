@@ -1,0 +1,155 @@
+"""Forecasts made while a workload is simulated, and what came of them.
+
+At drawn instants the state of the core is taken, rolled forward as a server would do it, and corrected by what former
+forecasts came to. The naive forecast beside it knows how long jobs waited, and ran, lately; it is corrected in the same
+way, so that both cover as much and their widths can be compared.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+from statistics import mean, median
+from typing import Any
+
+from scheduler.core.commands import Command, JobTransitioned
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import Event, JobSubmitted
+from scheduler.forecast.core_copy import snapshot_at_once
+from scheduler.forecast.job_forecasts import ForecastQuestion, Interval, IntervalCalibration, forecast_jobs
+from scheduler.forecast.past_jobs import EndedJob, PastJobs
+from simulator.metrics import JobMetrics
+from simulator.simulated_jobs import SimulatedJob
+from simulator.simulation import Scenario, Simulation
+from walras.job_request import JobId, JobRequest
+from walras.states import JobState
+
+#: The naive forecast is the mean of so many.
+_NAIVE_LAST = 50
+#: Forecasts of this part of the instants only teach.
+_WARM_UP = 0.25
+
+
+@dataclass(slots=True)
+class Promised:
+    """An interval that was told, and what came."""
+
+    at: float
+    told: Interval
+    naive: Interval
+    came: float = inf
+
+
+@dataclass(slots=True)
+class Tally:
+    """All that was told of starts, or of ends."""
+
+    open: dict[JobId, list[Promised]] = field(default_factory=dict)
+    done: list[Promised] = field(default_factory=list)
+
+    def came(self, job_id: JobId, at: float) -> None:
+        """It has come."""
+        for each in self.open.pop(job_id, ()):
+            each.came = at
+            self.done.append(each)
+
+    def cover(self, which: str) -> float:
+        """Part of the intervals that held; nan without any."""
+        told = [getattr(each, which) for each in self.done]
+        inside = [a.p10 <= each.came <= a.p90 for a, each in zip(told, self.done, strict=True)]
+        return mean(inside) if inside else float("nan")
+
+    def width_s(self, which: str) -> float:
+        """Median width."""
+        widths = [getattr(each, which).p90 - getattr(each, which).p10 for each in self.done]
+        return median(widths) if widths else float("nan")
+
+
+@dataclass(slots=True)
+class ForecastRun:
+    """What a run came to."""
+
+    starts: Tally
+    ends: Tally
+    looks: int = 0
+    cpu_s: float = 0.0
+    draws: int = 0
+
+
+class _Watcher:
+    """Sees what a server would see: submissions, transitions, and how long ended jobs were."""
+
+    def __init__(self, scenario: Scenario, jobs: Iterable[SimulatedJob], instants: list[float], draws: int) -> None:
+        self.simulation = Simulation(scenario, sink=self._ended)
+        self._draws, self._jobs = draws, jobs
+        self._past = PastJobs()
+        self._requests: dict[JobId, JobRequest] = {}
+        self._submitted: dict[JobId, float] = {}
+        self._waits, self._stays = deque[float](maxlen=_NAIVE_LAST), deque[float](maxlen=_NAIVE_LAST)
+        self._by = {name: IntervalCalibration() for name in ("starts", "ends", "naive starts", "naive ends")}
+        self.found = ForecastRun(Tally(), Tally())
+        self._scored_from = instants[int(_WARM_UP * len(instants))]
+        for at in instants:
+            self.simulation.engine.schedule(at, self._look)
+
+    def run(self) -> ForecastRun:
+        """Simulate to the end."""
+        self.simulation.run(self._jobs, self._saw)
+        return self.found
+
+    def _saw(self, event: Event, commands: list[Command]) -> None:
+        if isinstance(event, JobSubmitted):
+            self._past.arrived(event.at, event.job)
+            self._requests[event.job.job_id], self._submitted[event.job.job_id] = event.job, event.at
+        for command in commands:
+            if isinstance(command, JobTransitioned):
+                if command.state is JobState.STARTING:
+                    self._came("starts", self.found.starts, command.job_id, event.at)
+                elif command.state.is_final:
+                    self._came("ends", self.found.ends, command.job_id, event.at)
+
+    def _came(self, which: str, tally: Tally, job_id: JobId, at: float) -> None:
+        tally.came(job_id, at)
+        self._by[which].came(job_id, at)
+        self._by[f"naive {which}"].came(job_id, at)
+
+    def _ended(self, job: JobMetrics) -> None:
+        request = self._requests[job.job_id]
+        ratio = 1.0 if request.steps is not None else None
+        self._past.ended.append(EndedJob(job.user, job.kind, job.running_s, ratio))
+        self._waits.append(job.queueing_s)
+        self._stays.append(job.jct_s)
+
+    def _look(self, at: float, _: Any) -> Iterable[Event]:
+        core = self.simulation.core
+        assert isinstance(core, SchedulerCore)
+        answer = forecast_jobs(
+            ForecastQuestion(snapshot_at_once(core, at), self._past, draws=self._draws, cpu_s=60.0, seed=int(at))
+        )
+        self.found.looks, self.found.draws = self.found.looks + 1, self.found.draws + answer.draws
+        self.found.cpu_s += answer.cpu_s
+        for job_id, forecast in answer.jobs.items():
+            if forecast.start is not None:
+                self._tell("starts", self.found.starts, job_id, at, forecast.start, self._waits)
+            self._tell("ends", self.found.ends, job_id, at, forecast.end, self._stays)
+        return ()
+
+    def _tell(self, which: str, tally: Tally, job_id: JobId, at: float, raw: Interval, lately: Iterable[float]) -> None:
+        since_s = at - self._submitted[job_id]
+        known = list(lately)
+        ahead_s = max((mean(known) if known else 3600.0) - since_s, 0.0)
+        naive = Interval(at + ahead_s, at + ahead_s, at + ahead_s)
+        ours, plain = self._by[which], self._by[f"naive {which}"]
+        if at >= self._scored_from:
+            told = Promised(at, ours.corrected(at, raw), plain.corrected(at, naive))
+            tally.open.setdefault(job_id, []).append(told)
+        ours.said(job_id, at, raw)
+        plain.said(job_id, at, naive)
+
+
+def forecast_run(scenario: Scenario, jobs: list[SimulatedJob], looks: int, draws: int, seed: int) -> ForecastRun:
+    """Simulate, look `looks` times at drawn instants while jobs arrive, and tell what came of the forecasts."""
+    chance, first, last = Random(seed), jobs[0].at, jobs[-1].at
+    instants = sorted(chance.uniform(first + 0.05 * (last - first), last) for _ in range(looks))
+    return _Watcher(scenario, jobs, instants, draws).run()

@@ -1,0 +1,269 @@
+"""Base classes for a policy of one's own in a file: an order, shares, or a plan, with little to write.
+
+    from walras.lab import Order
+
+    class ShortestGang(Order):
+        def key(self, jobs):
+            return jobs.gang
+
+A subclass states its parameters as annotated fields with defaults, as a dataclass does. The base class fills in the
+rest of the protocols of `optimizer.policy`, checks every answer, and says how far shares are from a bound.
+"""
+
+import inspect
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from optimizer.decision import Certificate, Memory, Plan, Quote, Shares, Status
+from optimizer.policy import Newcomer, OrderFacts
+from optimizer.problem import BoolArray, FloatArray, IntArray, Jobs, Problem
+from walras.errors import ConfigError
+
+#: Shares may exceed a pool, or a job's time, by this part: what sums of rounded numbers do.
+_ROUNDING = 1e-6
+
+
+def _fill(kind: type[Any]) -> None:
+    """Make the class a dataclass whose fields are checked; it may be one already."""
+    if "__dataclass_fields__" not in vars(kind):
+        checked_dataclass(frozen=True, config={"extra": "forbid", "arbitrary_types_allowed": True})(kind)
+
+
+class _Own:
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if not vars(cls).get("_is_base", False):
+            _fill(cls)
+
+
+@dataclass(frozen=True)
+class OwnOrder(_Own, ABC):
+    """Jobs are served one after another by a rank. Write `key`."""
+
+    _is_base: ClassVar[bool] = True
+    #: A running job may be stopped for one that ranks before it.
+    preemptive: bool = True
+    #: Configurations are tried fastest first; False: in the order of the pools.
+    aware: bool = True
+    #: The first job that does not fit holds up all behind it.
+    strict: bool = False
+
+    @abstractmethod
+    def key(self, jobs: OrderFacts) -> Any:
+        """What jobs are sorted by, smallest first: an array (n,), or a tuple of them, the first deciding.
+
+        `jobs` has arrays (n,): submitted_at, priority_class, gang, attained_s, served_s, waited_s, remaining_s (inf:
+        unknown), deadline_at (inf: none); times in seconds.
+        """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        written = vars(cls).get("key")
+        if written is not None:
+
+            def key(self: Any, jobs: OrderFacts) -> tuple[FloatArray, ...]:
+                found = asked(self, partial(written, self), jobs)
+                return tuple(found) if isinstance(found, tuple | list) else (found,)
+
+            key.__doc__ = written.__doc__
+            cls.key = key  # type: ignore[method-assign]
+        super().__init_subclass__(**more)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShareMarket:
+    """What shares are decided about: n jobs, p pools. Each job's fastest configuration on each single pool counts."""
+
+    jobs: Jobs
+    pool: tuple[str, ...]
+    accelerator: tuple[str, ...]
+    #: Accelerators of each pool (p,), and what one costs an hour, USD (p,).
+    capacity: FloatArray
+    usd_per_h: FloatArray
+    #: Steps per second of the whole gang; 0 where the job cannot run (n, p).
+    steps_per_s: FloatArray
+    #: Accelerators that it takes there; 0 where it cannot run (n, p).
+    accelerators: FloatArray
+    #: The row of the problem's columns behind each cell, -1: none (n, p).
+    column: IntArray = field(repr=False)
+
+
+def share_market(problem: Problem) -> ShareMarket:
+    """The problem as a table of jobs and pools. Configurations over several pools have no cell."""
+    columns, pools = problem.columns, problem.pools
+    n, p = len(problem.jobs), len(pools)
+    uses = np.bincount(columns.use_column, minlength=len(columns))
+    speed, taken = np.zeros((n, p)), np.zeros((n, p))
+    column = np.full((n, p), -1, dtype=np.int64)
+    for c, pool, count in zip(columns.use_column, columns.use_pool, columns.use_count, strict=True):
+        job, pace = columns.job[c], columns.steps_per_s[c]
+        if uses[c] == 1 and count <= pools.capacity[pool] and pace > speed[job, pool]:
+            speed[job, pool], taken[job, pool], column[job, pool] = pace, count, c
+    return ShareMarket(
+        problem.jobs, pools.pool_id, pools.accelerator, pools.capacity, pools.usd_per_h, speed, taken, column
+    )
+
+
+@dataclass(frozen=True)
+class OwnShares(_Own, ABC):
+    """Every job gets a part of the time on each pool. Write `shares`."""
+
+    _is_base: ClassVar[bool] = True
+
+    @abstractmethod
+    def shares(self, market: ShareMarket) -> FloatArray:
+        """Fractions of time (n, p): at least 0, at most 1 for each job, and no pool beyond its capacity."""
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
+        """The shares, with the level of max-min fairness as what they are set against.
+
+        Raises ConfigError for an answer that is no shares, and for a method that fails.
+        """
+        from optimizer.classes.class_problem import constraint_violation, relative_gap
+        from optimizer.policies.max_min_fairness import MaxMinFairness
+        from optimizer.utility.fair_share import fair_share_utility, max_min_level
+
+        best, _ = MaxMinFairness(then="sum").decide(problem, None)
+        if best.certificate.status is Status.EMPTY:
+            return best, None
+        market = share_market(problem)
+        x = _as_columns(problem, market, asked(self, self.shares, market))
+        utility = fair_share_utility(problem, aware=True)
+        gained = np.zeros(len(problem.jobs))
+        np.add.at(gained, problem.columns.job, utility.worth * x)
+        level, bound = max_min_level(gained, utility.weight, utility.best), best.certificate.bound
+        violation = constraint_violation(problem, x)
+        path = "own shares; bound: max_min_fairness"
+        proof = Certificate(Status.DEFINED, level, bound, relative_gap(level, bound), violation, path)
+        free = Quote(np.zeros(len(problem.pools)), "nothing has a price", 1.0)
+        nothing = np.zeros(len(problem.jobs))
+        return Shares(x, problem.pools.held, free, nothing, proof, unplaceable=best.unplaceable), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Speed of each configuration, relative to the fastest: a newcomer takes the best free one (c,)."""
+        return relative_speeds(newcomer)
+
+
+def _as_columns(problem: Problem, market: ShareMarket, answer: Any) -> FloatArray:
+    """The answer per column (c,). Raises ConfigError saying what is wrong with it."""
+    try:
+        return _checked_shares(problem, market, np.asarray(answer, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"shares() is no answer: {error}", field="policy") from None
+
+
+def _checked_shares(problem: Problem, market: ShareMarket, answer: FloatArray) -> FloatArray:
+    wanted = market.steps_per_s.shape
+    if answer.shape != wanted:
+        raise ValueError(f"shares() answers an array of shape {wanted} (jobs, pools), not {answer.shape}")
+    if not np.isfinite(answer).all() or (answer < 0).any():
+        raise ValueError("shares() answers fractions of time: finite and not negative")
+    stray = (answer > 0) & (market.column < 0)
+    if stray.any():
+        job, pool = np.argwhere(stray)[0]
+        raise ValueError(f"job {market.jobs.job_id[job]} cannot run on {market.pool[pool]}: its steps_per_s there is 0")
+    time = answer.sum(axis=1)
+    if (time > 1 + _ROUNDING).any():
+        row = int(time.argmax())
+        raise ValueError(f"job {market.jobs.job_id[row]} gets {time[row]:.4g} of its time; at most 1")
+    used = (answer * market.accelerators).sum(axis=0)
+    over = used > market.capacity * (1 + _ROUNDING) + _ROUNDING
+    if over.any():
+        pool = int(np.argmax(used - market.capacity))
+        raise ValueError(f"{market.pool[pool]} has {market.capacity[pool]:g} accelerators; {used[pool]:.4g} are given")
+    x = np.zeros(len(problem.columns))
+    cells = market.column >= 0
+    x[market.column[cells]] = np.minimum(answer[cells], 1.0)
+    return x
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanState:
+    """What a plan is made from: n jobs, c configurations, p pools."""
+
+    problem: Problem
+    jobs: Jobs
+    pool: tuple[str, ...]
+    #: Accelerators of each pool that nobody holds who must stay (p,).
+    free: FloatArray
+    #: Row of the job of each configuration, its speed in steps per second, and whether the job runs in it now (c,).
+    job: IntArray
+    steps_per_s: FloatArray
+    running: BoolArray
+    #: Accelerators that each configuration takes of each pool (c, p).
+    use: FloatArray
+    #: Jobs that have their configuration already, because they cannot be stopped: its row, -1: open (n,).
+    fixed: IntArray
+
+
+@dataclass(frozen=True)
+class OwnPlan(_Own, ABC):
+    """Says at every event which configuration each job has from now on. Write `plan`."""
+
+    _is_base: ClassVar[bool] = True
+    #: False: a running job stays where it is to its end.
+    moves: bool = True
+
+    @abstractmethod
+    def plan(self, state: PlanState) -> IntArray:
+        """Row of the configuration of each job, -1: it waits (n,). Places are given, and waits end, in
+        the order of submission.
+        """
+
+    def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
+        """The plan. Raises ConfigError for one that does not fit, and for a method that fails."""
+        from optimizer.assignment.plan_draft import begin_plan
+
+        draft = begin_plan(problem)
+        columns, n, p = problem.columns, len(problem.jobs), len(problem.pools)
+        use = np.zeros((len(columns), p))
+        np.add.at(use, (columns.use_column, columns.use_pool), columns.use_count)
+        fixed = draft.column.copy()
+        state = PlanState(
+            problem, problem.jobs, problem.pools.pool_id, draft.free.copy(), columns.job, columns.steps_per_s,
+            columns.running, use, fixed.copy(),
+        )  # fmt: skip
+        chosen = np.asarray(asked(self, self.plan, state))
+        if chosen.shape != (n,) or chosen.dtype.kind not in "iu":
+            raise ConfigError(f"plan() answers {n} whole numbers, not {chosen.dtype} of shape {chosen.shape}")
+        chosen = np.where(fixed >= 0, fixed, chosen).astype(np.int64)
+        placed = np.flatnonzero((chosen >= 0) & (fixed < 0))
+        if ((chosen < -1) | (chosen >= len(columns))).any() or (columns.job[chosen[placed]] != placed).any():
+            raise ConfigError("plan() answers rows of configurations, each of its own job, or -1")
+        over = use[chosen[placed]].sum(axis=0) - draft.free
+        if (over > _ROUNDING).any():
+            pool = int(over.argmax())
+            raise ConfigError(f"the plan takes {over[pool]:g} accelerators of {problem.pools.pool_id[pool]} too many")
+        rows = np.lexsort((problem.jobs.job_id, problem.jobs.submitted_at, chosen < 0))
+        quote = Quote(np.zeros(p), "nothing has a price", 1.0)
+        return Plan(chosen, rows, quote, np.zeros(n), no_yardstick="the policy is one's own"), None
+
+    def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
+        """Speed of each configuration, relative to the fastest (c,)."""
+        return relative_speeds(newcomer)
+
+
+def asked(policy: object, method: Callable[..., Any], facts: object) -> Any:
+    """What a method answers. Raises ConfigError naming it, and the line in its own file, for whatever it raises."""
+    try:
+        return method(facts)
+    except Exception as error:  # code of others: it may raise anything
+        file = inspect.getfile(type(policy))
+        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+        where = f" at {PurePath(file).name}:{lines[-1]}" if lines else ""
+        name = getattr(method, "func", method).__name__
+        told = f"{type(policy).__name__}.{name}() failed{where}: {type(error).__name__}: {error}"
+        raise ConfigError(told, field="policy") from error
+
+
+def relative_speeds(newcomer: Newcomer) -> FloatArray:
+    """Speed of each configuration, relative to the fastest; zeros where there is none (c,)."""
+    fastest = float(newcomer.steps_per_s.max(initial=0.0))
+    return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))

@@ -1,0 +1,220 @@
+"""A core's state at one instant as plain data, and a core of one's own made from it, to be rolled forward or asked.
+
+The state is told as a successor after a restart is told it: pools, machines, what is believed of speeds, arrears, then
+each job as it stands. The copy decides nothing before it knows everything. As after a restart, it makes its
+reservations anew and asks for a solve at once. Taking the state changes nothing in the core it is taken from; it is
+done in pieces of about a millisecond, between which that core must hear of nothing.
+"""
+
+from collections.abc import Generator, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+
+from optimizer.policy import Policy
+from scheduler.core.commands import Command
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
+from scheduler.core.events import (
+    Event,
+    JobRestored,
+    MoneyRestated,
+    NodeJoined,
+    NodeLeaving,
+    NodeQuarantined,
+    NodeUnreachable,
+    PolicyChanged,
+    PoolDeclared,
+    RentRestored,
+    StateRestored,
+    Woke,
+)
+from scheduler.core.handlers.restored_state import gather_state
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.fleet import FleetMachine, MachineCondition
+from scheduler.core.state.job_classes import JobClasses
+from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.throughput import NetworkTable, RestartCosts, ThroughputTable
+from scheduler.core.state.working_set import Cycle, RoundMechanism
+from walras.cluster import PoolId
+from walras.job_request import JobId, JobRequest
+from walras.states import Reason
+
+#: Jobs told between two pauses: about a millisecond of work.
+_JOBS_IN_A_BITE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSnapshot:
+    """What a core knew at one instant."""
+
+    at: float
+    policy: PolicyChanged
+    money: MoneyRestated
+    #: Pools and machines, in the order in which they are told.
+    fleet: tuple[Event, ...]
+    remembered: StateRestored
+    #: Jobs that hold machines first.
+    jobs: tuple[JobRestored, ...]
+    speeds: ThroughputTable
+    costs: RestartCosts
+    networks: NetworkTable
+    #: Service that each job had until now, seconds of its whole gang.
+    had_s: dict[JobId, float]
+    #: Of pools whose machines the market takes back: how often an hour of a machine, as far as was seen.
+    revocations_per_h: dict[str, float]
+
+    def requests(self) -> dict[JobId, JobRequest]:
+        """The requests of the active jobs, by number."""
+        return {job.job.job_id: job.job for job in self.jobs}
+
+
+def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, CoreSnapshot]:
+    """Take the state of a core that has a policy. `now`: not before its last event."""
+    ledger = core.ledger
+    remembered = yield from gather_state(ledger)
+    yield
+    fleet = tuple(_told_fleet(ledger, now))
+    yield
+    speeds, costs, networks = deepcopy(ledger.table), deepcopy(ledger.costs), deepcopy(ledger.networks)
+    yield
+    holding, waiting, had_s = list[JobRestored](), list[JobRestored](), dict[JobId, float]()
+    for number, job in enumerate(ledger):
+        if number % _JOBS_IN_A_BITE == 0:
+            yield
+        (holding if job.holds else waiting).append(_told_job(ledger, job, now))
+        had_s[job.job_id] = _had_s(ledger, job, now) / max(float(ledger.columns.gang[job.slot]), 1.0)
+    policy = ledger.policy
+    return CoreSnapshot(
+        now,
+        PolicyChanged(now, policy.spec, policy.rules),
+        MoneyRestated(now, core.cycle.spending.stated(now)),
+        fleet,
+        replace(remembered, at=now),
+        (*holding, *waiting),
+        speeds,
+        costs,
+        networks,
+        had_s,
+        {
+            state.pool.pool_id: 3600.0 * state.lives.revocations / lived_s
+            for state in ledger.fleet.pools
+            if state.lives.revocations and (lived_s := state.lives.lived_s(now)) > 0
+        },
+    )
+
+
+def snapshot_at_once(core: SchedulerCore, now: float) -> CoreSnapshot:
+    """`snapshot_core` without pauses."""
+    pieces = snapshot_core(core, now)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            found: CoreSnapshot = end.value
+            return found
+
+
+def _told_fleet(ledger: Ledger, now: float) -> Iterator[Event]:
+    pools = ledger.fleet.pools
+    for state in pools:
+        if not state.pool.removed:
+            yield PoolDeclared(now, state.pool)
+    for machine in ledger.fleet.machines:
+        if machine is not None and machine.condition is not MachineCondition.RELEASED:
+            yield from _told_machine(machine, pools[machine.pool].pool.pool_id, now)
+    for state in pools:
+        for token, machines in state.awaited.items():
+            yield RentRestored(now, token, state.pool.pool_id, machines)
+
+
+def _told_machine(machine: FleetMachine, pool_id: PoolId, now: float) -> Iterator[Event]:
+    node_id, condition = machine.node_id, machine.condition
+    paid_since = machine.paid_since if machine.token else None
+    yield NodeJoined(now, node_id, pool_id, machine.token, paid_since)
+    if condition is MachineCondition.LEAVING:
+        gentle = machine.gentle_until > now
+        yield NodeLeaving(now, node_id, machine.gentle_until if gentle else inf, Reason.HOLD_ADMIN, gentle)
+    elif condition is MachineCondition.QUARANTINED:
+        yield NodeQuarantined(now, node_id, machine.detail)
+    elif condition is MachineCondition.UNREACHABLE:
+        yield NodeUnreachable(now, node_id)
+
+
+def _told_job(ledger: Ledger, job: JobRecord, now: float) -> JobRestored:
+    columns, slot = ledger.columns, job.slot
+    since_s = max(now - float(columns.steps_at[slot]), 0.0)
+    return JobRestored(
+        at=now,
+        job=job.request,
+        submitted_at=float(columns.submitted_at[slot]),
+        state=job.state,
+        attempt=job.attempt,
+        restarts=job.restarts,
+        steps=job.steps + (ledger.rate_of(job) * since_s if job.holds and since_s > 0 else 0.0),
+        safe_steps=job.safe_steps,
+        attained_s=_had_s(ledger, job, now),
+        hold_reason=job.hold_reason,
+        placement=job.placement if job.holds else None,
+        leased_at=job.leased_at,
+        running_at=job.running_at,
+        prepared=tuple(job.prepared),
+        rendezvous=job.rendezvous,
+        revoked=job.revoked,
+        saves=job.saves,
+    )
+
+
+def _had_s(ledger: Ledger, job: JobRecord, now: float) -> float:
+    """Accelerator-seconds until now."""
+    columns, slot = ledger.columns, job.slot
+    return float(columns.attained_s[slot] + columns.count[slot] * max(now - columns.settled_at[slot], 0.0))
+
+
+class _Gate:
+    """Whether the copy may decide yet."""
+
+    is_open = False
+
+
+class _GatedRounds:
+    """A round mechanism that does nothing before its gate is open."""
+
+    def __init__(self, gate: _Gate, inner: RoundMechanism) -> None:
+        self._gate = gate
+        self._inner = inner
+
+    def settle(self, cycle: Cycle) -> None:
+        """As the inner mechanism does, from the opening on."""
+        if self._gate.is_open:
+            self._inner.settle(cycle)
+
+
+def _make_gated(gate: _Gate, make: MakeMechanism, cycle: Cycle, policy: Policy, rules: RoundRules) -> RoundMechanism:
+    return _GatedRounds(gate, make(cycle, policy, rules))
+
+
+class CoreCopy:
+    """A core that stands where another stood. `open` lets it decide: the changes that are tried come before that."""
+
+    def __init__(self, snapshot: CoreSnapshot) -> None:
+        self._gate = _Gate()
+        gated = {name: partial(_make_gated, self._gate, make) for name, make in MECHANISMS.items()}
+        self.core = SchedulerCore(mechanisms=gated)
+        ledger = self.core.ledger
+        ledger.table, ledger.costs = deepcopy(snapshot.speeds), deepcopy(snapshot.costs)
+        ledger.networks, ledger.classes = deepcopy(snapshot.networks), JobClasses(ledger.table)
+        for event in (snapshot.policy, snapshot.money, *snapshot.fleet, snapshot.remembered, *snapshot.jobs):
+            # A core keeps no event, and changes none.
+            self.core.handle(event)
+
+    def tell(self, event: Event) -> None:
+        """Something else that is so when the copy begins to decide, at the instant of the snapshot."""
+        event.at = self.core.ledger.now
+        self.core.handle(event)
+
+    def open(self, at: float) -> list[Command]:
+        """Let it decide from now on. Returns its first commands."""
+        self._gate.is_open = True
+        return list(self.core.handle(Woke(at)))

@@ -1,0 +1,109 @@
+"""Endpoints for sessions with running jobs: a websocket of the caller's, and one that the machine opens for it.
+
+Open to a job's owner, and to operators of its project. Each session is in the audit before it begins.
+"""
+
+import asyncio
+import json
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.http.audit_trail import note_write
+from scheduler.live.http.job_api import visible_job_row
+from scheduler.live.http.requests import Audience, RequestContext, Route
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.session_broker import OpenSession
+from walras.cluster import NodeId
+from walras.errors import Conflict, Forbidden, UserError
+from walras.remote_session import CONNECT_S, MESSAGE_BYTES, PING_S, SessionAsked, relay, send_note
+
+
+def _asked(call: RequestContext) -> SessionAsked:
+    """What the query asks for. Raises UserError naming the field."""
+    query = call.request.query
+    given = {name: query[name] for name in SessionAsked.model_fields if name in query and name != "argv"}
+    try:
+        asked = SessionAsked.model_validate({**given, "argv": json.loads(query.get("argv", "[]"))})
+    except ValidationError as error:
+        field = str(error.errors()[0]["loc"][0])
+        raise UserError(f"{field}: {error.errors()[0]['msg']}", field=field) from None
+    except (ValueError, RecursionError):
+        raise UserError("argv is no JSON list", field="argv") from None
+    if (asked.kind == "exec" and not asked.argv) or (asked.kind == "forward" and not asked.port):
+        raise UserError("say what to run (argv), or which port to reach (port)", field="kind")
+    return asked
+
+
+async def open_session(call: RequestContext) -> web.StreamResponse:
+    """The caller's side. Raises Forbidden, Conflict for a job that does not run, UserError."""
+    row, asked = await visible_job_row(call), _asked(call)
+    if not call.user.may_change(row.user, row.project):
+        raise Forbidden(f"job {row.job_id} belongs to {row.user}")
+    live = call.server.state.jobs.get(row.job_id)
+    attempt = None if live is None else live.attempt
+    if attempt is None:
+        raise Conflict(f"job {row.job_id} does not run", fix="see `walras explain`")
+    parts = {part.node_rank: node_id for node_id, part in attempt.parts.items() if part.started and not part.ended}
+    node_id = parts.get(asked.node_rank)
+    if node_id is None:
+        raise Conflict(f"machine {asked.node_rank} of job {row.job_id} runs none of it now", field="node_rank")
+    if not web.WebSocketResponse().can_prepare(call.request).ok:
+        raise UserError("this endpoint is a websocket", fix="use `walras attach`, `exec` or `forward`")
+    told = asked.model_dump(mode="json", exclude_defaults=True)
+
+    def step(transaction: Transaction) -> None:
+        note_write(call, transaction, f"session with job {row.job_id}", after=told, project=row.project)
+
+    await call.server.loop.perform(step)
+    gateway = call.server.gateway
+    session = gateway.sessions.ask(
+        node_id, row.job_id, attempt.row.attempt, attempt.row.incarnation, asked, call.user.name
+    )
+    try:
+        gateway.wake(node_id)
+        return await _serve_caller(call, session)
+    finally:
+        gateway.sessions.end(session)
+
+
+async def _serve_caller(call: RequestContext, session: OpenSession) -> web.WebSocketResponse:
+    socket = web.WebSocketResponse(max_msg_size=MESSAGE_BYTES, heartbeat=PING_S, compress=False)
+    await socket.prepare(call.request)
+    try:
+        machine = await asyncio.wait_for(asyncio.shield(session.machine), CONNECT_S)
+    except TimeoutError:
+        detail = f"{session.node_id} did not answer within {CONNECT_S:.0f} s; an agent of an older release cannot"
+        await send_note(socket, type="refused", detail=detail)
+        await socket.close()
+        return socket
+    await relay(socket, machine)
+    return socket
+
+
+async def join_session(call: RequestContext) -> web.StreamResponse:
+    """The machine's side of a session that it was told of."""
+    assert isinstance(call.caller, AgentCaller)
+    node_id = NodeId(call.caller.node_id)
+    socket = web.WebSocketResponse(max_msg_size=MESSAGE_BYTES, heartbeat=PING_S, compress=False)
+    if not socket.can_prepare(call.request).ok:
+        raise UserError("this endpoint is a websocket")
+    broker, session_id = call.server.gateway.sessions, call.request.match_info["session_id"]
+    session = broker.waiting(node_id, session_id)
+    await socket.prepare(call.request)
+    if not session.machine.done():
+        session.machine.set_result(socket)
+        await session.over.wait()
+    return socket
+
+
+def session_routes() -> list[Route]:
+    """One for callers, one for machines."""
+    return [
+        Route("GET", "/api/v1/jobs/{job_id:[0-9]+}/session", open_session, "A websocket into a running job",
+              role=UserRole.USER, query=tuple(SessionAsked.model_fields), response="application/octet-stream",
+              waits=True),
+        Route("GET", "/agent/v1/sessions/{session_id}", join_session, "The machine's websocket of a session",
+              Audience.AGENT, response="application/octet-stream", waits=True),
+    ]  # fmt: skip

@@ -1,0 +1,72 @@
+"""Which checkpoint a job goes on from: the newest recorded under the fence of its attempt that is not lost.
+
+Two are kept. Where a machine finds that the newest is torn, or that its store does not have it, the one before takes
+its place; without one the job begins anew. Each loss uses up a checkpoint, so that a script which only says so has soon
+none left, and then fails by itself.
+"""
+
+import logging
+import os.path
+from dataclasses import replace
+
+from scheduler.core.events import CheckpointRecorded
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.store.table_rows import CheckpointRow
+from walras.wire import CommittedReport
+
+log = logging.getLogger(__name__)
+
+
+def keep_checkpoint(transaction: Transaction, job: LiveJob, report: CommittedReport) -> CheckpointRow | None:
+    """Make a commit the job's newest checkpoint; returns None where it is older than that, or of another job."""
+    known, manifest = job.checkpoint, report.manifest
+    if (known is not None and manifest.step < known.step) or not is_inside(job, report):
+        return None
+    row = CheckpointRow(
+        job.row.job_id,
+        report.attempt,
+        manifest.step,
+        manifest.path,
+        manifest.digest,
+        recorded_at=transaction.at,
+        content=manifest.content,
+        upload_s=report.upload_s,
+        lag_s=report.lag_s,
+    )
+    if known is not None and (known.attempt, known.step) != (row.attempt, row.step):
+        dropped, job.earlier_checkpoint = job.earlier_checkpoint, known
+        if dropped is not None and dropped.content:
+            transaction.state.superseded.add(dropped.content)
+    job.checkpoint = row
+    transaction.batch.checkpoints.append(row)
+    job.row.steps = max(job.row.steps, manifest.step)
+    transaction.job_changed(job)
+    return row
+
+
+def lose_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, digest: str, why: str) -> bool:
+    """The checkpoint that this attempt began with cannot be had: fall back to the one before it.
+
+    `digest`: its own, or empty. Returns False where the attempt began with no such checkpoint: then nothing is lost.
+    """
+    lost = job.checkpoint
+    if lost is None or lost.attempt >= attempt.row.attempt or digest not in ("", lost.digest):
+        return False
+    log.error("job %d: its checkpoint at step %g is lost: %s", job.row.job_id, lost.step, why)
+    transaction.batch.checkpoints.append(replace(lost, lost=True))
+    job.checkpoint, job.earlier_checkpoint = job.earlier_checkpoint, None
+    steps = 0.0 if job.checkpoint is None else job.checkpoint.step
+    emit(transaction, CheckpointRecorded(transaction.at, job.row.job_id, attempt.row.attempt, steps, lost=True))
+    return True
+
+
+def is_inside(job: LiveJob, report: CommittedReport) -> bool:
+    """The checkpoint lies in the job's own folder."""
+    folder = _absolute_path(job.launch.checkpoint_dir)
+    return os.path.commonpath([folder, _absolute_path(report.manifest.path)]) == folder
+
+
+def _absolute_path(path: str) -> str:
+    return os.path.normpath(os.path.join("/", path))

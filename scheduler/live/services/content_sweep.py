@@ -1,0 +1,61 @@
+"""What is deleted of the server's content: what no job needs once a day, and superseded checkpoints every few minutes.
+
+A checkpoint that newer ones have taken the place of goes soon, or a job that saves often would fill the disk. An upload
+under way may count on chunks of it: those it asked for are young again, and stay.
+"""
+
+import asyncio
+import logging
+
+from scheduler.live.server import Server
+
+log = logging.getLogger(__name__)
+
+#: Content is kept this long after it was last sent or named by a new job: reruns need nothing sent again.
+CONTENT_KEPT_S = 30 * 86_400.0
+#: Chunks of a superseded checkpoint that nobody asked for in this time go.
+SUPERSEDED_KEPT_S = 1800.0
+_SWEEP_EVERY_S, _DROP_EVERY_S = 86_400.0, 600.0
+
+
+async def content_in_use(server: Server, keep_checkpoints_s: float | None) -> list[str]:
+    """Names of the trees that jobs need. `keep_checkpoints_s`: of ended jobs too, so long; None: for ever."""
+    since_at = 0.0 if keep_checkpoints_s is None else server.loop.clock.now() - keep_checkpoints_s
+    codes = [job.launch.code for job in server.state.jobs.values() if job.launch.code]
+    # The tables may be a moment behind.
+    newest = [each for job in server.state.jobs.values() for each in (job.checkpoint, job.earlier_checkpoint)]
+    kept = await server.read(server.store.checkpoint_content, since_at)
+    results = await server.read(server.store.output_trees)
+    return codes + results + kept + [each.content for each in newest if each is not None and each.content]
+
+
+async def sweep_content(server: Server, keep_checkpoints_s: float | None = None) -> int:
+    """Delete the content that no job needs and nobody sent or named for long; returns the bytes freed."""
+    in_use = await content_in_use(server, keep_checkpoints_s)
+    return await server.read(server.content.sweep, in_use, CONTENT_KEPT_S)
+
+
+async def drop_superseded(server: Server, keep_checkpoints_s: float | None = None) -> None:
+    """Delete checkpoints that newer ones have taken the place of, but for what is young or somebody else's too."""
+    names, server.state.superseded = server.state.superseded, set()
+    if names:
+        # Asked after the names were taken: what is superseded from here on is for the next time.
+        in_use = await content_in_use(server, keep_checkpoints_s)
+        server.state.superseded |= await server.read(server.content.drop, names, in_use, SUPERSEDED_KEPT_S)
+
+
+async def sweep_for_ever(server: Server, keep_checkpoints_s: float | None) -> None:
+    """Both, for ever. What the disk refuses is tried again with the next one."""
+    waited_s = _SWEEP_EVERY_S
+    while True:
+        try:
+            if waited_s >= _SWEEP_EVERY_S:
+                waited_s = 0.0
+                log.info(
+                    "deleted %d bytes of content that no job needs", await sweep_content(server, keep_checkpoints_s)
+                )
+            await drop_superseded(server, keep_checkpoints_s)
+        except OSError as error:
+            log.warning("content that no job needs was not all deleted: %s", error)
+        await asyncio.sleep(_DROP_EVERY_S)
+        waited_s += _DROP_EVERY_S

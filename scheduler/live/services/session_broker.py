@@ -1,0 +1,77 @@
+"""Brings together the two websockets of a session: the caller's, and the one that the job's machine opens for it.
+
+Sessions are not written down: a server that restarts ends them. Who asked for what is in the audit.
+"""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from walras.clocks import random_hex
+from walras.cluster import NodeId
+from walras.errors import Conflict, NotFound
+from walras.remote_session import SessionAsked, SessionRequest
+
+#: Sessions of one job, and of all jobs.
+SESSIONS_OF_JOB, SESSIONS_MOST = 32, 500
+
+
+@dataclass
+class OpenSession:
+    """A session that a caller waits in."""
+
+    node_id: NodeId
+    request: SessionRequest
+    #: The machine's websocket, once it is there.
+    machine: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    #: Set when the caller's side is over.
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class SessionBroker:
+    """The sessions of a server."""
+
+    def __init__(self, chance: Random | None = None) -> None:
+        self._chance = chance
+        self._open: dict[str, OpenSession] = {}
+        #: Not told yet, by machine.
+        self._asked: defaultdict[NodeId, list[SessionRequest]] = defaultdict(list)
+
+    def ask(
+        self, node_id: NodeId, job_id: int, attempt: int, incarnation: str, asked: SessionAsked, user: str
+    ) -> OpenSession:
+        """Ask a machine for a session. Raises Conflict where there are too many."""
+        if len(self._open) >= SESSIONS_MOST:
+            raise Conflict(f"the server holds {SESSIONS_MOST} sessions", fix="try again later")
+        if sum(each.request.job_id == job_id for each in self._open.values()) >= SESSIONS_OF_JOB:
+            raise Conflict(f"job {job_id} has {SESSIONS_OF_JOB} sessions", fix="end one of them")
+        session_id = random_hex(self._chance, 32)
+        request = SessionRequest(
+            session_id=session_id, job_id=job_id, attempt=attempt, incarnation=incarnation, asked=asked, user=user
+        )
+        session = self._open[session_id] = OpenSession(node_id, request)
+        self._asked[node_id].append(request)
+        return session
+
+    def is_asked(self, node_id: NodeId) -> bool:
+        """Whether the machine has a session to be told of."""
+        return bool(self._asked.get(node_id))
+
+    def take(self, node_id: NodeId) -> list[SessionRequest]:
+        """Returns what the machine is to be told, once."""
+        return [each for each in self._asked.pop(node_id, []) if each.session_id in self._open]
+
+    def waiting(self, node_id: NodeId, session_id: str) -> OpenSession:
+        """Returns a session that waits for this machine. Raises NotFound for any other."""
+        session = self._open.get(session_id)
+        if session is None or session.node_id != node_id or session.machine.done():
+            raise NotFound("no such session waits for this machine")
+        return session
+
+    def end(self, session: OpenSession) -> None:
+        """The caller has gone, or given up."""
+        self._open.pop(session.request.session_id, None)
+        session.machine.cancel()
+        session.over.set()

@@ -1,0 +1,242 @@
+"""When jobs will start and end, kept fresh beside the loop at a stated share of one core.
+
+Again and again the core's state is taken in pieces of about a millisecond, in a step of the loop, and rolled forward
+in a process that lives as long as the server: what it compiles at its first rollout it keeps. After a rollout of t
+seconds of processor time the next one waits until t is at most `CORE_SHARE` of the time passed. What came of former
+forecasts corrects the next ones. Nothing that is decided depends on a forecast: an answer that fails, or takes too
+long, leaves the last one, which says as of when it holds.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from math import inf
+
+from scheduler.core.events import Event
+from scheduler.forecast.core_copy import CoreSnapshot, snapshot_core
+from scheduler.forecast.job_forecasts import (
+    ForecastAnswer,
+    ForecastQuestion,
+    Interval,
+    IntervalCalibration,
+    JobForecast,
+    forecast_jobs,
+)
+from scheduler.forecast.past_jobs import EndedJob, PastJobs
+from scheduler.forecast.rollout import RolloutLimits
+from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.loop.worker_process import kill_worker_process, new_worker_process
+from scheduler.live.store.event_journal import parse_request
+from scheduler.live.store.store_interface import JobQuery, Store
+from scheduler.live.store.table_rows import JobRow
+from walras.api import ForecastView
+from walras.clocks import SYSTEM_CLOCKS, Clocks
+from walras.job_request import JobId, JobRequest
+from walras.states import JobState
+
+log = logging.getLogger(__name__)
+
+#: The part of one core that forecasts may take in the long run, and the least time between two of them.
+CORE_SHARE, EVERY_S = 0.05, 10.0
+#: Processor time of one refresh, and of a question that a person waits for; what takes twice as long is given up.
+REFRESH_CPU_S, ASKED_CPU_S = 8.0, 4.0
+_DRAWS, _DRAWS_ASKED = 40, 12
+#: Whoever asks waits no longer than this, and no more than so many wait.
+ASKED_WITHIN_S, _ASKING_MAX = 12.0, 4
+#: The process gives way to everything else on the machine by so much.
+_NICE = 10
+#: Jobs of the past that are looked at.
+_PAST_MAX = 1000
+
+
+def _new_polite_process() -> Executor:
+    """One process that ends with this one, and gives way to others."""
+    process = new_worker_process()
+    process.submit(os.nice, _NICE)
+    return process
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What the tables know of jobs, newest last."""
+
+    jobs: PastJobs
+    rows: tuple[JobRow, ...]
+
+
+class StartForecasts:
+    """Keeps forecasts of all active jobs, and answers what would be if something else were so."""
+
+    def __init__(
+        self,
+        loop: ServerLoop,
+        store: Store,
+        clocks: Clocks = SYSTEM_CLOCKS,
+        make_pool: Callable[[], Executor] = _new_polite_process,
+    ) -> None:
+        self._loop, self._store, self._clocks, self._make_pool = loop, store, clocks, make_pool
+        self._pool: Executor | None = None
+        self._turn = asyncio.Lock()
+        self._requests: dict[JobId, JobRequest] = {}
+        self._starts, self._ends = IntervalCalibration(), IntervalCalibration()
+        self._past = PastJobs()
+        #: By job: whether a start, and whether an end is awaited.
+        self._awaited: dict[JobId, tuple[bool, bool]] = {}
+        self._asking = 0
+        self.answer: ForecastAnswer | None = None
+
+    # ------------------------------------------------------------------------------------------------ what is known
+
+    def view(self, job_id: JobId) -> ForecastView | None:
+        """What is foreseen of an active job; None: nothing is, or not within the time that is looked ahead."""
+        answer = self.answer
+        found = None if answer is None else answer.jobs.get(job_id)
+        return None if answer is None or found is None else self.shown(answer.at, found)
+
+    def shown(self, at: float, forecast: JobForecast) -> ForecastView | None:
+        """A raw forecast as it is told: corrected, in Unix seconds."""
+        if forecast.end.p50 == inf or (forecast.start is not None and forecast.start.p50 == inf):
+            return None
+        start = None if forecast.start is None else self._told(self._starts.corrected(at, forecast.start), at)
+        return ForecastView(
+            as_of=self._loop.clock.unix(at), start=start, end=self._told(self._ends.corrected(at, forecast.end), at)
+        )
+
+    def _told(self, interval: Interval, at: float) -> tuple[float, float, float]:
+        latest, unix = at + RolloutLimits().horizon_s, self._loop.clock.unix
+        return unix(interval.p10), unix(interval.p50), unix(min(interval.p90, latest))
+
+    # ------------------------------------------------------------------------------------------------ kept fresh
+
+    async def watch(self) -> None:
+        """For ever."""
+        await asyncio.sleep(EVERY_S)
+        while True:
+            began = self._clocks.monotonic()
+            spent_s = await self.refresh() if self._loop.core.ledger.jobs else 0.0
+            took_s = self._clocks.monotonic() - began
+            await asyncio.sleep(max(EVERY_S, spent_s / CORE_SHARE - took_s))
+
+    async def refresh(self) -> float:
+        """Look once. Returns the processor time that it took."""
+        past = await asyncio.get_running_loop().run_in_executor(None, self._read_past)
+        self._past = past.jobs
+        self._learn(past.rows)
+        answer = await self._answered(ForecastQuestion(await self._snapshot(), past.jobs, _DRAWS, REFRESH_CPU_S))
+        if answer is None:
+            return REFRESH_CPU_S
+        self.answer = answer
+        for job_id, forecast in answer.jobs.items():
+            live = self._loop.state.jobs.get(job_id)
+            if live is None:
+                continue
+            awaits_start = forecast.start is not None and live.row.attempts == 0
+            self._awaited[job_id] = awaits_start, True
+            if awaits_start and forecast.start is not None:
+                self._starts.said(job_id, answer.at, forecast.start)
+            self._ends.said(job_id, answer.at, forecast.end)
+        return answer.cpu_s
+
+    async def foresee(self, told: tuple[Event, ...] = ()) -> ForecastAnswer | None:
+        """What would be if these events came now; None where that could not be told in time."""
+        question = ForecastQuestion(await self._snapshot(), self._past, _DRAWS_ASKED, ASKED_CPU_S, told=told)
+        return await self._answered(question)
+
+    async def foresee_job(self, event: Event, job_id: JobId) -> ForecastView | None:
+        """When a job would start and end that this event brings, or changes. None where nobody can tell soon."""
+        if self._pool is None or self._asking >= _ASKING_MAX:
+            return None
+        self._asking += 1
+        try:
+            answer = await asyncio.wait_for(self.foresee((event,)), ASKED_WITHIN_S)
+        except TimeoutError:
+            return None
+        finally:
+            self._asking -= 1
+        found = None if answer is None else answer.jobs.get(job_id)
+        return None if answer is None or found is None else self.shown(answer.at, found)
+
+    async def _snapshot(self) -> CoreSnapshot:
+        found: list[CoreSnapshot] = []
+
+        def step(transaction: Transaction) -> Iterator[None]:
+            found.append((yield from snapshot_core(transaction.core, transaction.at)))
+
+        await self._loop.perform_in_pieces(step)
+        return found[0]
+
+    async def _answered(self, question: ForecastQuestion) -> ForecastAnswer | None:
+        async with self._turn:
+            if self._pool is None:
+                self._pool = self._make_pool()
+            work = asyncio.get_running_loop().run_in_executor(self._pool, forecast_jobs, question)
+            try:
+                return await asyncio.wait_for(work, 30.0 + 4 * question.cpu_s)
+            except TimeoutError:
+                log.warning("forecasting: no answer in time")
+            except BrokenProcessPool:
+                log.warning("forecasting: the process has died")
+            except Exception:  # the outermost place of that process
+                log.warning("forecasting: no answer", exc_info=True)
+                return None
+            self._end_process()
+            return None
+
+    # ------------------------------------------------------------------------------------------------ the past
+
+    def _read_past(self) -> _Past:
+        """Blocks. The newest jobs as the tables have them."""
+        rows = sorted(self._store.jobs(JobQuery(limit=_PAST_MAX)), key=lambda row: row.submitted_at)
+        ended = [row for row in rows if row.state.is_final and row.started_at is not None]
+        had_s: dict[JobId, float] = {}
+        for used in self._store.usage([row.job_id for row in ended], self._loop.clock.now()):
+            had_s[used.job_id] = had_s.get(used.job_id, 0.0) + used.accelerator_s
+        past = PastJobs()
+        for row in rows:
+            request = self._request(row.job_id)
+            if request is not None:
+                past.arrived(row.submitted_at, request)
+        for row in ended:
+            ran_s = had_s.get(row.job_id, 0.0) / max(row.accelerators, 1)
+            ratio = row.steps / row.steps_total if row.steps_total and row.state is JobState.SUCCEEDED else None
+            if ran_s > 0:
+                past.ended.append(EndedJob(row.user, row.kind, ran_s, ratio))
+        self._requests = {row.job_id: self._requests[row.job_id] for row in rows if row.job_id in self._requests}
+        return _Past(past, tuple(rows))
+
+    def _request(self, job_id: JobId) -> JobRequest | None:
+        known = self._requests.get(job_id)
+        if known is None and (spec := self._store.spec(job_id)) is not None:
+            known = self._requests[job_id] = parse_request(spec.request)
+        return known
+
+    def _learn(self, rows: tuple[JobRow, ...]) -> None:
+        """What came of the forecasts."""
+        for row in rows:
+            starts, ends = self._awaited.get(row.job_id, (False, False))
+            if starts and row.started_at is not None:
+                self._starts.came(row.job_id, row.started_at)
+                self._awaited[row.job_id] = False, ends
+            if ends and row.ended_at is not None:
+                if row.state is JobState.CANCELLED:
+                    self._starts.forget(row.job_id)
+                    self._ends.forget(row.job_id)
+                else:
+                    self._ends.came(row.job_id, row.ended_at)
+                self._awaited.pop(row.job_id, None)
+
+    async def close(self) -> None:
+        """End the process; a rollout under way is given up."""
+        self._end_process()
+
+    def _end_process(self) -> None:
+        if isinstance(self._pool, ProcessPoolExecutor):
+            kill_worker_process(self._pool)
+        elif self._pool is not None:
+            self._pool.shutdown(wait=False)
+        self._pool = None

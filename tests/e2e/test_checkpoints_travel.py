@@ -1,0 +1,212 @@
+"""Jobs go on anywhere though their machines share nothing: what they commit reaches a store, and comes back from it.
+
+In the stories each machine is an agent with folders of its own, in a mount namespace in which the server's folders and
+those of the other machines are empty. One of them is drained, one is killed; the job ends with the bits of a quiet run.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.agent_commands import LOOP, Begin, a_start, a_stop
+from tests.support.fake_agent_server import FakeAgentServer
+from tests.support.quiet_run import RESUME_JOB, run_alone
+from tests.support.real_server import FIFO, A, RealServer, wait_for
+from walras.checkpoint_store import SERVER_STORE
+from workers.agent.checkpoint_places import local_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+#: Steps/s by number of ranks: slow enough to be stopped twice before the last step.
+SPEEDS = {1: 5.0, 2: 2.5}
+
+
+def can_hide() -> bool:
+    return subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
+
+
+class Apart:
+    """A server and three machines that see nothing of each other's disks; a job of so many machines runs on them."""
+
+    def __init__(self, folder: Path, ranks: int, **cluster: Any) -> None:
+        self.folder, self.ranks = folder, ranks
+        self.server = RealServer(folder, [A], FIFO, lease="6s", **cluster)
+        (folder / "speeds.yaml").write_text(yaml.safe_dump({"digits": {"a": SPEEDS[ranks]}}))
+        #: Where ranks leave their result: users have a home that jobs see.
+        self.home = folder / "home"
+        self.home.mkdir()
+
+    def start(self) -> int:
+        self.server.start()
+        for name in ("n1", "n2", "n3")[: self.ranks]:
+            self._start_agent(name)
+        job_id = self.server.submit(
+            name="apart",
+            profile="digits",
+            workdir=str(self.home),
+            run=[sys.executable, str(RESUME_JOB), str(self.home / "result")],
+            resources={"accelerators": f"any:{self.ranks}"},
+        )
+        self.server.until_step(job_id, 5, 60)
+        for name in ("n1", "n2", "n3")[self.ranks :]:
+            self._start_agent(name)
+        return job_id
+
+    def _start_agent(self, name: str) -> None:
+        others = [self.folder / other for other in ("n1", "n2", "n3") if other != name]
+        for path in others:
+            path.mkdir(exist_ok=True)
+        hidden = [self.server.data, *others] if can_hide() else []
+        self.server.start_agent(name, speeds=str(self.folder / "speeds.yaml"), unseen=hidden)
+
+    def places(self, job_id: int) -> set[str]:
+        return {place.split(":")[0] for place in self.server.attempt(job_id)["placement"]}
+
+    def lose(self, name: str) -> None:
+        """kill -9 of the machine, and its disk with it."""
+        agent = self.server.agents[name]
+        agent.close()
+        shutil.rmtree(agent.state)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_job_that_is_drained_and_loses_its_machine_ends_with_the_bits_of_a_quiet_run(
+    tmp_path: Path, ranks: int
+) -> None:
+    """One rank, and a gang over two machines: its ranks' own states come from both."""
+    apart = Apart(tmp_path, ranks)
+    server = apart.server
+    try:
+        job_id = apart.start()
+        (first, *_) = apart.places(job_id)
+        assert server.call("POST", f"/nodes/{first}/drain")[0] == 200
+        server.until_running(job_id, 2, 60)
+        assert first not in apart.places(job_id)
+        (_, saved_at, _) = server.recorded(job_id)[-1]
+        server.until_step(job_id, saved_at + 3, 60)
+        assert server.call("POST", f"/nodes/{first}/resume")[0] == 200
+        apart.lose(sorted(apart.places(job_id))[0])
+        server.until_state(job_id, "SUCCEEDED", 120)
+        attempts = server.job(job_id)["attempt_list"]
+        assert len(attempts) == 3
+        assert attempts[1]["reason"].startswith("INFRA:")
+    finally:
+        server.close()
+    assert not list((server.data / "checkpoints").rglob("manifest.json"))
+    (tmp_path / "quiet").mkdir()
+    weights, _, steps = (apart.home / "result").read_text().split()
+    assert [weights, steps] == run_alone(tmp_path / "quiet", ranks).split()[::2]
+
+
+STORED = {"store": SERVER_STORE, "checkpoint_dir": "/srv/walras/jobs/1"}
+
+
+async def test_a_commit_counts_once_the_store_has_it_and_an_agent_that_was_killed_takes_it_up(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    """kill -9 of the agent while the newest state leaves: the next one sends it, and then tells the end."""
+    agent = begin()
+    await server.send(a_start(tmp_path, LOOP, **STORED))
+    await server.until(lambda: server.of_type("progress"), 20, "it trains")
+    server.gives_content.clear()
+    await server.send(a_stop(grace_s=10.0))
+    await server.until(lambda: server.offered_content, 20, "the upload has begun")
+    agent.kill()
+    server.offered_content.clear()
+    agent.start()
+    await server.until(lambda: server.offered_content, 20, "the upload has begun again")
+    assert not server.of_type("committed")
+    assert not server.of_type("ended")
+    server.gives_content.set()
+    await server.report("ended", 20)
+    (commit,) = server.of_type("committed")
+    assert commit.manifest.path.startswith("/srv/walras/jobs/1/attempt-0001/step-")
+    assert commit.manifest.content in server.content
+    assert server.reports.index(commit) < server.reports.index(server.of_type("ended")[0])
+
+
+async def test_a_checkpoint_that_is_here_is_not_fetched_and_a_damaged_copy_is(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    agent = begin()
+    await server.send(a_start(tmp_path, LOOP, **STORED))
+    await server.until(lambda: server.of_type("progress"), 20, "it trains")
+    await server.send(a_stop())
+    await server.report("ended", 20)
+    resume = server.of_type("committed")[0].manifest
+    for attempt, damage in ((2, False), (3, True)):
+        server.asked_content.clear()
+        if damage:
+            (copy,) = local_folder(agent.state, "/srv/walras/jobs/1").glob("attempt-0001/*/counter.json")
+            copy.write_text("{}")
+        await server.send(a_start(tmp_path, LOOP, attempt=attempt, resume=resume, **STORED))
+        said = f"resumed at {resume.step:.0f} {resume.step:.0f}\n".encode()
+        await server.until(lambda n=attempt, line=said: line in server.logs[1, n, 0], 20, "it goes on")
+        assert bool(server.asked_content) is damage
+        await server.send(a_stop(attempt))
+        await server.until(lambda n=attempt: len(server.of_type("ended")) == n, 20, "it ends")
+        resume = resume if not damage else server.of_type("committed")[-1].manifest
+
+
+@pytest.mark.parametrize("what", ["gone", "lying"])
+async def test_a_checkpoint_that_the_store_does_not_have_is_named_in_the_refusal(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path, what: str
+) -> None:
+    """The server falls back by it; the machine is not at fault."""
+    agent = begin()
+    await server.send(a_start(tmp_path, LOOP, **STORED))
+    await server.until(lambda: server.of_type("progress"), 20, "it trains")
+    await server.send(a_stop())
+    await server.report("ended", 20)
+    resume = server.of_type("committed")[0].manifest
+    shutil.rmtree(local_folder(agent.state, "/srv/walras/jobs/1"))
+    if what == "gone":
+        del server.content[resume.content]
+    else:
+        name = next(name for name, content in server.content.items() if b'"n"' in content)
+        server.content[name] = b"{}"
+    await server.send(a_start(tmp_path, LOOP, attempt=2, resume=resume, **STORED))
+    assert (await server.report("refused", 20)).lost == resume.digest
+
+
+async def test_a_machine_without_the_shared_disk_refuses_and_fails_no_job(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    begin()
+    resume = {"step": 5, "path": str(tmp_path / "elsewhere/attempt-0001/step-0000000005"), "digest": "0" * 64}
+    await server.send(a_start(tmp_path, LOOP, attempt=2, resume=resume))
+    refusal = await server.report("refused", 20)
+    assert "is not on this machine" in refusal.detail
+    assert refusal.lost == ""
+
+
+async def test_a_torn_checkpoint_ends_with_a_code_of_its_own(
+    server: FakeAgentServer, begin: Begin, tmp_path: Path
+) -> None:
+    begin()
+    torn = tmp_path / "checkpoints/attempt-0001/step-0000000005"
+    torn.mkdir(parents=True)
+    resume = {"step": 5, "path": str(torn), "digest": "0" * 64}
+    await server.send(a_start(tmp_path, LOOP, attempt=2, resume=resume))
+    ended = await server.report("ended", 20)
+    assert ended.exit_code == 86
+    assert b"cannot resume" in server.logs[1, 2, 0]
+
+
+def test_the_stories_hide_what_machines_have(tmp_path: Path) -> None:
+    """Where the system lets us: a file of another machine is not there for an agent."""
+    if not can_hide():
+        pytest.skip("no mount namespaces here")
+    apart = Apart(tmp_path, 1)
+    try:
+        apart.server.start()
+        apart._start_agent("n1")
+        seen = Path(f"/proc/{apart.server.agents['n1'].pid}/root{apart.server.data}")
+        wait_for(lambda: seen.is_dir() and not list(seen.iterdir()), 10, "the server's folder is empty for the agent")
+    finally:
+        apart.server.close()

@@ -1,0 +1,132 @@
+"""Commands, shells and connections reach a running job through its agent's own connection, for those who may."""
+
+import contextlib
+import os
+import pty
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.real_server import FIFO, WALRAS, A, RealServer, processes_of, wait_for
+
+pytestmark = pytest.mark.slow
+
+SERVE = """
+import http.server, os
+open("here.txt", "w").write("in the folder")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+print("port", server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealServer, int, int]]:
+    """A server, a job that runs there, and the port that it listens on."""
+    server = RealServer(tmp_path_factory.mktemp("sessions"), [A], FIFO).start()
+    try:
+        server.start_agent()
+        spec = {"run": [sys.executable, "-c", SERVE], "workdir": None, "envs": {"MINE": "of the job"}}
+        job = server.submit(resources={"accelerators": "a"}, grace_period=1, **spec)
+        told = wait_for(lambda: server.log(job, 1).split(), 40, "the job listens")
+        yield server, job, int(told[1])
+    finally:
+        server.close()
+
+
+def environment(server: RealServer, **changes: str) -> dict[str, str]:
+    return {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token"), **changes}
+
+
+def walras(server: RealServer, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    env = environment(server)
+    return subprocess.run([WALRAS, *words], env=env, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def test_a_command_runs_in_the_jobs_place_with_its_input_and_code(running: tuple[RealServer, int, int]) -> None:
+    server, job, _ = running
+    script = 'cat here.txt; echo " $MINE $RANK"; read word; echo "got $word"; echo aside >&2; exit 7'
+    done = walras(server, "exec", str(job), "--", "bash", "-c", script, input="a word\n")
+    assert done.stdout == "in the folder of the job 0\ngot a word\n"
+    assert (done.stderr, done.returncode) == ("aside\n", 7)
+    big = walras(server, "exec", str(job), "--", "head", "-c", "5000000", "/dev/zero")
+    assert (len(big.stdout), big.returncode) == (5_000_000, 0)
+    gone = walras(server, "exec", str(job), "--", "no-such-program")
+    assert gone.returncode == 2
+    assert "No such file" in gone.stderr
+    audit = server.call("GET", "/audit")[1]
+    assert any(row["subject"] == f"session with job {job}" and row["after"]["argv"][0] == "bash" for row in audit)
+
+
+def test_others_are_refused_and_so_is_a_job_that_does_not_run(running: tuple[RealServer, int, int]) -> None:
+    server, job, _ = running
+    token = server.call("POST", "/tokens", {"user": "eve", "role": "user"})[1]["token"]
+    env = environment(server, WALRAS_TOKEN=token)
+    done = subprocess.run([WALRAS, "exec", str(job), "--", "id"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"job {job} belongs to" in done.stderr
+    held = server.submit(run="x", hold=True)
+    assert f"job {held} does not run" in walras(server, "exec", str(held), "--", "id").stderr
+
+
+def test_a_port_of_the_job_is_reached_and_no_other(running: tuple[RealServer, int, int]) -> None:
+    server, job, port = running
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        local = free.getsockname()[1]
+    words = [WALRAS, "forward", str(job), f"{local}:{port}"]
+    with subprocess.Popen(words, env=environment(server), stdout=subprocess.PIPE, text=True) as forward:
+        try:
+            assert forward.stdout is not None
+            assert f"port {port} of job {job}" in forward.stdout.readline()
+            for _ in range(3):
+                with socket.create_connection(("127.0.0.1", local), timeout=20) as caller:
+                    caller.sendall(b"GET /here.txt HTTP/1.0\r\n\r\n")
+                    answer = b"".join(iter(lambda caller=caller: caller.recv(65536), b""))  # type: ignore[misc]
+                assert answer.endswith(b"\r\n\r\nin the folder")
+        finally:
+            forward.terminate()
+    own = int(server.url.rsplit(":", 1)[1])
+    done = walras(server, "forward", str(job), str(own))
+    assert f"no process of the job listens on port {own}" in done.stderr
+
+
+def test_a_shell_has_a_terminal_and_ends_with_the_attempt(running: tuple[RealServer, int, int]) -> None:
+    """Typed keys reach it; its size is the caller's; once the job is cancelled nothing of it is left."""
+    server, job, _ = running
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(WALRAS, [WALRAS, "attach", str(job)], environment(server, TERM="xterm"))
+    seen = b""
+
+    def until(word: bytes) -> None:
+        nonlocal seen
+        end = time.monotonic() + 30
+        while word not in seen:
+            assert time.monotonic() < end, seen
+            if select.select([terminal], [], [], 0.2)[0]:
+                with contextlib.suppress(OSError):
+                    seen += os.read(terminal, 65536)
+
+    until(b"/work")  # the prompt: keys typed before it are flushed
+    os.write(terminal, b"tty; echo $MINE-$((40+2)); sleep 12345\n")
+    until(b"of the job-42")
+    assert b"/dev/pts/" in seen
+    assert walras(server, "cancel", str(job)).returncode == 0
+    server.until_state(job, "CANCELLED", 40)
+    until(b"the session ended")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 255
+    os.close(terminal)
+    wait_for(lambda: not _sleepers(), 10, "what ran in the session is gone")
+    assert processes_of(server.folder / "n1")  # the agent lives on
+
+
+def _sleepers() -> list[str]:
+    found = subprocess.run(["pgrep", "-f", "sleep 12345"], capture_output=True, text=True).stdout
+    return found.split()

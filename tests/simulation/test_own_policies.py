@@ -1,0 +1,88 @@
+"""Policies in a file of one's own: the page that tells how, what errors name, and that a server runs none."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from optimizer.policy import PolicySpec
+from optimizer.registry import make
+from scheduler.live.services.policy_service import PolicyService
+from simulator.shipped_configs import load_named_policy
+from walras.errors import ConfigError
+from walras.lab import compare
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-policy.md"
+GROUND = {"on": "generate:hadar-60", "cluster": "hadar-60", "jobs": 12, "rate_per_h": 0.0}
+
+_ORDER = "class A(Order):\n    def key(self, jobs):\n        return jobs.gang"
+BROKEN = {
+    f"{_ORDER} / jobs.nothing\n": r"A\.key\(\) failed at own.py:5",
+    "class A(Shares):\n    def shares(self, market):\n        return np.ones(3)\n": r"shape \(\d+, 3\)",
+    "class A(Shares):\n    def shares(self, market):\n        return np.ones(market.steps_per_s.shape)\n": "at most 1",
+    "class A(Plan):\n    def plan(self, state):\n        return np.zeros(len(state.jobs), dtype=int)\n": "its own job",
+    "class A(Plan):\n    def plan(self, state):\n        return 1 / 0\n": "A.plan.. failed at own.py:5: ZeroDivision",
+    "x = 1 +\n": "own.py:3: SyntaxError",
+    "raise RuntimeError('no')\n": "own.py:3: RuntimeError: no",
+    "x = 1\n": "own.py has no policy",
+    f"{_ORDER}\n\nclass B(A):\n    pass\n": "own.py has 2 policies",
+}
+
+
+def saved(folder: Path, text: str) -> str:
+    """A file of policies."""
+    path = folder / "own.py"
+    path.write_text("import numpy as np\nfrom walras.lab import Order, Plan, Shares\n" + text)
+    return str(path)
+
+
+def page_example() -> str:
+    """The file that the page tells one to write."""
+    (block,) = re.findall(r"```python\n# new file: my_policies.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return str(block)
+
+
+@pytest.mark.slow
+def test_the_page_leads_from_an_empty_file_to_a_comparison(tmp_path: Path) -> None:
+    """Its file, at most forty lines, beside a policy that is built in: every class runs, and they differ."""
+    text = page_example()
+    assert len(text.splitlines()) <= 40
+    path = tmp_path / "my_policies.py"
+    path.write_text(text)
+    names = re.findall(r"^class (\w+)\(", text, re.MULTILINE)
+    assert len(names) == 3
+    found = compare([*(f"{path}:{name}" for name in names), "las"], seeds=(0,), **GROUND | {"jobs": 60})  # type: ignore[arg-type]
+    means = found.mean("avg_jct_s")
+    assert list(means) == [*names, "las"]
+    assert len({round(mean) for mean in means.values()}) == 4
+    assert len(found.records()) == 4
+    for name in names:
+        assert name in str(found)
+
+
+def test_a_class_given_from_python_is_the_one_in_its_file(tmp_path: Path) -> None:
+    """And its parameters are checked, as those of a policy that is built in."""
+    text = "class Own(Order):\n    sign: float = 1.0\n    def key(self, jobs):\n        return self.sign * jobs.gang\n"
+    spec, _ = load_named_policy(saved(tmp_path, text))
+    assert spec.name == f"file:{tmp_path}/own.py:Own"
+    assert make(PolicySpec(spec.name, {"sign": -1.0})).sign == -1.0  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="sign"):
+        make(PolicySpec(spec.name, {"sign": "much"}))
+    with pytest.raises(ConfigError, match="no parameter 'sing'"):
+        make(PolicySpec(spec.name, {"sing": 1.0}))
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_an_error_names_the_method_and_the_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=BROKEN[text]):
+        compare([saved(tmp_path, text)], **GROUND)  # type: ignore[arg-type]
+
+
+def test_a_server_runs_no_file(tmp_path: Path) -> None:
+    """It is not even read: what it would do when it is imported does not happen."""
+    path = saved(tmp_path, f"open({str(tmp_path / 'was_run')!r}, 'w')\nclass A(Order):\n    def key(self, jobs): ...\n")
+    service = PolicyService.__new__(PolicyService)
+    for policy in (f"file:{path}:A", {"name": f"file:{path}:A"}):
+        with pytest.raises(ConfigError, match="runs no policy out of a file"):
+            service.check({"policy": policy})
+    assert not (tmp_path / "was_run").exists()

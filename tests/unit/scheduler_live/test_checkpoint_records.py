@@ -1,0 +1,140 @@
+"""Which checkpoint a job goes on from when some are lost, and which content the server keeps for that."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from scheduler.live.services.content_sweep import SUPERSEDED_KEPT_S, drop_superseded
+from scheduler.live.store.content_store import ContentStore
+from tests.support.live_world import FakeAgent, World, world
+from walras.content import hash_folder, read_chunks
+from walras.job_request import JobId
+from walras.states import Reason
+
+A = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GiB"}
+
+
+def a_commit(agent: FakeAgent, job_id: int, attempt: int, step: float, content: str = "") -> dict[str, Any]:
+    report = agent.committed(job_id, attempt, step)
+    digest = f"{int(step):064x}"
+    return report | {"manifest": {**report["manifest"], "digest": digest, "content": content or digest}}
+
+
+async def a_running_job(w: World) -> tuple[FakeAgent, JobId]:
+    agent = await FakeAgent(w, "n1").register()
+    job_id = await w.submit({"resources": {"accelerators": "a:2"}})
+    await agent.start_all()
+    return agent, job_id
+
+
+async def restarted(w: World, agent: FakeAgent) -> Any:
+    """The start command of the next attempt."""
+    await w.advance(40.0)
+    (start,) = await agent.start_all()
+    return start
+
+
+async def test_a_start_names_the_store_and_the_content_of_the_newest_checkpoint(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        agent, job_id = await a_running_job(w)
+        assert agent.here[job_id, 1].store == "server"
+        await agent.beat(a_commit(agent, job_id, 1, 10.0) | {"upload_s": 2.0, "lag_s": 3.0})
+        await agent.end(job_id, exit_code=85)
+        start = await restarted(w, agent)
+        assert (start.resume.step, start.resume.content) == (10.0, f"{10:064x}")
+        row = w.server.store.checkpoint(job_id)
+        assert row is not None
+        assert (row.upload_s, row.lag_s) == (2.0, 3.0)
+
+
+async def test_a_torn_checkpoint_costs_no_retry_and_the_one_before_takes_its_place(tmp_path: Path) -> None:
+    """Each loss uses up one; a script that goes on saying so without any fails by its own exit code."""
+    async with world(tmp_path) as w:
+        agent, job_id = await a_running_job(w)
+        await agent.beat(*(a_commit(agent, job_id, 1, step) for step in (10.0, 20.0, 30.0)))
+        await agent.end(job_id, exit_code=85)
+        resumed = []
+        for attempt in (2, 3, 4):
+            start = await restarted(w, agent)
+            resumed.append(None if start.resume is None else start.resume.step)
+            await agent.end(job_id, attempt, exit_code=86)
+        assert resumed == [30.0, 20.0, None]
+        row = w.server.store.job(job_id)
+        assert row is not None
+        assert (row.state.value, row.reason, row.restarts) == ("FAILED", Reason.USER_EXIT_CODE, 0)
+        lost = [each.reason for each in w.server.store.attempts(job_id)[1:3]]
+        assert lost == [Reason.INFRA_CHECKPOINT_LOST] * 2
+
+
+async def test_a_checkpoint_that_its_store_lost_blames_no_machine(tmp_path: Path) -> None:
+    """The machine says which one; what it says of another one changes nothing. A restarted server knows it too."""
+    async with world(tmp_path) as w:
+        agent, job_id = await a_running_job(w)
+        await agent.beat(*(a_commit(agent, job_id, 1, step) for step in (10.0, 20.0)))
+        await agent.end(job_id, exit_code=85)
+        start = await restarted(w, agent)
+        refused = {"type": "refused", "job_id": job_id, "attempt": 2, "detail": "gone"}
+        agent.here.pop((job_id, 2))
+        await agent.beat(refused | {"lost": start.resume.digest})
+        row = w.server.store.job(job_id)
+        assert row is not None
+        assert row.reason is Reason.INFRA_CHECKPOINT_LOST
+        start = await restarted(w, agent)
+        assert start.resume.step == 10.0
+        agent.here.pop((job_id, 3))
+        await agent.beat(refused | {"attempt": 3, "lost": f"{20:064x}"})
+        row = w.server.store.job(job_id)
+        assert row is not None
+        assert row.reason is Reason.INFRA_START_REFUSED
+    async with world(tmp_path) as w:
+        assert w.live_state.jobs[job_id].checkpoint.step == 10.0
+
+
+async def test_an_upload_that_comes_late_of_a_fenced_attempt_is_not_the_newest(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        agent, job_id = await a_running_job(w)
+        await agent.beat(a_commit(agent, job_id, 1, 10.0))
+        late = a_commit(agent, job_id, 1, 90.0)
+        await agent.end(job_id, exit_code=85)
+        await restarted(w, agent)
+        await agent.beat(late)
+        assert w.live_state.jobs[job_id].checkpoint.step == 10.0
+
+
+def put(store: ContentStore, folder: Path, content: bytes) -> str:
+    """A tree of one file of the content, whole in the store."""
+    (folder / "f").write_bytes(content)
+    tree = hash_folder(folder, ["f"])
+    for name, chunk in zip(tree.files[0].chunks, read_chunks(folder / "f"), strict=True):
+        store.put(name, chunk)
+    return store.commit_tree(tree)
+
+
+async def test_the_newest_two_of_a_job_stay_and_what_they_took_the_place_of_goes(tmp_path: Path) -> None:
+    """Chunks that a kept one needs too stay, and so do those that somebody asked for just now."""
+    async with world(tmp_path / "data") as w:
+        agent, job_id = await a_running_job(w)
+        store = w.server.content
+        names = [put(store, tmp_path, content) for content in (b"one", b"two", b"three", b"four")]
+        for step, name in enumerate(names):
+            await agent.beat(a_commit(agent, job_id, 1, step, name))
+        await drop_superseded(w.server)
+        assert store.missing(names) == []  # too young
+        for path in (tmp_path / "data" / "content").glob("??/*"):
+            os.utime(path, (path.stat().st_mtime - 2 * SUPERSEDED_KEPT_S,) * 2)
+        store.renew_tree(names[1])
+        await drop_superseded(w.server)
+        assert store.missing(names) == names[:1]
+        assert w.live_state.superseded == {names[1]}
+        await agent.end(job_id)
+        await w.quiet()
+        assert w.server.store.checkpoint_content(0.0) == [names[3]]
+        assert w.server.store.checkpoint_content(w.clock.at + 1.0) == []
+
+
+async def test_where_checkpoints_go_is_for_the_cluster_file_to_say(tmp_path: Path) -> None:
+    """A shared folder is named as it is, and nothing is sent; an older cluster shares what it did."""
+    async with world(tmp_path / "shared", cluster={"pools": [A], "checkpoints": f"file://{tmp_path}/disk"}) as w:
+        agent, job_id = await a_running_job(w)
+        start = agent.here[job_id, 1]
+        assert (start.store, start.checkpoint_dir) == ("", f"{tmp_path}/disk/jobs/{job_id}")

@@ -1,0 +1,95 @@
+"""Forecasts of starts and ends in a live server: kept, shown, and corrected by what came."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from scheduler.core.events import JobReprioritised
+from scheduler.live.services.start_forecasts import StartForecasts
+from tests.support.live_world import FakeAgent, World, world
+from walras.cli.forecast_text import expected_text, forecast_text
+from walras.job_request import JobId
+
+#: A step takes a second on `a`; 1000 of them.
+LONG = {"profile": "cnn", "resources": {"accelerators": {"a": 2}}, "steps": 1000}
+
+
+async def _with_speed(w: World) -> tuple[FakeAgent, JobId]:
+    """A job that runs, whose speed is known."""
+    agent = await FakeAgent(w, "n1").register()
+    job_id = await w.submit(LONG)
+    await agent.start_all()
+    await agent.beat(agent.progress(job_id, 1, 1.0, steps_per_s=1.0, start_s=1.0))
+    return agent, job_id
+
+
+async def _view(w: World, job_id: JobId) -> object:
+    row = w.server.store.job(job_id)
+    assert row is not None
+    return (await w.server.views.jobs([row], []))[0].forecast
+
+
+async def test_a_waiting_job_is_told_when_it_starts_and_ends_and_so_is_a_running_one(tmp_path: Path) -> None:
+    """1,000 s for each of two jobs one after the other; Unix seconds, around the middle, in order."""
+    async with world(tmp_path) as w:
+        _, running = await _with_speed(w)
+        waiting = await w.submit(LONG)
+        held = await w.submit({**LONG, "hold": True})
+        await w.quiet()
+        forecasts = StartForecasts(w.loop, w.server.store, make_pool=lambda: ThreadPoolExecutor(1))
+        assert await forecasts.foresee_job(JobReprioritised(0.0, waiting, 100), waiting) is None, "not begun"
+        assert await forecasts.refresh() > 0.0
+        now = w.clock.unix(w.clock.now())
+        first, second = forecasts.view(running), forecasts.view(waiting)
+        assert first is not None
+        assert second is not None
+        assert first.start is None
+        assert first.as_of == second.as_of == now
+        assert first.end[1] - now == pytest.approx(1000.0, rel=0.1)
+        assert second.start is not None
+        assert second.start[1] - now == pytest.approx(1000.0, rel=0.1)
+        assert second.end[1] - now == pytest.approx(2000.0, rel=0.1)
+        assert second.start[0] < second.start[1] < second.start[2] <= second.end[2]
+        assert forecasts.view(held) is None
+        # What a person sees names the interval, never a time alone.
+        assert "-" in expected_text(second, now)
+        assert forecast_text(second, now).count("four times in five") == 2
+        assert expected_text(None, now) == forecast_text(None, now) == ""
+        # Tried: as the first of the queue it starts no later.
+        sooner = await forecasts.foresee_job(JobReprioritised(0.0, waiting, 100), waiting)
+        assert sooner is not None
+        assert w.server.core.ledger.jobs[waiting].request.priority == 50, "only a copy was changed"
+        await forecasts.close()
+
+
+async def test_the_listing_carries_the_forecast_and_a_job_that_is_over_has_none(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        agent, job_id = await _with_speed(w)
+        own = w.server.start_forecasts
+        own._make_pool = lambda: ThreadPoolExecutor(1)
+        assert await _view(w, job_id) is None
+        await own.refresh()
+        assert await _view(w, job_id) == own.view(job_id) is not None
+        await agent.end(job_id)
+        await w.quiet()
+        assert await _view(w, job_id) is None
+        await own.close()
+
+
+async def test_what_came_is_learnt_once(tmp_path: Path) -> None:
+    """A job that ends after a third of what it was given narrows what is told of the next one's end."""
+    async with world(tmp_path) as w:
+        agent, job_id = await _with_speed(w)
+        forecasts = StartForecasts(w.loop, w.server.store, make_pool=lambda: ThreadPoolExecutor(1))
+        await forecasts.refresh()
+        w.clock.at += 300.0
+        await agent.end(job_id)
+        await w.submit(LONG)
+        await w.quiet()
+        await forecasts.refresh()
+        assert len(forecasts._ends._all.high) == 1
+        assert forecasts._ends._all.high[0] < -0.9
+        await forecasts.refresh()
+        assert len(forecasts._ends._all.high) == 1
+        await forecasts.close()

@@ -1,0 +1,67 @@
+"""Where checkpoints are kept, so that a job can go on anywhere: the setting, and what a store of checkpoints can do.
+
+    server              on the server's disk, through its own port; works everywhere with nothing to set up
+    file:///shared/...  in a folder that all machines share; ranks write to it, and nothing is sent
+    s3://...            in an object store, or whatever else fsspec knows; machines bring credentials of their own
+
+In the first and the last the ranks of a job write to a folder of their own machine, and its agent sends what they
+commit. A checkpoint counts once it is whole in the store.
+"""
+
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from walras.content import ContentTree
+from walras.errors import ConfigError
+
+#: The setting that keeps checkpoints with the server.
+SERVER_STORE = "server"
+_FILE = "file"
+#: Characters of a setting.
+_SETTING_MOST = 1000
+
+
+class CheckpointStore(Protocol):
+    """What holds checkpoints as trees of content. A transfer that was cut is begun again and sends what is missing."""
+
+    #: Bytes that went to the store and came from it.
+    sent_bytes: int
+    fetched_bytes: int
+
+    async def send(self, folder: Path, tree: ContentTree) -> str:
+        """Make the files of a folder durable in the store; returns the tree's name.
+
+        Raises DamagedContent where a file changes meanwhile, ServerUnreachable or ClusterError where trying again may
+        help, and another UserError where the store refuses.
+        """
+        ...
+
+    async def fetch(self, name: str, folder: Path, check: Callable[[ContentTree], None] = ...) -> ContentTree:
+        """Make `folder` with the files of a tree, whole or not at all. `check` may raise before its chunks are fetched.
+
+        Raises NotFound or DamagedContent where the store does not have them, FileExistsError, and as `send`.
+        """
+        ...
+
+
+def check_store(setting: str) -> str:
+    """Returns the setting as it is kept. Raises ConfigError for one that names no store."""
+    text, fix = setting.strip().rstrip("/"), "write server, file:///shared/folder, or a URL such as s3://bucket/walras"
+    if text == SERVER_STORE:
+        return text
+    parts = urlsplit(text)
+    if len(text) > _SETTING_MOST or not parts.scheme or parts.query or parts.fragment or parts.password:
+        raise ConfigError(f"{setting[:100]!r} names no store of checkpoints", field="checkpoints", fix=fix)
+    if parts.scheme == _FILE and (parts.netloc or not PurePosixPath(parts.path).is_absolute()):
+        raise ConfigError(f"{setting[:100]!r} is no absolute path", field="checkpoints", fix="write file:///shared")
+    if parts.scheme != _FILE and not parts.netloc:
+        raise ConfigError(f"{setting[:100]!r} names no bucket", field="checkpoints", fix=fix)
+    return text
+
+
+def shared_folder(setting: str) -> Path | None:
+    """The folder that all machines share under this setting; None where checkpoints are sent to a store."""
+    parts = urlsplit(setting)
+    return Path(parts.path) if parts.scheme == _FILE else None

@@ -1,0 +1,200 @@
+"""`walras exec`, `attach`, `forward`: commands, a shell and connections in the place of a running job."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli.arguments import JobArgument
+from walras.cli.session import job_id_of, with_client
+from walras.cli.terminal_output import show_line, warn
+from walras.errors import ClusterError, UserError
+
+if TYPE_CHECKING:
+    from walras.client import Client
+    from walras.remote_session import SessionAsked
+
+NodeOption = Annotated[
+    int, typer.Option("--node", "-n", min=0, help="Which machine of a gang, counted from 0, instead of its first.")
+]
+#: Exit code where the session ended before its command did.
+_EXIT_LOST = 255
+
+
+def exec_command(
+    job: JobArgument,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
+    node: NodeOption = 0,
+) -> None:
+    """Run a command in a running job's place: its machine, folder and environment.
+
+    Exits with the command's code. It ends with the attempt. For the job's owner and for operators; audited.
+    """
+    from walras.remote_session import SessionAsked
+
+    job_id, asked = job_id_of(job), SessionAsked(kind="exec", argv=command, node_rank=node)
+    code = with_client(lambda client: _run_session(client, job_id, asked))
+    if code:
+        raise typer.Exit(code)
+
+
+def attach_command(job: JobArgument, node: NodeOption = 0) -> None:
+    """Open a shell in a running job's place: its machine, folder and environment.
+
+    It ends with the attempt. For the job's owner and for operators; audited.
+    """
+    from walras.remote_session import SessionAsked
+
+    if not sys.stdin.isatty():
+        raise UserError("there is no terminal here", field="attach", fix="walras exec JOB -- COMMAND")
+    size = shutil.get_terminal_size()
+    term = os.environ.get("TERM") or "xterm"
+    job_id = job_id_of(job)
+    asked = SessionAsked(kind="shell", node_rank=node, rows=size.lines, columns=size.columns, term=term)
+    with _raw_terminal():
+        code = with_client(lambda client: _run_session(client, job_id, asked))
+    if code:
+        raise typer.Exit(code)
+
+
+def forward_command(
+    job: JobArgument,
+    port: Annotated[str, typer.Argument(metavar="[LOCAL:]PORT", help="A port on which the job listens.")],
+    node: NodeOption = 0,
+) -> None:
+    """Make a port of a running job one of this machine, until interrupted.
+
+    Only ports on which the job itself listens are reached, and only from this machine. For the job's owner and for
+    operators; each connection is audited.
+    """
+    local, _, remote = port.rpartition(":")
+    numbers = [_port(word) for word in (local or remote, remote)]
+    job_id = job_id_of(job)
+    with_client(lambda client: _listen(client, job_id, numbers[0], numbers[1], node))
+
+
+def _port(word: str) -> int:
+    if not (word.isascii() and word.isdigit() and 1 <= int(word[:6]) <= 65_535):
+        raise UserError(f"{word[:40]!r} is no port", field="port", fix="write such as 8888 or 9000:8888")
+    return int(word)
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+async def _run_session(client: "Client", job_id: int, asked: "SessionAsked") -> int:
+    """Pass on input and output until the command has ended; returns its code."""
+    from walras.remote_session import Channel, parse_note, send_note
+
+    socket = await client.open_session(job_id, asked)
+    sending = asyncio.create_task(_send_input(socket))
+    loop, telling = asyncio.get_running_loop(), set()
+
+    def resized() -> None:
+        size = shutil.get_terminal_size()
+        telling.add(loop.create_task(send_note(socket, type="resize", rows=size.lines, columns=size.columns)))
+
+    if asked.kind == "shell":
+        loop.add_signal_handler(signal.SIGWINCH, resized)
+    try:
+        async for message in socket:
+            if message.type.name == "BINARY":
+                is_error = message.data[:1] == bytes([Channel.ERRORS])
+                _write(sys.stderr if is_error else sys.stdout, message.data[1:])
+            elif message.type.name == "TEXT" and (note := parse_note(message.data)) is not None:
+                if note.type == "exit":
+                    return note.code
+                if note.type == "refused":
+                    raise UserError(note.detail)
+        warn("the session ended: the attempt has, or the connection was lost\r")
+        return _EXIT_LOST
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await socket.close()
+
+
+def _write(stream: Any, content: bytes) -> None:
+    stream.buffer.write(content)
+    stream.flush()
+
+
+async def _send_input(socket: Any) -> None:
+    """Send what is typed or piped in, and that it ends."""
+    from walras.remote_session import PIECE_BYTES, Channel, send_note, send_stream
+
+    reader = asyncio.StreamReader(limit=PIECE_BYTES)
+    try:
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb"))
+    except (ValueError, OSError):  # a plain file: all of it is there
+        content = await asyncio.to_thread(sys.stdin.buffer.read)
+        reader.feed_data(content)
+        reader.feed_eof()
+    await send_stream(socket, Channel.MAIN, reader.read)
+    await send_note(socket, type="eof")
+
+
+@contextlib.contextmanager
+def _raw_terminal() -> Iterator[None]:
+    """Keys go to the job's place as they are typed."""
+    before = termios.tcgetattr(0)
+    try:
+        tty.setraw(0)
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+# ------------------------------------------------------------------------------------------------ ports
+
+
+async def _listen(client: "Client", job_id: int, local: int, remote: int, node: int) -> None:
+    from walras.remote_session import SessionAsked
+
+    asked = SessionAsked(kind="forward", port=remote, node_rank=node)
+    # One connection at once, so that a port that nobody listens on is told here and not to a browser.
+    await (await client.open_session(job_id, asked)).close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            socket = await client.open_session(job_id, asked)
+            await _pass_connection(socket, reader, writer)
+        except (UserError, ClusterError) as error:
+            warn(f"walras: {error}")
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", local)
+    show_line(f"127.0.0.1:{local} is port {remote} of job {job_id}; Ctrl-C ends it")
+    async with server:
+        await server.serve_forever()
+
+
+async def _pass_connection(socket: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    from walras.remote_session import Channel, send_note, send_stream
+
+    async def send() -> None:
+        await send_stream(socket, Channel.MAIN, reader.read)
+        await send_note(socket, type="eof")
+
+    sending = asyncio.create_task(send())
+    try:
+        async for message in socket:
+            if message.type.name == "BINARY":
+                writer.write(message.data[1:])
+                await writer.drain()
+    except OSError:
+        return  # whoever was connected here has gone
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await socket.close()

@@ -1,0 +1,132 @@
+"""Checkpoints on this machine under a store: where they lie, what is brought here before ranks start, what is removed.
+
+STATE/checkpoints/NAME stands for the folder that the server calls `checkpoint_dir`; below it everything lies as it
+would there. The checkpoint to resume from is fetched unless it is here and whole. Copies of jobs that run elsewhere now
+stay for their return, within bounds.
+"""
+
+import asyncio
+import errno
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from walras.checkpoint_store import SERVER_STORE, CheckpointStore
+from walras.content import ContentTree, DamagedContent, chunk_name
+from walras.content_transfer import ContentTransfer
+from walras.errors import UserError
+from walras.training.checkpoint import TornCheckpoint, attempt_folder, step_folder, verify_checkpoint
+from walras.wire import Manifest, StartCommand
+from workers.agent.launch import MIN_FREE_BYTES
+from workers.agent.server_client import ServerClient
+
+#: Jobs whose copies are kept, and the part of the disk that they leave free.
+JOBS_KEPT, FREE_PART = 20, 0.2
+#: A checkpoint is on the disk as chunks and as files while it is fetched.
+_COPIES_AT_ONCE = 2
+_ATTEMPT = re.compile(r"attempt-\d{4,9}", re.ASCII)
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
+
+
+def local_folder(state: Path, served_dir: str) -> Path:
+    """The folder on this machine that stands for a folder of the server's."""
+    name = PurePosixPath(served_dir).name
+    shown = f"{name}-" if _PLAIN_NAME.fullmatch(name) else ""
+    return state / "checkpoints" / f"{shown}{chunk_name(served_dir.encode())[:12]}"
+
+
+def localized(state: Path, command: StartCommand) -> StartCommand:
+    """Returns the command with the paths of this machine; as it is where all machines share a folder."""
+    if not command.store:
+        return command
+    local, resume = local_folder(state, command.checkpoint_dir), command.resume
+    if resume is not None and resume.content:
+        attempt = PurePosixPath(resume.path).parent.name
+        folder = local / attempt if _ATTEMPT.fullmatch(attempt) else attempt_folder(local, 0)
+        resume = resume.model_copy(update={"path": str(step_folder(folder, int(resume.step)))})
+    return command.model_copy(update={"checkpoint_dir": str(local), "resume": resume})
+
+
+@asynccontextmanager
+async def opened_store(store: str, client: ServerClient) -> AsyncIterator[CheckpointStore]:
+    """Returns an open connection to a store, by its setting. Raises ConfigError where this machine has no way to it."""
+    if store != SERVER_STORE:
+        raise UserError(f"this release knows no store {store[:80]!r}")
+    async with client.transport() as transport:
+        yield ContentTransfer(transport)
+
+
+async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
+    """Make sure that the checkpoint a localized command resumes from is here and whole.
+
+    Raises NotFound or DamagedContent where its store does not have it, OSError for a full disk, and what calls raise.
+    """
+    resume = command.resume
+    if not command.store or resume is None or not resume.content:
+        return
+    folder, root = Path(resume.path), Path(command.checkpoint_dir)
+    await asyncio.to_thread(_remove_other_attempts, root, folder.parent)
+    if await asyncio.to_thread(_is_whole, folder, resume.digest):
+        return
+    await asyncio.to_thread(_clear, folder)
+    async with opened_store(command.store, client) as store:
+        await store.fetch(resume.content, folder, partial(_check_room, root))
+    try:
+        await asyncio.to_thread(verify_checkpoint, folder, resume.digest)
+    except TornCheckpoint as error:
+        await asyncio.to_thread(_clear, folder)
+        raise DamagedContent(f"the store's checkpoint is torn: {error}") from None
+
+
+def _is_whole(folder: Path, digest: str) -> bool:
+    try:
+        verify_checkpoint(folder, digest)
+    except TornCheckpoint:
+        return False
+    return True
+
+
+def _clear(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_other_attempts(root: Path, kept: Path) -> None:
+    """What other attempts left here is in no use: a job resumes from what is recorded, and from nothing else."""
+    with suppress(OSError):
+        for path in root.iterdir():
+            if path != kept and _ATTEMPT.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _check_room(folder: Path, tree: ContentTree) -> None:
+    """Raise before a checkpoint fills the disk that other attempts need."""
+    if shutil.disk_usage(folder).free - _COPIES_AT_ONCE * tree.size < MIN_FREE_BYTES:
+        raise OSError(errno.ENOSPC, f"disk full: no room for a checkpoint of {tree.size:,} bytes")
+
+
+def remove_old_copies(state: Path, in_use: Iterable[str]) -> None:
+    """Remove copies of jobs that are not here, the least recently used first, beyond the bounds.
+
+    `in_use`: the folders of attempts that are here.
+    """
+    kept = {Path(folder).name for folder in in_use}
+    with suppress(OSError):  # one of them is gone already
+        idle = [path for path in (state / "checkpoints").iterdir() if path.name not in kept]
+        newest_first = sorted(idle, key=lambda path: path.lstat().st_mtime, reverse=True)
+        for position, path in reversed(list(enumerate(newest_first))):
+            disk = shutil.disk_usage(state)
+            if position >= JOBS_KEPT or disk.free < max(FREE_PART * disk.total, MIN_FREE_BYTES):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def served_manifest(manifest: Manifest, local_dir: str, served_dir: str, content: str) -> Manifest:
+    """Returns a commit of this machine as the server knows it: inside its folder, and by the store's name."""
+    inner = os.path.relpath(manifest.path, local_dir)
+    return manifest.model_copy(update={"path": os.path.join(served_dir, inner), "content": content})

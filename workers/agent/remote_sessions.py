@@ -1,0 +1,326 @@
+"""Sessions with attempts of this machine: a command or a shell in the job's place, a connection to one of its ports.
+
+The server tells of a session with the answer to a heartbeat, and the agent opens a websocket for it: nothing connects
+to a machine. What runs in a session has the environment and the folder of the job's first rank here, and its mark, so
+that it ends with the attempt. A connection is made only to ports on which processes of the attempt listen.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import pty
+import re
+import signal
+import struct
+import termios
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import aiohttp
+
+from walras.remote_session import (
+    MESSAGE_BYTES,
+    PIECE_BYTES,
+    Channel,
+    SessionAsked,
+    SessionNote,
+    SessionRequest,
+    parse_note,
+    send_note,
+    send_stream,
+)
+from workers import processes
+from workers.agent.server_client import ServerClient
+from workers.devices import AttemptKey
+from workers.preparation.launcher import ENVIRONMENT_FILE
+from workers.supervisor_protocol import AttemptPlan, find_supervisor, read_ranks_file
+
+log = logging.getLogger(__name__)
+
+#: Sessions of this machine at once.
+SESSIONS_MOST = 100
+_ENVIRONMENT_BYTES = 4 * 1024 * 1024
+_SHELL = ("bash", "-i")
+#: From the hang-up of a session's processes to their end.
+_GRACE_S = 2.0
+_LISTENING = "0A"
+
+
+@dataclass(frozen=True)
+class AttemptPlace:
+    """Where an attempt runs on this machine."""
+
+    folder: Path
+    plan: AttemptPlan
+
+    def environment(self) -> dict[str, str]:
+        """What the first rank here got, as far as it is written down."""
+        first = {"RANK": str(self.plan.first_rank), "LOCAL_RANK": "0", "MASTER_PORT": str(self.plan.master_port)}
+        kept = read_ranks_file(self.folder / ENVIRONMENT_FILE, 0, _ENVIRONMENT_BYTES)
+        try:
+            prepared = json.loads(kept) if kept else {}
+        except ValueError:
+            prepared = {}
+        own = {name: value for name, value in prepared.items() if isinstance(value, str) and "\0" not in name + value}
+        return {**self.plan.env, **first, **own}
+
+
+class PlacedAttempt(Protocol):
+    """What is known of an attempt here."""
+
+    @property
+    def place(self) -> AttemptPlace: ...
+
+
+class RemoteSessions:
+    """The sessions of this machine."""
+
+    def __init__(self, client: ServerClient) -> None:
+        self._client = client
+        self._running: dict[str, tuple[AttemptKey, asyncio.Task[None]]] = {}
+
+    def begin(self, requests: Sequence[SessionRequest], attempts: Mapping[AttemptKey, PlacedAttempt]) -> None:
+        """Open sessions beside the heartbeats with those of the attempts here."""
+        for request in requests:
+            if request.session_id not in self._running and len(self._running) < SESSIONS_MOST:
+                found = attempts.get((request.job_id, request.attempt, request.incarnation))
+                self._begin(request, None if found is None else found.place)
+
+    def _begin(self, request: SessionRequest, place: AttemptPlace | None) -> None:
+        key = (request.job_id, request.attempt, request.incarnation)
+        task = asyncio.create_task(self._run(request, place))
+        self._running[request.session_id] = (key, task)
+        task.add_done_callback(lambda done: self._ended(request, done))
+
+    def _ended(self, request: SessionRequest, task: "asyncio.Task[None]") -> None:
+        del self._running[request.session_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("session of %s with job %d: %s", request.user, request.job_id, error)
+
+    def end(self, key: AttemptKey) -> None:
+        """End the sessions of an attempt that is over."""
+        for theirs, task in list(self._running.values()):
+            if theirs == key:
+                task.cancel()
+
+    async def _run(self, request: SessionRequest, place: AttemptPlace | None) -> None:
+        asked = request.asked
+        log.info("job %d attempt %d: %s opens a session: %s", *_numbers(request), request.user, asked.kind)
+        async with self._client.session_socket(request.session_id, MESSAGE_BYTES) as socket:
+            try:
+                if place is None:
+                    raise _Refused("the attempt is not on this machine any more")
+                if asked.kind == "forward":
+                    await _forward(socket, place, asked)
+                elif asked.kind == "shell":
+                    await _run_shell(socket, place, asked)
+                else:
+                    await _run_command(socket, place, asked)
+            except (_Refused, OSError, ValueError) as error:
+                with contextlib.suppress(OSError):
+                    await send_note(socket, type="refused", detail=str(error)[:1000])
+
+
+def _numbers(request: SessionRequest) -> tuple[int, int]:
+    return request.job_id, request.attempt
+
+
+class _Refused(Exception):
+    """The session cannot be, in words for its caller."""
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+async def _run_command(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlace, asked: SessionAsked) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *asked.argv,
+        cwd=place.plan.workdir,
+        env=place.environment(),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        limit=PIECE_BYTES,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    await send_note(socket, type="ready")
+
+    async def take_input() -> None:
+        """Ends when the caller leaves, or its input does."""
+        assert process.stdin is not None
+        async for message in socket:
+            note = _note_of(message)
+            if message.type is aiohttp.WSMsgType.BINARY:
+                with contextlib.suppress(OSError):  # it does not read any more
+                    process.stdin.write(message.data[1:])
+                    await process.stdin.drain()
+            elif note is not None and note.type == "eof":
+                process.stdin.close()
+
+    outputs = [
+        asyncio.create_task(send_stream(socket, Channel.MAIN, process.stdout.read)),
+        asyncio.create_task(send_stream(socket, Channel.ERRORS, process.stderr.read)),
+    ]
+    await _until_over(socket, process, asyncio.create_task(take_input()), outputs)
+
+
+async def _run_shell(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlace, asked: SessionAsked) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        _resize(ours, asked.rows, asked.columns)
+
+        def take_terminal() -> None:
+            fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+        process = await asyncio.create_subprocess_exec(
+            *_SHELL,
+            cwd=place.plan.workdir,
+            env=place.environment() | {"TERM": asked.term},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=take_terminal,
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    reader = asyncio.StreamReader(limit=PIECE_BYTES)
+    terminal = os.fdopen(ours, "r+b", buffering=0)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), terminal
+    )
+    await send_note(socket, type="ready")
+
+    async def take_input() -> None:
+        async for message in socket:
+            note = _note_of(message)
+            if message.type is aiohttp.WSMsgType.BINARY:
+                await _write_all(ours, message.data[1:])
+            elif note is not None and note.type == "resize":
+                _resize(ours, note.rows, note.columns)
+
+    async def read(most: int) -> bytes:
+        try:
+            return await reader.read(most)
+        except OSError:  # the other end is closed: how a terminal ends
+            return b""
+
+    try:
+        output = asyncio.create_task(send_stream(socket, Channel.MAIN, read))
+        await _until_over(socket, process, asyncio.create_task(take_input()), [output])
+    finally:
+        transport.close()
+
+
+async def _write_all(file: int, content: bytes) -> None:
+    """Write to a terminal that may not take it all at once."""
+    while content:
+        try:
+            content = content[os.write(file, content) :]
+        except BlockingIOError:
+            await asyncio.sleep(0.01)
+
+
+def _resize(file: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(file, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _note_of(message: aiohttp.WSMessage) -> SessionNote | None:
+    return parse_note(message.data) if message.type is aiohttp.WSMsgType.TEXT else None
+
+
+async def _until_over(
+    socket: aiohttp.ClientWebSocketResponse,
+    process: asyncio.subprocess.Process,
+    taking: "asyncio.Task[None]",
+    outputs: "list[asyncio.Task[None]]",
+) -> None:
+    """Tell how the process ended; end it and all of its session where the caller leaves first."""
+    ending = asyncio.create_task(process.wait())
+    try:
+        await asyncio.wait({ending, taking}, return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
+            await asyncio.wait(outputs, timeout=_GRACE_S)
+            code = ending.result()
+            await send_note(socket, type="exit", code=code if code >= 0 else 128 - code)
+    finally:
+        for task in (taking, *outputs):
+            task.cancel()
+        if not ending.done():
+            await _end_group(process, ending)
+
+
+async def _end_group(process: asyncio.subprocess.Process, ending: "asyncio.Task[int]") -> None:
+    for number in (signal.SIGHUP, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        await asyncio.wait({ending}, timeout=_GRACE_S)
+
+
+# ------------------------------------------------------------------------------------------------ ports
+
+
+async def _forward(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlace, asked: SessionAsked) -> None:
+    address = await asyncio.to_thread(listening_address, place, asked.port)
+    if not address:
+        raise _Refused(f"no process of the job listens on port {asked.port} here")
+    reader, writer = await asyncio.open_connection(address, asked.port, limit=PIECE_BYTES)
+    await send_note(socket, type="ready")
+
+    async def take_input() -> None:
+        async for message in socket:
+            if message.type is aiohttp.WSMsgType.BINARY:
+                writer.write(message.data[1:])
+                await writer.drain()
+            elif (note := _note_of(message)) is not None and note.type == "eof" and writer.can_write_eof():
+                writer.write_eof()
+
+    passing = [
+        asyncio.create_task(send_stream(socket, Channel.MAIN, reader.read)),
+        asyncio.create_task(take_input()),
+    ]
+    try:
+        await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in passing:
+            task.cancel()
+        await asyncio.gather(*passing, return_exceptions=True)
+        writer.close()
+
+
+def listening_address(place: AttemptPlace, port: int, net: Path = Path("/proc/net")) -> str:
+    """Returns the loopback address at which a process of the attempt listens on the port; empty if none does."""
+    supervisor = find_supervisor(place.folder)
+    if supervisor is None:
+        return ""
+    pids = {*processes.descendants(supervisor.pid), *processes.carriers(place.plan.cookie)}
+    sockets = {inode for pid in pids for inode in _sockets_of(pid)}
+    for name, address in (("tcp", "127.0.0.1"), ("tcp6", "::1")):
+        with contextlib.suppress(OSError):
+            for line in (net / name).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == _LISTENING and int(words[1].rpartition(":")[2], 16) == port and words[9] in sockets:
+                    return address
+    return ""
+
+
+def _sockets_of(pid: int) -> list[str]:
+    """Inodes of the sockets that a process holds."""
+    found = []
+    with contextlib.suppress(OSError):
+        for file in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(file.path))
+                found += [match[1]] if match else []
+    return found

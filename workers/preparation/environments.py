@@ -1,0 +1,162 @@
+"""Python environments made by uv, the job's own setup, and a commit of a repository: once for each machine and content.
+
+An environment lies where it was made, since its scripts name their interpreter by its path. It sees the packages of
+the agent's Python unless the job says otherwise, so that a torch built for the machine need not be installed again;
+what the job asks for comes before them.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from walras.errors import ConfigError
+from walras.job_needs import GitNeed, PythonNeed
+from workers.preparation.folder_cache import CacheBounds, FolderCache
+from workers.preparation.inputs import CannotFetch
+
+ENVIRONMENT_BOUNDS = CacheBounds(entries=20, size_bytes=100 * 1000**3)
+CODE_BOUNDS = CacheBounds(entries=50, size_bytes=20 * 1000**3)
+SETUP_BOUNDS = CacheBounds(entries=50, size_bytes=50 * 1000**3)
+_GIT_TIMEOUT_S = 1800.0
+_FILE_MOST = 16 * 1024 * 1024
+
+
+def find_tool(name: str) -> str:
+    """Returns the path of a program beside the agent's Python or on the PATH; empty if this machine has none."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if os.access(beside, os.X_OK) else shutil.which(name) or ""
+
+
+# ------------------------------------------------------------------------------------------------ python
+
+
+def bring_python(cache: FolderCache, need: PythonNeed, setup: str, code: str, work: Path, env: dict[str, str]) -> Path:
+    """Returns the environment's folder. One in which a setup may install things is that setup's own; one that holds
+    files of the job's folder is made anew for other `code`.
+
+    Raises ConfigError where it cannot be made: uv is missing, a file is, or what it asks for cannot be installed.
+    """
+    uv = find_tool("uv")
+    if not uv:
+        raise ConfigError("this machine has no uv to make a Python environment with", fix="pip install uv there")
+    files = [_read(work, name) for name in _files_of(need)]
+    if _names_local_files([*need.packages, *"\n".join(files).splitlines()]):
+        files.append(code)
+    parts = [repr(need.model_dump()), setup, sys.version, sys.base_prefix if need.system_packages else "", *files]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def make(place: Path) -> None:
+        python = need.version or sys.executable
+        seen = ["--system-site-packages"] if need.system_packages else []
+        _run([uv, "venv", "--quiet", "--allow-existing", *seen, "--python", python, str(place)], work, env)
+        if need.system_packages and not need.version and sys.prefix != sys.base_prefix:
+            _see_packages_of_agent(place)
+        if need.lock:
+            project = [str((work / need.lock).parent), "--frozen", "--no-install-project", "--inexact"]
+            own = env | {"UV_PROJECT_ENVIRONMENT": str(place), "VIRTUAL_ENV": str(place)}
+            _run([uv, "sync", "--quiet", "--project", *project], work, own)
+            return
+        wanted = [*(["-r", need.requirements] if need.requirements else []), *need.packages]
+        _run([uv, "pip", "install", "--quiet", "--python", str(place / "bin" / "python"), *wanted], work, env)
+
+    return cache.get(key, make)
+
+
+def _names_local_files(lines: Sequence[str]) -> bool:
+    """Whether a requirement, or an option among them, may name something in the working folder."""
+    return any(line.strip().startswith((".", "-")) or ("/" in line and "://" not in line) for line in lines)
+
+
+def _files_of(need: PythonNeed) -> list[str]:
+    if need.lock:
+        return [need.lock, str(Path(need.lock).parent / "pyproject.toml")]
+    return [need.requirements] if need.requirements else []
+
+
+def _read(work: Path, name: str) -> str:
+    """The text of a small file below the working folder."""
+    place = work / name
+    if not place.resolve().is_relative_to(work.resolve()) or not place.is_file():
+        raise ConfigError(f"{name} is not in the job's working folder", field="python", fix="`workdir: .` sends it")
+    if place.stat().st_size > _FILE_MOST:
+        raise ConfigError(f"{name} has more than {_FILE_MOST:,} bytes", field="python")
+    return place.read_text(errors="replace")
+
+
+def _see_packages_of_agent(place: Path) -> None:
+    """The agent runs in an environment of its own: a venv sees the packages of its base alone, so name them here."""
+    packages = next((path for path in sys.path if path.startswith(sys.prefix) and path.endswith("site-packages")), "")
+    for inner in place.glob("lib/python*/site-packages"):
+        if packages:
+            (inner / "of_the_machine.pth").write_text(packages + "\n")
+
+
+def active_environment(place: Path, env: dict[str, str]) -> dict[str, str]:
+    """Returns the variables with the environment active, as its `activate` would."""
+    path = f"{place / 'bin'}{os.pathsep}{env.get('PATH', os.defpath)}"
+    return {name: value for name, value in env.items() if name != "PYTHONHOME"} | {
+        "VIRTUAL_ENV": str(place),
+        "PATH": path,
+    }
+
+
+# ------------------------------------------------------------------------------------------------ setup
+
+
+def run_setup(cache: FolderCache, setup: str, identity: Sequence[str], work: Path, env: dict[str, str]) -> Path:
+    """Run a job's setup, unless it ran here for the same text and `identity`; returns the folder that it may fill.
+
+    Raises ConfigError with the code that it ended with.
+    """
+    key = hashlib.sha256("\0".join([setup, *identity]).encode()).hexdigest()
+
+    def make(place: Path) -> None:
+        print("[walras] setup runs, once on this machine", file=sys.stderr, flush=True)
+        _run(["bash", "-euo", "pipefail", "-c", setup], work, env | {"WALRAS_SETUP": str(place)}, "setup")
+
+    return cache.get(key, make)
+
+
+def _run(argv: Sequence[str], work: Path, env: dict[str, str], name: str = "") -> None:
+    """Run a program; its output goes where the rank's goes. Raises ConfigError with its exit code."""
+    try:
+        code = subprocess.run(list(argv), cwd=work, env=env, stdin=subprocess.DEVNULL, check=False).returncode
+    except OSError as error:
+        raise ConfigError(f"{name or argv[0]}: {error.strerror}") from None
+    if code != 0:
+        raise ConfigError(f"{name or ' '.join(argv[:3])} ended with code {code}")
+
+
+# ------------------------------------------------------------------------------------------------ git
+
+
+def bring_commit(cache: FolderCache, need: GitNeed, work: Path, env: dict[str, str]) -> None:
+    """Fill the working folder with the files of a commit.
+
+    Raises ConfigError for a commit that is not there, CannotFetch for a repository that does not answer.
+    """
+    git = find_tool("git")
+    if not git:
+        raise ConfigError("this machine has no git", field="workdir.git")
+    asking = env | {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file"}
+
+    def make(place: Path) -> None:
+        inner = [git, "-C", str(place), "-c", "core.hooksPath=/dev/null", "-c", "core.symlinks=true"]
+        for arguments in (
+            ["init", "--quiet"],
+            ["fetch", "--quiet", "--depth", "1", "--no-recurse-submodules", "--", need.url, need.commit],
+            ["checkout", "--quiet", "--detach", need.commit],
+        ):
+            done = subprocess.run([*inner, *arguments], env=asking, capture_output=True, timeout=_GIT_TIMEOUT_S)
+            if done.returncode != 0:
+                said = done.stderr.decode(errors="replace").strip()[-500:]
+                told = f"git {arguments[0]} {need.url} {need.commit[:12]}: {said}"
+                is_passing = "Could not resolve" in told or "unable to access" in told or "timed out" in told
+                raise CannotFetch(told) if is_passing else ConfigError(told, field="workdir.git")
+
+    key = hashlib.sha256(f"{need.url}\0{need.commit}".encode()).hexdigest()
+    shutil.copytree(cache.get(key, make), work, symlinks=True, dirs_exist_ok=True)

@@ -1,0 +1,216 @@
+"""Data of a job, fetched once for a machine: by what a URL names now, or by the text of a command.
+
+A file is known by its URL and what its server says of the version (ETag, date, size), a local one by its path, date and
+size. `http`, `https` and `file` are read with the standard library, every other scheme through fsspec. What comes is a
+stranger's: it is counted while it comes, and never fills the disk.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit
+
+from walras.errors import ClusterError, ConfigError
+from walras.job_needs import InputNeed
+from workers.preparation.folder_cache import FREE_LEAST_BYTES, CacheBounds, FolderCache, make_read_only
+
+INPUT_BOUNDS = CacheBounds(entries=200, size_bytes=500 * 1000**3)
+_PIECE_BYTES = 1024 * 1024
+_TIMEOUT_S = 60.0
+_FILES_MOST = 1_000_000
+#: Answers of a server that asking again may change.
+_PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class CannotFetch(ClusterError):
+    """The data could not be had now: another try, or another machine, may have more luck."""
+
+
+def bring_inputs(cache: FolderCache, inputs: dict[str, InputNeed], target: Path, env: dict[str, str]) -> None:
+    """Make `target` with a link for each input.
+
+    Raises ConfigError for what asking again does not change, CannotFetch for what it may.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for name, need in inputs.items():
+        link, content = target / name, bring_input(cache, name, need, env)
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(content)
+
+
+def bring_input(cache: FolderCache, name: str, need: InputNeed, env: dict[str, str]) -> Path:
+    """Returns the file or folder of one input, fetched if this machine does not have it."""
+    if need.command:
+        key = _key("command", need.command)
+        return cache.get(key, lambda place: _run_command(name, need.command, place, env))
+    scheme = urlsplit(need.url).scheme
+    if scheme == "file":
+        return _bring_local(cache, name, need)
+    if scheme in ("http", "https"):
+        version = _passing(name, lambda: _http_version(need.url))
+        key = _key("url", need.url, need.sha256 or version)
+        folder = cache.get(key, lambda place: _passing(name, lambda: _fetch_http(need, place / _file_name(need.url))))
+        return folder / _file_name(need.url)
+    return _bring_other(cache, name, need)
+
+
+def _passing(name: str, work: Callable[[], Any]) -> Any:
+    """The result of `work`, with errors of the network told as ours."""
+    try:
+        return work()
+    except HTTPError as error:
+        kind = CannotFetch if error.code in _PASSING_STATUS else ConfigError
+        raise kind(f"input {name}: {error.code} {error.reason}") from None
+    except (URLError, TimeoutError, ConnectionError) as error:
+        raise CannotFetch(f"input {name}: {error}") from None
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _file_name(url: str) -> str:
+    """The last part of a URL's path, as one harmless name."""
+    name = PurePosixPath(unquote(urlsplit(url).path)).name
+    return name if name not in ("", ".", "..") and "\0" not in name and len(os.fsencode(name)) < 200 else "data"
+
+
+# ------------------------------------------------------------------------------------------------ http
+
+
+def _http_version(url: str) -> str:
+    """What the server says of the version that it has: its tag, else date and size."""
+    request = urllib.request.Request(url, method="HEAD")
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        said = answer.headers
+        return said.get("ETag") or f"{said.get('Last-Modified', '')} {said.get('Content-Length', '')}"
+
+
+def _fetch_http(need: InputNeed, target: Path) -> None:
+    with urllib.request.urlopen(need.url, timeout=_TIMEOUT_S) as answer:
+        declared = answer.headers.get("Content-Length", "")
+        _copy_bounded(answer, target, need.sha256, int(declared) if declared.isdigit() else None)
+    make_read_only(target.parent)
+
+
+def _copy_bounded(source: IO[bytes], target: Path, sha256: str, declared: int | None = None) -> None:
+    """Copy a stream. Raises CannotFetch for one that is cut or would fill the disk, ConfigError for another hash."""
+    hashed, size = hashlib.sha256(), 0
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target, "xb") as file:
+        while piece := source.read(_PIECE_BYTES):
+            if shutil.disk_usage(target.parent).free < FREE_LEAST_BYTES + max(0, (declared or 0) - size):
+                raise CannotFetch(f"no room for {target.name}: it has {declared or 'more than ' + str(size)} bytes")
+            file.write(piece)
+            hashed.update(piece)
+            size += len(piece)
+    if declared is not None and size != declared:
+        raise CannotFetch(f"{target.name} was cut: {size:,} of {declared:,} bytes came")
+    if sha256 and hashed.hexdigest() != sha256:
+        raise ConfigError(f"{target.name} has the SHA-256 {hashed.hexdigest()}, not {sha256}", field="inputs")
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def _bring_local(cache: FolderCache, name: str, need: InputNeed) -> Path:
+    """A copy, so that a shared disk is read once, and a file that changes does not change under a job."""
+    source = Path(unquote(urlsplit(need.url).path))
+    try:
+        files = list(_local_files(source))
+    except OSError as error:
+        raise ConfigError(f"input {name}: {error.filename}: {error.strerror}", field=f"inputs.{name}") from None
+    listed = [f"{path} {found.st_mtime_ns} {found.st_size}" for path, found in files]
+    key = _key("file", str(source), need.sha256, *listed)
+
+    def copy(place: Path) -> None:
+        total = sum(found.st_size for _, found in files)
+        if shutil.disk_usage(place).free < FREE_LEAST_BYTES + total:
+            raise CannotFetch(f"no room for input {name}: it has {total:,} bytes")
+        for path, _ in files:
+            with open(source / path if path else source, "rb") as file:
+                _copy_bounded(file, place / source.name / path if path else place / source.name, need.sha256)
+        make_read_only(place)
+
+    return cache.get(key, copy) / source.name
+
+
+def _local_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Path below the source (empty: the source itself) and status of each regular file; no links below it."""
+    found = source.stat()
+    if not source.is_dir():
+        if not source.is_file():
+            raise FileNotFoundError(2, "is no regular file and no folder", str(source))
+        yield "", found
+        return
+    count = 0
+    for folder, names, files in os.walk(source):
+        names.sort()
+        for each in sorted(files):
+            path = Path(folder) / each
+            if path.is_symlink() or not path.is_file():
+                continue
+            count += 1
+            if count > _FILES_MOST:
+                raise FileNotFoundError(2, f"has more than {_FILES_MOST:,} files", str(source))
+            yield path.relative_to(source).as_posix(), path.stat()
+
+
+# ------------------------------------------------------------------------------------------------ everything else
+
+
+def _bring_other(cache: FolderCache, name: str, need: InputNeed) -> Path:
+    try:
+        import fsspec
+    except ImportError:
+        raise ConfigError(
+            f"input {name}: this machine reads http, https and file alone", fix="pip install 'walras[stores]' there"
+        ) from None
+    try:
+        store, path = fsspec.url_to_fs(need.url)
+        is_file = store.isfile(path)
+        found = [store.info(path)] if is_file else list(store.find(path, detail=True).values())
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"input {name}: {error}", field=f"inputs.{name}") from None
+    except Exception as error:  # whatever a store of others raises
+        raise CannotFetch(f"input {name}: {type(error).__name__}: {error}") from None
+    if not found:
+        raise ConfigError(f"input {name}: there is nothing at {need.url}", field=f"inputs.{name}")
+    versions = (str(each.get("ETag") or each.get("mtime") or each.get("LastModified")) for each in found)
+    listed = [f"{each['name']} {each.get('size')} {version}" for each, version in zip(found, versions, strict=True)]
+    last = _file_name(need.url)
+
+    def fetch(place: Path) -> None:
+        for each in found:
+            inner = "" if is_file else str(each["name"]).removeprefix(path.rstrip("/")).lstrip("/")
+            if ".." in PurePosixPath(inner).parts:
+                raise ConfigError(f"input {name}: {each['name'][:200]!r} leaves its folder")
+            with store.open(each["name"], "rb") as file:
+                _copy_bounded(file, place / last / inner if inner else place / last, need.sha256, each.get("size"))
+        make_read_only(place)
+
+    def fetch_told(place: Path) -> None:
+        try:
+            fetch(place)
+        except (ClusterError, ConfigError):
+            raise
+        except Exception as error:  # whatever a store of others raises
+            raise CannotFetch(f"input {name}: {type(error).__name__}: {error}") from None
+
+    return cache.get(_key("store", need.url, need.sha256, *listed), fetch_told) / last
+
+
+def _run_command(name: str, command: str, place: Path, env: dict[str, str]) -> None:
+    """Fill the folder by a command of the job's."""
+    told = env | {"WALRAS_INPUT": str(place)}
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=place, env=told, check=False)
+    if done.returncode != 0:
+        raise ConfigError(f"input {name}: its command ended with code {done.returncode}", field=f"inputs.{name}")
+    make_read_only(place)

@@ -1,0 +1,133 @@
+"""The program that a rank begins as where its job needs something first: it prepares the place, then becomes the rank.
+
+So whatever is prepared counts as the job's: its output is in the rank's log, a stop ends it, its limits hold for it,
+and an agent that dies leaves it alone. Ranks of one machine prepare one after another, and all but the first find what
+is there already. A place that cannot be prepared ends the rank with `EXIT_NOT_PREPARED`, which is not tried again; what
+another machine or another moment may cure ends it as one that asks to be started again.
+"""
+
+import fcntl
+import os
+import sys
+import time
+from pathlib import Path
+
+from walras.contract import EXIT_CHECKPOINTED, EXIT_NOT_PREPARED
+from walras.errors import UserError
+from walras.job_needs import JobNeeds
+from workers.preparation.environments import (
+    CODE_BOUNDS,
+    ENVIRONMENT_BOUNDS,
+    SETUP_BOUNDS,
+    active_environment,
+    bring_commit,
+    bring_python,
+    run_setup,
+)
+from workers.preparation.folder_cache import FolderCache
+from workers.preparation.inputs import INPUT_BOUNDS, CannotFetch, bring_inputs
+from workers.ranks import EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE
+from workers.supervisor_protocol import read_ranks_file, write_durably
+
+NEEDS_FILE = "needs.json"
+#: Variables that preparing added, for whoever else runs in the job's place.
+ENVIRONMENT_FILE = "prepared.env.json"
+_NEEDS_BYTES = 4 * 1024 * 1024
+#: In an attempt's folder: taken by the rank that prepares, and what came of it.
+_LOCK_FILE, _FAILED_FILE = "preparing.lock", "preparing.failed"
+#: Tries of what may pass, and the pause before each further one.
+_TRIES, _PAUSE_S = 3, 5.0
+
+
+def write_needs(folder: Path, needs: JobNeeds) -> None:
+    """Keep what the job needs beside its plan, for its ranks and for an agent that is started after this one."""
+    write_durably(folder / NEEDS_FILE, needs.model_dump(mode="json"))
+
+
+def read_needs(folder: Path) -> JobNeeds:
+    """Returns what was kept; of an attempt that an older release started, nothing."""
+    kept = read_ranks_file(folder / NEEDS_FILE, 0, _NEEDS_BYTES)
+    try:
+        return JobNeeds.model_validate_json(kept)
+    except ValueError:
+        return JobNeeds()
+
+
+def prepared_argv(state: Path, stem: str, needs: JobNeeds, argv: list[str]) -> list[str]:
+    """Returns the program that a rank begins as: its own, or this one in front of it."""
+    if not needs.is_prepared_first:
+        return argv
+    root = str(Path(__file__).resolve().parents[2])
+    # Isolated: neither the job's PYTHONPATH nor its folder may hide what this needs.
+    begin = (
+        f"import sys; sys.path.insert(0, {root!r}); from workers.preparation.launcher import become_rank; become_rank()"
+    )
+    return [sys.executable, "-I", "-c", begin, str(state), stem, *argv]
+
+
+def become_rank() -> None:
+    """Prepare the place, and become the rank. Never returns."""
+    state, stem, *argv = sys.argv[1:]
+    folder = Path(state) / "attempts" / stem
+    env = dict(os.environ)
+    with open(folder / _LOCK_FILE, "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / _FAILED_FILE).exists():
+            sys.exit(int((folder / _FAILED_FILE).read_text()))
+        code, env = _prepare_patiently(Path(state), folder, env)
+        if code:
+            (folder / _FAILED_FILE).write_text(str(code))
+            sys.exit(code)
+        changed = {name: value for name, value in env.items() if os.environ.get(name) != value}
+        write_durably(folder / ENVIRONMENT_FILE, changed)
+    try:
+        os.execvpe(argv[0], argv, env)
+    except FileNotFoundError:
+        _tell(f"{argv[0]}: not found")
+        sys.exit(EXIT_NOT_FOUND)
+    except OSError as error:
+        _tell(f"{argv[0]}: {error.strerror}")
+        sys.exit(EXIT_NOT_RUNNABLE)
+
+
+def _prepare_patiently(state: Path, folder: Path, env: dict[str, str]) -> tuple[int, dict[str, str]]:
+    """Returns 0 and the variables of the rank, or the code to end with."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return 0, prepare(state / "prepared", folder, Path.cwd(), env)
+        except CannotFetch as error:
+            _tell(f"not prepared: {error}" + ("; trying again" if left else "; the job is queued again"))
+        except (UserError, OSError) as error:
+            _tell(f"not prepared: {error}")
+            return EXIT_NOT_PREPARED, env
+        if left:
+            time.sleep(_PAUSE_S)
+    return EXIT_CHECKPOINTED, env
+
+
+def prepare(caches: Path, folder: Path, work: Path, env: dict[str, str]) -> dict[str, str]:
+    """Bring and make what the attempt of this folder needs; returns the variables that its ranks get.
+
+    Raises CannotFetch for what may pass, ConfigError and OSError for what does not.
+    """
+    needs = read_needs(folder)
+    done = folder / "prepared.code"
+    if needs.git is not None and not done.exists():
+        bring_commit(FolderCache(caches / "git", CODE_BOUNDS), needs.git, work, env)
+        done.touch()
+    if needs.inputs:
+        bring_inputs(FolderCache(caches / "inputs", INPUT_BOUNDS), needs.inputs, folder / "inputs", env)
+        env = env | {"WALRAS_INPUTS": str(folder / "inputs")}
+    identity = [repr(needs.git), needs.code, ""]
+    if needs.python is not None:
+        cache = FolderCache(caches / "python", ENVIRONMENT_BOUNDS)
+        place = bring_python(cache, needs.python, needs.setup, "".join(identity), work, env)
+        env, identity[-1] = active_environment(place, env), place.name
+    if needs.setup:
+        made = run_setup(FolderCache(caches / "setup", SETUP_BOUNDS), needs.setup, identity, work, env)
+        env = env | {"WALRAS_SETUP": str(made)}
+    return env
+
+
+def _tell(text: str) -> None:
+    print(f"[walras] {text}", file=sys.stderr, flush=True)
