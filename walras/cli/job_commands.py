@@ -42,7 +42,6 @@ from walras.cli.terminal_output import (
     warn,
     watch_listing,
 )
-from walras.errors import UserError
 from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
@@ -74,19 +73,13 @@ def queue_command(
     project: ProjectOption = None,
     state: StateOption = None,
     expand: Annotated[bool, typer.Option("--expand", help="A line for each job of a sweep.")] = False,
-    start: Annotated[bool, typer.Option("--start", hidden=True)] = False,
+    start: Annotated[bool, typer.Option("--start", help="Shown in any case, as EXPECTED.", hidden=True)] = False,
     limit: LimitOption = 1000,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """List the jobs that have not ended; a sweep is one line."""
-    if start:
-        raise UserError(
-            "nobody knows when a waiting job starts: prices decide, and they change",
-            field="--start",
-            fix="walras explain JOB says what it waits for, and what would change that",
-        )
     wanted = JobChoice(user, mine, project, states_of(state), active=True, fold_sweeps=not expand, limit=limit)
     if watch:
         with_client(lambda client: watch_listing(lambda: _look(client, wanted), output, header=not no_header))

@@ -43,6 +43,7 @@ from walras.spec.job_groups import (
     ForkSpec,
     LimitsSpec,
     OutputPaths,
+    RanksPerNode,
     ResourcesSpec,
     RetrySpec,
     TargetSpec,
@@ -89,14 +90,6 @@ def _parse_run(value: object) -> object:
     return arguments
 
 
-def _parse_nproc(value: object) -> object:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) and 1 <= int(value) <= 1024:
-        return int(value)
-    raise ValueError("is neither 'auto' nor a count from 1 to 1024; write auto")
-
-
 class JobSpec(FileModel):
     """A job as its submitter describes it. Only `run` is required."""
 
@@ -133,7 +126,7 @@ class JobSpec(FileModel):
     #: Machines the gang is spread over evenly; 1: as few as possible.
     num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
     #: Ranks on each machine; auto: one for each accelerator; 1: one process, or one launcher, for all of them.
-    nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(_parse_nproc)] = "auto"
+    nproc_per_node: RanksPerNode = "auto"
     resources: ResourcesSpec = ResourcesSpec()
     #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
     elastic: ElasticSpec | None = None
