@@ -75,20 +75,24 @@ def check_publishable(profile: "ProfileFile", source: str) -> None:
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm")
 
 
+def _tell_unread(notes: list[str], name: str, *, strict: bool) -> None:
+    """Warns of what means nothing here. Raises JobSpecError in its place if that is wanted."""
+    if notes and strict:
+        more = f" (and {len(notes) - 1} more lines)" if len(notes) > 1 else ""
+        raise JobSpecError(
+            f"{name}: {notes[0]}{more}", field="--strict", fix="take the lines out, or submit without --strict"
+        )
+    for note in notes:
+        warn(f"{name}: {note}")
+
+
 def _script_fields(text: str, name: str, *, strict: bool) -> dict[str, Any]:
     """Returns the job of a script; warns of every `#SBATCH` line that means nothing here, or refuses it."""
     from walras.spec.slurm_scripts import PRELUDE, read_slurm_lines
     from walras.spec.text_formats import script_mapping
 
     reading = read_slurm_lines(text)
-    if reading.unread and strict:
-        raise JobSpecError(
-            f"{name}: {reading.unread[0]} (and {len(reading.unread) - 1} more lines)",
-            field="#SBATCH",
-            fix="take the lines out, or submit without --strict",
-        )
-    for note in reading.unread:
-        warn(f"{name}: {note}")
+    _tell_unread(reading.unread, name, strict=strict)
     prelude = PRELUDE if reading.has_lines else ""
     mapping = script_mapping(text, name=Path(name).name, fields=reading.fields, prelude=prelude)
     mapping.setdefault("workdir", ".")
@@ -134,15 +138,16 @@ def submit_command(
             "--dry-run", help="Validate the job and show which configurations it could run in; submit nothing."
         ),
     ] = False,
+    skypilot: Annotated[bool, typer.Option("--skypilot", help="The file is a SkyPilot task.")] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a script with #SBATCH lines that mean nothing here.")
+        bool, typer.Option("--strict", help="Refuse #SBATCH lines and fields of a task that mean nothing here.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job number.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Submit a job to the queue."""
     changes = [*_changes_of(name, gpus), *(setting or [])]
-    spec = read_job_file(file, command or [], changes, env or [], strict=strict)
+    spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot)
     folder, spec, tree = with_snapshot(spec)
     if dry_run:
         answer = with_client(lambda client: client.dry_run(spec))
@@ -206,11 +211,18 @@ def _command_mapping(file: str, command: list[str]) -> dict[str, Any] | None:
 
 
 def read_job_file(
-    file: str, command: list[str], changes: list[str], env: list[str], *, strict: bool = False
+    file: str,
+    command: list[str],
+    changes: list[str],
+    env: list[str],
+    *,
+    strict: bool = False,
+    skypilot: bool = False,
 ) -> "JobSpec":
     """Returns the validated spec of a submission: the file, `#WALRAS` lines, `--set`, `--env`, then the command.
 
-    `strict`: refuses a script with `#SBATCH` lines that mean nothing here; else they are warned of.
+    `skypilot`: the file is a task of SkyPilot. `strict`: refuses `#SBATCH` lines, and fields of a task, that mean
+    nothing here; else they are warned of.
     """
     from walras.spec.job_spec import MAX_SPEC_BYTES, missing_envs, parse_spec
     from walras.spec.text_formats import apply_overrides, parse_yaml
@@ -223,6 +235,11 @@ def read_job_file(
         mapping = _script_fields(_text(content, name), name, strict=strict)
     else:
         mapping = _fields(parse_yaml(content, source=name, max_bytes=MAX_SPEC_BYTES), name, bool(command))
+    if skypilot:
+        from walras.spec.skypilot_tasks import read_skypilot_task
+
+        mapping, notes = read_skypilot_task(mapping)
+        _tell_unread(notes, name, strict=strict)
     mapping = apply_overrides(mapping, changes, source="--set")
     mapping = _with_envs(mapping, env)
     if command:
