@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help install demo test test-all fuzz mutations golden browser explore lint bench clean
+.PHONY: help install demo demo-web test test-all fuzz mutations golden browser explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ install: .venv/.installed ## build .venv with the `walras` command and all the d
 
 demo: .venv/.installed ## run the whole system on this machine: server, agents, real PyTorch jobs (about 3 minutes)
 	$(BIN)/walras demo
+
+demo-web: .venv/.installed ## the same machines with jobs for 15 minutes, to watch the web page
+	$(BIN)/walras demo --page 15
 
 lint: .venv/.installed-dev ## style, types, and who may import whom
 	$(BIN)/ruff check .

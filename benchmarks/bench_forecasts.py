@@ -37,7 +37,7 @@ _POLICIES = ("fifo", "srtf", "las", "walras")
 _WORKLOADS = ("gavel", "poisson", "philly")
 ROWS = (*(f"{workload}/{policy}" for workload in _WORKLOADS for policy in _POLICIES), "rollout")
 #: Machines of eight that make Philly's slice wait, and the first job of each seed's slice.
-_PHILLY_MACHINES, _PHILLY_FIRST = 24, 20_000
+_PHILLY_MACHINES, _PHILLY_FIRST = 6, 20_000
 _COVER_LOW, _COVER_HIGH, _NARROWER = 0.75, 0.85, 0.5
 
 

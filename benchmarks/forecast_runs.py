@@ -1,6 +1,6 @@
 """Forecasts made while a workload is simulated, and what came of them.
 
-At drawn instants the state of the core is taken, rolled forward as a server would do it, and corrected by what former
+Only jobs that wait are counted. At drawn instants the state of the core is taken, rolled forward as a server would do it, and corrected by what former
 forecasts came to. The naive forecast beside it knows how long jobs waited, and ran, lately; it is corrected in the same
 way, so that both cover as much and their widths can be compared.
 """
@@ -130,8 +130,9 @@ class _Watcher:
         self.found.looks, self.found.draws = self.found.looks + 1, self.found.draws + answer.draws
         self.found.cpu_s += answer.cpu_s
         for job_id, forecast in answer.jobs.items():
-            if forecast.start is not None:
-                self._tell("starts", self.found.starts, job_id, at, forecast.start, self._waits)
+            if forecast.start is None:
+                continue  # it runs: whoever looks at the same long job again and again would count it again and again
+            self._tell("starts", self.found.starts, job_id, at, forecast.start, self._waits)
             self._tell("ends", self.found.ends, job_id, at, forecast.end, self._stays)
         return ()
 

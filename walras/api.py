@@ -164,6 +164,9 @@ class CheckpointView(Body):
 class JobDetail(JobView):
     """`GET /jobs/{id}`."""
 
+    #: The one reason why it waits, a sentence that names jobs and times; of one that is over what it came to; empty if
+    #: it runs.
+    why: str = ""
     spec: dict[str, Any]
     #: The life of the server's database in which it was submitted, if that is not the present one (a restore came
     #: between); else empty.
@@ -271,6 +274,8 @@ class Explanation(Body):
 
     job_id: int
     state: JobState
+    #: The deciding reason as a sentence that names jobs and times; empty for a job that runs.
+    why: str = ""
     reasons: list[ReasonView] = Field(default_factory=list)
     conditions: list[ConditionView] = Field(default_factory=list)
     #: Null if the job has no target.

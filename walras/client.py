@@ -46,6 +46,7 @@ from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
 from walras.contract import NEXT_OFFSET_HEADER
 from walras.job_needs import JobOutputs
+from walras.overview import Overview
 from walras.people_client import PeopleCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
 from walras.spec.job_secrets import with_secret_values
@@ -335,6 +336,10 @@ class Client(PeopleCalls):
         await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"budget_usd": budget_usd}))
 
     # ------------------------------------------------------------------------------------------------ the cluster
+
+    async def overview(self) -> Overview:
+        """Returns the whole cluster on one page. Raises NotFound where the server is of an older release."""
+        return await self._body(Overview, ApiCall("GET", f"{_API}/overview"))
 
     async def nodes(self) -> list[NodeView]:
         return _nodes.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/nodes")))

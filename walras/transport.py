@@ -34,6 +34,8 @@ from walras.errors import (
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _LONGEST_DETAIL = 2000
 _SHA256_BYTES = 32
+#: Taken from the network at once: in small bites, large answers cost several times the processor time.
+_READ_BYTES = 1024 * 1024
 _BY_STATUS: Mapping[int, type[UserError]] = {
     401: Forbidden,
     403: Forbidden,
@@ -100,9 +102,10 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
+            read_bufsize=_READ_BYTES,
             timeout=aiohttp.ClientTimeout(
                 total=self.patience.call_timeout_s, sock_connect=self.patience.connect_timeout_s
-            )
+            ),
         )
         return self
 

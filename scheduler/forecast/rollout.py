@@ -130,8 +130,10 @@ class Rollout:
 
     # ------------------------------------------------------------------------------------------------ the run
 
-    def run(self, limits: RolloutLimits = RolloutLimits(), *, arrivals: bool = True) -> bool:
-        """Roll forward until every job of the beginning has ended; False: given up before that."""
+    def run(
+        self, limits: RolloutLimits = RolloutLimits(), *, arrivals: bool = True, until_started: JobId | None = None
+    ) -> bool:
+        """Roll forward until every job of the beginning has ended, or that one starts; False: given up before that."""
         ledger = self._core.ledger
         for job in list(ledger):
             self._begin(job)
@@ -152,6 +154,8 @@ class Rollout:
             if at > until_at:
                 break
             if self._count % 64 == 0 and process_time() > limits.cpu_until_s:
+                break
+            if until_started is not None and self.jobs[until_started].starts_at < inf:
                 break
             self.now = max(self.now, at)
             if self.now > self._tail_until_at:

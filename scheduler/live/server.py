@@ -16,6 +16,7 @@ from scheduler.live.auth.access_control import (
     JobCaller,
     JobTokens,
     JoinCaller,
+    UserCaller,
     equal_in_constant_time,
     token_hash,
 )
@@ -98,8 +99,7 @@ class Server:
     def identify(self, token: str) -> Caller | None:
         """Whose token this is; None if no caller has it, or it is no longer valid."""
         if token.startswith("wlr_u_"):
-            row = self.secrets.users.get(token_hash(token))
-            return None if row is None else self.secrets.people.caller(row, self.clocks.wall())
+            return self.user_behind(token_hash(token))
         if token.startswith("wlr_a_"):
             node_id = self.gateway.node_of(token)
             return None if node_id is None else AgentCaller(node_id)
@@ -113,6 +113,11 @@ class Server:
         if token and equal_in_constant_time(token, self.secrets.join_token):
             return JoinCaller()
         return None
+
+    def user_behind(self, digest: str) -> UserCaller | None:
+        """Whose token has this hash; None if there is none, or it or its user is no longer valid."""
+        row = self.secrets.users.get(digest)
+        return None if row is None else self.secrets.people.caller(row, self.clocks.wall())
 
     async def check_health(self) -> dict[str, str]:
         """The loop turns and the database takes writes; "ok", or what is wrong."""

@@ -114,3 +114,9 @@ def instant_of(text: str) -> float:
         return parse_instant(text, now=0.0)
     except ValueError:
         return 0.0
+
+
+def local_time(text: str | None) -> str:
+    """Returns an instant of the server in the zone of this machine, to the second; empty for None."""
+    at = 0.0 if not text else instant_of(text)
+    return "" if not at else time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))

@@ -1,6 +1,7 @@
 """`walras queue`, `jobs`, `show`, `explain`: looking at jobs."""
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,9 +27,11 @@ from walras.cli.job_choice import (
     StateOption,
     choose_jobs,
     instant_of,
+    local_time,
     states_of,
 )
 from walras.cli.people_commands import defaults_text
+from walras.cli.queue_order import look_at_queue
 from walras.cli.session import job_id_of, server_access, with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
 
 _JOB_COLUMNS = (
     Column("JOB", right=True),
-    Column("NAME", shrinks=True),
+    Column("NAME", shrinks=True, least=12, keeps_ends=True),
     Column("USER", shrinks=True, spare=1),
     Column("PROJECT", shrinks=True, spare=5),
     Column("STATE"),
@@ -79,13 +82,15 @@ def queue_command(
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
-    """List the jobs that have not ended; a sweep is one line."""
+    """List the jobs that have not ended, those who are next first; a sweep is one line."""
     wanted = JobChoice(user, mine, project, states_of(state), active=True, fold_sweeps=not expand, limit=limit)
     if watch:
         with_client(lambda client: watch_listing(lambda: _look(client, wanted), output, header=not no_header))
         return
-    found = with_client(lambda client: choose_jobs(client, wanted))
-    _show_jobs(found, limit, output, not no_header)
+    found = with_client(lambda client: look_at_queue(client, wanted))
+    if found.headline and output is OutputFormat.TABLE and not no_header:
+        show_line(found.headline)
+    _show_jobs(found.jobs, limit, output, not no_header)
 
 
 def jobs_command(
@@ -147,6 +152,8 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
     show_line(f"job {answer.job_id} is {answer.state}")
     for line in (*_progress_lines(answer.state, detail), *_network_lines(answer.state, detail)):
         show_line(f"  {line}")
+    if answer.why and not answer.state.is_final:
+        show_line(f"  {answer.why}")
     if detail.forecast is not None:
         show_line(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:
@@ -213,7 +220,8 @@ def _network_lines(state: JobState, detail: "JobDetail") -> list[str]:
 
 
 async def _look(client: "Client", wanted: JobChoice) -> Listing:
-    return _job_listing((await choose_jobs(client, wanted))[: wanted.limit])
+    found = await look_at_queue(client, wanted)
+    return replace(_job_listing(found.jobs[: wanted.limit]), title=found.headline)
 
 
 def _show_jobs(found: "list[JobView]", limit: int, output: OutputFormat, header: bool) -> None:
@@ -310,9 +318,9 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("used", used),
         ("spent", format_money(job.usd)),
         ("worth", f"{format_money(job.value_usd_per_h or 0.0)}/h, says its {job.value_by}" if job.value_by else ""),
-        ("submitted", job.submitted_at),
-        ("started", job.started_at or ""),
-        ("ended", job.ended_at or ""),
+        ("submitted", local_time(job.submitted_at)),
+        ("started", local_time(job.started_at)),
+        ("ended", local_time(job.ended_at)),
         *([("incarnation", f"{job.incarnation}, before a restore")] if job.incarnation else []),
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
     ]

@@ -195,8 +195,17 @@ def demo_command(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the database and the checkpoints.")] = False,
     no_live: Annotated[bool, typer.Option("--no-live", help="Print plain lines instead of a live view.")] = False,
+    page: Annotated[
+        float | None,
+        typer.Option("--page", metavar="MINUTES", min=0.1, help="Keep jobs coming for so long, to watch the web page."),
+    ] = None,
 ) -> None:
     """Run a whole cluster on this machine: server, agents and real PyTorch jobs (about three minutes)."""
+    if page is not None:
+        from walras.demo.page_run import run_page_demo
+
+        exit_with(run_page_demo(data=data, keep=keep, minutes=page))
+        return
     from walras.demo.main import run_demo
 
     exit_with(run_demo(data=data, keep=keep, live=not no_live))

@@ -99,39 +99,46 @@ def _script_fields(text: str, name: str, *, strict: bool) -> dict[str, Any]:
     return mapping
 
 
+_FileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="A job file (YAML), a script (shell or Python), a program, or - for standard input."
+    ),
+]
+_CommandArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- COMMAND...]", help="Run this command instead of the file's `run`."),
+]
+_SettingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="FIELD=VALUE",
+        help="Override a field of the job file, such as --set priority=80; repeatable.",
+    ),
+]
+_EnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        "-e",
+        metavar="NAME[=VALUE]",
+        help="Set an environment variable; without a value, copy it from this shell; repeatable.",
+    ),
+]
+_GpusOption = Annotated[
+    str | None, typer.Option("--gpus", metavar="[TYPE:]N", help="Accelerators of the whole gang, such as a100:4.")
+]
+
+
 def submit_command(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE", help="A job file (YAML), a script (shell or Python), a program, or - for standard input."
-        ),
-    ],
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="Run this command instead of the file's `run`."),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="FIELD=VALUE",
-            help="Override a field of the job file, such as --set priority=80; repeatable.",
-        ),
-    ] = None,
+    file: _FileArgument,
+    command: _CommandArgument = None,
+    setting: _SettingOption = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="[TYPE:]N", help="Accelerators of the whole gang, such as a100:4.")
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            "-e",
-            metavar="NAME[=VALUE]",
-            help="Set an environment variable; without a value, copy it from this shell; repeatable.",
-        ),
-    ] = None,
+    gpus: _GpusOption = None,
+    env: _EnvOption = None,
     dry_run: Annotated[
         bool,
         typer.Option(

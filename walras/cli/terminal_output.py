@@ -113,6 +113,8 @@ class Column:
     shrinks: bool = False
     least: int = 8
     spare: int = 0
+    #: Cut in the middle: names of a sweep differ at their ends.
+    keeps_ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ class Listing:
     data: Any
     #: Style by cell text, such as a job's state.
     styles: dict[str, str] = field(default_factory=dict)
+    #: A line above the table; empty: none.
+    title: str = ""
 
 
 STATE_STYLES = {
@@ -173,14 +177,31 @@ def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
         for column, title, full in zip(listing.columns, titles, longest, strict=True)
     ]
     shown = _columns_that_fit(listing.columns, least, width)
-    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold")
+    table = Table(box=None, pad_edge=False, show_header=header, header_style="bold", title_justify="left")
+    table.title = Text(safe_text(listing.title)) if listing.title else None
     for at, taken in _column_widths(shown, least, longest, width).items():
         column = listing.columns[at]
         justify: Literal["left", "right"] = "right" if column.right else "left"
         table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=taken)
+        if column.keeps_ends and taken < longest[at]:
+            for row in rows:
+                row[at] = _cut_in_the_middle(row[at], taken)
     for row in rows:
         table.add_row(*(row[at] for at in shown))
     return table
+
+
+def _cut_in_the_middle(cell: Text, width: int) -> Text:
+    """Returns the cell with an ellipsis in its middle and its end whole, if it is wider than that."""
+    if cell.cell_len <= width:
+        return cell
+    end = cell.plain[-(width // 2) :]
+    while cell_len(end) > width // 2:
+        end = end[1:]
+    begin = cell.plain[: width - 1 - cell_len(end)]
+    while cell_len(begin) + 1 + cell_len(end) > width:
+        begin = begin[:-1]
+    return Text(f"{begin}…{end}", style=cell.style)
 
 
 def _columns_that_fit(columns: Sequence[Column], least: Sequence[int], width: int) -> list[int]:

@@ -171,7 +171,7 @@ def load_catalog(paths: Iterable[Path] = ()) -> Catalog:
 
 
 @cache
-def sheet_speeds() -> Mapping[str, float]:
+def catalog_speeds() -> Mapping[str, float]:
     """Relative speeds of accelerator types by our catalog, a V100 being 1: where its facts are known."""
     facts = load_mapping(SHIPPED_CATALOG / "accelerators.yaml")
     rows = [CatalogAccelerator.model_validate(row | _of_file(facts)) for row in facts["accelerators"]]
@@ -183,9 +183,9 @@ def sheet_speeds() -> Mapping[str, float]:
     return {name: speed / raw["v100"] for name, speed in raw.items()}
 
 
-def sheet_speed(accelerator: str) -> float | None:
+def catalog_speed(accelerator: str) -> float | None:
     """Returns the relative speed of a type, also one named with its memory (`h100-80gb`); None if it is unknown."""
-    speeds = sheet_speeds()
+    speeds = catalog_speeds()
     return speeds.get(accelerator, speeds.get(re.sub(r"-\d+gb$", "", accelerator)))
 
 

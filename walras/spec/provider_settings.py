@@ -39,7 +39,8 @@ class AwsSettings(ProviderSettings):
     security_groups: Annotated[tuple[_AwsWord, ...], Field(max_length=16)] = ()
     #: What jobs on the machines may do at AWS; None: nothing.
     instance_profile: _AwsWord | None = None
-    #: Installed with pip at the first boot; empty: the image has `/opt/walras/bin/walras` already.
+    #: Installed with pip at the first boot: `walras` from the server itself, all else from the machine's index. Empty:
+    #: the image has `/opt/walras/bin/walras` already.
     install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch,nvidia]",)
 
 

@@ -6,7 +6,7 @@ file. `remedies` looks at machines one by one, for one job that a person asks ab
 would help at this moment.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -27,12 +27,16 @@ from scheduler.core.state.remaining_work import freed_at
 from scheduler.core.state.working_set import Reservation
 from walras.cluster import Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
-from walras.job_request import JobRequest
+from walras.job_request import Demand, JobRequest
 from walras.spec.file_model import nearest_word
 from walras.states import Reason
 from walras.units import format_length
 
 _GIB = 2**30
+#: Between two remedies.
+_OR = "; or "
+#: What `--priority high` stands for.
+_HIGH_PRIORITY = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,22 +173,45 @@ def expected_free_text(core: SchedulerCore, reservation: Reservation) -> str:
     return f"free in {format_length(longest_s)} if those there take as long as foreseen"
 
 
-def remedies(core: SchedulerCore, job: JobRecord) -> str:
-    """What would help a gang on one machine; empty where nothing does but time."""
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change to a waiting job that looks as if it would let it start now."""
+
+    #: For people.
+    text: str
+    #: Submitted anew with these; empty: it stays as it is.
+    demands: tuple[Demand, ...] = ()
+    #: It gets this priority; None: it keeps its own.
+    priority: int | None = None
+
+
+def possible_remedies(core: SchedulerCore, job: JobRecord) -> list[Remedy]:
+    """What would help a gang on one machine, smallest change first; empty where nothing does but time."""
     shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
     if shape.nodes > 1:
-        return ""
-    return "; or ".join((*_smaller(core, job, shape), *_other_types(core, job, shape), *_more_urgent(core, job, shape)))
+        return []
+    return [*_smaller(core, job, shape), *_other_types(core, job, shape), *_more_urgent(core, job, shape)]
 
 
-def _smaller(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[str]:
+def without_failing(fix: str, looks: Collection[str], helps: Collection[str]) -> str:
+    """A fix without those remedies among its parts that look as if they would help (`looks`), and do not (`helps`)."""
+    return _OR.join(part for part in fix.split(_OR) if part not in looks or part in helps)
+
+
+def remedies(core: SchedulerCore, job: JobRecord) -> str:
+    """The same in words."""
+    return _OR.join(each.text for each in possible_remedies(core, job))
+
+
+def _smaller(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[Remedy]:
     for state in core.ledger.fleet.pools:
         most = _most_free(state, job, shape)
         if 0 < most < shape.counts[state.row]:
-            yield f"submit it with {state.pool.shape.accelerator}:{most}, which would fit now"
+            name = state.pool.shape.accelerator
+            yield Remedy(f"submit it with {name}:{most}, which would fit now", (Demand(name, most),))
 
 
-def _other_types(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[str]:
+def _other_types(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[Remedy]:
     """Types that it does not accept, and that are free."""
     pools, fewest = core.ledger.fleet.pools, min(filter(None, shape.counts), default=0)
     accepted = {state.pool.shape.accelerator for state in pools if shape.counts[state.row]}
@@ -193,12 +220,13 @@ def _other_types(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> I
         name = state.pool.shape.accelerator
         if name not in accepted:
             free[name] = max(free.get(name, 0), _most_free(state, job, shape))
-    types = [f"{name}:{fewest}" for name, most in sorted(free.items()) if 0 < fewest <= most]
+    types = [Demand(name, fewest) for name, most in sorted(free.items()) if 0 < fewest <= most]
     if types:
-        yield f"accept {', '.join(types)} too, which would fit now"
+        named = ", ".join(f"{each.accelerator}:{each.count}" for each in types)
+        yield Remedy(f"accept {named} too, which would fit now", (*job.request.demands, *types))
 
 
-def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[str]:
+def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[Remedy]:
     """Shares decide inside a class of priority; a higher class takes the places of a lower one."""
     policy, jobs = core.cycle.policy, core.ledger.jobs
     if policy.pricing is None or policy.plans or job.request.priority_class >= HIGH_PRIORITY_CLASS:
@@ -211,7 +239,7 @@ def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> I
             weaker = [each for each in lower if is_preemptible(core.cycle, each)]
             room = _free_for(machine, job, shape) + sum(len(machine.holders[each.job_id]) for each in weaker)
             if machine.condition is MachineCondition.UP and room >= count:
-                yield f"let it stop others: walras update {job.job_id} --priority high"
+                yield Remedy(f"let it stop others: walras update {job.job_id} --priority high", priority=_HIGH_PRIORITY)
                 return
 
 

@@ -79,6 +79,10 @@ class ShapeQueue:
         planned = self._planned[self._at : self._at + most]
         yield from islice(merge(planned, _ascending(self._late)), most)
 
+    def is_stale(self, key: QueueKey, job_id: JobId) -> bool:
+        """The job came again with another key."""
+        return self._newest.get(job_id, key) != key
+
     def before(self, key: QueueKey) -> Iterator[JobId]:
         """Entries before this key in no order, stale ones included."""
         self._planned.extend(self._coming)
@@ -160,6 +164,19 @@ class JobQueues:
                     if len(found) >= most:
                         return most
         return len(found)
+
+    def in_order(self, most: int) -> Iterator[JobId]:
+        """Waiting jobs by their most urgent key, each once, of the first `most` entries of each queue."""
+        entries = (
+            ((key, job_id) for key, job_id in queue.first(most) if not queue.is_stale(key, job_id))
+            for queues in self._queues
+            for queue in queues.values()
+        )
+        seen: set[JobId] = set()
+        for _, job_id in merge(*entries):
+            if job_id not in seen and self.is_waiting(job_id):
+                seen.add(job_id)
+                yield job_id
 
     def is_waiting(self, job_id: JobId) -> bool:
         """Whether the job may be started from a queue."""

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.requests import LARGE_BODY_BYTES, Audience, RequestContext, Route
+from scheduler.live.providers.agent_wheel import packed_wheel
 from walras.content import CHUNK_BYTES, ChunkName, ContentTree, unpack_chunk
 from walras.errors import ClusterError
 
@@ -75,6 +76,12 @@ async def get_tree(call: RequestContext) -> web.StreamResponse:
     return web.Response(body=encoded, content_type="application/json")
 
 
+async def get_wheel(call: RequestContext) -> web.StreamResponse:
+    """This release, for machines that were rented: the only thing that an enrolment token fetches."""
+    wheel = await call.server.read(packed_wheel)
+    return web.Response(body=wheel.content, content_type="application/octet-stream")
+
+
 def content_routes() -> list[Route]:
     """Sending for users and machines, fetching for machines."""
     both, agent, base = Audience.USER_OR_AGENT, Audience.AGENT, "/content/v1"
@@ -86,6 +93,8 @@ def content_routes() -> list[Route]:
         Route("GET", chunk, get_chunk, "Fetch a chunk", agent, response="application/octet-stream"),
         Route("POST", f"{base}/trees", commit_tree, "Make a folder's list of files durable", both,
               role=UserRole.USER, request=ContentTree, response=TreeCommitted),
+        Route("GET", "/agent/v1/wheel", get_wheel, "The release that rented machines install", Audience.JOIN,
+              response="application/octet-stream"),
         Route("GET", f"{base}/trees/{{name}}", get_tree, "A folder's list of files", agent,
               response=ContentTree),
     ]  # fmt: skip

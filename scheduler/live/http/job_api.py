@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
+from scheduler.core.explain.feasibility import possible_remedies, without_failing
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
 from scheduler.live.auth.access_control import AgentCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
@@ -20,6 +21,7 @@ from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import check_log_sender
 from scheduler.live.services.job_standing import followable
 from scheduler.live.services.views import target_conditions
+from scheduler.live.store.job_listing import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
 from walras.api import ConditionView, Explanation, FactsView, JobDetail, JobPage, LogAccepted, ReasonView
@@ -34,6 +36,7 @@ from walras.states import JobState, Reason
 
 _PAGE = 50
 _PAGE_MOST = 1000
+_LONGEST_NAME_PART = 200
 
 
 class Patch(BaseModel):
@@ -61,22 +64,24 @@ async def list_jobs(call: RequestContext) -> web.StreamResponse:
         if word not in set(JobState):
             raise UserError(f"no state {word[:40]!r}", field="state", fix=f"one of {', '.join(JobState)}")
     limit = call.number("limit", _PAGE, 1, _PAGE_MOST)
-    cursor = call.number("cursor", 0, 0, 2**62)
+    sort = check_sort(query.get("sort", NEWEST_FIRST))
     asked = JobQuery(
         states=states,
         user=query.get("user", ""),
         project=query.get("project", ""),
         projects=call.user.visible_projects,
         active=call.flag("active"),
+        name_part=query.get("name", "")[:_LONGEST_NAME_PART],
+        sort=sort,
+        after=parse_cursor(query.get("cursor", ""), sort),
         sweep=call.number("sweep", 0, 0, 2**62) or None,
         fold_sweeps=query.get("sweeps") == "folded",
-        before_id=cursor or None,
         limit=limit + 1,
     )
     rows = await call.server.read(call.server.store.jobs, asked)
     shown = rows[:limit]
     usage = await call.server.read(call.server.store.usage, [row.job_id for row in shown], call.server.loop.clock.now())
-    more = str(shown[-1].job_id) if len(rows) > limit else None
+    more = cursor_after(shown[-1], sort) if len(rows) > limit else None
     folded = [row.sweep for row in shown if row.sweep is not None] if asked.fold_sweeps else []
     sweeps = await call.server.read(call.server.store.sweep_states, folded)
     found = JobPage(items=await call.server.views.jobs(shown, usage, sweeps), next=more)
@@ -110,9 +115,22 @@ async def list_attempts(call: RequestContext) -> web.StreamResponse:
     return json_list([call.server.views.attempt(each) for each in rows])
 
 
+async def _tried_remedies(call: RequestContext, row: JobRow) -> tuple[frozenset[str], frozenset[str]]:
+    """What looks as if it would start a waiting job now, and which of that does so on a copy of the state."""
+    core = call.server.core
+    job = core.ledger.jobs.get(row.job_id)
+    if job is None or job.holds:
+        return frozenset(), frozenset()
+    looks = possible_remedies(core, job)
+    helps = await call.server.start_forecasts.changes_that_help(row.job_id, looks) if looks else None
+    return frozenset(each.text for each in looks), helps or frozenset()
+
+
 async def explain_job(call: RequestContext) -> Explanation:
     row, people = await visible_job_row(call), call.server.secrets.people
+    tried = await _tried_remedies(call, row)
     lines = pending_reasons(call.server.core, row.job_id, call.server.state.expected_machines)
+    lines = tuple(replace(line, fix=without_failing(line.fix, *tried)) for line in lines)
     reasons = [
         ReasonView(reason=line.reason, detail=line.detail, fix=followable(line, call.user, people, row.project))
         for line in lines
@@ -131,6 +149,7 @@ async def explain_job(call: RequestContext) -> Explanation:
     return Explanation(
         job_id=row.job_id,
         state=row.state,
+        why=call.server.views.why(row),
         reasons=reasons,
         conditions=told + ([] if target is None else target_conditions(target)),
         target=target,
@@ -266,6 +285,9 @@ async def show_log(call: RequestContext) -> web.StreamResponse:
     offset = call.number("offset", 0, 0, _LARGEST_NUMBER)
     if attempt > row.attempts:
         raise NotFound(f"job {row.job_id} has had {row.attempts} attempts", field="attempt")
+    if tail := call.number("tail", 0, 0, _PIECE_BYTES):
+        granted_by = await _incarnation_of(call, row.job_id, attempt)
+        offset = max(0, await call.server.read(call.server.logs.size, row.job_id, attempt, rank, granted_by) - tail)
     if call.flag("follow"):
         return await _follow_log(call, attempt, rank, offset)
     granted_by = await _incarnation_of(call, row.job_id, attempt)

@@ -46,6 +46,7 @@ from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId
 from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
 from walras.spec.sweeps import JOBS_MOST, array_indices, is_sweep, parse_array
+from walras.spec.text_formats import parse_yaml
 from walras.states import JobState
 
 _KEY_LENGTH = 200
@@ -68,7 +69,7 @@ async def submit_job(call: RequestContext) -> web.StreamResponse:
     key, digest = _idempotency_key(call), _digest(call, b"jobs\n" + body)
     if (known := await _stored_answer(call, key, digest)) is not None:
         return _repeated_answer(known)
-    draft = _draft_of(call, parse_json_body(body))
+    draft = _draft_of(call, _parsed(call, body))
     needs, ended = await _dependencies(call, draft)
     if is_sweep(draft.spec):
         return await _SweepSubmission(call, draft, needs, ended).submit(key, digest)
@@ -318,6 +319,13 @@ async def _dependencies(
     return needs, ended
 
 
+def _parsed(call: RequestContext, body: bytes) -> Any:
+    """JSON, or YAML where the request says so: job files are YAML."""
+    if call.request.content_type == "application/yaml":
+        return parse_yaml(body, source="job", max_bytes=MAX_SPEC_BYTES)
+    return parse_json_body(body)
+
+
 def _spec_mapping(data: Any) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise JobSpecError("a job spec is a mapping of fields", fix='send such as {"run": "python train.py"}')
@@ -353,7 +361,7 @@ def _repeated_answer(answer: str) -> web.Response:
 
 
 async def dry_run_endpoint(call: RequestContext) -> DryRun:
-    draft = _draft_of(call, parse_json_body(await call.body()))
+    draft = _draft_of(call, _parsed(call, await call.body()))
     if is_sweep(draft.spec):  # its first job stands for all
         first = array_indices(draft.spec)[0]
         draft = replace(draft, spec=draft.spec.model_copy(update={"array_index": first}))

@@ -21,6 +21,7 @@ from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, J
 from scheduler.live.http import cluster_api, content_api, job_api, outputs_api, people_api, pool_api, session_api
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
+from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
 from scheduler.live.http.requests import (
     Audience,
     RequestContext,
@@ -52,7 +53,6 @@ from walras.api import (
     SubmitResult,
     WhoAmI,
 )
-from walras.contract import split_token
 from walras.errors import Forbidden, WalrasError
 from walras.spec.job_spec import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
@@ -170,12 +170,16 @@ class AuthMiddleware:
         self._concurrency = concurrency
         self._under_way = 0
         self._failures = BadTokenLimit()
+        self._face = WebFace(server)
 
     @web.middleware
     async def __call__(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        caller, transport = self._server.identify(_bearer(request)), request.transport
+        caller = self._face.sessions.known(request)
+        transport = request.transport
         self._guard.request_begins(transport, is_known=caller is not None)
         try:
+            if (public := await self._face.public_answer(request)) is not None:
+                return public
             return self._refuse_stranger(request) if caller is None else await self._answer(request, caller)
         finally:
             self._guard.request_ends(transport)
@@ -238,19 +242,13 @@ def check_audience(route: Route, caller: Caller, request: web.Request) -> None:
         raise Forbidden("this kind of token does not open this endpoint")
 
 
-def _bearer(request: web.Request) -> str:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    # A token may be sent as it stands in its file, with the fingerprint of our certificate behind it.
-    return split_token(token)[0] if scheme.lower() == "bearer" else ""
-
-
 _API = "/api/v1"
 _JOB = _API + "/jobs/{job_id:[0-9]+}"
 _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
-_PAGE_QUERY = ("state", "user", "project", "active", "sweep", "sweeps", "limit", "cursor")
+_PAGE_QUERY = ("state", "user", "project", "name", "active", "sweep", "sweeps", "sort", "limit", "cursor")
 _UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
-_LOG_QUERY = ("attempt", "rank", "offset", "follow")
+_LOG_QUERY = ("attempt", "rank", "offset", "tail", "follow")
 
 
 def api_routes() -> list[Route]:
@@ -310,6 +308,7 @@ def api_routes() -> list[Route]:
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
         *content_api.content_routes(), *outputs_api.outputs_routes(), *session_api.session_routes(),
+        *overview_routes(),
     ]  # fmt: skip
     metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
                     response="text/plain")  # fmt: skip
@@ -339,6 +338,7 @@ def make_app(server: Server, guard: ConnectionGuard | None = None) -> web.Applic
     gate = AuthMiddleware(server, by_place, server.loop.settings.concurrency, guard)
     # Bodies are read and bounded by the handlers.
     app = web.Application(middlewares=[gate.__call__], client_max_size=0)
+    attach_overview(app, server)
     for route in table:
         added = app.router.add_route(route.method, route.path, _never_called)
         resource = added.resource

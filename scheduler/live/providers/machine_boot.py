@@ -8,10 +8,12 @@ request only and for a short time. A machine that is not admitted in time shuts 
 no server left, none is forgotten.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import PurePath, PurePosixPath
 
+from scheduler.live.providers.agent_wheel import AgentWheel, packed_wheel
 from walras.cluster import Market, Pool
 from walras.spec.provider_settings import AwsSettings
 
@@ -92,8 +94,41 @@ systemctl enable --now walras-agent.service
 """
 
 
+#: Python's own virtual environments and pip, as the user that the agent runs as: nobody's code is run by root.
+_INSTALL = """umask 022
+chown walras: {home}
+sed 's/^/Authorization: Bearer /' {state}/enrolment.token | curl -sSf --retry 5 -m 300 -H @- -o {wheel} {url}
+echo '{sha256}  {wheel}' | sha256sum --quiet -c
+runuser -u walras -- python3 -m venv {home}
+{pip}
+umask 077
+"""
+
+
+def _install_lines(settings: AwsSettings, wheel: AgentWheel) -> str:
+    """Fetch this release from the server, check it, and install it with what else is to be installed."""
+    place = f"{_HOME}/{wheel.name}"
+    wanted = [_from_wheel(requirement, place) for requirement in settings.install]
+    if not any(each.startswith(place) for each in wanted):
+        wanted.insert(0, place)
+    pip = ["runuser", "-u", "walras", "--", str(_HOME / "bin" / "pip"), "install", "--quiet", *wanted]
+    url = shlex.quote(f"{settings.server_url.rstrip('/')}/agent/v1/wheel")
+    return _INSTALL.format(
+        home=_HOME, state=_STATE, wheel=shlex.quote(place), url=url, sha256=wheel.sha256, pip=shlex.join(pip)
+    )
+
+
+def _from_wheel(requirement: str, place: str) -> str:
+    """A requirement of this very software is met by the wheel, with its extras; no index is asked for our name."""
+    name = re.match(r"[A-Za-z0-9._-]*", requirement.strip())
+    if name is None or re.sub(r"[-_.]+", "-", name.group()).lower() != "walras":
+        return requirement
+    extras = re.search(r"\[[A-Za-z0-9._, -]*\]", requirement)
+    return place + ("" if extras is None else extras.group())
+
+
 def boot_script(settings: AwsSettings, pool: Pool, rent_token: str, enrolment_token: str) -> str:
-    """The user-data of the machines of one request."""
+    """The user-data of the machines of one request. Raises ConfigError where there is no release to install."""
     line = agent_command_line(
         [str(_HOME / "bin" / "walras")],
         settings.server_url,
@@ -104,10 +139,7 @@ def boot_script(settings: AwsSettings, pool: Pool, rent_token: str, enrolment_to
     )
     if pool.market is Market.SPOT:
         line.append("--spot-notices")
-    install = ""
-    if settings.install:
-        pip = shlex.join([str(_HOME / "bin" / "pip"), "install", "--quiet", *settings.install])
-        install = f"umask 022\npython3 -m venv {_HOME}\n{pip}\numask 077\n"
+    install = _install_lines(settings, packed_wheel()) if settings.install else ""
     return _BOOT_SCRIPT.format(
         limit_s=ADMITTED_WITHIN_S,
         state=_STATE,

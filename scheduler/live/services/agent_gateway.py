@@ -48,7 +48,7 @@ from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
 from walras.protocol import PROTOCOL
-from walras.spec.catalog import sheet_speed
+from walras.spec.catalog import catalog_speed
 from walras.states import Reason
 from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
 
@@ -87,7 +87,7 @@ def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
     if declared is not None:
         speed = declared.shape.nominal_speed
     else:
-        speed = 1.0 if shape.emulated else sheet_speed(shape.accelerator) or 1.0
+        speed = 1.0 if shape.emulated else catalog_speed(shape.accelerator) or 1.0
     return replace(pool, shape=replace(shape, nominal_speed=speed))
 
 

@@ -10,13 +10,14 @@ long, leaves the last one, which says as of when it holds.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from math import inf
 
 from scheduler.core.events import Event
+from scheduler.core.explain.feasibility import Remedy
 from scheduler.forecast.core_copy import CoreSnapshot, snapshot_core
 from scheduler.forecast.job_forecasts import (
     ForecastAnswer,
@@ -28,6 +29,7 @@ from scheduler.forecast.job_forecasts import (
 )
 from scheduler.forecast.past_jobs import EndedJob, PastJobs
 from scheduler.forecast.rollout import RolloutLimits
+from scheduler.forecast.verified_changes import ChangeQuestion, verified_changes
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.loop.worker_process import kill_worker_process, new_worker_process
@@ -48,6 +50,8 @@ REFRESH_CPU_S, ASKED_CPU_S = 8.0, 4.0
 _DRAWS, _DRAWS_ASKED = 40, 12
 #: Whoever asks waits no longer than this, and no more than so many wait.
 ASKED_WITHIN_S, _ASKING_MAX = 12.0, 4
+#: A copy of so many jobs is tried in a thread: faster than another process hears of it.
+_SMALL_JOBS = 200
 #: The process gives way to everything else on the machine by so much.
 _NICE = 10
 #: Jobs of the past that are looked at.
@@ -160,6 +164,26 @@ class StartForecasts:
             self._asking -= 1
         found = None if answer is None else answer.jobs.get(job_id)
         return None if answer is None or found is None else self.shown(answer.at, found)
+
+    async def changes_that_help(self, job_id: JobId, looks: Iterable[Remedy]) -> frozenset[str] | None:
+        """Which of these start a waiting job soon, in words (`Remedy.text`); None: they could not be tried in time.
+
+        Each was tried on a copy. Of a small state in a thread, else in the process.
+        """
+        if self._asking >= _ASKING_MAX:
+            return None
+        self._asking += 1
+        try:
+            question = ChangeQuestion(await self._snapshot(), job_id, tuple(looks))
+            if self._pool is not None and len(question.snapshot.jobs) > _SMALL_JOBS:
+                work = asyncio.get_running_loop().run_in_executor(self._pool, verified_changes, question)
+            else:
+                work = asyncio.get_running_loop().run_in_executor(None, verified_changes, question)
+            return frozenset(each.text for each in await asyncio.wait_for(work, ASKED_WITHIN_S))
+        except (TimeoutError, BrokenProcessPool):
+            return None
+        finally:
+            self._asking -= 1
 
     async def _snapshot(self) -> CoreSnapshot:
         found: list[CoreSnapshot] = []

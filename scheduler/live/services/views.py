@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast
+from scheduler.core.explain.dominant_reason import dominant_reason
 from scheduler.core.explain.pending_reasons import PoolSpeed, first_pending_reason
 from scheduler.core.state.ledger import realised_fraction
 from scheduler.live.loop import billing
@@ -210,8 +211,9 @@ class ApiViews:
         by = value_owner(said_by, parse_defaults(row.defaults))
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
-            **self._job(row, list(usage)), spec=spec, incarnation=former, target=self.target(row), attempt_list=views,
-            value_usd_per_h=value, value_by=by, checkpoint=None if checkpoint is None else self._checkpoint(checkpoint),
+            **self._job(row, list(usage)), why=self.why(row), spec=spec, incarnation=former, target=self.target(row),
+            attempt_list=views, value_usd_per_h=value, value_by=by,
+            checkpoint=None if checkpoint is None else self._checkpoint(checkpoint),
         )  # fmt: skip
 
     def _checkpoint(self, row: CheckpointRow) -> CheckpointView:
@@ -223,6 +225,12 @@ class ApiViews:
             upload_s=row.upload_s,
             lag_s=row.lag_s,
         )
+
+    def why(self, row: JobRow) -> str:
+        """The one reason why the job waits, in a sentence; of one that is over what it came to; empty if it runs."""
+        if row.state.is_final:
+            return row.detail
+        return dominant_reason(self._loop.core, row.job_id, self._state.expected_machines)
 
     def target(self, row: JobRow) -> TargetView | None:
         """How far the job is from its target; None where it has none."""

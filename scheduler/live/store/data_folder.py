@@ -183,6 +183,13 @@ class LogStore:
         except FileNotFoundError:
             return b""
 
+    def size(self, job_id: int, attempt: int, rank: int, incarnation: str = "") -> int:
+        """Bytes that were written so far."""
+        try:
+            return self._path(job_id, attempt, rank, incarnation).stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def _path(self, job_id: int, attempt: int, rank: int, incarnation: str) -> Path:
         assert not incarnation or _INCARNATION.fullmatch(incarnation), incarnation
         return self._folder / incarnation / str(int(job_id)) / str(int(attempt)) / f"{int(rank)}.log"

@@ -22,6 +22,7 @@ from scheduler.live.store.database_file import (
     damaged,
     open_database,
 )
+from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, load_head
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id, store_last_alive
 from scheduler.live.store.money_sums import sum_money, sum_spent
@@ -312,27 +313,8 @@ class SqliteStore:
         return self._first(self._select("jobs", JobRow, "job_id = ?", job_id))
 
     def jobs(self, query: JobQuery) -> list[JobRow]:
-        clauses: list[str] = []
-        values: list[Any] = []
-        for column, wanted in (("state", query.states), ("project", query.projects)):
-            if wanted is not None and (wanted or column == "project"):
-                clauses.append(f"{column} IN ({', '.join('?' for _ in wanted)})")
-                values.extend(wanted)
-        for column, value in (("user", query.user), ("project", query.project)):
-            if value:
-                clauses.append(f"{column} = ?")
-                values.append(value)
-        if query.active:
-            clauses.append("ended_at IS NULL")
-        clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
-        if query.fold_sweeps:  # jobs of a sweep have one user and one project
-            alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at"))) or "1"
-            newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
-            clauses.append(f"(sweep IS NULL OR job_id = {newest})")
-            values += query.states
-        clauses += [] if query.before_id is None else [f"job_id < {query.before_id:d}"]
-        newest_first = " AND ".join(clauses or ["1"]) + " ORDER BY job_id DESC LIMIT ?"
-        return self._select("jobs", JobRow, newest_first, *values, query.limit)
+        where, values = listing_sql(query)
+        return self._select("jobs", JobRow, where, *values)
 
     def sweep_states(self, sweeps: Iterable[JobId]) -> dict[JobId, dict[str, int]]:
         counted = "SELECT state, count(*) FROM jobs WHERE sweep = ? GROUP BY state"

@@ -6,7 +6,7 @@ then does the server answer or act. Another database is another class with these
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.last_alive import Absence
@@ -145,7 +145,7 @@ class LoadedState:
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """A page of jobs, newest first. Empty fields do not filter; `projects` None sees all."""
+    """A page of jobs. Empty fields do not filter; `projects` None sees all."""
 
     states: tuple[str, ...] = ()
     user: str = ""
@@ -156,8 +156,12 @@ class JobQuery:
     sweep: int | None = None
     #: Of a sweep only the newest job of those that are asked for.
     fold_sweeps: bool = False
-    #: Only jobs with a smaller id.
-    before_id: int | None = None
+    #: Part of the job's name, in any case.
+    name_part: str = ""
+    #: A column, `-` before it for descending order (`job_listing`).
+    sort: str = "-id"
+    #: Only jobs behind this one: its value in that column, and its number.
+    after: tuple[Any, int] | None = None
     limit: int = 50
 
 

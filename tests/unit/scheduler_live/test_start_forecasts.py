@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from scheduler.core.events import JobReprioritised
+from scheduler.core.explain.feasibility import Remedy, possible_remedies
 from scheduler.live.services.start_forecasts import StartForecasts
 from tests.support.live_world import FakeAgent, World, world
 from walras.cli.forecast_text import expected_text, forecast_text
-from walras.job_request import JobId
+from walras.job_request import Demand, JobId
 
 #: A step takes a second on `a`; 1000 of them.
 LONG = {"profile": "cnn", "resources": {"accelerators": {"a": 2}}, "steps": 1000}
@@ -93,3 +94,27 @@ async def test_what_came_is_learnt_once(tmp_path: Path) -> None:
         await forecasts.refresh()
         assert len(forecasts._ends._all.high) == 1
         await forecasts.close()
+
+
+async def test_explain_gives_one_reason_in_words_and_only_what_was_tried(tmp_path: Path) -> None:
+    """Asking for what is free helps; what does not start the job on a copy is not told."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        first = await w.submit({**LONG, "resources": {"accelerators": {"a": 1}}})
+        await agent.start_all()
+        await agent.beat(agent.progress(first, 1, 1.0, steps_per_s=1.0, start_s=1.0))
+        waiting = await w.submit(LONG)
+        await w.quiet()
+        row = w.server.store.job(waiting)
+        assert row is not None
+        assert w.server.views.why(row).startswith(
+            f"job {first} holds what it needs (it needs 2 x a, 1 free); it ends in"
+        )
+        job = w.server.core.ledger.jobs[waiting]
+        looks = possible_remedies(w.server.core, job)
+        assert [each.text for each in looks] == ["submit it with a:1, which would fit now"]
+        helps = await w.server.start_forecasts.changes_that_help(waiting, looks)
+        assert helps == {looks[0].text}
+        lies = [Remedy("submit it with a:2", (Demand("a", 2),)), Remedy("make it urgent", priority=50)]
+        assert await w.server.start_forecasts.changes_that_help(waiting, lies) == frozenset()
+        assert w.server.core.ledger.jobs.keys() == {first, waiting}

@@ -73,7 +73,7 @@ def test_pages_filter_and_follow_the_id(store: Store) -> None:
         return [row.job_id for row in store.jobs(query)]
 
     assert ids(JobQuery(limit=3)) == [9, 8, 7]
-    assert ids(JobQuery(limit=3, before_id=7)) == [6, 5, 4]
+    assert ids(JobQuery(limit=3, after=(7, 7))) == [6, 5, 4]
     assert ids(JobQuery(user="bob", active=True)) == [8, 6, 4, 2]
     assert ids(JobQuery(states=("FAILED",))) == [1]
     assert ids(JobQuery(projects=("p0", "p1"), project="p1")) == [7, 4, 1]

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.live.services.agent_gateway import with_known_speed
 from walras.cluster import Market, Pool, PoolId, Shape
-from walras.spec.catalog import sheet_speed
+from walras.spec.catalog import catalog_speed
 
 A100 = Pool(PoolId("p"), Shape("p4d", "a100-40gb", 8, 96.0, 1 << 40), Market.OWNED)
 
@@ -18,7 +18,7 @@ def stated(pool: Pool, speed: float, *, emulated: bool = False) -> Pool:
 @pytest.mark.parametrize(
     ("joining", "declared", "speed"),
     [
-        (A100, None, sheet_speed("a100-40gb")),
+        (A100, None, catalog_speed("a100-40gb")),
         (stated(A100, 3.0), None, 3.0),
         (stated(A100, 3.0), stated(A100, 2.0), 3.0),
         (A100, stated(A100, 2.0), 2.0),

@@ -8,11 +8,14 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from typer.testing import CliRunner
 
+from walras.cli.main import app
 from walras.content import ContentTree, check_chunk, unpack_chunk
 
 TOKEN = "walras_user_secret"
@@ -64,6 +67,8 @@ class FakeServer:
         self.script: list[int | str] = []
         #: Following a log breaks off after so many bytes, once for each entry.
         self.log_cuts: list[int] = []
+        #: The overview; None: a server of a release without one.
+        self.overview: dict[str, Any] | None = None
         #: Called before each answer to a request, with its number from 1.
         self.on_request: Callable[[int], None] = lambda number: None
 
@@ -83,6 +88,7 @@ class FakeServer:
                 web.get(f"{api}/jobs/{{id}}/logs", self._logs),
                 web.post(f"{api}/jobs/{{id}}/{{verb:cancel|hold|release}}", self._act),
                 web.get(f"{api}/nodes", self._nodes),
+                web.get(f"{api}/overview", self._overview),
                 web.post(f"{api}/nodes/{{node}}/{{verb:drain|resume}}", self._node_act),
                 web.get(f"{api}/pools", self._pools),
                 web.post(f"{api}/pools", self._pool),
@@ -121,6 +127,9 @@ class FakeServer:
 
     async def _whoami(self, request: web.Request) -> web.Response:
         return web.json_response({"user": "ada", "role": "user", "projects": ["vision"]})
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        return problem(404, "no_such_endpoint", "none") if self.overview is None else web.json_response(self.overview)
 
     async def _missing(self, request: web.Request) -> web.Response:
         asked = (await request.json())["names"]
@@ -308,3 +317,19 @@ def fake() -> Iterator[FakeServer]:
     loop.call_soon_threadsafe(stop.set)
     thread.join(10)
     loop.close()
+
+
+@pytest.fixture
+def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs `walras ARGS` against the fake server, in an empty folder with a home of its own."""
+    monkeypatch.chdir(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("walras_user_secret\n")
+    for name in ("WALRAS_TOKEN", "WALRAS_SERVER"):
+        monkeypatch.delenv(name, raising=False)
+    settings = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN_FILE": str(token), "HOME": str(tmp_path)}
+
+    def run_it(*args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Any:
+        return CliRunner().invoke(app, list(args), input=stdin, env=settings | (env or {}))
+
+    return run_it

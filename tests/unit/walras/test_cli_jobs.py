@@ -7,28 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from walras.cli.main import app
 from walras.transport import Patience
 
 Run = Callable[..., Any]
-
-
-@pytest.fixture
-def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `walras ARGS` against the fake server, in an empty folder with a home of its own."""
-    monkeypatch.chdir(tmp_path)
-    token = tmp_path / "token"
-    token.write_text("walras_user_secret\n")
-    for name in ("WALRAS_TOKEN", "WALRAS_SERVER"):
-        monkeypatch.delenv(name, raising=False)
-    settings = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN_FILE": str(token), "HOME": str(tmp_path)}
-
-    def run_it(*args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Any:
-        return CliRunner().invoke(app, list(args), input=stdin, env=settings | (env or {}))
-
-    return run_it
 
 
 def job_file(text: str, name: str = "train.yaml") -> str:
@@ -213,22 +195,6 @@ def test_queue_and_jobs(run: Run, fake: Any) -> None:
     assert (refused.exit_code, "did you mean FAILED" in refused.stderr) == (2, True)
     assert run("queue", "--user", "ada", "--project", "vision").exit_code == 0
     assert "user=ada&project=vision" in fake.requests[-1][1]
-
-
-def test_watching_ends_quietly(run: Run, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`queue -w` shows the queue again and again, until Ctrl-C, which is exit code 130 without a word."""
-    fake.add()
-    looks = []
-
-    async def look(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("walras.cli.terminal_output.pause", look)
-    result = run("queue", "-w")
-    assert (result.exit_code, result.stderr, looks) == (130, "", [2.0] * 3)
-    assert len(fake.requests) == 3
 
 
 def test_an_empty_queue_is_empty_json(run: Run) -> None:

@@ -2,12 +2,14 @@
 
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import psutil
 import pytest
 
 from walras.demo.local_cluster import ChildProcesses, child_environment, configs_folder, prepare_demo
+from walras.demo.page_run import ROUND_S, arrivals
 from walras.demo.promises import MOST_RANK_STARTS
 from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig
@@ -49,6 +51,18 @@ def test_jobs_are_submitted_with_an_absolute_folder(tmp_path: Path) -> None:
         folder = stage.spec(arrival).workdir
         assert folder is not None
         assert (Path(folder) / "cnn.py").exists()
+
+
+def test_jobs_keep_coming_for_the_web_page(tmp_path: Path) -> None:
+    """The workload again and again, in order, under names of their own; each turn begins after the one before."""
+    stage = prepare_demo(tmp_path / "run")
+    jobs = len(stage.workload.jobs)
+    coming = arrivals(stage)
+    first, second = list(islice(coming, jobs)), list(islice(coming, jobs))
+    assert [at_s for at_s, *_ in second] == [at_s + ROUND_S for at_s, *_ in first]
+    assert sorted(at_s for at_s, *_ in first) == [at_s for at_s, *_ in first]
+    assert [spec.name for *_, spec in second] == [f"{spec.name}-2" for *_, spec in first]
+    assert {user for _, user, _ in first} == set(stage.users)
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:

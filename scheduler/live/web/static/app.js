@@ -1,0 +1,123 @@
+// The frame of the page: who is signed in, which page is open, whether what is shown is live.
+
+import { html, render, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { call, get, live, onSignedOut } from "./server.js";
+import { Trouble, useOverview } from "./parts.js";
+import { FleetPage } from "./fleet.js";
+import { JobsPage } from "./jobs.js";
+import { JobPage } from "./job.js";
+import { SubmitPage } from "./submit.js";
+import { AuditPage, MachinesPage, MoneyPage, PolicyPage } from "./cluster.js";
+
+const RANK = { viewer: 1, user: 2, operator: 3, admin: 4 };
+const PAGES = [
+  { path: "", title: "Fleet", page: FleetPage },
+  { path: "jobs", title: "Jobs", page: JobsPage },
+  { path: "submit", title: "Submit", page: SubmitPage, role: "user" },
+  { path: "machines", title: "Machines", page: MachinesPage },
+  { path: "money", title: "Money", page: MoneyPage },
+  { path: "policy", title: "Policy", page: PolicyPage },
+  { path: "audit", title: "Audit", page: AuditPage, role: "operator" },
+];
+
+/** "#/jobs/12?rank=1" -> ["jobs", "12"]. */
+function place() {
+  return location.hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decodeURIComponent);
+}
+
+function usePlace() {
+  const [found, setFound] = useState(place());
+  useEffect(() => {
+    const look = () => setFound(place());
+    addEventListener("hashchange", look);
+    return () => removeEventListener("hashchange", look);
+  }, []);
+  return found;
+}
+
+function SignIn({ onDone }) {
+  const [problem, setProblem] = useState(null);
+  const send = async (event) => {
+    event.preventDefault();
+    const token = new FormData(event.target).get("token").trim();
+    try {
+      await call("POST", "/web/session", { token });
+      onDone();
+    } catch (error) {
+      setProblem(error.status === 401 ? new Error("That is no valid token of a user.") : error);
+    }
+  };
+  return html`<main class="signin"><h1>Walras</h1>
+    <form onSubmit=${send}>
+      <input class="hidden" name="username" autocomplete="username" value="walras" tabindex="-1" aria-hidden="true" readonly />
+      <label for="token">Token</label>
+      <input id="token" name="token" type="password" autocomplete="current-password" required autofocus />
+      <p class="quiet">The file <code>admin.token</code> in the server's folder holds one; an administrator makes others with
+        ${" "}<code>walras admin token NAME</code>. This browser stays signed in for twelve hours.</p>
+      <button class="first">Sign in</button>
+      <${Trouble} problem=${problem} />
+    </form></main>`;
+}
+
+function ThemeButton() {
+  const [theme, setTheme] = useState(localStorage.getItem("theme") || "");
+  useEffect(() => {
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    localStorage.setItem("theme", theme);
+  }, [theme]);
+  const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  return html`<button class="plain" onClick=${() => setTheme(dark ? "light" : "dark")}
+    aria-label=${dark ? "Use light colours" : "Use dark colours"}>${dark ? "☀" : "☾"}</button>`;
+}
+
+function LiveMark() {
+  const overview = useOverview();
+  return html`<span class="live ${live.state}" role="status">${live.state}${overview && overview.policy ? html`<span class="quiet"> · ${overview.policy}</span>` : null}</span>`;
+}
+
+function Frame({ user, onSignOut }) {
+  const [first, ...rest] = usePlace();
+  const main = useRef(null);
+  const shown = PAGES.filter((each) => !each.role || RANK[user.role] >= RANK[each.role]);
+  const found = shown.find((each) => each.path === first) || shown[0];
+  const Page = first === "jobs" && rest[0] ? JobPage : found.page;
+  useEffect(() => {
+    document.title = rest[0] ? `${found.title} ${rest[0]} · Walras` : `${found.title} · Walras`;
+    main.current.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }, [first, rest[0]]);
+  return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>To the content</a>
+    <header><a class="brand" href="#/">Walras</a>
+      <nav aria-label="Pages">${shown.map((each) => html`<a href="#/${each.path}" aria-current=${each === found ? "page" : undefined}>${each.title}</a>`)}</nav>
+      <span class="who"><${LiveMark} /><span class="user" title=${`role ${user.role}, projects ${user.projects.join(", ")}`}>${user.user}</span>
+        <${ThemeButton} /><button class="plain" onClick=${onSignOut}>Sign out</button></span></header>
+    <main id="main" tabindex="-1" ref=${main}><${Page} key=${found.path + (rest[0] || "")} user=${user} can=${(role) => RANK[user.role] >= RANK[role]} rest=${rest} /></main>`;
+}
+
+function App() {
+  const [user, setUser] = useState(undefined);
+  const look = async () => {
+    const session = await call("GET", "/web/session").catch(() => ({ signed_in: false }));
+    setUser(session.signed_in ? await get("/whoami").catch(() => null) : null);
+  };
+  useEffect(() => {
+    look();
+    return onSignedOut(() => { live.close(); setUser(null); });
+  }, []);
+  useEffect(() => {
+    if (user) live.open();
+  }, [user]);
+  const signOut = async () => {
+    await call("DELETE", "/web/session").catch(() => null);
+    live.close();
+    live.overview = null;
+    setUser(null);
+  };
+  if (user === undefined) return null;
+  return user === null ? html`<${SignIn} onDone=${look} />` : html`<${Frame} user=${user} onSignOut=${signOut} />`;
+}
+
+const theme = localStorage.getItem("theme");
+if (theme) document.documentElement.dataset.theme = theme;
+render(html`<${App} />`, document.getElementById("app"));

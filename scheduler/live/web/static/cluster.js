@@ -1,0 +1,109 @@
+// Machines, money, the policy, the audit.
+
+import { html, useState } from "./vendor/preact-htm.js";
+import { call, get } from "./server.js";
+import { Action, Chart, JobLink, Loading, State, Table, Trouble, useLoaded, useOverview } from "./parts.js";
+import { count, exactly, figure, instant, length, money, percent } from "./words.js";
+
+const isHere = (machine) => !["lost", "released"].includes(machine.state);
+
+function DrainActions({ machine, again }) {
+  const path = `/nodes/${encodeURIComponent(machine.node_id)}`;
+  if (!isHere(machine)) return null;
+  if (["leaving", "quarantined"].includes(machine.state)) return html`<${Action} title="Use again" act=${() => call("POST", `${path}/resume`)} onDone=${again} />`;
+  return html`<${Action} title="Drain" ask=${`${machine.node_id} gets no more jobs. Those that can save their work move at once; the others run to their ends.`} act=${() => call("POST", `${path}/drain`, {})} onDone=${again} />`;
+}
+
+export function MachinesPage({ can, rest }) {
+  const { data, problem, again } = useLoaded((signal) => get("/nodes", signal), "machines", 4);
+  const overview = useOverview();
+  const names = overview ? overview.names : {};
+  const [all, setAll] = useState(false);
+  if (!data) return html`<h1>Machines</h1>${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}`;
+  const wanted = rest[0];
+  const shown = data.filter((machine) => (wanted ? machine.node_id === wanted : all || isHere(machine)));
+  const columns = [{ title: "Machine" }, { title: "Pool" }, { title: "State" }, { title: "Free", right: true }, { title: "Jobs" }, { title: "Heard", right: true }, ...(can("admin") ? [{ title: "" }] : [])];
+  const rows = shown.map((machine) => [
+    html`<a href="#/machines/${encodeURIComponent(machine.node_id)}">${machine.node_id}</a>`,
+    html`${machine.accelerator} <span class="quiet">${machine.pool}${machine.emulated ? ", emulated" : ""}</span>`,
+    html`<${State} state=${machine.state} />${machine.detail ? html` <span class="quiet">${machine.detail}</span>` : null}`,
+    `${count(machine.free)} of ${count(machine.accelerators)}`,
+    html`<span class="links">${machine.jobs.map((job) => html`<${JobLink} id=${job} name=${names[job]} /> `)}</span>`,
+    machine.last_heard_s === null ? "–" : `${length(machine.last_heard_s)} ago`,
+    ...(can("admin") ? [html`<${DrainActions} machine=${machine} again=${again} />`] : []),
+  ]);
+  return html`<h1>Machines${wanted ? html` <span class="name">${wanted}</span>` : null}</h1><${Trouble} problem=${problem} />
+    ${wanted ? html`<p><a href="#/machines">All machines</a></p>` : html`<label class="check"><input type="checkbox" checked=${all} onChange=${(event) => setAll(event.target.checked)} /> those that are gone, too</label>`}
+    <${Table} caption="Machines" columns=${columns} rows=${rows} />${rows.length ? null : html`<p class="quiet">No machine is here.</p>`}`;
+}
+
+/** A table as a file that spreadsheets open; cells that begin like a formula are made text. */
+function csv(report) {
+  const cell = (value) => {
+    const text = /^[=+\-@\t\r]/.test(String(value)) && typeof value !== "number" ? `'${value}` : String(value);
+    return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const head = [report.by, "accelerator_s", "usd", "idle_usd", "on_demand_usd"];
+  const rows = report.items.map((row) => [row.key, row.accelerator_s, row.usd, row.idle_usd, row.on_demand_usd]);
+  return [head, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+}
+
+function save(text, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+export function MoneyPage() {
+  const [by, setBy] = useState("project");
+  const [month, setMonth] = useState("");
+  const { data, problem } = useLoaded((signal) => get(`/money?by=${by}${month ? `&month=${month}` : ""}`, signal), by + month, 15);
+  const columns = [{ title: by }, { title: "Accelerator-hours", right: true }, { title: "Cost", right: true }, { title: "Idle", right: true }, { title: "All on demand", right: true }, { title: "Saved", right: true }];
+  const cells = (row) => [row.key || "–", figure(row.accelerator_s / 3600), money(row.usd), row.idle_usd ? money(row.idle_usd) : "–", money(row.on_demand_usd), row.on_demand_usd ? percent(1 - (row.usd + row.idle_usd) / row.on_demand_usd) : "–"];
+  return html`<h1>Money</h1>
+    <form class="filters" onSubmit=${(event) => event.preventDefault()}>
+      <label>By <select onChange=${(event) => setBy(event.target.value)}>${["project", "user", "job", "pool", "month"].map((each) => html`<option selected=${each === by}>${each}</option>`)}</select></label>
+      <label>Month <input type="month" value=${month} onChange=${(event) => setMonth(event.target.value)} /></label>
+      <button type="button" disabled=${!data} onClick=${() => save(csv(data), `walras-money-by-${by}${month ? `-${month}` : ""}.csv`)}>Save as CSV</button></form>
+    <${Trouble} problem=${problem} />
+    ${data ? html`<div class="tiles"><div class="tile"><b>${money(data.total_usd)}</b><span>spent</span></div><div class="tile"><b>${money(data.idle_usd)}</b><span>of it for idle machines</span></div><div class="tile"><b>${money(data.on_demand_usd)}</b><span>all on demand</span></div></div>
+      <${Table} caption=${`Money by ${by}`} columns=${columns} rows=${data.items.map(cells)} />${data.rest ? html`<p class="quiet">and ${count(data.rest_of)} more for ${money(data.rest.usd)}</p>` : null}` : html`<${Loading} />`}`;
+}
+
+function PriceHistory({ overview }) {
+  const history = overview ? overview.history : [];
+  if (history.length < 2) return null;
+  const pools = overview.pools.map((pool) => pool.pool);
+  const data = [history.map((point) => point.at), ...pools.map((pool) => history.map((point) => point.prices[pool] ?? null))];
+  const colours = pools.map((_, at) => `hsl(${Math.round(at * 137.5 + 210) % 360} 60% 50%)`);
+  return html`<section aria-labelledby="prices"><h2 id="prices">Prices</h2><${Chart} data=${data} height=${180} series=${colours.map((stroke) => ({ stroke }))} label="Prices of the pools over time" />
+    <p class="legend quiet">${pools.map((pool, at) => html`<span><i class="swatch" style=${{ background: colours[at] }}></i> ${pool} </span>`)}</p></section>`;
+}
+
+export function PolicyPage() {
+  const { data, problem } = useLoaded((signal) => get("/policy", signal), "policy", 15);
+  const overview = useOverview();
+  if (!data) return html`<h1>Policy</h1>${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}`;
+  const facts = (values) => html`<dl class="facts list">${Object.entries(values).map(([name, value]) => html`<div><dt>${name}</dt><dd>${typeof value === "object" ? JSON.stringify(value) : String(value)}</dd></div>`)}</dl>`;
+  const certificate = overview && overview.certificate;
+  return html`<h1>Policy <span class="name">${data.name}</span></h1>
+    <p class="quiet">version ${data.version}, since <time title=${exactly(data.changed_at)}>${instant(data.changed_at)}</time>, by ${data.changed_by}</p>
+    ${data.put_back ? html`<p class="trouble" role="alert">The policy before it was put back: ${data.put_back}</p>` : null}
+    ${certificate ? html`<p>The last answer is at most ${percent(certificate.gap)} from the best possible one, found by ${certificate.path} at ${instant(certificate.solved_at)}${certificate.realised === undefined || certificate.realised === null ? "" : `; ${percent(certificate.realised)} of its bound was realised lately`}.</p>` : null}
+    <${PriceHistory} overview=${overview} />
+    ${Object.keys(data.parameters).length ? html`<section aria-labelledby="parameters"><h2 id="parameters">Parameters</h2>${facts(data.parameters)}</section>` : null}
+    <section aria-labelledby="rules"><h2 id="rules">Rules</h2>${facts(data.rules)}</section>`;
+}
+
+export function AuditPage() {
+  const [user, setUser] = useState("");
+  const { data, problem } = useLoaded((signal) => get(`/audit?limit=200${user ? `&user=${encodeURIComponent(user)}` : ""}`, signal), user, 15);
+  const columns = [{ title: "When" }, { title: "Who" }, { title: "From" }, { title: "What" }, { title: "Change" }];
+  const short = (value) => (value === null ? "nothing" : JSON.stringify(value));
+  const rows = (data || []).map((row) => [html`<time title=${exactly(row.at)}>${instant(row.at)}</time>`, html`${row.user} <span class="quiet">${row.role}</span>`, row.address, html`${row.subject} <code class="quiet">${row.action}</code>`,
+    html`<details><summary>${row.before === null ? "new" : "changed"}</summary><pre class="spec">${short(row.before)}${"\n→ "}${short(row.after)}</pre></details>`]);
+  return html`<h1>Audit</h1><form class="filters" onSubmit=${(event) => event.preventDefault()}><label>User <input type="search" onChange=${(event) => setUser(event.target.value.trim())} /></label></form>
+    <${Trouble} problem=${problem} />${data ? html`<${Table} caption="Writes" columns=${columns} rows=${rows} />` : html`<${Loading} />`}`;
+}

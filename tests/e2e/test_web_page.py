@@ -1,0 +1,206 @@
+"""The web page in a real browser: every page, a job from the form to its log, hostile names, dark, phone, axe."""
+
+import asyncio
+import gzip
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import browser
+from tests.support.http_face import Face, facing
+from tests.support.real_server import FIFO, A, RealServer
+from tests.support.web_scene import HOSTILE, pools, scene, until_solved, write_log
+from walras.spec.file_model import load_mapping
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / "tests" / "support" / "axe.min.js.gz"
+#: Where screenshots are kept for people to look at; empty: nowhere.
+KEPT = os.environ.get("WALRAS_SCREENSHOTS", "")
+PAGES = {
+    "": "Fleet", "jobs": "Jobs", "jobs/1": "Log", "jobs/7": HOSTILE, "submit": "Submit a job",
+    "machines": "Machines", "machines/h100-01": "h100-01", "money": "Money", "policy": "Policy", "audit": "Audit",
+}  # fmt: skip
+
+
+def wait(page: Any, look: Callable[[], Any], what: str, within_s: float = 20.0) -> Any:
+    until = time.monotonic() + within_s
+    while not (seen := look()):
+        assert time.monotonic() < until, f"{what}; the page says: {text_of(page)[:2000]}"
+        time.sleep(0.05)
+    return seen
+
+
+def text_of(page: Any) -> str:
+    return str(page.execute_script("return document.body.innerText"))
+
+
+def until_text(page: Any, words: str) -> None:
+    """In any case: headings are shown in capitals."""
+    wait(page, lambda: words.lower() in text_of(page).lower(), f"{words!r} is shown")
+
+
+def sign_in(page: Any, url: str, token: str) -> None:
+    page.get(url + "/")
+    wait(page, lambda: page.find_elements("id", "token"), "the form")
+    page.find_element("id", "token").send_keys(token)
+    page.find_element("css selector", "button.first").click()
+    until_text(page, "waiting")
+
+
+def complaints(page: Any) -> list[str]:
+    """What the console says beyond recommendations."""
+    return [each["message"] for each in page.get_log("browser") if each["level"] not in ("DEBUG", "INFO")]
+
+
+def serious_findings(page: Any) -> list[str]:
+    """What axe finds that keeps people out."""
+    page.execute_script(gzip.decompress(AXE.read_bytes()).decode())
+    found = page.execute_async_script(
+        "axe.run(document).then(arguments[0], error => arguments[0]({error: '' + error}))"
+    )
+    assert "violations" in found, found
+    return [
+        f"{each['id']}: {each['nodes'][0]['html'][:200]} {each['nodes'][0]['failureSummary'][:200]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+def keep(page: Any, name: str) -> None:
+    if KEPT:
+        Path(KEPT).mkdir(parents=True, exist_ok=True)
+        page.save_screenshot(str(Path(KEPT) / f"{name}.png"))
+
+
+def go(page: Any, path: str, words: str) -> None:
+    page.execute_script("location.hash = arguments[0]", f"#/{path}")
+    until_text(page, words)
+    time.sleep(0.4)  # what is loaded later has its place too
+
+
+async def _lively(face: Face) -> str:
+    """A scene with a log; returns its URL."""
+    agents = await scene(face, 60)
+    await until_solved(face, agents)
+    for agent in agents:
+        if (1, 1) in agent.here:
+            await write_log(face, agent, 1, f"step 1 {HOSTILE}\n\x1b[31mred\x1b[0m words\n".encode())
+    assert (await face.call("POST", "/api/v1/nodes/v100-02/drain", {})).status == 200
+    return str(face.client.make_url("")).rstrip("/")
+
+
+async def _waiting_job(face: Face) -> int:
+    """The number of a job that waits."""
+    _, found = await face.json("GET", "/api/v1/jobs?state=PENDING&limit=1")
+    return int(found["items"][0]["id"])
+
+
+def _every_page(url: str, token: str, waiting: int) -> None:
+    pages = {**PAGES, f"jobs/{waiting}": "Why it does not run"}
+    with browser() as page:
+        sign_in(page, url, token)
+        for theme, width in (("light", 1360), ("dark", 1360), ("light", 390)):
+            page.set_window_size(width, 900)
+            page.execute_script("localStorage.setItem('theme', arguments[0])", theme)
+            page.refresh()
+            for path, words in pages.items():
+                go(page, path, words)
+                name = f"{path.replace('/', '-') or 'fleet'}-{theme}-{width}"
+                keep(page, name)
+                assert "owned" not in page.title, name
+                widths = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+                shown, room = page.execute_script(widths)
+                assert shown <= room, f"{name} is wider than its window"
+                if width > 1000:  # the same elements, with other widths
+                    assert serious_findings(page) == [], name
+        fetched = page.execute_script("return performance.getEntriesByType('resource').map(each => each.name)")
+        assert [each for each in fetched if not each.startswith(url)] == []
+        assert complaints(page) == []
+
+
+@pytest.mark.timeout(300)
+async def test_every_page_in_light_dark_and_on_a_phone(tmp_path: Path) -> None:
+    """No console errors, no serious finding of axe, nothing wider than the window, nothing fetched from elsewhere,
+    hostile names and logs shown as text."""
+    policy = load_mapping(ROOT / "configs" / "policies" / "walras.yaml")
+    async with facing(tmp_path / "data", cluster=pools(), policy=policy, real_time=True) as face:
+        url = await _lively(face)
+        await asyncio.to_thread(_every_page, url, face.admin, await _waiting_job(face))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RealServer]:
+    running = RealServer(tmp_path, [{**A, "machines": 1}], FIFO)
+    try:
+        yield running.start()
+    finally:
+        running.close()
+
+
+def test_a_job_from_the_form_to_its_log(server: RealServer) -> None:
+    """Filled in, tried, submitted, followed to its last line, searched; then one from a file is cancelled."""
+    server.start_agent()
+    token = (server.data / "admin.token").read_text().strip()
+    with browser() as page:
+        sign_in(page, server.url, token)
+        go(page, "submit", "Submit a job")
+        wait(page, lambda: page.find_elements("id", "field-run"), "the fields")
+        for name, value in (
+            ("name", "from-the-form"),
+            ("run", "for i in 1 2 3; do echo line $i; done; echo '<b>the end</b>'"),
+            ("workdir", str(server.folder)),
+            ("resources.accelerators", "a:1"),
+        ):
+            page.find_element("id", f"field-{name}").send_keys(value)
+        page.find_element("xpath", "//button[text()='Dry run']").click()
+        until_text(page, "It would start at once on 1 a")
+        page.find_element("css selector", "button.first").click()
+        until_text(page, "<b>the end</b>")
+        until_text(page, "succeeded")
+        page.find_element("css selector", "[aria-labelledby=log] input[type=search]").send_keys("line 2")
+        wait(
+            page, lambda: page.find_element("css selector", ".log").text.strip() == "line 2", "the line that was found"
+        )
+        go(page, "submit", "Submit a job")
+        page.find_element("xpath", "//button[text()='File']").click()
+        box = page.find_element("id", "file")
+        box.clear()
+        box.send_keys(
+            f"name: from-a-file\nrun: sleep 600\nworkdir: {server.folder}\nresources: {{accelerators: 'a:1'}}\n"
+        )
+        page.find_element("css selector", "button.first").click()
+        until_text(page, "from-a-file")
+        until_text(page, "running")
+        page.find_element("xpath", "//button[text()='Cancel']").click()
+        page.find_element("css selector", "dialog[open] button.danger").click()
+        until_text(page, "cancelled")
+        assert complaints(page) == []
+    assert [server.state(1), server.state(2)] == ["SUCCEEDED", "CANCELLED"]
+
+
+def test_a_wrong_token_and_a_revoked_one(server: RealServer) -> None:
+    """A wrong token is refused in words; who is signed in with a token that is revoked sees the form again."""
+    status, made = server.call("POST", "/tokens", {"user": "ada", "role": "viewer", "projects": ["*"]})
+    assert status == 201
+    with browser() as page:
+        page.get(server.url + "/")
+        wait(page, lambda: page.find_elements("id", "token"), "the form")
+        page.find_element("id", "token").send_keys("wlr_u_wrong")
+        page.find_element("css selector", "button.first").click()
+        until_text(page, "no valid token")
+        page.find_element("id", "token").clear()
+        sign_in(page, server.url, made["token"])
+        assert "Submit" not in text_of(page)
+        assert "Audit" not in text_of(page)
+        assert page.get_cookies()[0]["httpOnly"]
+        assert page.execute_script("return document.cookie") == ""
+        assert server.call("DELETE", f"/tokens/{made['prefix']}")[0] == 200
+        go(page, "jobs", "Token")
+        assert json.dumps(page.execute_script("return {...localStorage}")).find("wlr_") < 0

@@ -1,0 +1,316 @@
+"""The web page's server side: sign-in, what is sent without a token, the overview and its stream."""
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import AsyncIterator
+from http.cookies import Morsel
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.http.overview_api import STREAM
+from scheduler.live.web import event_stream
+from scheduler.live.web.overview import order_of_queue
+from scheduler.live.web.sessions import CSRF_HEADER
+from tests.support.http_face import Face, facing
+from tests.support.live_world import FakeAgent
+
+API = "/api/v1"
+PAGE = {CSRF_HEADER: "1"}
+STATIC = Path(__file__).parents[3] / "scheduler" / "live" / "web" / "static"
+
+
+@pytest.fixture
+async def face(tmp_path: Path) -> AsyncIterator[Face]:
+    async with facing(tmp_path / "data") as found:
+        yield found
+
+
+async def sign_in(face: Face, token: str) -> tuple[int, "Morsel[str] | None"]:
+    """Status, and the cookie that was set, which the client forgets: each call names it."""
+    body = io.BytesIO(json.dumps({"token": token}).encode())
+    response = await face.client.post("/web/session", data=body.read(), headers=PAGE)
+    face.client.session.cookie_jar.clear()
+    return response.status, next(iter(response.cookies.values()), None)
+
+
+async def as_page(face: Face, method: str, path: str, cookie: "Morsel[str]", **headers: str) -> int:
+    sent = {"Cookie": f"{cookie.key}={cookie.value}", **headers}
+    return (await face.client.request(method, path, headers=sent)).status
+
+
+# ------------------------------------------------------------------------------------------ who is signed in
+
+
+async def test_a_token_becomes_a_cookie_that_scripts_and_other_sites_cannot_use(face: Face) -> None:
+    """HttpOnly, SameSite=Strict, without the token in it; a changed or late one is nobody's."""
+    status, cookie = await sign_in(face, face.admin)
+    assert status == 200
+    assert cookie is not None
+    assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "Strict", "/")
+    assert face.admin not in cookie.value
+    assert await as_page(face, "GET", f"{API}/whoami", cookie) == 200
+    secret = cookie.value
+    cookie.set(cookie.key, secret[:-1] + ("0" if secret[-1] != "0" else "1"), "")
+    assert await as_page(face, "GET", f"{API}/whoami", cookie) == 401
+    _, until, rest = secret.replace("wlr_s", "wlr-s").split("_", 2)
+    cookie.set(cookie.key, f"wlr_s_{int(until) + 9}_{rest}", "")
+    assert await as_page(face, "GET", f"{API}/whoami", cookie) == 401
+
+
+async def test_what_changes_something_needs_the_header_of_a_page(face: Face) -> None:
+    """Another site can make a browser send a form with cookies, but not this header; agents' routes stay closed."""
+    await face.world.submit({})
+    _, cookie = await sign_in(face, face.admin)
+    assert cookie is not None
+    assert await as_page(face, "POST", f"{API}/jobs/1/hold", cookie) == 401
+    assert await as_page(face, "POST", f"{API}/jobs/1/hold", cookie, **PAGE) == 200
+    assert await as_page(face, "POST", "/agent/v1/heartbeat", cookie, **PAGE) == 403
+    assert await as_page(face, "GET", f"{API}/jobs/1", cookie) == 200
+    assert await as_page(face, "GET", f"{API}/jobs/1", cookie, Upgrade="websocket", Connection="Upgrade") == 401
+    body = json.dumps({"token": face.admin}).encode()
+    assert (await face.client.post("/web/session", data=body)).status == 401
+
+
+async def test_a_cookie_is_void_when_its_token_is(face: Face) -> None:
+    """Revoked, or its user removed: the page is signed out at once. The role is the token's."""
+    _, made = await face.json("POST", f"{API}/tokens", {"user": "ada", "role": "viewer"})
+    _, cookie = await sign_in(face, made["token"])
+    assert cookie is not None
+    assert await as_page(face, "GET", f"{API}/jobs", cookie) == 200
+    assert await as_page(face, "GET", f"{API}/audit", cookie) == 403
+    await face.json("DELETE", f"{API}/tokens/{made['prefix']}")
+    assert await as_page(face, "GET", f"{API}/jobs", cookie) == 401
+    _, made = await face.json("POST", f"{API}/tokens", {"user": "bob", "role": "viewer"})
+    _, cookie = await sign_in(face, made["token"])
+    assert cookie is not None
+    assert (await face.call("DELETE", f"{API}/users/bob")).status == 200
+    assert await as_page(face, "GET", f"{API}/jobs", cookie) == 401
+
+
+async def test_only_users_sign_in_and_wrong_tokens_are_limited(face: Face) -> None:
+    """Neither the token of a machine nor nonsense of any size; after a burst 429."""
+    agent = await FakeAgent(face.world, "n1").register()
+    assert (await sign_in(face, agent.credential))[0] == 401
+    for body in (b"", b"[]", b'{"token": 7}', b"{" * 3000, b'{"token": "' + b"x" * 5000 + b'"}'):
+        assert (await face.client.post("/web/session", data=body, headers=PAGE)).status == 401
+    statuses = [(await sign_in(face, "wlr_u_wrong"))[0] for _ in range(40)]
+    assert set(statuses) == {401, 429}
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+async def test_files_of_the_page_come_without_a_token_and_nothing_else_does(face: Face) -> None:
+    """Each with a policy that forbids inline scripts; what was fetched is not fetched again; no way out."""
+    response = await face.client.get("/")
+    text = await response.text()
+    policy = response.headers["Content-Security-Policy"]
+    assert response.status == 200
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert re.findall(r"<script(?![^>]* src=)|\son\w+=|style=", text) == []
+    named = re.findall(r'(?:src|href)="(/web/[^"]+)"', text)
+    assert len(named) >= 4
+    for path in named:
+        again = await face.client.get(path)
+        assert again.status == 200, path
+        etag = {"If-None-Match": again.headers["ETag"]}
+        assert (await face.client.get(path, headers=etag)).status == 304
+    for path in ("/web/", "/web/../sessions.py", "/web/%2e%2e/sessions.py", "/web/vendor", "/web/none.js"):
+        assert (await face.client.get(path)).status in (401, 429), path
+    assert (await face.client.post("/")).status in (401, 429)
+
+
+async def test_data_is_never_run(face: Face) -> None:
+    """Whatever a job wrote: opened by itself in a browser that is signed in, it is neither sniffed nor given rights."""
+    for path in (f"{API}/jobs", f"{API}/overview", "/metrics", f"{API}/jobs/9/logs"):
+        headers = (await face.call("GET", path)).headers
+        assert headers["X-Content-Type-Options"] == "nosniff", path
+        assert "sandbox" in headers["Content-Security-Policy"], path
+
+
+def test_own_scripts_make_no_markup_of_strings_and_stay_short() -> None:
+    """No innerHTML and its kin, no eval, no address of another site; vendored files have their licences beside them."""
+    forbidden = re.compile(
+        r"innerHTML|outerHTML|insertAdjacent|document\.write|dangerouslySet|\beval\(|new Function|https?:"
+    )
+    for path in STATIC.glob("*.js"):
+        assert forbidden.findall(path.read_text()) == [], path.name
+        assert len(path.read_text().splitlines()) < 450
+    licences = {path.name for path in (STATIC / "vendor").glob("LICENSE-*.txt")}
+    assert licences == {"LICENSE-htm.txt", "LICENSE-preact.txt", "LICENSE-uplot.txt"}
+
+
+# ------------------------------------------------------------------------------------------ the overview
+
+
+async def busy(face: Face) -> FakeAgent:
+    """One machine with two accelerators: job 1 holds one, job 2 the other, the rest waits."""
+    agent = await FakeAgent(face.world, "n1").register()
+    for number in range(5):
+        project = "vision" if number % 2 == 0 else "speech"
+        spec = {
+            "name": f"j{number + 1}",
+            "project": project,
+            "priority": (0, 0, 0, 50, 90)[number],
+            "resources": {"accelerators": "a:1"},
+        }
+        await face.world.submit(spec)
+    await agent.start_all()
+    return agent
+
+
+async def test_the_overview_says_who_holds_what_and_who_is_next(face: Face) -> None:
+    """Cells by device, the queue by urgency with the jobs' own views, free accelerators by type, alerts."""
+    agent = await busy(face)
+    _, found = await face.json("GET", f"{API}/overview")
+    assert found["machines"][0]["cells"] == [1, 2]
+    assert found["types"] == [{"accelerator": "a", "free": 0, "capacity": 2}]
+    assert found["counts"] == {"RUNNING": 2, "PENDING": 3}
+    assert [job["id"] for job in found["queue"]] == [5, 4, 3]
+    assert (found["waiting"], found["names"]) == (3, {"1": "j1", "2": "j2"})
+    assert found["alerts"] == []
+    await agent.end(1)
+    (started,) = await agent.start_all()
+    assert started.job_id == 5
+    await face.call("POST", f"{API}/jobs/4/hold")
+    _, found = await face.json("GET", f"{API}/overview")
+    assert [job["id"] for job in found["queue"]] == [3, 4]
+    assert found["machines"][0]["cells"] == [5, 2]
+
+
+async def test_the_queue_shows_what_the_job_itself_would_show(face: Face) -> None:
+    """No second source of truth: an entry is the job's own body."""
+    await busy(face)
+    _, found = await face.json("GET", f"{API}/overview")
+    _, listed = await face.json("GET", f"{API}/jobs?state=PENDING")
+    assert {job["id"]: job for job in found["queue"]} == {job["id"]: job for job in listed["items"]}
+    _, prices = await face.json("GET", f"{API}/prices")
+    assert found["pools"] == prices["items"]
+
+
+async def test_names_of_other_projects_stay_there(face: Face) -> None:
+    """Who sees one project sees numbers in the cells of others, and neither their names nor their queue."""
+    await busy(face)
+    token = face.token("eve", UserRole.USER, "speech")
+    _, found = await face.json("GET", f"{API}/overview", token=token)
+    assert found["machines"][0]["cells"] == [1, 2]
+    assert found["names"] == {"2": "j2"}
+    assert [job["id"] for job in found["queue"]] == [4]
+    assert (found["waiting"], found["counts"]) == (1, {"RUNNING": 1, "PENDING": 1})
+
+
+async def test_looking_changes_nothing(face: Face) -> None:
+    """The order of the queue is read from the queues as they are; no state of the core is touched."""
+    await busy(face)
+    core = face.world.loop.core
+    before = repr(core.ledger.columns.owed), repr(core.ledger.columns.settled_at)
+    face.world.clock.at += 5.0
+    assert order_of_queue(core, 10).first == (5, 4, 3)
+    assert order_of_queue(core, 1, frozenset({"speech"})).first == (4,)
+    assert (repr(core.ledger.columns.owed), repr(core.ledger.columns.settled_at)) == before
+
+
+# ------------------------------------------------------------------------------------------ the stream
+
+
+async def next_event(stream: Any) -> dict[str, Any]:
+    async with asyncio.timeout(5.0):
+        while True:
+            line = (await stream.content.readline()).decode()
+            if line.startswith("data: "):
+                return json.loads(line.removeprefix("data: "))  # type: ignore[no-any-return]
+
+
+async def test_pages_get_everything_once_and_then_what_changed(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many pages are open, the overview is built once for all who see the same."""
+    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
+    await busy(face)
+    builder, built = face.client.app[STREAM].builder, 0  # type: ignore[index]
+    build = builder.build
+
+    async def counted(projects: Any) -> Any:
+        nonlocal built
+        built += 1
+        return await build(projects)
+
+    monkeypatch.setattr(type(builder), "build", lambda _, projects: counted(projects))
+    pages = [await face.call("GET", f"{API}/overview/events") for _ in range(20)]
+    first = [await next_event(page) for page in pages]
+    assert all({"machines", "queue", "pools"} <= event.keys() for event in first)
+    assert built <= 6
+    await face.call("POST", f"{API}/jobs/5/hold")
+    changes = [await next_event(page) for page in pages]
+    assert [job["id"] for job in changes[0]["queue"]] == [4, 3, 5]
+    assert "machines" not in changes[0]
+    for page in pages:
+        page.close()
+
+
+async def test_a_stream_ends_with_its_token(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Revoked while the page is open: nothing more is sent. A page that reads nothing is left behind."""
+    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
+    _, made = await face.json("POST", f"{API}/tokens", {"user": "ada", "role": "viewer", "projects": ["*"]})
+    page = await face.call("GET", f"{API}/overview/events", token=made["token"])
+    await next_event(page)
+    await face.json("DELETE", f"{API}/tokens/{made['prefix']}")
+    await face.world.submit({"name": "after"})
+    async with asyncio.timeout(5.0):
+        rest = await page.content.read()
+    assert b"after" not in rest
+    lazy = event_stream._OpenPage()
+    for _ in range(event_stream._UNREAD_MOST):
+        lazy.unread.put_nowait(b"x")
+    event_stream._leave_behind(lazy)
+    assert await lazy.unread.get() is None
+
+
+# ------------------------------------------------------------------------------------------ listings, logs, job files
+
+
+async def test_jobs_are_filtered_sorted_and_paged(face: Face) -> None:
+    """Pages by any column neither skip nor repeat a job; a cursor of another order is refused."""
+    for number in range(7):
+        await face.world.submit({"name": ("b", "a", "Cat")[number % 3], "priority": number % 2})
+    for sort in ("name", "-name", "id", "-id", "-priority", "submitted"):
+        seen: list[tuple[Any, int]] = []
+        cursor = ""
+        while True:
+            _, page = await face.json("GET", f"{API}/jobs?sort={sort}&limit=2&cursor={cursor}")
+            seen += [
+                (job[{"submitted": "submitted_at"}.get(sort, sort.strip("-"))], job["id"]) for job in page["items"]
+            ]
+            if not page["next"]:
+                break
+            cursor = page["next"]
+        assert len({job_id for _, job_id in seen}) == len(seen) == 7, sort
+        values = [value for value, _ in seen]
+        assert values == sorted(values, reverse=sort.startswith("-")), sort
+    _, found = await face.json("GET", f"{API}/jobs?name=CA")
+    assert {job["name"] for job in found["items"]} == {"Cat"}
+    assert (await face.call("GET", f"{API}/jobs?sort=secret")).status == 400
+    for cursor in ("x", "WyIx", "-1", "W1tdLCAxXQ=="):
+        assert (await face.call("GET", f"{API}/jobs?sort=name&cursor={cursor}")).status == 400
+
+
+async def test_the_end_of_a_log_and_a_job_file_as_it_is(face: Face) -> None:
+    """`tail` begins so many bytes before the end; a submit takes YAML where the request says so."""
+    agent = await FakeAgent(face.world, "n1").register()
+    body, headers = b"name: written\nrun: 'true'\n", {"Authorization": f"Bearer {face.admin}"}
+    as_yaml = {**headers, "Content-Type": "application/yaml"}
+    response = await face.client.post(f"{API}/jobs", data=body, headers=as_yaml)
+    assert (response.status, (await response.json())["name"]) == (201, "written")
+    assert (await face.client.post(f"{API}/jobs:dryrun", data=b"a: &x [*x]", headers=as_yaml)).status == 400
+    await agent.start_all()
+    path = "/agent/v1/logs?job_id=1&attempt=1&rank=0&offset=0"
+    sent = {"Authorization": f"Bearer {agent.credential}"}
+    assert (await face.client.post(path, data=io.BytesIO(b"0123456789"), headers=sent)).status == 200
+    end = await face.call("GET", f"{API}/jobs/1/logs?tail=4")
+    assert (await end.read(), end.headers["X-Walras-Next-Offset"]) == (b"6789", "10")
+    assert await (await face.call("GET", f"{API}/jobs/1/logs?tail=99")).read() == b"0123456789"
