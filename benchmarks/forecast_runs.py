@@ -1,8 +1,8 @@
 """Forecasts made while a workload is simulated, and what came of them.
 
-Only jobs that wait are counted. At drawn instants the state of the core is taken, rolled forward as a server would do it, and corrected by what former
-forecasts came to. The naive forecast beside it knows how long jobs waited, and ran, lately; it is corrected in the same
-way, so that both cover as much and their widths can be compared.
+Only jobs that wait are counted. At drawn instants the state of the core is taken, rolled forward as a server would do
+it, and corrected by what former forecasts came to. The naive forecast beside it knows how long jobs waited, and ran,
+lately; it is corrected in the same way, so that both cover as much and their widths can be compared.
 """
 
 from collections import deque

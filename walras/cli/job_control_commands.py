@@ -164,8 +164,8 @@ def update_command(
         float | None,
         typer.Option("--budget", min=0.01, max=1e9, help="New limit of what the job may cost in total, in USD."),
     ] = None,
-    deadline: Annotated[str | None, typer.Option("--deadline", hidden=True)] = None,
-    project: Annotated[str | None, typer.Option("--project", hidden=True)] = None,
+    deadline: Annotated[str | None, typer.Option("--deadline", help="Refused: says what to do.", hidden=True)] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Refused: says what to do.", hidden=True)] = None,
 ) -> None:
     """Change the priority or the budget of jobs that have not ended."""
     for field, value in (("deadline", deadline), ("project", project)):
