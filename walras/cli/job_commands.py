@@ -76,6 +76,7 @@ def queue_command(
     project: ProjectOption = None,
     state: StateOption = None,
     expand: Annotated[bool, typer.Option("--expand", help="A line for each job of a sweep.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Shown in any case, as EXPECTED.", hidden=True)] = False,
     limit: LimitOption = 1000,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,

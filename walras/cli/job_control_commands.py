@@ -164,8 +164,17 @@ def update_command(
         float | None,
         typer.Option("--budget", min=0.01, max=1e9, help="New limit of what the job may cost in total, in USD."),
     ] = None,
+    deadline: Annotated[str | None, typer.Option("--deadline", help="Refused: says what to do.", hidden=True)] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Refused: says what to do.", hidden=True)] = None,
 ) -> None:
     """Change the priority or the budget of jobs that have not ended."""
+    for field, value in (("deadline", deadline), ("project", project)):
+        if value is not None:
+            raise UserError(
+                f"the {field} of a job is what it was submitted with",
+                field=f"--{field}",
+                fix=f"cancel it and submit it again: walras submit FILE --set {field}={value[:80]}",
+            )
     number = None if priority is None else _priority(priority)
     if number is None and budget is None:
         raise UserError("nothing to change", field="--priority", fix="give --priority, --budget or both")

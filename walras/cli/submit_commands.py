@@ -3,7 +3,9 @@
 `facts: FILE` in a job file names a profile; the facts of that file are submitted in its place.
 """
 
+import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -70,46 +72,89 @@ def check_publishable(profile: "ProfileFile", source: str) -> None:
         )
 
 
-_SCRIPT_ENDINGS = (".sh", ".bash")
+_SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm")
+
+
+def _tell_unread(notes: list[str], name: str, *, strict: bool) -> None:
+    """Warns of what means nothing here. Raises JobSpecError in its place if that is wanted."""
+    if notes and strict:
+        more = f" (and {len(notes) - 1} more lines)" if len(notes) > 1 else ""
+        raise JobSpecError(
+            f"{name}: {notes[0]}{more}", field="--strict", fix="take the lines out, or submit without --strict"
+        )
+    for note in notes:
+        warn(f"{name}: {note}")
+
+
+def _script_fields(text: str, name: str, *, strict: bool) -> dict[str, Any]:
+    """Returns the job of a script; warns of every `#SBATCH` line that means nothing here, or refuses it."""
+    from walras.spec.slurm_scripts import PRELUDE, read_slurm_lines
+    from walras.spec.text_formats import script_mapping
+
+    reading = read_slurm_lines(text)
+    _tell_unread(reading.unread, name, strict=strict)
+    prelude = PRELUDE if reading.has_lines else ""
+    mapping = script_mapping(text, name=Path(name).name, fields=reading.fields, prelude=prelude)
+    mapping.setdefault("workdir", ".")
+    return mapping
+
+
+_FileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="A job file (YAML), a script (shell or Python), a program, or - for standard input."
+    ),
+]
+_CommandArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- COMMAND...]", help="Run this command instead of the file's `run`."),
+]
+_SettingOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="FIELD=VALUE",
+        help="Override a field of the job file, such as --set priority=80; repeatable.",
+    ),
+]
+_EnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        "-e",
+        metavar="NAME[=VALUE]",
+        help="Set an environment variable; without a value, copy it from this shell; repeatable.",
+    ),
+]
+_GpusOption = Annotated[
+    str | None, typer.Option("--gpus", metavar="[TYPE:]N", help="Accelerators of the whole gang, such as a100:4.")
+]
 
 
 def submit_command(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A job file (YAML), a shell script, or - for standard input.")
-    ],
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="Run this command instead of the file's `run`."),
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-s",
-            metavar="FIELD=VALUE",
-            help="Override a field of the job file, such as --set priority=80; repeatable.",
-        ),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            "-e",
-            metavar="NAME[=VALUE]",
-            help="Set an environment variable; without a value, copy it from this shell; repeatable.",
-        ),
-    ] = None,
+    file: _FileArgument,
+    command: _CommandArgument = None,
+    setting: _SettingOption = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
+    gpus: _GpusOption = None,
+    env: _EnvOption = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run", help="Validate the job and show which configurations it could run in; submit nothing."
         ),
     ] = False,
+    skypilot: Annotated[bool, typer.Option("--skypilot", help="The file is a SkyPilot task.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse #SBATCH lines and fields of a task that mean nothing here.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job number.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Submit a job to the queue."""
-    spec = read_job_file(file, command or [], setting or [], env or [])
+    changes = [*_changes_of(name, gpus), *(setting or [])]
+    spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot)
     folder, spec, tree = with_snapshot(spec)
     if dry_run:
         answer = with_client(lambda client: client.dry_run(spec))
@@ -151,17 +196,57 @@ def _show_submitted(submitted: "SubmitResult", spec: "JobSpec") -> None:
     show_line(f"  one of them: {submitted.id}[INDEX]    all of them: walras queue --expand")
 
 
-def read_job_file(file: str, command: list[str], changes: list[str], env: list[str]) -> "JobSpec":
-    """Returns the validated spec of a submission: the file, `#WALRAS` lines, `--set`, `--env`, then the command."""
-    from walras.spec.job_spec import MAX_SPEC_BYTES, missing_envs, parse_spec
-    from walras.spec.text_formats import apply_overrides, parse_yaml, script_mapping
+def _changes_of(name: str | None, gpus: str | None) -> list[str]:
+    """Returns the options that stand for a field as `--set` would have them."""
+    changes = [] if name is None else [f"name={json.dumps(name)}"]
+    if gpus is not None:
+        changes.append(f"resources.accelerators={gpus if ':' in gpus else f'any:{gpus}'}")
+    return changes
 
-    name, content = _content(file, MAX_SPEC_BYTES)
-    if content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS):
-        mapping = script_mapping(_text(content, name), name=Path(name).name)
-        mapping.setdefault("workdir", ".")
+
+def _command_mapping(file: str, command: list[str]) -> dict[str, Any] | None:
+    """Returns the job of a Python script, or of a program with its arguments; None if `file` is neither.
+
+    The current folder travels with it.
+    """
+    if file.endswith(".py") and Path(file).is_file():
+        return {"run": ["python", file, *command], "workdir": "."}
+    if file == "-" or Path(file).exists() or shutil.which(file) is None:
+        return None
+    script = next((Path(word).stem for word in command if word.endswith((".py", ".sh"))), Path(file).name)
+    return {"run": [file, *command], "workdir": ".", "name": script}
+
+
+def read_job_file(
+    file: str,
+    command: list[str],
+    changes: list[str],
+    env: list[str],
+    *,
+    strict: bool = False,
+    skypilot: bool = False,
+) -> "JobSpec":
+    """Returns the validated spec of a submission: the file, `#WALRAS` lines, `--set`, `--env`, then the command.
+
+    `skypilot`: the file is a task of SkyPilot. `strict`: refuses `#SBATCH` lines, and fields of a task, that mean
+    nothing here; else they are warned of.
+    """
+    from walras.spec.job_spec import MAX_SPEC_BYTES, missing_envs, parse_spec
+    from walras.spec.text_formats import apply_overrides, parse_yaml
+
+    started = _command_mapping(file, command)
+    name, content = (file, b"") if started is not None else _content(file, MAX_SPEC_BYTES)
+    if started is not None:
+        mapping, command = started, []
+    elif content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS):
+        mapping = _script_fields(_text(content, name), name, strict=strict)
     else:
         mapping = _fields(parse_yaml(content, source=name, max_bytes=MAX_SPEC_BYTES), name, bool(command))
+    if skypilot:
+        from walras.spec.skypilot_tasks import read_skypilot_task
+
+        mapping, notes = read_skypilot_task(mapping)
+        _tell_unread(notes, name, strict=strict)
     mapping = apply_overrides(mapping, changes, source="--set")
     mapping = _with_envs(mapping, env)
     if command:

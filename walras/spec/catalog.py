@@ -5,9 +5,12 @@ A later file adds rows and overrides fields of rows with the same key (`name` of
 it. Prices here are typical ones to plan with; what was paid is recorded where it is spent.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cache
+from math import sqrt
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -165,6 +168,29 @@ def load_catalog(paths: Iterable[Path] = ()) -> Catalog:
         instances=tuple(_model(CatalogInstance, row) for row in rows.instances.values()),
         problems=tuple(rows.problems),
     )
+
+
+@cache
+def catalog_speeds() -> Mapping[str, float]:
+    """Relative speeds of accelerator types by our catalog, a V100 being 1: where its facts are known."""
+    facts = load_mapping(SHIPPED_CATALOG / "accelerators.yaml")
+    rows = [CatalogAccelerator.model_validate(row | _of_file(facts)) for row in facts["accelerators"]]
+    raw = {
+        row.name: row.achieves * sqrt(row.peak_flops["fp32"] * row.memory_bytes_per_s)
+        for row in rows
+        if "fp32" in row.peak_flops and row.memory_bytes_per_s is not None
+    }
+    return {name: speed / raw["v100"] for name, speed in raw.items()}
+
+
+def catalog_speed(accelerator: str) -> float | None:
+    """Returns the relative speed of a type, also one named with its memory (`h100-80gb`); None if it is unknown."""
+    speeds = catalog_speeds()
+    return speeds.get(accelerator, speeds.get(re.sub(r"-\d+gb$", "", accelerator)))
+
+
+def _of_file(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: facts[name] for name in ("as_of", "source")}
 
 
 def _files(path: Path) -> list[Path]:

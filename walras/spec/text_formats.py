@@ -312,11 +312,14 @@ def _set_field(mapping: dict[str, Any], path: list[str], value: Any, source: str
     here[path[-1]] = value
 
 
-def script_mapping(text: str, *, name: str) -> dict[str, Any]:
+def script_mapping(
+    text: str, *, name: str, fields: Mapping[str, Any] | None = None, prelude: str = ""
+) -> dict[str, Any]:
     """Returns the job of a shell script: its text runs under bash, its `#WALRAS field=value` lines set fields.
 
     Directives count up to the first command, as with other schedulers. The text travels with the job: a script that is
-    edited later does not change a job that waits. Raises JobSpecError for another interpreter.
+    edited later does not change a job that waits. `fields`: what holds where no directive says otherwise; `prelude`:
+    runs before the text. Raises JobSpecError for another interpreter.
     """
     lines = text.splitlines()
     first = lines[0] if lines else ""
@@ -330,5 +333,5 @@ def script_mapping(text: str, *, name: str) -> dict[str, Any]:
             break
         if found := _DIRECTIVE.fullmatch(line.strip()):
             settings.append(found["setting"])
-    base: dict[str, Any] = {"run": ["bash", "-c", text, name]}
+    base: dict[str, Any] = {"run": ["bash", "-c", prelude + text, name], **(fields or {})}
     return apply_overrides(base, settings, source=f"{name}: #WALRAS")

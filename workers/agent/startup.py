@@ -24,7 +24,7 @@ from workers.agent.launch import AgentMachine, load_emulated_speeds
 from workers.agent.machine_notices import SpotNoticeWatcher
 from workers.agent.report_store import AgentStore
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, kept_pin
-from workers.devices import Accelerators, Host, detect_accelerators, detect_host, own_address
+from workers.devices import CPU, Accelerators, Host, detect_accelerators, detect_host, own_address
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _machine(options: AgentOptions, environ: Mapping[str, str]) -> AgentMachine:
     host = detect_host()
     return AgentMachine(
         state=options.state.absolute(),
-        accelerators=_accelerators(options, environ),
+        accelerators=own_accelerators(options, environ),
         host=Host(
             cpus=options.cpus if options.cpus is not None else host.cpus,
             memory_bytes=options.memory_bytes if options.memory_bytes is not None else host.memory_bytes,
@@ -121,7 +121,7 @@ def _machine(options: AgentOptions, environ: Mapping[str, str]) -> AgentMachine:
     )
 
 
-def _accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accelerators:
+def own_accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accelerators:
     """Returns the accelerators of the options, checked against those of the machine unless emulated."""
     if options.emulated:
         if options.accelerator is None:
@@ -132,6 +132,12 @@ def _accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accelera
     except ValueError as error:
         raise ConfigError(str(error), field="--accelerator") from None
     name, count = options.accelerator or found.name, options.accelerators or found.count
+    if name != CPU and not found.cuda_names:
+        raise ConfigError(
+            f"no {name} is found on this machine: NVML shows no GPU that this agent may use",
+            field="--accelerator",
+            fix="check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or add --emulated",
+        )
     if found.cuda_names and count > found.count:
         raise ConfigError(f"{count} accelerators asked for, {found.count} found", field="--accelerators")
     return Accelerators(name, count, found.cuda_names[:count])

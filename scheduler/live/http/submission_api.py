@@ -171,10 +171,12 @@ class _SweepSubmission:
         return web.Response(status=201, body=self._answer.encode(), content_type="application/json")
 
     def _admit(self, transaction: Transaction, index: int) -> None:
-        spec = self._draft.spec.model_copy(update={"array_index": index})
+        draft, own = self._draft, {"array_index": index}
+        written = None if draft.written is None else draft.written.model_copy(update=own)
+        draft = replace(draft, spec=draft.spec.model_copy(update=own), written=written)
         place = SweepPlace(self._ids[0] if self._ids else None, self._at_most)
         admit, name = self._call.server.admission.admit, self._call.user.name
-        self._ids.append(admit(transaction, replace(self._draft, spec=spec), self._needs, self._ended, name, place))
+        self._ids.append(admit(transaction, draft, self._needs, self._ended, name, place))
 
 
 class _BatchSubmission:

@@ -9,7 +9,7 @@ is dead: it becomes UNREACHABLE first.
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from random import Random
 
 from scheduler.core.events import NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
@@ -48,6 +48,7 @@ from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
 from walras.protocol import PROTOCOL
+from walras.spec.catalog import catalog_speed
 from walras.states import Reason
 from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
 
@@ -77,6 +78,21 @@ def pool_of_agent(message: Register) -> Pool:
         emulated=facts.emulated,
     )
     return Pool(PoolId(f"{facts.shape}/{facts.market}/{facts.zone}"), shape, Market(facts.market), facts.zone)
+
+
+def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
+    """Returns the pool of a machine that states no speed (1) with that of its pool, or of its type's data sheet.
+
+    Emulated accelerators have the speed that they state: that of no device.
+    """
+    shape = pool.shape
+    if shape.nominal_speed != 1.0:
+        return pool
+    if declared is not None:
+        speed = declared.shape.nominal_speed
+    else:
+        speed = 1.0 if shape.emulated else catalog_speed(shape.accelerator) or 1.0
+    return replace(pool, shape=replace(shape, nominal_speed=speed))
 
 
 def _shape_differences(known: Shape, joining: Shape) -> str:
@@ -154,6 +170,7 @@ class AgentGateway:
     def _register(self, transaction: Transaction, message: Register, credential: str) -> None:
         state, node_id, pool = transaction.state, NodeId(message.node_id), pool_of_agent(message)
         declared = state.pools.get(pool.pool_id)
+        pool = with_known_speed(pool, declared)
         if declared is not None and declared.shape != pool.shape:
             raise Conflict(
                 f"pool {pool.pool_id} has other machines: {_shape_differences(declared.shape, pool.shape)}",

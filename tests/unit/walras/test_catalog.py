@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from walras.cli.main import app
 from walras.errors import ConfigError
-from walras.spec.catalog import load_catalog
+from walras.spec.catalog import catalog_speed, load_catalog
 
 #: The instance that these tests override, and the facts of a machine that nobody sells.
 OURS = "cloud: aws\nregion: us-east-1\nas_of: 2026-09-01\nsource: a quote\n"
@@ -96,3 +96,13 @@ def test_offers_lists_the_cheapest_accelerator_hour_first(tmp_path: Path) -> Non
     assert "MI300X" in shown.stdout
     assert "left out: ours.yaml: instances[0]" in shown.stderr
     assert _run("-a", "???").exit_code == 2
+
+
+def test_types_have_the_relative_speed_of_their_data_sheet() -> None:
+    """A V100 is 1; newer ones are faster; a name with the memory is the same type; what is unknown has none."""
+    speeds = [catalog_speed(name) for name in ("k80", "t4", "v100-16gb", "a100-40gb", "h100-80gb")]
+    assert None not in speeds
+    assert speeds == sorted(speeds)  # type: ignore[type-var]
+    assert speeds[2] == 1.0
+    assert 3.0 < catalog_speed("h100") < 5.0  # type: ignore[operator]
+    assert catalog_speed("a10g") is catalog_speed("frob-9000") is None
