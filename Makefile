@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help install demo demo-web test test-all fuzz mutations golden browser explore lint bench clean
+.PHONY: help install demo demo-web test test-all fuzz mutations golden browser slurm explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ golden: .venv/.installed-dev ## add the solver that golden results were recorded
 browser: ## install the browser that reports are opened with in tests (Debian; needs root)
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; }
+
+slurm: .venv/.installed-dev ## unpack the Slurm and the SSH server that tests run (Debian; nothing is installed, no root)
+	$(BIN)/python -m tests.support.debian_packages
 
 explore: .venv/.installed-dev ## property tests on examples that nobody has seen yet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(JOBS) tests/properties -m "not gpu"

@@ -117,6 +117,8 @@ class Pools:
     minimum_billing_s: FloatArray = field(default_factory=_floats)
     #: Of `rented`: accelerators that are paid for some time to come, used or not (p,). Empty: 0.
     prepaid: FloatArray = field(default_factory=_floats)
+    #: What holding an accelerator counts against the share of its project and user (p,). Empty: 1.
+    counted: FloatArray = field(default_factory=_floats)
 
     def __len__(self) -> int:
         return len(self.pool_id)

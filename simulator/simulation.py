@@ -19,6 +19,7 @@ from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.events import Event, PolicyChanged, Proposal
 from scheduler.core.rules import RoundRules
+from scheduler.core.share_events import EntityShare, SharesDeclared
 from scheduler.core.speed_events import RestartMeasured, ThroughputMeasured
 from scheduler.core.state.fleet import split_gang
 from scheduler.core.state.throughput import ScoredBelief
@@ -94,6 +95,8 @@ class Scenario:
     #: False: the scheduler learns them from reports (needs `world.report_s`).
     oracle: bool = True
     forecasts: PredictionSettings = field(default_factory=PredictionSettings)
+    #: What projects and users were given of the fleet.
+    shares: tuple[EntityShare, ...] = ()
     wiring: SchedulerWiring = field(default_factory=SchedulerWiring)
 
 
@@ -157,6 +160,8 @@ class Simulation:
         engine.recorder = recorder
         began = perf_counter()
         engine.schedule(0.0, _first_event, PolicyChanged(0.0, scenario.policy, scenario.rules))
+        if scenario.shares:
+            engine.schedule(0.0, _first_event, SharesDeclared(0.0, scenario.shares))
         if self.predictor is not None:
             self.predictor.begin()
         self.machines.begin(0.0)

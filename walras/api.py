@@ -388,6 +388,8 @@ class PoolView(Body):
     usd_per_h: float
     #: Machines that may be rented at most.
     quota: int
+    #: Machines that are held rented whether or not they are worth their price.
+    least: int = 0
     #: It is being emptied: no new jobs, and nothing is rented there.
     drained: bool
     #: Machines that are here, and that were asked for and are not.
@@ -415,42 +417,6 @@ class PolicyView(Body):
     changed_by: str
     #: Why the policy before it left: it failed, and this is the last good one. Empty: somebody wanted this one.
     put_back: str = ""
-
-
-class TokenCreated(Body):
-    """`POST /tokens`: the secret is shown once."""
-
-    token: str
-    prefix: str
-    user: str
-    role: str
-
-
-class WhoAmI(Body):
-    """`GET /whoami`: whose token the caller showed."""
-
-    user: str
-    role: str
-    #: `*` stands for all projects.
-    projects: list[str]
-
-
-class AuditView(Body):
-    """One write that somebody made through the API (`GET /audit`), without secrets and variables of jobs."""
-
-    at: str
-    user: str
-    role: str
-    #: Where the request came from.
-    address: str
-    #: Method and path of the endpoint.
-    action: str
-    #: What was changed, such as "job 12".
-    subject: str
-    #: Empty for what belongs to no project.
-    project: str
-    before: Any
-    after: Any
 
 
 class Health(Body):

@@ -2,10 +2,9 @@
 
     server              on the server's disk, through its own port; works everywhere with nothing to set up
     file:///shared/...  in a folder that all machines share; ranks write to it, and nothing is sent
-    s3://...            in an object store, or whatever else fsspec knows; machines bring credentials of their own
 
-In the first and the last the ranks of a job write to a folder of their own machine, and its agent sends what they
-commit. A checkpoint counts once it is whole in the store.
+With the first the ranks of a job write to a folder of their own machine, and its agent sends what they commit. A
+checkpoint counts once it is whole in the store.
 """
 
 from collections.abc import Callable
@@ -48,16 +47,14 @@ class CheckpointStore(Protocol):
 
 def check_store(setting: str) -> str:
     """Returns the setting as it is kept. Raises ConfigError for one that names no store."""
-    text, fix = setting.strip().rstrip("/"), "write server, file:///shared/folder, or a URL such as s3://bucket/walras"
+    text, fix = setting.strip().rstrip("/"), "write server, or file:///shared/folder"
     if text == SERVER_STORE:
         return text
     parts = urlsplit(text)
-    if len(text) > _SETTING_MOST or not parts.scheme or parts.query or parts.fragment or parts.password:
+    if len(text) > _SETTING_MOST or parts.scheme != _FILE or parts.query or parts.fragment:
         raise ConfigError(f"{setting[:100]!r} names no store of checkpoints", field="checkpoints", fix=fix)
-    if parts.scheme == _FILE and (parts.netloc or not PurePosixPath(parts.path).is_absolute()):
+    if parts.netloc or not PurePosixPath(parts.path).is_absolute():
         raise ConfigError(f"{setting[:100]!r} is no absolute path", field="checkpoints", fix="write file:///shared")
-    if parts.scheme != _FILE and not parts.netloc:
-        raise ConfigError(f"{setting[:100]!r} names no bucket", field="checkpoints", fix=fix)
     return text
 
 

@@ -13,7 +13,6 @@ import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -24,7 +23,6 @@ from pydantic import BaseModel, TypeAdapter
 
 from walras.api import (
     AttemptView,
-    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -40,118 +38,19 @@ from walras.api import (
     PoolView,
     PriceList,
     SubmitResult,
-    WhoAmI,
 )
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
-from walras.contract import NEXT_OFFSET_HEADER
 from walras.job_needs import JobOutputs
+from walras.log_reading import LogCursor, follow_attempt, log_start, read_log
 from walras.overview import Overview
+from walras.people import AuditView, WhoAmI
 from walras.people_client import PeopleCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
-from walras.transport import ApiCall, Patience, Transport, response_error
-
-_PIECE_BYTES = 65_536
-
-
-@dataclass(slots=True)
-class LogCursor:
-    """A position in a log: `offset` advances with every piece that was yielded."""
-
-    job_id: int
-    attempt: int | None
-    rank: int | None
-    offset: int
-
-    def call(self, *, follow: bool) -> ApiCall:
-        query = {"offset": str(self.offset)}
-        if self.attempt is not None:
-            query["attempt"] = str(self.attempt)
-        if self.rank is not None:
-            query["rank"] = str(self.rank)
-        if follow:
-            query["follow"] = "true"
-        return ApiCall("GET", f"/api/v1/jobs/{self.job_id:d}/logs", query=query)
-
-
-async def read_log(transport: Transport, place: LogCursor) -> AsyncIterator[bytes]:
-    """Yields the log up to its present end.
-
-    The server may answer in parts. An answer shorter than a piece is the last one, so that a job that prints all the
-    time is not read for ever.
-    """
-    failures = 0
-    while True:
-        before = place.offset
-        try:
-            async for piece in _read_pieces(transport, place, follow=False):
-                yield piece
-        except _CONNECTION_ERRORS as error:
-            failures = 0 if place.offset > before else failures + 1
-            await _pause_or_give_up(transport, failures, error)
-        else:
-            if place.offset - before < _PIECE_BYTES:
-                return
-
-
-async def follow_attempt(transport: Transport, place: LogCursor) -> AsyncIterator[bytes]:
-    """Yields the log of `place.attempt` as it grows, until the attempt has ended and its whole output was yielded."""
-    assert place.attempt is not None
-    failures = 0
-    while True:
-        # Checked before reading: the output of an attempt that has ended is complete when it is read afterwards.
-        ended = await _has_ended(transport, place.job_id, place.attempt)
-        before = place.offset
-        try:
-            async for piece in _read_pieces(transport, place, follow=not ended):
-                yield piece
-            failures = 0
-        except _CONNECTION_ERRORS as error:
-            failures = 0 if place.offset > before or isinstance(error, TimeoutError) else failures + 1
-            await _pause_or_give_up(transport, failures, error)
-            continue
-        if ended and place.offset == before:
-            return
-        if not ended and place.offset == before:
-            await transport.pause()
-
-
-_CONNECTION_ERRORS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
-
-
-async def _read_pieces(transport: Transport, place: LogCursor, *, follow: bool) -> AsyncIterator[bytes]:
-    patience = transport.patience
-    total = None if follow else patience.call_timeout_s
-    timeout = aiohttp.ClientTimeout(
-        total=total, sock_connect=patience.connect_timeout_s, sock_read=patience.silence_s if follow else None
-    )
-    async with transport.open(place.call(follow=follow), timeout=timeout) as response:
-        if response.status != 200:
-            raise await response_error(response)
-        async for piece in response.content.iter_chunked(_PIECE_BYTES):
-            place.offset += len(piece)
-            yield piece
-        # The server's count holds where it left bytes out (a log over its limit).
-        stated = response.headers.get(NEXT_OFFSET_HEADER, "")
-        if not follow and stated.isascii() and stated.isdigit():
-            place.offset = max(place.offset, int(stated))
-
-
-async def _has_ended(transport: Transport, job_id: int, attempt: int) -> bool:
-    answer = await transport.json(ApiCall("GET", f"/api/v1/jobs/{job_id:d}/attempts"))
-    views = [AttemptView.model_validate(item) for item in answer]
-    newest = max((view.attempt for view in views), default=0)
-    return newest > attempt or any(view.attempt == attempt and view.state.is_final for view in views)
-
-
-async def _pause_or_give_up(transport: Transport, failures: int, error: BaseException) -> None:
-    if failures >= transport.patience.tries:
-        raise transport.unreachable(error) from None
-    await transport.pause(failures)
-
+from walras.transport import ApiCall, Patience, Transport
 
 _API = "/api/v1"
 #: A page of a listing; the server may send fewer.
@@ -299,6 +198,10 @@ class Client(PeopleCalls):
                 return
             shown, place.offset = place.attempt, 0
 
+    async def log_start(self, job_id: int, **wanted: int | None) -> int:
+        """As `walras.log_reading.log_start`."""
+        return await log_start(self._transport, job_id, wanted)
+
     async def _next_attempt(self, job_id: int, *, after: int) -> int | None:
         """Waits for an attempt after `after` and returns the newest; None if the job ends first."""
         while True:
@@ -367,12 +270,9 @@ class Client(PeopleCalls):
         """Add a pool, with the fields that a pool of a cluster file has (administrators)."""
         return await self._body(PoolView, ApiCall("POST", f"{_API}/pools", body=dict(pool), repeatable=False))
 
-    async def change_pool(
-        self, pool_id: str, *, quota: int | None = None, usd_per_h: float | None = None, drained: bool | None = None
-    ) -> PoolView:
-        """Change what is given (administrators). `drained`: no new jobs and nothing rented there, or again."""
-        given = {"quota": quota, "usd_per_h": usd_per_h, "drained": drained}
-        body = {name: value for name, value in given.items() if value is not None}
+    async def change_pool(self, pool_id: str, **changes: float | bool | None) -> PoolView:
+        """Change `quota`, `least`, `usd_per_h` or `drained`: no new jobs and nothing rented there (administrators)."""
+        body = {name: value for name, value in changes.items() if value is not None}
         return await self._body(PoolView, ApiCall("PATCH", f"{_API}/pools/{quote(pool_id, safe='')}", body=body))
 
     async def remove_pool(self, pool_id: str) -> PoolRemoval:

@@ -72,6 +72,8 @@ class Pool:
     drained: bool = False
     #: It was taken out of the cluster: nothing fits it.
     removed: bool = False
+    #: Machines that are held rented whether or not they are worth their price.
+    least: int = 0
 
 
 def usd_of(usd_per_h: float, seconds: float) -> float:

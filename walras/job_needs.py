@@ -68,11 +68,13 @@ class JobNeeds(_Message):
     python: PythonNeed | None = None
     #: A command of the shell, run once on each machine.
     setup: str = ""
+    #: What the ranks run in: a name in a registry, or the path of a file. Empty: the machine itself.
+    image: str = ""
 
     @property
     def is_prepared_first(self) -> bool:
         """Whether something has to be brought or made before the ranks can start."""
-        return bool(self.git or self.inputs or self.python or self.setup)
+        return bool(self.git or self.inputs or self.python or self.setup or self.image)
 
 
 @dataclass(frozen=True)

@@ -176,6 +176,86 @@ class TokenList(BaseModel):
     items: list[TokenView]
 
 
+class _Answer(BaseModel):
+    """Unknown fields are ignored, so that a client understands a server one release newer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class TokenCreated(_Answer):
+    """`POST /tokens`: the secret is shown once."""
+
+    token: str
+    prefix: str
+    user: str
+    role: str
+
+
+class WhoAmI(_Answer):
+    """`GET /whoami`: whose token the caller showed."""
+
+    user: str
+    role: str
+    #: `*` stands for all projects.
+    projects: list[str]
+
+
+class AuditView(_Answer):
+    """One write that somebody made through the API (`GET /audit`), without secrets and variables of jobs."""
+
+    at: str
+    user: str
+    role: str
+    #: Where the request came from.
+    address: str
+    #: Method and path of the endpoint.
+    action: str
+    #: What was changed, such as "job 12".
+    subject: str
+    #: Empty for what belongs to no project.
+    project: str
+    before: Any
+    after: Any
+
+
+class ShareLoan(BaseModel):
+    """Accelerators that a sibling leaves to somebody else now."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    accelerators: float
+
+
+class ShareView(BaseModel):
+    """Where a project ("vision") or a user inside it ("vision/ada") stands (`GET /share`), in accelerators."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    weight: float
+    guaranteed: float
+    limits: dict[str, int]
+    #: What its active jobs ask for.
+    demand: float
+    #: By weight among those with work, and if everybody had work.
+    entitled: float
+    nominal: float
+    #: Held now, by type; and in fair-share units: accelerators of the fleet's average speed for its jobs.
+    held: dict[str, float]
+    held_units: float
+    #: Accelerator-hours used, old ones halved every `half_life_s`, spot at its factor; and unit-hours.
+    used_h: float
+    used_unit_h: float
+    #: Its part of what its siblings and it have used.
+    used_part: float
+    half_life_s: float
+    #: What it holds above its nominal part, by the sibling that leaves it.
+    borrowed: list[ShareLoan]
+    #: Why its units are not its accelerators; empty where it holds nothing.
+    because: str = ""
+
+
 def merged(settings: Any, changes: Any) -> Any:
     """Returns JSON data changed as RFC 7396 has it: mappings field by field, null takes a field out."""
     if not isinstance(changes, dict):

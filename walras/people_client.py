@@ -6,13 +6,13 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from walras.api import TokenCreated
-from walras.people import ProjectView, RoleView, TokenList, TokenView, UserView
+from walras.people import ProjectView, RoleView, ShareView, TokenCreated, TokenList, TokenView, UserView
 from walras.transport import ApiCall, Transport
 
 _API = "/api/v1"
 _users: TypeAdapter[list[UserView]] = TypeAdapter(list[UserView])
 _projects: TypeAdapter[list[ProjectView]] = TypeAdapter(list[ProjectView])
+_shares: TypeAdapter[list[ShareView]] = TypeAdapter(list[ShareView])
 _roles: TypeAdapter[list[RoleView]] = TypeAdapter(list[RoleView])
 
 
@@ -77,6 +77,11 @@ class PeopleCalls:
         """Make a token open nothing any more; `prefix`: its first characters, as `tokens` has them."""
         path = f"{_API}/tokens/{quote(prefix, safe='')}"
         return TokenView.model_validate(await self._transport.json(ApiCall("DELETE", path)))
+
+    async def share(self, project: str = "") -> list[ShareView]:
+        """Returns where the caller's projects and their users stand; of one project, or all."""
+        query = {"project": project} if project else {}
+        return _shares.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/share", query=query)))
 
     async def _add(self, kind: str, name: str, settings: Mapping[str, Any]) -> Any:
         body = {"name": name, "settings": dict(settings)}

@@ -4,7 +4,9 @@
                  what one cannot use goes to the others
     Q_g(t)     = max(0, integral of (entitled_g - given_g)), old parts halved every `half_life_s`
     behind_g   = Q_g / entitled_g - min over the siblings that have jobs            seconds of its share
-    factor_j   = 1 + weight x seconds that the project and the user of j are behind / length of j, seconds
+    f_jg       = 1 + weight x seconds that g is behind / length of j, seconds
+    factor_j   = f of its project x min(1, f of its user / max f of the project's users who wait);
+                 f of its user if there is one project
 
 A deficit queue as in the drift-plus-penalty rule (Neely, Stochastic Network Optimization, ch. 4): the worth of serving
 g grows with Q_g, so long-run shares hold whatever anybody asks for, and one weight trades completion times for the
@@ -13,8 +15,9 @@ in minutes, while a job of a day waits for an hour as it would behind short jobs
 inside their project, projects among themselves. Who has no siblings is behind nobody: with one project and one user
 this changes nothing.
 
-Places are whole: who lacks less than its smallest waiting gang, and has something, is not behind by that. Without this
-two users at shares of 4.5 accelerators would take one from each other for ever.
+Places are whole: who lacks less than its smallest waiting gang, and has something, is behind only by what exceeds an
+hour of that gang. So two users at shares of 4.5 accelerators take one from each other every few hours, not at every
+decision, and over a week each has its share.
 """
 
 from collections.abc import Mapping
@@ -24,8 +27,12 @@ import numpy as np
 
 from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory
-from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.problem import Entities, FloatArray, IntArray, Problem
 
+#: Slack for counts that went through float arithmetic.
+_WHOLE = 1e-9
+#: How long a gang is done without before its project takes a place from another that is entitled to part of it.
+_PATIENCE_S = 3600.0
 #: Jobs count as this long at least; one of unknown length as what it has had, so that it is served soon at first.
 _SHORTEST_S = 120.0
 #: Accelerator-seconds below which a deficit is forgotten.
@@ -46,21 +53,30 @@ class FairStanding:
     #: Entities that have a sibling with jobs, and jobs (g,).
     contested: IntArray
 
+    def within_shares(self, problem: Problem, overdue: list[int]) -> list[int]:
+        """Those of these jobs that have a right to come first: no more than their project is entitled to.
+
+        A gang larger than that has it once its project is behind by an hour of the gang. Rows, in the order given.
+        """
+        entitled, top = self.entitled, problem.entities.top
+        size = np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 0.0)
+        contested, used, found = set(self.contested.tolist()), np.zeros(len(entitled)), []
+        for row in overdue:
+            entity = int(problem.jobs.entity[row])
+            project = int(top[entity]) if entity >= 0 else -1
+            if project in contested:
+                large = used[project] == 0 and self.deficit[project] >= _PATIENCE_S * size[row]
+                if used[project] + size[row] > entitled[project] + _WHOLE and not large:
+                    continue
+                used[project] += size[row]
+            found.append(row)
+        return found
+
     def remembered(self, problem: Problem, column: IntArray) -> dict[str, object]:
         """What the next decision has to know: deficits by name, and how fast each grows under this plan (n,)."""
         name, g = problem.entities.name, len(self.entitled)
-        taken = _sizes(problem)
-        chosen = column >= 0
-        size = np.zeros(len(problem.jobs))
-        size[chosen] = taken[column[chosen]]
-        waiting = np.where(chosen | ~np.isfinite(problem.jobs.gang), np.inf, problem.jobs.gang)
-        given, smallest = np.zeros(g), np.full(g, np.inf)
-        for entity in _lineage(problem):
-            there = entity >= 0
-            np.add.at(given, entity[there], size[there])
-            np.minimum.at(smallest, entity[there], waiting[there])
+        given, smallest = _holdings(problem, column)
         rate = self.entitled - given
-        rate[(rate > 0) & (rate < smallest) & (given > 0)] = 0.0
         rate[np.isinf(smallest) & (rate > 0)] = 0.0  # nobody of theirs waits
         contested = set(self.contested.tolist())
         kept = [row for row in range(g) if self.deficit[row] > _FORGOTTEN or (row in contested and rate[row] > 0)]
@@ -87,33 +103,82 @@ def fair_standing(
     before = memory.get("fair") if isinstance(memory, Mapping) else None
     if weight <= 0 or not len(jobs) or len(entities) < 2:
         return None
-    g, lineage = len(entities), _lineage(problem)
+    g = len(entities)
     demand = np.zeros(g)
     wanted = np.where(np.isfinite(jobs.gang), jobs.gang, 0.0)
-    for entity in lineage:
+    for entity in _lineage(problem):
         np.add.at(demand, entity[entity >= 0], wanted[entity >= 0])
     active = np.flatnonzero(demand > 0)
     parent = _parents(problem)
     families = [active[parent[active] == above] for above in (-1, *np.unique(parent[active][parent[active] >= 0]))]
     if before is None and all(len(family) < 2 for family in families):
         return None
-    deficit = _deficits(problem, before, half_life_s)
-    entitled, behind_s = np.zeros(g), np.zeros(g)
+    deficit, there = _deficits(problem, before, half_life_s), float((problem.pools.capacity * _counted(problem)).sum())
+    entitled, behind_s = entitlements(entities, demand, there), np.zeros(g)
+    held, smallest = _holdings(problem, _running(problem))
     contested: list[int] = []
     for family in families:  # parents first: -1 stands before the projects' rows
         if not len(family):
             continue
-        above = parent[family[0]]
-        room = float(problem.pools.capacity.sum()) if above < 0 else float(entitled[above])
-        entitled[family] = _filled(np.asarray(entities.weight)[family], demand[family], room)
         if len(family) > 1:
-            behind = deficit[family] / np.maximum(entitled[family], 1e-9)
+            tolerated = _tolerated(entitled, held, smallest)[family]
+            behind = np.maximum(0.0, deficit[family] - tolerated) / np.maximum(entitled[family], 1e-9)
             behind_s[family] = np.minimum(behind - behind.min(), half_life_s)
             contested += family.tolist()
-    factor = np.ones(len(jobs))
-    for entity in lineage:
-        factor += np.where(entity >= 0, weight * behind_s[entity] / np.maximum(length_s, _SHORTEST_S), 0.0)
+    factor = _job_factors(problem, behind_s, weight / np.maximum(length_s, _SHORTEST_S))
     return FairStanding(problem.at, factor, entitled, deficit, np.array(contested, dtype=np.int64))
+
+
+def _job_factors(problem: Problem, behind_s: FloatArray, per_s: FloatArray) -> FloatArray:
+    """What the value of each job is multiplied by (n,).
+
+    A user who is behind inside its project takes from that project's others, not from other projects: what counts
+    among users is how far each is from the first of them who waits, and only the project's own factor among projects.
+
+    Args:
+        problem: n jobs, g entities.
+        behind_s: seconds of its share that each entity is behind (g,).
+        per_s: what a second adds to the worth of each job, in multiples of that (n,).
+    """
+    own, above = _lineage(problem)
+    nested, waits = above >= 0, _running(problem) < 0
+    user = np.where(own >= 0, 1.0 + per_s * behind_s[own], 1.0)
+    if len(np.unique(np.where(nested, above, own))) < 2:
+        return user
+    first_s, inside = np.zeros(len(behind_s)), nested & waits
+    np.maximum.at(first_s, above[inside], behind_s[own[inside]])
+    first = 1.0 + per_s * first_s[above]
+    project = 1.0 + per_s * behind_s[above]
+    return np.where(nested, np.minimum(1.0, user / first) * project, user)
+
+
+def _tolerated(entitled: FloatArray, held: FloatArray, smallest: FloatArray) -> FloatArray:
+    """Accelerator-seconds of a deficit that move nobody: of who lacks less than a place, and has one (g,)."""
+    lacks = entitled - held
+    is_part = (held > 0) & (lacks > 0) & (lacks < smallest) & np.isfinite(smallest)
+    return np.where(is_part, _PATIENCE_S * np.where(is_part, smallest, 0.0), 0.0)
+
+
+def _running(problem: Problem) -> IntArray:
+    """The column in which each job runs, -1 for one that waits (n,)."""
+    column = np.full(len(problem.jobs), -1, dtype=np.int64)
+    rows = np.flatnonzero(problem.columns.running)
+    column[problem.columns.job[rows]] = rows
+    return column
+
+
+def _holdings(problem: Problem, column: IntArray) -> tuple[FloatArray, FloatArray]:
+    """What each entity holds with its jobs in these columns (n,), and its smallest gang without one, inf: none (g,)."""
+    g, taken, chosen = len(problem.entities), _sizes(problem), column >= 0
+    size = np.zeros(len(problem.jobs))
+    size[chosen] = taken[column[chosen]]
+    waiting = np.where(chosen | ~np.isfinite(problem.jobs.gang), np.inf, problem.jobs.gang)
+    held, smallest = np.zeros(g), np.full(g, np.inf)
+    for entity in _lineage(problem):
+        there = entity >= 0
+        np.add.at(held, entity[there], size[there])
+        np.minimum.at(smallest, entity[there], waiting[there])
+    return held, smallest
 
 
 def _lineage(problem: Problem) -> tuple[IntArray, IntArray]:
@@ -129,8 +194,15 @@ def _parents(problem: Problem) -> IntArray:
 
 
 def _sizes(problem: Problem) -> FloatArray:
-    """Accelerators of each column over all pools (c,)."""
-    return sum_by(problem.columns.use_column, problem.columns.use_count, len(problem.columns))
+    """Accelerators of each column over all pools, as they count against shares (c,)."""
+    columns = problem.columns
+    return sum_by(columns.use_column, columns.use_count * _counted(problem)[columns.use_pool], len(columns))
+
+
+def _counted(problem: Problem) -> FloatArray:
+    """What an accelerator of each pool counts (p,)."""
+    pools = problem.pools
+    return pools.counted if len(pools.counted) else np.ones(len(pools))
 
 
 def _deficits(problem: Problem, before: Mapping[str, object] | None, half_life_s: float) -> FloatArray:
@@ -147,6 +219,39 @@ def _deficits(problem: Problem, before: Mapping[str, object] | None, half_life_s
     for row, name in enumerate(problem.entities.name):
         deficit[row] = max(0.0, kept * told.get(name, 0.0) + rates.get(name, 0.0) * passed_s)
     return deficit
+
+
+def entitlements(entities: Entities, demand: FloatArray, there: float) -> FloatArray:
+    """Accelerators that each project and user is entitled to of `there`, by what its jobs ask for (g,), (g,)."""
+    parent = entities.parent if len(entities.parent) else np.full(len(entities), -1, dtype=np.int64)
+    entitled, active = np.zeros(len(entities)), np.flatnonzero(demand > 0)
+    for above in (-1, *np.unique(parent[active][parent[active] >= 0])):  # parents first: projects have no parent
+        family = active[parent[active] == above]
+        if len(family):
+            room = there if above < 0 else float(entitled[above])
+            entitled[family] = _guaranteed_and_filled(entities, family, demand[family], room, there)
+    return entitled
+
+
+def _guaranteed_and_filled(
+    entities: Entities, family: IntArray, demand: FloatArray, room: float, there: float
+) -> FloatArray:
+    """Shares of siblings: guarantees first, then by weight up to limits and demands (k,)."""
+    weight = np.asarray(entities.weight)[family]
+    if len(entities.limit):
+        demand = np.minimum(demand, entities.limit[family] * there)
+    if not len(entities.guaranteed) or not entities.guaranteed[family].any():
+        return _filled(weight, demand, room)
+    first = np.minimum(demand, entities.guaranteed[family] * there)
+    first *= min(1.0, room / max(float(first.sum()), 1e-9))
+    # Who has less than its part by weight is filled up to that, so the guarantee is a floor and no gift on top.
+    level = _filled(weight, demand, room)
+    short = first > level
+    if not short.any():
+        return level
+    level[short] = first[short]
+    level[~short] = _filled(weight[~short], demand[~short], max(0.0, room - float(first[short].sum())))
+    return level
 
 
 def _filled(weight: FloatArray, demand: FloatArray, room: float) -> FloatArray:

@@ -35,7 +35,7 @@ class StarvationGuard:
 def overdue_jobs(problem: Problem, lengths: JobLengths, memory: Memory, guard: StarvationGuard) -> list[int]:
     """Rows of the overdue jobs, in the order in which they became so."""
     jobs = problem.jobs
-    remembered = np.array([] if memory is None else memory["overdue"], dtype=np.int64)
+    remembered = np.array([] if memory is None else memory.get("overdue", []), dtype=np.int64)
     known = _rows_of(jobs.job_id, remembered)
     predicted = (np.maximum(problem.at - jobs.submitted_at, 0.0) + lengths.left_s) / lengths.total_s
     judged = lengths.known & np.isfinite(predicted)

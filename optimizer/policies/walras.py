@@ -16,8 +16,9 @@ jobs are placed first, in the order in which they became so, in a reserve of `re
 long anybody waits. Priority classes are served one after the other. Lengths may be known, guessed or unknown: then a
 job is taken to have its Gittins rank left, and nobody is overdue.
 
-With several projects or users, the values of a job are multiplied by 1 + `fairness` x the time that its project and its
-user are behind their shares, in lengths of the job (`fair_standing`).
+With several projects or users, values are multiplied by how long a job's project is behind its share, in lengths of the
+job, and its user among the others of the project; overdue jobs come first only within what their project is entitled to
+(`fair_standing`).
 
 Source: our own; docs/walras-policy.md derives it.
 """
@@ -126,7 +127,7 @@ class Walras:
         if standing is not None:
             values = replace(values, value=values.value * standing.factor[problem.columns.job])
         measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
-        plan, overdue = plan_draft.begin_plan(problem), list[int]()
+        plan, overdue, first = plan_draft.begin_plan(problem), list[int](), list[int]()
         if len(problem.jobs):
             from optimizer.assignment import starvation_guard  # compiled: only where there is something to decide
             from optimizer.assignment.column_assignment import assign_jobs
@@ -135,13 +136,14 @@ class Walras:
             rules = starvation_guard.StarvationGuard(self.slowdown, self.margin, self.reserve)
             overdue = starvation_guard.overdue_jobs(problem, known, memory, rules)
             ends_s = np.where(remaining_time.modest_columns(problem, measured_by), values.ends_s, np.inf)
-            starvation_guard.place_overdue(problem, ends_s, overdue, plan.free, plan.column, rules)
+            first = overdue if standing is None else standing.within_shares(problem, overdue)
+            starvation_guard.place_overdue(problem, ends_s, first, plan.free, plan.column, rules)
             plan_draft.count_fixed(plan, values.value)
             assign_jobs(problem, values.value, plan, assign_by_search, only_fitting=False)
         told: dict[str, object] = {"overdue": problem.jobs.job_id[overdue].tolist()}
         if standing is not None:
             told["fair"] = standing.remembered(problem, plan.column)
-        return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, overdue), told
+        return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, first), told
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration would be worth were the newcomer already there (c,)."""

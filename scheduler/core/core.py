@@ -27,6 +27,7 @@ from scheduler.core.handlers import (
     restored_state,
     speed_reports,
 )
+from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.job_queues import JobQueues
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -84,7 +85,7 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
         budgets.settle_budgets(cycle)
     if cycle.deadlines.heap or cycle.deadlines.secured:
         deadlines.settle_deadlines(cycle)
-    if cycle.limits.are_declared or cycle.limits.parked:
+    if cycle.limits.are_declared or cycle.limits.parked or cycle.limits.barred:
         settle_limits(cycle)
     mechanism.settle(cycle)
     if cycle.spending.has_news:
@@ -190,6 +191,7 @@ _HANDLERS: dict[type, Handler] = {
     speeds.NetworkKnown: speed_reports.on_network_known,
     speeds.SpeedDiffers: _of_attempt(speed_reports.on_speed_differs),
     speeds.RestartMeasured: speed_reports.on_restart_measured,
+    SharesDeclared: policy_events.on_shares_declared,
     ev.Woke: policy_events.on_woke,
     ev.Solved: policy_events.on_solved,
     ev.SolveFailed: policy_events.on_solve_failed,

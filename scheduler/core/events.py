@@ -12,6 +12,7 @@ from typing import Any
 
 from optimizer.policy import PolicySpec
 from scheduler.core.rules import RoundRules
+from scheduler.core.share_events import RememberedUse, ShareEvent
 from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured
 from walras.cluster import NodeId, Placement, Pool, PoolId, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
@@ -20,12 +21,10 @@ from walras.states import JobState, Reason
 
 @dataclass(slots=True)
 class MoneyRestated:
-    """What has been spent by the books: a month has begun, or this core has just begun.
-
-    (project, USD in all, USD this month), project "" being everything; who is not named has spent nothing.
-    """
+    """What has been spent by the books: a month has begun, or this core has just begun."""
 
     at: float
+    #: (project, USD in all, USD this month), project "" being everything; who is not named has spent nothing.
     spent: tuple[tuple[str, float, float], ...]
 
 
@@ -200,6 +199,7 @@ class StateRestored:
     prices: tuple[tuple[PoolId, float], ...] = ()
     price_unit: str = ""
     exchange: float = 1.0
+    shares: tuple[RememberedUse, ...] = ()
 
 
 @dataclass(slots=True)
@@ -375,8 +375,7 @@ class Proposal:
     pool_rows: tuple[int, ...]
     counts: tuple[int, ...]
     shares: tuple[float, ...]
-    #: Jobs the policy was asked about (their absence above means a share of zero). Of a plan: in order of importance,
-    #: as the jobs above are.
+    #: Jobs that the policy was asked about; one absent above has no share. Of a plan: most important first, as above.
     asked: tuple[JobId, ...]
     prices: tuple[float, ...]
     price_unit: str
@@ -443,6 +442,7 @@ Event = (
     | RoundEnded
     | ThroughputMeasured
     | SpeedEvent
+    | ShareEvent
     | RestartMeasured
     | Woke
     | Solved

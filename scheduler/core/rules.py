@@ -112,6 +112,9 @@ class RoundRules:
     #: What an accelerator-hour of a rented machine costs a job of which nobody says what it is worth, USD; never more
     #: than the market price.
     spare_usd_per_h: float = 0.0
+    #: What projects and users have used counts half after this long; an accelerator of a spot pool counts this much.
+    usage_half_life_s: float = 604_800.0
+    usage_spot_factor: float = 1.0
     #: A rented machine is kept idle this long before it is released.
     rent_keep_s: float = 300.0
     #: After a request for machines that failed, the next one waits: this long, doubled with each failure in a row, at
@@ -172,6 +175,8 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "quarantine_window_s": (_SHORTEST_S, 10 * _YEAR_S),
     "delay_usd_per_h": (0.0, 1e9),
     "spare_usd_per_h": (0.0, 1e9),
+    "usage_half_life_s": (60.0, 10 * _YEAR_S),
+    "usage_spot_factor": (0.0, 1.0),
     "rent_keep_s": (_SHORTEST_S, _YEAR_S),
     "rent_backoff_s": (_SHORTEST_S, _YEAR_S),
     "rent_backoff_max_s": (_SHORTEST_S, _YEAR_S),

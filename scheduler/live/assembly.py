@@ -36,6 +36,7 @@ from scheduler.core.events import (
     PoolDeclared,
     RentRestored,
 )
+from scheduler.core.share_events import EntityShare, SharesDeclared
 from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
 from scheduler.live.auth.access_control import (
     ALL_PROJECTS,
@@ -95,6 +96,7 @@ def restore_core(
     loaded: LoadedState,
     requests: dict[JobId, JobRequest],
     used: dict[JobId, PriorUsage],
+    shares: tuple[EntityShare, ...] = (),
 ) -> None:
     """Begin a generation with a core that knows what its predecessor's tables say."""
     # Charged until now: what the fresh core is told of the books is all that came before it.
@@ -103,6 +105,8 @@ def restore_core(
     transaction.state.scores_stored = 0
     emit(transaction, PolicyChanged(transaction.at, in_force.spec, in_force.rules, in_force.put_back))
     emit(transaction, spent)
+    if shares:
+        emit(transaction, SharesDeclared(transaction.at, shares))
     for pool in list(transaction.state.pools.values()):
         emit(transaction, PoolDeclared(transaction.at, pool))
     for network in loaded.networks:
@@ -359,7 +363,8 @@ async def restore_and_configure(assembled: AssembledServer, config: ServerConfig
     chosen = await policies.choose(config.policy, trial_of)
 
     def begin(transaction: Transaction) -> None:
-        restore_core(transaction, chosen, assembled.loaded, assembled.requests, assembled.used)
+        shares = server.secrets.people.shares()
+        restore_core(transaction, chosen, assembled.loaded, assembled.requests, assembled.used, shares)
         policies.store_if_new(transaction)
 
     await server.loop.perform(begin)

@@ -28,8 +28,9 @@ from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, S
 from scheduler.live.http.web_application import make_app
 from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc
 from scheduler.live.loop.recurring_steps import keep_core_state, watch_core_state, watch_months
-from scheduler.live.providers.live_provider import PricedProvider
+from scheduler.live.providers.live_provider import PricedProvider, QueueingProvider
 from scheduler.live.providers.market_prices import MarketWatch, play_market_script
+from scheduler.live.providers.queue_waits import QueueWatch
 from scheduler.live.server import Server
 from scheduler.live.services.content_sweep import sweep_for_ever
 from scheduler.live.store.data_folder import DataFolder
@@ -181,6 +182,10 @@ async def _start_parts(
     if priced:
         market = MarketWatch(server.loop, priced)
         tasks.append(asyncio.create_task(_through_full_disks(market.watch), name="prices"))
+    queueing = [provider for provider in providers.values() if isinstance(provider, QueueingProvider)]
+    if queueing:
+        queues = QueueWatch(server.loop, queueing)
+        tasks.append(asyncio.create_task(_through_full_disks(queues.watch), name="queues"))
     tasks.append(asyncio.create_task(_through_full_disks(server.providers.janitor.watch), name="janitor"))
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_months(server.loop)), name="months"))
     tasks.append(asyncio.create_task(_through_full_disks(server.loop.note_clocks), name="clocks"))

@@ -64,6 +64,13 @@ def test_a_command_runs_in_the_jobs_place_with_its_input_and_code(running: tuple
     assert any(row["subject"] == f"session with job {job}" and row["after"]["argv"][0] == "bash" for row in audit)
 
 
+def test_a_log_is_shown_from_its_end_or_from_a_time(running: tuple[RealServer, int, int]) -> None:
+    server, job, port = running
+    assert walras(server, "logs", str(job), "--since", "1h", "--tail", "9").stdout.startswith(f"port {port}\n")
+    assert walras(server, "logs", str(job), "--tail", "0").stdout == ""
+    assert "--rank" in walras(server, "logs", str(job), "--rank", "all", "--tail", "1").stderr
+
+
 def test_others_are_refused_and_so_is_a_job_that_does_not_run(running: tuple[RealServer, int, int]) -> None:
     server, job, _ = running
     token = server.call("POST", "/tokens", {"user": "eve", "role": "user"})[1]["token"]

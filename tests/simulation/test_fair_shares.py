@@ -76,10 +76,30 @@ def test_old_deficits_fade_and_entitlements_follow_demand() -> None:
     assert standing.entitled.tolist() == pytest.approx([4.0, 3.0, 1.0])
 
 
-def test_less_than_a_place_behind_is_not_behind() -> None:
-    """Shares of 1.5 accelerators: who has one is not 'behind' by half a place; who has none is."""
+def test_less_than_a_place_behind_moves_nobody_for_an_hour_of_it() -> None:
+    """Shares of 1.5 accelerators: who has one is behind by what half a place comes to beyond an hour of a place."""
     problem = shared(3, 3, capacity=3.0)
+    problem = replace(problem, columns=replace(problem.columns, running=np.array([1, 1, 0, 1, 0, 0], dtype=bool)))
     standing = fair_standing(problem, None, lengths(6), 8.0, HOUR_S)
     assert standing is not None
-    assert standing.remembered(problem, np.array([0, 1, -1, 3, -1, -1]))["rate"] == {}
-    assert standing.remembered(problem, np.array([0, 1, 2, -1, -1, -1]))["rate"] == {"lab/bob": 1.5}
+    memory = {"fair": standing.remembered(problem, np.array([0, 1, -1, 3, -1, -1]))}
+    assert memory["fair"]["rate"] == {"lab/bob": 0.5}
+    for hours, factor in ((1.9, 1.0), (5.0, 1.0 + 8.0 * (5.0 * 0.5 - 1.0) / 1.5)):
+        later = fair_standing(replace(problem, at=hours * HOUR_S), memory, lengths(6), 8.0, 1e9)
+        assert later is not None
+        assert later.factor.tolist() == pytest.approx([1.0] * 3 + [factor] * 3)
+    assert standing.remembered(problem, np.array([0, 1, 2, -1, -1, -1]))["rate"]["lab/bob"] == 1.5
+
+
+def test_a_user_behind_takes_from_its_project_alone() -> None:
+    """Two projects, both with what is theirs; in one a user has nothing: only among its jobs does that change worth."""
+    more = build(Setting([[1.0]] * 6, [4.0]))
+    entity = np.array([1, 1, 2, 2, 4, 4], dtype=np.int64)
+    tree = Entities(
+        ("lab", "lab/ada", "lab/bob", "x", "x/eve"), np.ones(5), np.array([-1, 0, 0, -1, 3], dtype=np.int64)
+    )
+    problem = replace(more, at=HOUR_S, jobs=replace(more.jobs, entity=entity), entities=tree)
+    before = {"fair": {"at": HOUR_S, "deficit": {"lab/bob": HOUR_S}, "rate": {}}}
+    standing = fair_standing(problem, before, lengths(6), 8.0, 1e9)
+    assert standing is not None
+    assert standing.factor.tolist() == pytest.approx([1.0 / 9.0] * 2 + [1.0] * 4)

@@ -34,7 +34,7 @@ class AgentProcess:
         token_file = folder / "join.token"
         token_file.write_text(join_token + "\n")
         defaults = {
-            "server": url,
+            "servers": [url],
             "state": str(self.state),
             "node_id": "node-1",
             "shape": "a100x2",

@@ -12,10 +12,13 @@ from scheduler.core.events import RentFailed
 from scheduler.live.auth.access_control import EnrolmentTokens
 from scheduler.live.providers.aws_provider import AwsProvider, Ec2Calls
 from scheduler.live.providers.local_provider import AgentLauncher, LocalPool, LocalProvider
+from scheduler.live.providers.slurm_commands import SlurmCommands
+from scheduler.live.providers.slurm_provider import SlurmProvider
 from scheduler.providers.provider import CloudProvider, ProviderProblem, ProviderProblemKind, RentalOffer, RentedMachine
 from scheduler.providers.simulated_cloud import RentalTerms, SimulatedCloud
+from tests.support.fake_slurm import FakeSlurm
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.spec.provider_settings import AwsSettings
+from walras.spec.provider_settings import AwsSettings, SlurmSettings
 
 REGION = "us-east-1"
 #: An image that the stand-in of EC2 knows.
@@ -68,6 +71,10 @@ class Kit:
                 )
                 self._open.append(local)
                 return local
+            case "slurm":
+                settings = SlurmSettings(commands=str(FakeSlurm(self._folder).bin))
+                commands = SlurmCommands(settings, "walras-1")
+                return SlurmProvider(settings, (SPOT, ON_DEMAND), EnrolmentTokens(b"secret"), commands)
             case _:
                 return aws_provider(self._ec2)
 

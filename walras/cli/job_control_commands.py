@@ -331,18 +331,26 @@ def logs_command(
         typer.Option("--attempt", "-a", min=1, help="Print the output of this attempt instead of the latest."),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print the bytes unchanged, including escape sequences.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", min=0, help="Begin with the last so many lines.")] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Begin with what was printed within this time, such as 10m.")
+    ] = None,
 ) -> None:
     """Print the output of a job. Escape sequences are removed unless --raw is given."""
     job_id, ranks = job_id_of(job), _parse_rank(rank)
+    since_s = parse_length_option(since, "--since")
     if ranks is None:
-        if follow or raw:
-            raise UserError("one rank is followed, or printed raw", field="--rank", fix="name the rank")
+        if follow or raw or tail is not None or since is not None:
+            raise UserError("one rank is followed, printed raw or from its end", field="--rank", fix="name the rank")
         with_client(lambda client: _print_all_ranks(client, job_id, attempt))
         return
 
     async def print_all(client: "Client") -> int:
-        text, is_empty = LogText(), True
-        async for piece in client.logs(job_id, attempt=attempt, rank=ranks, follow=follow):
+        text, is_empty, start = LogText(), tail is None and since is None, 0
+        if not is_empty:
+            within_s = None if since_s is None else round(since_s)
+            start = await client.log_start(job_id, attempt=attempt, rank=ranks, tail=tail, since_s=within_s)
+        async for piece in client.logs(job_id, attempt=attempt, rank=ranks, offset=start, follow=follow):
             is_empty = is_empty and not piece
             if raw:
                 sys.stdout.buffer.write(piece)

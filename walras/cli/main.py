@@ -29,6 +29,7 @@ import typer
 from typer.core import TyperGroup
 
 import walras
+from walras.cli.agents_commands import agents_commands
 from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
 from walras.cli.fetch_commands import fetch_command
 from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
@@ -43,7 +44,7 @@ from walras.cli.job_control_commands import (
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
-from walras.cli.people_commands import PEOPLE_COMMANDS
+from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
 from walras.cli.plan_commands import plan_commands
 from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
@@ -169,7 +170,7 @@ WORDS_OF_OTHERS = {
     "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
     "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "agents": "nodes", "pools": "prices",
     "suspend": "hold", "pause": "hold", "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun",
-    "scontrol": "update", "share": "money", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
+    "scontrol": "update", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
     "me": "whoami", "init": "submit", "simulation": "simulate", "sim": "simulate", "start": "server", "up": "server",
 }  # fmt: skip
 
@@ -263,6 +264,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "nodes": nodes_command,
     "prices": prices_command,
     "money": money_command,
+    "share": share_command,
     "offers": offers_command,
     "recommend": recommend_command,
     "search": search_command,
@@ -277,6 +279,7 @@ for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
 for _name, _command in DATA_FOLDER_COMMANDS.items():
     admin_commands.command(_name)(_command)
+app.add_typer(agents_commands, name="agents")
 app.add_typer(plan_commands, name="plan")
 app.add_typer(policy_commands, name="policy")
 admin_commands.add_typer(pool_commands, name="pool")

@@ -128,7 +128,9 @@ AttemptDiskOption = Annotated[
 
 
 def agent_command(
-    server: Annotated[str, typer.Option("--server", help="URL of the server.")],
+    server: Annotated[
+        list[str], typer.Option("--server", help="URL of the server; several are tried in turn, if it may move.")
+    ],
     state: Annotated[Path, typer.Option("--state", help="Folder of the agent's state; it must survive restarts.")],
     node: Annotated[str, typer.Option("--node", help="Name of this machine in the cluster.")],
     shape: Annotated[str, typer.Option("--shape", help="Shape of this machine: its instance type or hardware model.")],
@@ -166,7 +168,7 @@ def agent_command(
     exit_with(
         run_agent(
             AgentOptions(
-                server=server,
+                servers=tuple(server),
                 join_token_file=join_token_file,
                 state=state,
                 node_id=node,

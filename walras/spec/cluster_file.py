@@ -45,6 +45,8 @@ class PoolEntry(FileModel):
     usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] = 0.0
     #: Largest number of machines that may be rented.
     quota: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
+    #: Number of machines that are held rented whether or not they are worth their price.
+    least: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
     #: Warning before a revocation.
     notice: Length = 0.0
     #: Time from the request for a machine until it takes jobs.
@@ -57,6 +59,7 @@ class PoolEntry(FileModel):
     other_words: ClassVar[dict[str, str]] = {
         "type": "accelerator", "gpu": "accelerator", "gpus": "accelerators", "count": "machines", "nodes": "machines",
         "mem": "memory", "price": "usd_per_h", "region": "zone", "notice_s": "notice", "boot_s": "boot",
+        "min": "least", "max": "quota",
     }  # fmt: skip
 
     @model_validator(mode="after")
@@ -64,6 +67,8 @@ class PoolEntry(FileModel):
         if self.market is Market.OWNED and (self.quota or self.provider):
             field = "quota" if self.quota else "provider"
             raise FieldMistake(field, "an owned pool is not rented; set market: spot or on_demand, or remove this")
+        if self.least > self.quota:
+            raise FieldMistake("least", f"at least {self.least} machines, and at most {self.quota} (quota)")
         if self.market is not Market.OWNED and not self.provider:
             raise FieldMistake("provider", "a rented pool needs a provider; write `provider: local` or `simulated`")
         if self.market is not Market.OWNED and self.machines:
@@ -92,6 +97,7 @@ class PoolEntry(FileModel):
             zone=self.zone,
             usd_per_h=self.usd_per_h,
             quota=self.quota,
+            least=self.least,
             notice_s=self.notice,
             boot_s=self.boot,
             minimum_billing_s=self.minimum_billing,

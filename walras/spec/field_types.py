@@ -298,3 +298,31 @@ DeclaredThroughput = dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)
 
 #: Part of a pool's name, of folder names and of node names.
 PoolWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+def parse_run(value: object) -> object:
+    """Returns text, or the arguments as a tuple; raises ValueError for anything else."""
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("is empty; write the command, such as `run: python train.py`")
+        return checked_text(value)
+    if not isinstance(value, list | tuple):
+        raise ValueError("is neither text nor a list of arguments; write `run: python train.py`")
+    if not 1 <= len(value) <= 1000:
+        raise ValueError(f"has {len(value)} arguments; give 1 to 1000")
+    for position, argument in enumerate(value):
+        if isinstance(argument, bool) or not isinstance(argument, str | int | float):
+            raise ValueError(f"argument {position} is no text; quote it")
+    arguments = tuple(checked_text(str(argument)) for argument in value)
+    if not arguments[0]:
+        raise ValueError("names no program; the first argument is the program to run")
+    return arguments
+
+
+def parse_nproc(value: object) -> object:
+    """Returns "auto" or a count of ranks; raises ValueError for anything else."""
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) and 1 <= int(value) <= 1024:
+        return int(value)
+    raise ValueError("is neither 'auto' nor a count from 1 to 1024; write auto")

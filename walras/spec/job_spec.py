@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from walras.errors import ConfigError, JobSpecError
-from walras.job_needs import GitNeed, InputNeed, JobNeeds, PythonNeed
 from walras.job_request import GangRequest, JobId, JobRequest, Kind, RetryRule, group_fields
 from walras.spec.field_types import (
     MAX_NODES,
@@ -31,6 +30,8 @@ from walras.spec.field_types import (
     WorkingFolder,
     checked_text,
     parse_instant,
+    parse_nproc,
+    parse_run,
     shown_accelerator,
 )
 from walras.spec.file_model import FieldMistake, FileModel, check_model
@@ -43,7 +44,6 @@ from walras.spec.job_groups import (
     ForkSpec,
     LimitsSpec,
     OutputPaths,
-    RanksPerNode,
     ResourcesSpec,
     RetrySpec,
     TargetSpec,
@@ -52,7 +52,7 @@ from walras.spec.job_groups import (
     global_batch_of,
 )
 from walras.spec.job_secrets import JobSecrets
-from walras.spec.job_travel import GitSpec, InputName, InputSpec, PythonSpec, plain_workdir
+from walras.spec.job_travel import GitSpec, ImageName, InputName, InputSpec, PythonSpec, plain_workdir
 from walras.spec.sweeps import (
     ArrayText,
     Matrix,
@@ -71,25 +71,6 @@ _MAX_ENVS = 1000
 _SHELL = ("bash", "-euo", "pipefail", "-c")
 
 
-def _parse_run(value: object) -> object:
-    """Returns text, or the arguments as a tuple; raises ValueError for anything else."""
-    if isinstance(value, str):
-        if not value.strip():
-            raise ValueError("is empty; write the command, such as `run: python train.py`")
-        return checked_text(value)
-    if not isinstance(value, list | tuple):
-        raise ValueError("is neither text nor a list of arguments; write `run: python train.py`")
-    if not 1 <= len(value) <= 1000:
-        raise ValueError(f"has {len(value)} arguments; give 1 to 1000")
-    for position, argument in enumerate(value):
-        if isinstance(argument, bool) or not isinstance(argument, str | int | float):
-            raise ValueError(f"argument {position} is no text; quote it")
-    arguments = tuple(checked_text(str(argument)) for argument in value)
-    if not arguments[0]:
-        raise ValueError("names no program; the first argument is the program to run")
-    return arguments
-
-
 class JobSpec(FileModel):
     """A job as its submitter describes it. Only `run` is required."""
 
@@ -97,7 +78,7 @@ class JobSpec(FileModel):
     #: For people; need not be unique. The job's number is its identity.
     name: ShownName = "job"
     #: Text runs as `bash -euo pipefail -c TEXT`; a list is the program and its arguments, without a shell.
-    run: Annotated[str | tuple[str, ...], BeforeValidator(_parse_run)]
+    run: Annotated[str | tuple[str, ...], BeforeValidator(parse_run)]
     #: Folder the ranks start in, as the machines see it. None: a fresh folder for each attempt.
     workdir: WorkingFolder | None = None
     #: A snapshot of that folder, which travels with the job. None: the machines have the folder, or need none.
@@ -110,6 +91,8 @@ class JobSpec(FileModel):
     inputs: Annotated[dict[InputName, InputSpec], Field(max_length=64)] = Field(default_factory=dict)
     #: The Python environment of the ranks. None: the machine's.
     python: PythonSpec | None = None
+    #: Image that the ranks run in: a name in a registry, or the path of a file. None: the machine itself.
+    image: ImageName | None = None
     #: Text that runs as `bash -euo pipefail -c TEXT` once on each machine, before the first rank there.
     setup: Annotated[str, AfterValidator(checked_text)] | None = None
     #: Environment of the ranks. A variable without a value must be given a value when submitting.
@@ -126,7 +109,7 @@ class JobSpec(FileModel):
     #: Machines the gang is spread over evenly; 1: as few as possible.
     num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
     #: Ranks on each machine; auto: one for each accelerator; 1: one process, or one launcher, for all of them.
-    nproc_per_node: RanksPerNode = "auto"
+    nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(parse_nproc)] = "auto"
     resources: ResourcesSpec = ResourcesSpec()
     #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
     elastic: ElasticSpec | None = None
@@ -191,7 +174,7 @@ class JobSpec(FileModel):
         "results": "outputs", "artifacts": "outputs", "output": "outputs",
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
-        {"files", "file_mounts", "mounts", "volumes", "image", "image_id", "ports", "gang"}
+        {"files", "file_mounts", "mounts", "volumes", "image_id", "ports", "gang"}
         | {"packable", "notify", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
@@ -223,6 +206,8 @@ class JobSpec(FileModel):
                 )
         if sum(each is not None for each in (self.code, self.workdir, self.git)) > 1:
             raise FieldMistake("workdir", "the job brings its own folder (`code`, `git`); leave the others out")
+        if self.image is not None and self.python is not None:
+            raise FieldMistake("python", "stands beside an image, which brings its own Python; install it there")
         gang_sizes_of(self)
         check_array_index(self)
         if self.facts is not None:
@@ -318,17 +303,6 @@ def argv_of(spec: JobSpec) -> tuple[str, ...]:
 
 def _written_argv(spec: JobSpec) -> tuple[str, ...]:
     return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
-
-
-def needs_of(spec: JobSpec) -> JobNeeds:
-    """Returns what the job's machines have to do for it beside running its command."""
-    return JobNeeds(
-        outputs=spec.outputs,
-        git=None if spec.git is None else GitNeed(**spec.git.model_dump()),
-        inputs={name: InputNeed(**each.model_dump()) for name, each in spec.inputs.items()},
-        python=None if spec.python is None else PythonNeed(**spec.python.model_dump()),
-        setup=spec.setup or "",
-    )
 
 
 def env_of(spec: JobSpec) -> dict[str, str]:

@@ -5,10 +5,11 @@ Each is checked before anything is sent: names and paths stay inside, lists are 
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from walras.job_needs import GitNeed, InputNeed, JobNeeds, PythonNeed
 from walras.spec.field_types import checked_text, inner_path
 from walras.spec.file_model import FieldMistake, FileModel
 
@@ -20,6 +21,10 @@ _TEXT_MOST, _URL_MOST = 65_536, 4096
 _Text = Annotated[str, Field(min_length=1, max_length=_TEXT_MOST), AfterValidator(checked_text)]
 #: A name that is one harmless part of a path.
 InputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
+
+
+#: A name in a registry, with `docker://` or without, or the path of a file.
+ImageName = Annotated[str, Field(max_length=512, pattern=r"^(docker://)?[A-Za-z0-9/][A-Za-z0-9._:/@-]*$")]
 
 
 def _url(text: str) -> str:
@@ -114,3 +119,32 @@ def plain_workdir(given: object) -> object:
     if set(folder) != {"git", "commit"}:
         raise FieldMistake("workdir", "is neither a path, `{path: …}` nor `{git: URL, commit: FULL_HASH}`")
     return {**spec, "git": {"url": folder["git"], "commit": folder["commit"]}}
+
+
+class NeedfulSpec(Protocol):
+    """The fields of a job that its machines are told in one."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    @property
+    def git(self) -> GitSpec | None: ...
+    @property
+    def inputs(self) -> Mapping[str, InputSpec]: ...
+    @property
+    def python(self) -> PythonSpec | None: ...
+    @property
+    def setup(self) -> str | None: ...
+    @property
+    def image(self) -> str | None: ...
+
+
+def needs_of(spec: NeedfulSpec) -> JobNeeds:
+    """Returns what the job's machines have to do for it beside running its command."""
+    return JobNeeds(
+        outputs=spec.outputs,
+        git=None if spec.git is None else GitNeed(**spec.git.model_dump()),
+        inputs={name: InputNeed(**each.model_dump()) for name, each in spec.inputs.items()},
+        python=None if spec.python is None else PythonNeed(**spec.python.model_dump()),
+        setup=spec.setup or "",
+        image=spec.image or "",
+    )

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, get_args
 
 from pydantic import Field
 
-from walras.spec.field_types import PoolWord
+from walras.spec.field_types import AcceleratorName, Length, PoolWord
 from walras.spec.file_model import FileModel
 
 #: Parts of the names that EC2 gives (`ami-…`, `subnet-…`), and names of profiles.
@@ -44,10 +44,46 @@ class AwsSettings(ProviderSettings):
     install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch,nvidia]",)
 
 
+_SlurmWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}$")]
+_Path = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./%@+=:-]{1,400}$")]
+
+
+class SlurmSettings(ProviderSettings):
+    """How allocations of `provider: slurm` are submitted, and what their nodes have. The server submits as its user."""
+
+    example: ClassVar[str] = "{server_url: http://…}"
+
+    #: Where compute nodes reach the server; empty: at its own address.
+    server_url: Annotated[str, Field(pattern=r"^(https?://[A-Za-z0-9.\[\]:_/-]{1,400})?$")] = ""
+    #: Python on the nodes with Walras installed; empty: the server's own path, for a file system that all share.
+    python: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_./+-]{1,400})?$")] = ""
+    #: Folder of `sbatch`, `squeue` and `scancel`; empty: they are on the path.
+    commands: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_./+-]{1,400})?$")] = ""
+    #: Where agents keep their state while an allocation lasts, on a disk of the node.
+    state: _Path = "/tmp/walras-agents"
+    #: Where agents log; Slurm puts the job's number in the place of `%j`.
+    output: _Path = "/dev/null"
+    #: Slurm's partition of a pool's zone; a zone that is not named has the default partition.
+    partitions: dict[PoolWord, _SlurmWord] = Field(default_factory=dict)
+    #: Slurm's names of accelerators where they differ from ours.
+    gres: dict[AcceleratorName, _SlurmWord] = Field(default_factory=dict)
+    #: Time limit of an allocation, in whole minutes; None: the partition's.
+    time: Annotated[Length, Field(ge=60, le=365 * 86_400)] | None = None
+    #: Further options of sbatch, such as `--account=lab`.
+    options: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^--?[A-Za-z0-9][A-Za-z0-9_.,:=@/+-]{0,400}$")], ...], Field(max_length=32)
+    ] = ()
+    #: Between two looks at what Slurm lists.
+    poll: Annotated[Length, Field(ge=1, le=600)] = 15.0
+    #: Emulation only: a file with the speeds of emulated accelerators, on the nodes.
+    speeds: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_./+-]{1,400})?$")] = ""
+
+
 class ProviderSections(FileModel):
     """One optional section for each provider that has settings, under the provider's name."""
 
     aws: AwsSettings | None = None
+    slurm: SlurmSettings | None = None
 
     def provider_settings(self, provider: str) -> ProviderSettings | None:
         """Returns the provider's section; None if the file has none, or if the provider takes no settings."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -74,12 +74,16 @@ def call_backoff_s(failures: int, chance: Random | None) -> float:
 
 
 class ServerClient:
-    """Calls the server. Raises ServerUnreachable (try again) or Forbidden (it will not have us like this)."""
+    """Calls the server. Raises ServerUnreachable (try again) or Forbidden (it will not have us like this).
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, pin: str = "") -> None:
+    Of several addresses, one is called until it does not answer; then the next, in turn.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, urls: str | Sequence[str], pin: str = "") -> None:
         self._session = session
         self._pin = pin
-        self._url = url.rstrip("/")
+        self._urls = tuple(url.rstrip("/") for url in ((urls,) if isinstance(urls, str) else urls))
+        self._at = 0
         #: Set once registered.
         self.credential = ""
         #: Named in every upload; set once known.
@@ -87,7 +91,7 @@ class ServerClient:
 
     def transport(self) -> Transport:
         """Returns a connection of its own for content, with the credential of now and the same server's certificate."""
-        return Transport(self._url, pinned_token(self.credential, self._pin), CONTENT_PATIENCE)
+        return Transport(self._urls[self._at], pinned_token(self.credential, self._pin), CONTENT_PATIENCE)
 
     async def register(self, message: Register, join_token: str) -> Registered:
         body = await self._post("register", join_token, message)
@@ -100,9 +104,8 @@ class ServerClient:
     async def send_log(self, key: AttemptKey, rank: int, offset: int, content: bytes) -> int:
         """Returns the offset that the server wants next."""
         place = {"job_id": str(key[0]), "attempt": str(key[1]), "rank": str(rank), "offset": str(offset)}
-        url = f"{self._url}/agent/v1/logs"
         headers = {"Authorization": f"Bearer {self.credential}", "Content-Type": "application/octet-stream"}
-        body = await self._call(url, headers, content, CALL_TIMEOUT_S, place | self._granted_by(key))
+        body = await self._call("logs", headers, content, CALL_TIMEOUT_S, place | self._granted_by(key))
         return _parse_answer(_LogAnswer, body).next
 
     async def tell_outputs(self, key: AttemptKey, told: OutputsCollected) -> None:
@@ -135,9 +138,20 @@ class ServerClient:
     ) -> bytes:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         content = message.model_dump_json().encode()
-        return await self._call(f"{self._url}/agent/v1/{path}", headers, content, timeout_s, params)
+        return await self._call(path, headers, content, timeout_s, params)
 
     async def _call(
+        self, path: str, headers: dict[str, str], content: bytes, timeout_s: float, params: Mapping[str, str]
+    ) -> bytes:
+        at = self._at
+        try:
+            return await self._call_url(f"{self._urls[at]}/agent/v1/{path}", headers, content, timeout_s, params)
+        except ServerUnreachable:
+            if self._at == at:  # else a call beside this one has moved on already
+                self._at = (at + 1) % len(self._urls)
+            raise
+
+    async def _call_url(
         self, url: str, headers: dict[str, str], content: bytes, timeout_s: float, params: Mapping[str, str]
     ) -> bytes:
         timeout = aiohttp.ClientTimeout(total=timeout_s)

@@ -29,7 +29,8 @@ from workers.devices import CPU, Accelerators, Host, detect_accelerators, detect
 
 @dataclass(frozen=True)
 class AgentOptions:
-    server: str
+    #: Addresses of the one server, tried in turn.
+    servers: tuple[str, ...]
     #: Keeps the credential, the attempts and their logs. One agent at a time.
     state: Path
     node_id: str
@@ -85,9 +86,10 @@ def run_agent(options: AgentOptions) -> int:
 
 async def _run(options: AgentOptions, machine: AgentMachine, store: AgentStore) -> int:
     pin = kept_pin(options.state, options.join_token_file)
-    tls = accepted_certificate(pin, options.server)
+    for server in options.servers:
+        tls = accepted_certificate(pin, server)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
-        client = ServerClient(session, options.server, pin)
+        client = ServerClient(session, options.servers, pin)
         spot = SpotNoticeWatcher(session, options.metadata_url) if options.spot_notices else None
         agent = Agent(machine, store, client, _enrolment(options, machine, store.agent), spot)
         running = asyncio.create_task(agent.run())
@@ -166,5 +168,5 @@ def _enrolment(options: AgentOptions, machine: AgentMachine, agent: str) -> Enro
             boot_id=processes.boot_id(),
         ),
         join_token_file=options.join_token_file,
-        address=options.address or own_address(options.server),
+        address=options.address or own_address(options.servers[0]),
     )

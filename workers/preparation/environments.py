@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from walras.errors import ConfigError
@@ -107,16 +107,24 @@ def active_environment(place: Path, env: dict[str, str]) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------ setup
 
 
-def run_setup(cache: FolderCache, setup: str, identity: Sequence[str], work: Path, env: dict[str, str]) -> Path:
+def run_setup(
+    cache: FolderCache,
+    setup: str,
+    identity: Sequence[str],
+    work: Path,
+    env: dict[str, str],
+    inside: Callable[[list[str], Mapping[str, str]], list[str]],
+) -> Path:
     """Run a job's setup, unless it ran here for the same text and `identity`; returns the folder that it may fill.
 
-    Raises ConfigError with the code that it ended with.
+    `inside` turns a command into one that runs where the ranks do. Raises ConfigError with the code that it ended with.
     """
     key = hashlib.sha256("\0".join([setup, *identity]).encode()).hexdigest()
 
     def make(place: Path) -> None:
         print("[walras] setup runs, once on this machine", file=sys.stderr, flush=True)
-        _run(["bash", "-euo", "pipefail", "-c", setup], work, env | {"WALRAS_SETUP": str(place)}, "setup")
+        told = env | {"WALRAS_SETUP": str(place)}
+        _run(inside(["bash", "-euo", "pipefail", "-c", setup], told), work, told, "setup")
 
     return cache.get(key, make)
 

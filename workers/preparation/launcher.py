@@ -10,11 +10,19 @@ import fcntl
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from walras.contract import EXIT_CHECKPOINTED, EXIT_NOT_PREPARED
 from walras.errors import UserError
 from walras.job_needs import JobNeeds
+from workers.preparation.containers import (
+    IMAGE_BOUNDS,
+    bring_image,
+    container_argv,
+    container_place,
+    find_runtime,
+)
 from workers.preparation.environments import (
     CODE_BOUNDS,
     ENVIRONMENT_BOUNDS,
@@ -74,7 +82,7 @@ def become_rank() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / _FAILED_FILE).exists():
             sys.exit(int((folder / _FAILED_FILE).read_text()))
-        code, env = _prepare_patiently(Path(state), folder, env)
+        code, env, argv = _prepare_patiently(Path(state), folder, env, argv)
         if code:
             (folder / _FAILED_FILE).write_text(str(code))
             sys.exit(code)
@@ -90,23 +98,30 @@ def become_rank() -> None:
         sys.exit(EXIT_NOT_RUNNABLE)
 
 
-def _prepare_patiently(state: Path, folder: Path, env: dict[str, str]) -> tuple[int, dict[str, str]]:
-    """Returns 0 and the variables of the rank, or the code to end with."""
+def _prepare_patiently(
+    state: Path, folder: Path, env: dict[str, str], argv: list[str]
+) -> tuple[int, dict[str, str], list[str]]:
+    """Returns 0 with the variables and the command of the rank, or the code to end with."""
     for left in reversed(range(_TRIES)):
         try:
-            return 0, prepare(state / "prepared", folder, Path.cwd(), env)
+            own, inside = prepare(state / "prepared", folder, Path.cwd(), env)
+            return 0, own, inside(argv, own)
         except CannotFetch as error:
             _tell(f"not prepared: {error}" + ("; trying again" if left else "; the job is queued again"))
         except (UserError, OSError) as error:
             _tell(f"not prepared: {error}")
-            return EXIT_NOT_PREPARED, env
+            return EXIT_NOT_PREPARED, env, argv
         if left:
             time.sleep(_PAUSE_S)
-    return EXIT_CHECKPOINTED, env
+    return EXIT_CHECKPOINTED, env, argv
 
 
-def prepare(caches: Path, folder: Path, work: Path, env: dict[str, str]) -> dict[str, str]:
-    """Bring and make what the attempt of this folder needs; returns the variables that its ranks get.
+def prepare(
+    caches: Path, folder: Path, work: Path, env: dict[str, str]
+) -> tuple[dict[str, str], Callable[[list[str], Mapping[str, str]], list[str]]]:
+    """Bring and make what the attempt of this folder needs.
+
+    Returns the variables that its ranks get, and what turns a command into one that runs where they do.
 
     Raises CannotFetch for what may pass, ConfigError and OSError for what does not.
     """
@@ -123,10 +138,28 @@ def prepare(caches: Path, folder: Path, work: Path, env: dict[str, str]) -> dict
         cache = FolderCache(caches / "python", ENVIRONMENT_BOUNDS)
         place = bring_python(cache, needs.python, needs.setup, "".join(identity), work, env)
         env, identity[-1] = active_environment(place, env), place.name
+    inside = _entrance(needs, caches, folder, work, env)
     if needs.setup:
-        made = run_setup(FolderCache(caches / "setup", SETUP_BOUNDS), needs.setup, identity, work, env)
+        identity.append(needs.image)
+        made = run_setup(FolderCache(caches / "setup", SETUP_BOUNDS), needs.setup, identity, work, env, inside)
         env = env | {"WALRAS_SETUP": str(made)}
-    return env
+    return env, inside
+
+
+def _entrance(
+    needs: JobNeeds, caches: Path, folder: Path, work: Path, env: dict[str, str]
+) -> Callable[[list[str], Mapping[str, str]], list[str]]:
+    """Returns what turns a command with its variables into one that runs where the ranks do."""
+    if not needs.image:
+        return lambda argv, told: argv
+    runtime, program = find_runtime()
+    image = bring_image(FolderCache(caches / "images", IMAGE_BOUNDS), runtime, program, needs.image, env)
+
+    def enter(argv: list[str], told: Mapping[str, str]) -> list[str]:
+        place = container_place(work, folder, caches, told)
+        return container_argv(runtime, program, image, place, list(told), argv)
+
+    return enter
 
 
 def _tell(text: str) -> None:

@@ -59,11 +59,11 @@ def fill_free_places(cycle: Cycle) -> None:
         key, job, pool, shape_row = found
         if not strict:
             filling.pass_over(cycle, key, pool)
-        most = cycle.limits.room(job)
+        most = cycle.limits.room(job, pool)
         if cycle.ledger.count_on(job, pool) > most:
             place = _place_for_smaller_gang(cycle, job, pool, most)
             if place is None:
-                cycle.limits.parked[job.job_id] = None
+                cycle.limits.hold_back(job, pool)
                 continue  # it is passed by, under a strict order too: what it waits for is its own project's places
         else:
             shape = cycle.ledger.classes.shapes[shape_row]
@@ -165,7 +165,7 @@ def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tup
     """Under an order, the fastest pool with room; shares have already chosen the pool."""
     for other in cycle.ordering.alternatives(job, pool):
         found = cycle.ledger.fleet.find(other, shape_of(cycle, job))
-        if found is not None:
+        if found is not None and cycle.ledger.count_on(job, other) <= cycle.limits.room(job, other):
             return other, found
     return pool, place
 
@@ -177,6 +177,12 @@ def settle_limits(cycle: Cycle) -> None:
         job = cycle.ledger.jobs.get(job_id)
         if job is None or not job.waits or _fits_limit(cycle, job):
             del limits.parked[job_id]
+            if job is not None:
+                enqueue_job(cycle, job)
+    for job_id, pool in tuple(limits.barred):
+        job = cycle.ledger.jobs.get(job_id)
+        if job is None or not job.waits or not limits.is_barred(job, pool):
+            limits.barred.discard((job_id, pool))
             if job is not None:
                 enqueue_job(cycle, job)
     for reservation in tuple(cycle.reservations.values()):
@@ -239,9 +245,8 @@ def reserve(cycle: Cycle, job: JobRecord, pool: int) -> None:
 def _lend_to_first(cycle: Cycle, reservation: Reservation, jobs: Iterable[JobRecord]) -> bool:
     """Lend to the first of these jobs that may borrow. They share a shape: if one has no room, none has."""
     for job in jobs:
-        if _may_borrow(cycle, job, reservation) and cycle.ledger.count_on(job, reservation.pool) <= cycle.limits.room(
-            job
-        ):
+        count, pool = cycle.ledger.count_on(job, reservation.pool), reservation.pool
+        if _may_borrow(cycle, job, reservation) and count <= cycle.limits.room(job, pool):
             return lend_reserved_place(cycle, reservation, job)
     return False
 

@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 
 from optimizer.decision import MultiPoolGangs, append_columns
-from optimizer.problem import BoolArray, Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
+from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Jobs, Pools, Problem
 from optimizer.renting.spot_lifetimes import RateBelief, pooled_prior, useful_parts
 from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.state.fleet import MachineCondition, PoolState
@@ -118,10 +118,9 @@ def build_problem(ledger: Ledger) -> Problem:
             boot_s=np.array([state.pool.boot_s for state in pools]),
             minimum_billing_s=np.array([state.pool.minimum_billing_s for state in pools]),
             prepaid=_prepaid(ledger),
+            counted=_counted(ledger),
         ),
-        entities=Entities(
-            tuple(ledger.entities), np.ones(len(ledger.entities)), np.array(ledger.entity_parents, dtype=np.int64)
-        ),
+        entities=ledger.usage.entities(ledger.entities, ledger.entity_parents, float(capacity.sum())),
     )
 
 
@@ -159,6 +158,13 @@ def _prepaid(ledger: Ledger) -> FloatArray:
                 paid = billed_until(state.pool, machine.paid_since, ledger.now) > soon_at
                 found[state.row] += machine.size if paid else 0.0
     return found if found.any() else np.zeros(0)
+
+
+def _counted(ledger: Ledger) -> FloatArray:
+    """What an accelerator of each pool counts against a share (p,); empty: 1."""
+    if ledger.usage.spot_factor == 1.0:
+        return np.zeros(0)
+    return np.array([ledger.usage.factor(state) for state in ledger.fleet.pools])
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def _may_go(cycle: Cycle, job: JobRecord) -> bool:
 
 def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     """Take a place for the lease: a free one, else that of incumbents who had their minimum run. False if none."""
-    if shape_of(cycle, job).counts[pool] > cycle.limits.room(job):
+    if shape_of(cycle, job).counts[pool] > cycle.limits.room(job, pool):
         return False
     place = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
     if place is not None:

@@ -150,17 +150,15 @@ def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingRe
 def _limit_reason(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
     """Its project, or user, holds all that a limit of the policy allows."""
     counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
-    least = min((count for count in counts if count), default=0)
-    limit = core.cycle.limits.reached(job, least)
+    limit, least = core.cycle.limits.reached_everywhere(job, counts)
     if limit is None:
         return
     what = "user" if "/" in limit.name else "project"
-    of = f"its limit of {limit.fraction:g} of {limit.capacity} accelerators allows {limit.allowed}"
-    detail = f"needs {least}; {what} {limit.name} holds {limit.held}, and {of}"
+    detail = f"needs {least}; {what} {limit.name} holds {limit.held}, and {limit.words}"
     if least > limit.allowed:
-        fix = f"ask for fewer, or raise the limit of {limit.name} (`walras policy set`): this never fits"
+        fix = f"ask for fewer, or raise the limit of {limit.name} (`{limit.raised_by}`): this never fits"
     else:
-        fix = f"it goes on as jobs of {limit.name} end, or when the limit is raised (`walras policy set`)"
+        fix = f"it goes on as jobs of {limit.name} end, or when the limit is raised (`{limit.raised_by}`)"
     yield PendingReason(Reason.WAIT_QUOTA, detail, fix)
 
 

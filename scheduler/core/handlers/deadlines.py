@@ -210,7 +210,7 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
     reservation = cycle.reservations.get(job.job_id)
     if reservation is not None and reservation.pool == row:
         return
-    if ledger.count_on(job, row) > cycle.limits.room(job):
+    if ledger.count_on(job, row) > cycle.limits.room(job, row):
         return  # its project holds all that it may
     place = ledger.fleet.find(row, ledger.classes.shapes[ledger.class_of(job).shape])
     if place is None:

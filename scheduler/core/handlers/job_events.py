@@ -214,9 +214,11 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked
     parts = ledger.fleet.parts_of(job.place) if job.request.spreads else ()
-    columns.hold(job.slot, parts or ((pool, placement.accelerators),))
+    held = parts or ((pool, placement.accelerators),)
+    columns.hold(job.slot, held)
     cycle.spending.started(job)
-    columns.runs_as[job.slot] = ledger.class_over(job, parts or ((pool, placement.accelerators),))
+    ledger.usage.started(job.request, held, ledger.units_of(job, held), ledger.fleet.pools, cycle.now)
+    columns.runs_as[job.slot] = ledger.class_over(job, held)
     columns.since_at[job.slot] = event.leased_at
     if event.running_at < inf:
         columns.steps_at[job.slot] = event.at

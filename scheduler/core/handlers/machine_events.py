@@ -3,7 +3,7 @@
 The last solve and deadlines decide how many machines a pool is to have. What is paid for is kept: an idle machine is
 given back just before its next billing step begins, or when its minimum billing has run out. Where billing has no
 steps, or short ones, it goes when it has been idle for `rent_keep_s`. A quarantined machine goes as soon as it is
-empty.
+empty. The machines that a pool holds at least (`Pool.least`) are asked for without a solve.
 """
 
 from math import ceil, inf
@@ -38,6 +38,8 @@ GIVING_BACK_S = 30.0
 _IDLE_CHECK_S = 5.0
 #: A look that comes this much late still gives a machine back before its step.
 _LATE_S = 10.0
+#: After this time a pool is looked at that may hold fewer machines than its least.
+_LEAST_AFTER_S = 1.0
 #: Conditions of machines that are there for jobs, now or once they are heard of again.
 _STAYING = (MachineCondition.UP, MachineCondition.UNREACHABLE)
 
@@ -148,7 +150,8 @@ def _wanted(cycle: Cycle, state: PoolState) -> int:
     proposal = cycle.policy.proposal
     by_pool = {} if proposal is None else dict(zip(proposal.pools, proposal.rent_machines, strict=True))
     coming = deadlines.accelerators_awaited(cycle, state.row)
-    return by_pool.get(state.pool.pool_id, 0) + ceil(coming / max(state.pool.shape.accelerators, 1))
+    wanted = by_pool.get(state.pool.pool_id, 0) + ceil(coming / max(state.pool.shape.accelerators, 1))
+    return max(wanted, state.pool.least)
 
 
 def _is_idle(machine: FleetMachine) -> bool:
@@ -264,7 +267,9 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
     taken = event.reason is Reason.INFRA_SPOT_RECLAIM and not machine.given_back
     cycle.ledger.fleet.pools[machine.pool].lives.ended(cycle.now, machine.joined_at, taken=taken)
     cycle.spending.machine_gone(machine)
+    state = cycle.ledger.fleet.pools[machine.pool]
     cycle.ledger.fleet.remove(machine)
+    ask_for_least(cycle, state)
 
 
 def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> None:
@@ -360,10 +365,22 @@ def on_rent_timer(cycle: Cycle, row: int, number: int) -> None:
     cycle.solves.problem_changed = True
     if proposal is not None and state.pool.pool_id in proposal.pools:
         _scale_pool(cycle, state, proposal.rent_machines[proposal.pools.index(state.pool.pool_id)])
+    elif state.pool.least:
+        _scale_pool(cycle, state, 0)
+
+
+def ask_for_least(cycle: Cycle, state: PoolState) -> None:
+    """Soon, see to it that the pool has the machines that it holds at least.
+
+    Not at once: a core that takes over hears of a pool before it hears of the machines and requests there.
+    """
+    if state.pool.least and state.rented:
+        cycle.timers.set(cycle.now + _LEAST_AFTER_S, "rent", state.row)
 
 
 def _scale_pool(cycle: Cycle, state: PoolState, target: int) -> None:
-    """Bring a pool towards `target` machines."""
+    """Bring a pool towards `target` machines, or those that it holds at least."""
+    target = max(target, state.pool.least)
     missing = min(target, state.quota) - state.machines - sum(state.awaited.values())
     if missing > 0 and cycle.spending.everything.closed:
         return  # asked again once there is money

@@ -9,6 +9,7 @@ from scheduler.core.cycle.solve_requests import apply_proposal
 from scheduler.core.events import PolicyChanged, Solved, SolveFailed, Woke
 from scheduler.core.handlers.deadlines import entitle_secured_jobs
 from scheduler.core.handlers.machine_events import rent_for_proposal
+from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.ledger import ActivePolicy
 from scheduler.core.state.policy_faults import PolicyFault
 from scheduler.core.state.working_set import Cycle, NoOrdering
@@ -25,6 +26,7 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
     ledger.costs.version += 1
     ledger.columns.counts_owed = pricing is not None
     cycle.spending.set_budgets(event.rules.budgets)
+    ledger.usage.count_by(event.rules.usage_half_life_s, event.rules.usage_spot_factor, event.at)
     cycle.limits.declare(policy.entity_limits() if isinstance(policy, DeclaresLimits) else {})
     cycle.ordering = NoOrdering()
     cycle.mechanism = make_mechanism(cycle, policy, event.rules)
@@ -35,6 +37,14 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
     solves.void_up_to = solves.last_request
     solves.problem_changed = True
     solves.requested_at = -inf
+    cycle.backlog.rebuild_queues = True
+
+
+def on_shares_declared(cycle: Cycle, event: SharesDeclared) -> None:
+    """Weights and guarantees enter the next solve; limits hold at once for everything that starts."""
+    cycle.ledger.usage.declare(event.shares)
+    cycle.limits.declare_shares(event.shares)
+    cycle.solves.problem_changed = True
     cycle.backlog.rebuild_queues = True
 
 

@@ -9,7 +9,7 @@ from math import inf
 
 from scheduler.core.events import NodeLeaving, PoolDeclared, PoolRemoved, RentRestored
 from scheduler.core.handlers.deadlines import leave_pool
-from scheduler.core.handlers.machine_events import on_node_leaving
+from scheduler.core.handlers.machine_events import ask_for_least, on_node_leaving
 from scheduler.core.state.fleet import MachineCondition, PoolState
 from scheduler.core.state.working_set import Cycle
 from walras.states import Reason
@@ -30,6 +30,9 @@ def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
         ledger.columns.set_pools(len(ledger.fleet.pools))
     if row is not None and before is not None and event.pool.drained and not before.drained:
         _drain(cycle, ledger.fleet.pools[row])
+    declared = ledger.fleet.pool_row(event.pool.pool_id)
+    assert declared is not None
+    ask_for_least(cycle, ledger.fleet.pools[declared])
     _pools_changed(cycle)
 
 

@@ -6,13 +6,14 @@ jobs (`on_state_restored`), and hands each job its part when that comes (`recall
 forgotten.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from math import inf
 
 import numpy as np
 
 from optimizer.decision import Quote
 from scheduler.core.events import RememberedJob, StateRestored
+from scheduler.core.share_events import RememberedUse
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.unsaved_work import know_saving_kind, saw_saving
 from scheduler.core.state.working_set import Cycle
@@ -24,6 +25,8 @@ _NOTHING_S = 0.5
 _JOBS_IN_A_BITE, _OWED_IN_A_BITE = 500, 2000
 #: Kinds of which it is kept that they save their work.
 _KINDS_MAX = 10_000
+#: Projects and users whose use is kept, those with most of it.
+_ENTITIES_MAX = 10_000
 
 
 def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
@@ -54,7 +57,21 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         else (),
         price_unit=quote.unit if quote is not None and known else "",
         exchange=quote.exchange if quote is not None and known else 1.0,
+        shares=_remembered_use(ledger),
     )
+
+
+def _remembered_use(ledger: Ledger) -> tuple[RememberedUse, ...]:
+    """What projects and users have used, and what the policy remembers of how far they are behind."""
+    memory = ledger.policy.memory
+    fair = memory.get("fair") if isinstance(memory, Mapping) else None
+    deficit, rate, at = (fair["deficit"], fair["rate"], fair["at"]) if isinstance(fair, Mapping) else ({}, {}, 0.0)
+    found = {each.name: each for each in ledger.usage.remembered()}
+    for name in {*deficit, *rate}:
+        known = found.get(name, RememberedUse(name, ledger.now, 0.0, 0.0, 0.0, 0.0))
+        found[name] = known._replace(behind_at=at, behind_s=deficit.get(name, 0.0), behind_rate=rate.get(name, 0.0))
+    most = sorted(found.values(), key=lambda each: (-each.used_s - each.behind_s, each.name))
+    return tuple(most[:_ENTITIES_MAX])
 
 
 def _remembered_jobs(ledger: Ledger, pool_ids: list[PoolId]) -> Generator[None, None, list[RememberedJob]]:
@@ -93,6 +110,7 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
     """Take in what the core before this one knew; of jobs when they come."""
     ledger = cycle.ledger
     ledger.remembered = {each[0]: each for each in event.jobs}
+    _recall_use(cycle, event)
     for kind in event.saving_kinds:
         know_saving_kind(ledger, kind)
     for node_id, failures in event.failures:
@@ -110,6 +128,16 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
     pool_ids = [state.pool.pool_id for state in ledger.fleet.pools]
     if cycle.policy.pricing is not None and event.policy == cycle.policy.spec.name and set(prices) == set(pool_ids):
         cycle.policy.quote = Quote(np.array([prices[each] for each in pool_ids]), event.price_unit, event.exchange)
+
+
+def _recall_use(cycle: Cycle, event: StateRestored) -> None:
+    """Use goes on from what it was; a policy that keeps who is behind its share goes on from there too."""
+    cycle.ledger.usage.recall(event.shares, cycle.now)
+    told = [each for each in event.shares if each.behind_s or each.behind_rate]
+    if told and cycle.policy.memory is None and cycle.policy.plans:
+        behind = {each.name: each.behind_s for each in told}
+        rate = {each.name: each.behind_rate for each in told}
+        cycle.policy.memory = {"fair": {"at": told[0].behind_at, "deficit": behind, "rate": rate}}
 
 
 def recall_job(cycle: Cycle, job: JobRecord) -> None:

@@ -41,6 +41,7 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
     parts = ledger.fleet.parts_of(place) if job.request.spreads else ((pool, count),)
     columns.hold(slot, parts)
     cycle.spending.started(job)
+    ledger.usage.started(job.request, parts, ledger.units_of(job, parts), ledger.fleet.pools, cycle.now)
     cycle.spending.close_full()
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
     job.revoked, job.rendezvous, job.start_reported, job.saved = None, None, False, False
@@ -108,6 +109,7 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
     columns.since_at[job.slot], columns.steps_at[job.slot] = cycle.now, inf
     columns.fixed_at[job.slot] = inf
     cycle.spending.ended(job)
+    ledger.usage.ended(job.request, cycle.now)
     columns.let_go(job.slot)
     job.place, job.is_secured, job.is_aside = (), False, False
     job.ends_version = -1

@@ -53,7 +53,7 @@ def defragment(cycle: Cycle) -> None:
         if not cycle.queues.is_waiting(job.job_id):
             continue
         shape = shape_of(cycle, job)
-        if shape.counts[pool] < 2 or shape.counts[pool] > cycle.limits.room(job):
+        if shape.counts[pool] < 2 or shape.counts[pool] > cycle.limits.room(job, pool):
             continue
         if cycle.ledger.fleet.find(pool, shape) is not None:
             continue
@@ -222,7 +222,7 @@ def place_multi_pool_jobs(cycle: Cycle, planned: Iterable[tuple[JobRecord, PoolP
 
 def _place_job(cycle: Cycle, job: JobRecord, parts: PoolParts, *, may_displace: bool) -> None:
     """Start the job on its whole place, or nominate it for that and ask those in it to leave; nothing without one."""
-    if sum(count for _, count in parts) > cycle.limits.room(job):
+    if not cycle.limits.allows(job, parts):
         return
     ordering = cycle.ordering
     search = _MultiPoolPlace(cycle, ordering, job, may_displace=may_displace)

@@ -106,7 +106,7 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
     ordering = cycle.ordering
     if job.job_id in cycle.queues.nominated or not (job.waits or is_movable(cycle, job, pool)):
         return True
-    limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool))
+    limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool), pool)
     place = None if limit is not None else cycle.ledger.fleet.find(pool, shape_of(cycle, job))
     if place is not None and job.waits:
         return True  # fill will start it
@@ -117,7 +117,7 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
             incumbents[pool] = ordering.incumbents(pool, INCUMBENTS_MAX)
         weaker = incumbents[pool].weaker_than(job)
         if limit is not None:  # only those whose places count against the same limit make room
-            weaker = [each for each in weaker if cycle.limits.is_below(each, limit.name)]
+            weaker = [each for each in weaker if cycle.limits.counts_against(each, limit)]
         found = find_victims(cycle, job, pool, weaker)
     if found is None or (limit is not None and not _frees_enough(cycle, job, pool, found)):
         return False
@@ -128,7 +128,7 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
 
 def _frees_enough(cycle: Cycle, job: JobRecord, pool: int, found: FoundPlace) -> bool:
     """Whether the job stays below its limits once these victims have left."""
-    return cycle.ledger.count_on(job, pool) <= cycle.limits.room_after(job, found.victims)
+    return cycle.ledger.count_on(job, pool) <= cycle.limits.room_after(job, found.victims, pool)
 
 
 def _move_detail(cycle: Cycle, job: JobRecord, pool: int, text: str) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough, most_that_fit
-from scheduler.core.state.job_classes import ResourceShape
+from scheduler.core.state.job_classes import PoolParts, ResourceShape
 from scheduler.core.state.job_queues import ShapeQueue
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import is_fixed
@@ -78,8 +78,8 @@ def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
     """Start the claimant if its place is complete; ask borrowers to go if only they are missing."""
     job = cycle.ledger.jobs[reservation.job_id]
     if not any(reservation.needs.values()):
-        count = sum(reservation.wanted.values())
-        if job.waits and job.ready_at <= cycle.now and count <= cycle.limits.room(job, kept=False):
+        parts = reserved_parts(cycle, reservation)
+        if job.waits and job.ready_at <= cycle.now and cycle.limits.allows(job, parts, kept=False):
             _start_reserved(cycle, reservation, job)
         return
     if not waits_for_non_borrowers(cycle, reservation):
@@ -91,6 +91,11 @@ def settle_reservation(cycle: Cycle, reservation: Reservation) -> None:
                 revoke_attempt(
                     cycle, borrower, Reason.POLICY_PREEMPTED, detail=f"job {reservation.job_id} has reserved this place"
                 )
+
+
+def reserved_parts(cycle: Cycle, reservation: Reservation) -> PoolParts:
+    """(pool, accelerators) of the place that is kept."""
+    return cycle.ledger.fleet.parts_of(tuple(reservation.wanted.items()))
 
 
 def waits_for_non_borrowers(cycle: Cycle, reservation: Reservation) -> bool:

@@ -6,7 +6,7 @@ free place finds its next job in time linear in the number of shapes, not of job
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Set
 from heapq import heappop, heappush, merge
 from itertools import islice
 
@@ -112,6 +112,8 @@ class JobQueues:
         self.nominated: set[JobId] = set()
         #: Jobs that wait until their project or user may hold more (`placement_limits`).
         self.parked: Container[JobId] = ()
+        #: (job, pool): it waits until they may hold more of that pool.
+        self.barred: Set[tuple[JobId, int]] = frozenset()
 
     def clear(self) -> None:
         """Empty every queue: pools, shapes or the policy changed, or the ordering is about to fill them."""
@@ -141,11 +143,14 @@ class JobQueues:
 
     def head(self, pool: int, shape: int, queue: ShapeQueue) -> tuple[QueueKey, JobRecord] | None:
         """(key, job) of the first waiting job in this queue of the pool."""
-        head = queue.head(self.is_waiting)
+        head = queue.head(self._waiting_on(pool) if self.barred else self.is_waiting)
         if head is not None:
             return head[0], self._ledger.jobs[head[1]]
         del self._queues[pool][shape]  # made again by the next job that comes; most events find it empty
         return None
+
+    def _waiting_on(self, pool: int) -> Callable[[JobId], bool]:
+        return lambda job_id: (job_id, pool) not in self.barred and self.is_waiting(job_id)
 
     def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
         """Waiting jobs of the same shape on this pool, in order, among the first `most` entries of its queue."""

@@ -26,6 +26,7 @@ from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
 from scheduler.core.state.job_columns import JobColumns
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
+from scheduler.core.state.share_usage import ShareUsage
 from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
 from walras.cluster import NodeId, Placement, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
@@ -239,6 +240,7 @@ class Ledger:
         #: entities; and the row of the project above each user, -1 for projects.
         self.entities: dict[str, int] = {}
         self.entity_parents: list[int] = []
+        self.usage = ShareUsage()
         self.policy = ActivePolicy(PolicySpec("none"), None, RoundRules())  # until the first `PolicyChanged`
         #: How long the newest jobs that succeeded were, in seconds on their best pool.
         self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
@@ -325,6 +327,17 @@ class Ledger:
     def kind_of(self, job: JobRecord) -> Kind:
         """As what its speeds are counted: its own kind, unless its machines are worse than others (`networks.py`)."""
         return self.classes.classes[self.columns.class_row.item(job.slot)].kind
+
+    def units_of(self, job: JobRecord, parts: PoolParts) -> float:
+        """What these accelerators are worth to the job, in accelerators of the fleet's average speed for it."""
+        speeds, pools = self.class_of(job).speeds, self.fleet.pools
+        counts = self.classes.shapes[self.class_of(job).shape].counts
+        each = [speed / count if count else 0.0 for speed, count in zip(speeds, counts, strict=False)]
+        there = sum(state.capacity for state in pools)
+        mean = sum(rate * state.capacity for rate, state in zip(each, pools, strict=False)) / there if there else 0.0
+        if mean <= 0 or len(parts) > 1:
+            return float(sum(count for _, count in parts))
+        return sum(each[pool] * count for pool, count in parts) / mean
 
     def restart_s(self, job: JobRecord, rules: RoundRules) -> float:
         return self.costs.restart_s(job.request.kind, rules.restart_default_s)

@@ -1,7 +1,8 @@
 """Declared limits of projects and users, held where places are given: at every instant, not only on average.
 
 A policy may say that a project, or a user of it, holds at most a fraction l of all accelerators
-(`optimizer.policy.DeclaresLimits`). With N accelerators that take jobs, the jobs below it hold at most floor(l N) at
+(`optimizer.policy.DeclaresLimits`); an administrator, that it holds at most so many accelerators of the fleet, of a
+type, or of a pool (`SharesDeclared`). With N accelerators that take jobs, the jobs below it hold at most floor(l N) at
 once, those being stopped included; a limit below one accelerator is none at all. Idle places do not change that.
 Whoever gives a place asks `room`: the arrival rule, backfill, lending, reservations, preemption, profiling leases,
 moves for a deadline, larger gangs. A place that is kept for a job counts as held by its project, so that a gang is not
@@ -17,7 +18,10 @@ from typing import Protocol
 
 import numpy as np
 
+from scheduler.core.share_events import FLEET, EntityShare, owners_of_job
+from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.ledger import JobRecord, Ledger
+from walras.cluster import Pool
 from walras.job_request import JobId
 
 
@@ -31,16 +35,50 @@ class KeptPlaces(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitReached:
-    """What keeps a job from more accelerators."""
+class PlacementLimit:
+    """One limit of a project or user: by the policy a fraction of the fleet, by an administrator a number."""
 
     #: "project" or "project/user".
     name: str
-    fraction: float
+    #: `FLEET`, an accelerator type, or a pool's id.
+    scope: str = FLEET
+    fraction: float | None = None
+    accelerators: int = 0
+
+    def covers(self, pool: Pool) -> bool:
+        """Whether accelerators of the pool count against it."""
+        return self.scope in (FLEET, pool.pool_id, pool.shape.accelerator)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """What keeps a job from more accelerators."""
+
+    limit: PlacementLimit
     #: Accelerators of the fleet, those that the limit allows at once, and those held or kept below it.
     capacity: int
     allowed: int
     held: int
+
+    @property
+    def name(self) -> str:
+        """Whose limit it is."""
+        return self.limit.name
+
+    @property
+    def words(self) -> str:
+        """The limit as a sentence, without its owner."""
+        if self.limit.fraction is not None:
+            return f"its limit of {self.limit.fraction:g} of {self.capacity} accelerators allows {self.allowed}"
+        return f"its limit allows {self.allowed}" + ("" if self.limit.scope == FLEET else f" of {self.limit.scope}")
+
+    @property
+    def raised_by(self) -> str:
+        """The command that changes it."""
+        if self.limit.fraction is not None:
+            return "walras policy set"
+        project, _, user = self.name.partition("/")
+        return f"walras admin project set {project}{f' --user {user}' if user else ''} --limit {self.limit.scope}=N"
 
 
 class PlacementLimits:
@@ -49,77 +87,171 @@ class PlacementLimits:
     def __init__(self, ledger: Ledger, kept: Mapping[JobId, KeptPlaces]) -> None:
         self._ledger = ledger
         self._kept = kept
-        self._fractions: Mapping[str, float] = {}
-        #: Jobs out of the queues until there is room below their limit, in order.
+        self._of_policy: tuple[PlacementLimit, ...] = ()
+        self._of_people: tuple[PlacementLimit, ...] = ()
+        #: By owner.
+        self._limits: dict[str, list[PlacementLimit]] = {}
+        #: Jobs out of the queues until there is room below their limit, in order; out of the queue of one pool.
         self.parked: dict[JobId, None] = {}
+        self.barred: set[tuple[JobId, int]] = set()
 
     @property
     def are_declared(self) -> bool:
         """False: nothing is limited, and nothing need be asked."""
-        return bool(self._fractions)
+        return bool(self._limits)
 
     def declare(self, fractions: Mapping[str, float]) -> None:
-        """These limits are in force from now on, by "project" or "project/user"; fractions of all accelerators."""
-        self._fractions = {name: fraction for name, fraction in fractions.items() if fraction < 1.0}
+        """These limits of the policy are in force from now on, by project or project/user; fractions of the fleet."""
+        limited = [(name, fraction) for name, fraction in fractions.items() if fraction < 1.0]
+        self._of_policy = tuple(PlacementLimit(name, fraction=fraction) for name, fraction in limited)
+        self._sort_by_owner()
 
-    def room(self, job: JobRecord, *, kept: bool = True) -> float:
-        """Accelerators that the job may hold in all from now on; inf without a limit.
+    def declare_shares(self, shares: Iterable[EntityShare]) -> None:
+        """These limits of administrators are in force from now on, beside those of the policy."""
+        self._of_people = tuple(
+            PlacementLimit(share.name, limit.scope, None, limit.accelerators)
+            for share in shares
+            for limit in share.limits
+        )
+        self._sort_by_owner()
 
-        `kept`: places kept for others count as held. Not asked so for a job whose own place is complete.
+    def _sort_by_owner(self) -> None:
+        self._limits = {}
+        for limit in (*self._of_policy, *self._of_people):
+            self._limits.setdefault(limit.name, []).append(limit)
+
+    def room(self, job: JobRecord, pool: int | None = None, *, kept: bool = True) -> float:
+        """Accelerators that the job may hold in all from now on, were they all of this pool; inf without a limit.
+
+        Args:
+            job: who asks.
+            pool: its row; None: only limits of the whole fleet are looked at.
+            kept: places kept for others count as held. Not asked so for a job whose own place is complete.
         """
-        names = self._names_above(job) if self._fractions else ()
-        return min((self._room_below(name, job, kept=kept) for name in names), default=inf)
+        found = self._above(job, pool) if self._limits else ()
+        return min((self._room_below(limit, job, kept=kept) for limit in found), default=inf)
 
-    def room_after(self, job: JobRecord, leaving: Sequence[JobRecord]) -> float:
-        """Accelerators that the job may hold in all once these jobs have left."""
+    def allows(self, job: JobRecord, parts: PoolParts, *, kept: bool = True) -> bool:
+        """Whether the job may hold just this, over one pool or several."""
+        pools = self._ledger.fleet.pools
+        for limit in self._owned(job) if self._limits else ():
+            count = sum(count for pool, count in parts if limit.covers(pools[pool].pool))
+            if count and count > self._room_below(limit, job, kept=kept):
+                return False
+        return True
+
+    def room_after(self, job: JobRecord, leaving: Sequence[JobRecord], pool: int) -> float:
+        """Accelerators of the pool that the job may hold in all once these jobs have left."""
         rooms = [inf]
-        for name in self._names_above(job):
-            freed = sum(count for each in leaving if self.is_below(each, name) for _, count in each.place)
-            rooms.append(self._room_below(name, job, kept=True) + freed)
+        for limit in self._above(job, pool):
+            freed = sum(self._count_of(each, limit) for each in leaving if self.is_below(each, limit.name))
+            rooms.append(self._room_below(limit, job, kept=True) + freed)
         return min(rooms)
 
-    def reached(self, job: JobRecord, count: int) -> LimitReached | None:
-        """The limit that keeps the job from holding `count` accelerators now, the tightest one; None if none does."""
-        names = self._names_above(job) if self._fractions else ()
-        rooms = [(self._room_below(name, job, kept=True), name) for name in names]
-        left, name = min(rooms, default=(inf, ""))
+    def reached(self, job: JobRecord, count: int, pool: int | None = None) -> LimitReached | None:
+        """The limit that keeps the job from holding `count` accelerators there now, the tightest; None if none does."""
+        found = self._above(job, pool) if self._limits else []
+        rooms = [(self._room_below(limit, job, kept=True), number) for number, limit in enumerate(found)]
+        left, tightest = min(rooms, default=(inf, 0))
         if left >= count:
             return None
-        held = self._held_below(name, None, kept=True)
-        return LimitReached(name, self._fractions[name], self._capacity, self._allowed(name), held)
+        limit = found[tightest]
+        return LimitReached(limit, self._capacity, self._allowed(limit), self._held_below(limit, None, kept=True))
+
+    def reached_everywhere(self, job: JobRecord, counts: Sequence[int]) -> tuple[LimitReached | None, int]:
+        """The limit that keeps the job from its gang in every pool, and the size of that gang; None if one is open.
+
+        `counts`: accelerators that it takes of each pool, 0 where it cannot run (p,).
+        """
+        ways = sorted((count, pool) for pool, count in enumerate(counts) if count) if self._limits else []
+        found = [(self.reached(job, count, pool), count) for count, pool in ways]
+        if not found or any(limit is None for limit, _ in found):
+            return None, 0
+        return found[0]
 
     def is_below(self, job: JobRecord, name: str) -> bool:
         """Whether the job is of this project or user."""
-        return name in (job.request.project, f"{job.request.project}/{job.request.user}")
+        return name in owners_of_job(job.request)
+
+    def counts_against(self, job: JobRecord, reached: LimitReached) -> bool:
+        """Whether something that the job holds counts against the limit."""
+        return self.is_below(job, reached.name) and self._count_of(job, reached.limit) > 0
+
+    def hold_back(self, job: JobRecord, pool: int) -> None:
+        """Take the job out of the queues until there is room again: of this pool's, or all where the fleet is meant."""
+        count = self._ledger.count_on(job, pool)
+        if count > self.room(job):
+            self.parked[job.job_id] = None
+        else:
+            self.barred.add((job.job_id, pool))
+
+    def is_barred(self, job: JobRecord, pool: int) -> bool:
+        """Whether the smallest gang that the job may run as has no room in the pool."""
+        classes = self._ledger.classes
+        rows = [job.class_row, *(classes.options(job.class_row) if job.request.sizes else ())]
+        counts = [classes.shapes[classes.classes[row].shape].counts[pool] for row in rows]
+        return min(counts) > self.room(job, pool)
 
     @property
     def _capacity(self) -> int:
         return sum(state.capacity for state in self._ledger.fleet.pools)
 
-    def _allowed(self, name: str) -> int:
-        return floor(self._fractions[name] * self._capacity + 1e-9)
+    def _allowed(self, limit: PlacementLimit) -> int:
+        return limit.accelerators if limit.fraction is None else floor(limit.fraction * self._capacity + 1e-9)
 
-    def _names_above(self, job: JobRecord) -> Iterable[str]:
-        names = (job.request.project, f"{job.request.project}/{job.request.user}")
-        return [name for name in names if name in self._fractions]
+    def _owned(self, job: JobRecord) -> list[PlacementLimit]:
+        return [limit for name in owners_of_job(job.request) for limit in self._limits.get(name, ())]
 
-    def _room_below(self, name: str, job: JobRecord, *, kept: bool) -> float:
-        return self._allowed(name) - self._held_below(name, job, kept=kept)
+    def _above(self, job: JobRecord, pool: int | None) -> list[PlacementLimit]:
+        """Limits that hold for the job in the pool; without one, those of the fleet."""
+        there = None if pool is None else self._ledger.fleet.pools[pool].pool
+        limits = self._owned(job)
+        return [each for each in limits if (each.scope == FLEET if there is None else each.covers(there))]
 
-    def _held_below(self, name: str, but: JobRecord | None, *, kept: bool) -> int:
+    def _room_below(self, limit: PlacementLimit, job: JobRecord, *, kept: bool) -> float:
+        return self._allowed(limit) - self._held_below(limit, job, kept=kept)
+
+    def _count_of(self, job: JobRecord, limit: PlacementLimit) -> int:
+        """Accelerators of the limit's scope that the job holds."""
+        pools = self._ledger.fleet.pools
+        return sum(count for pool, count in self._ledger.parts_of(job) if limit.covers(pools[pool].pool))
+
+    def _held_below(self, limit: PlacementLimit, but: JobRecord | None, *, kept: bool) -> int:
         """Accelerators held by jobs of the project or user, and places kept for them, without those of `but`."""
-        ledger, columns = self._ledger, self._ledger.columns
+        ledger, columns, name = self._ledger, self._ledger.columns, limit.name
         row = ledger.entities.get(name)
         if row is None:
             return 0
         below = [each for each, parent in enumerate(ledger.entity_parents) if each == row or parent == row]
         mine = columns.active & (columns.pool >= 0) & np.isin(columns.entity, below)
+        if limit.scope != FLEET:
+            covered = [each for each, state in enumerate(ledger.fleet.pools) if limit.covers(state.pool)]
+            spread = list(columns.parts)
+            mine &= np.isin(columns.pool, covered)
+            mine[spread] = False  # counted part by part
         held = int(columns.count[mine].sum())
+        if limit.scope != FLEET:
+            held += sum(self._spread_count(slot, below, covered) for slot in spread)
         if but is not None and but.holds:
-            held -= int(columns.count[but.slot])
+            held -= self._count_of(but, limit)
         for job_id in self._kept if kept else ():
             job = ledger.jobs[job_id]
             if job is not but and self.is_below(job, name):
-                own = int(columns.count[job.slot]) if job.holds else 0
-                held += max(0, sum(self._kept[job_id].wanted.values()) - own)
+                own = self._count_of(job, limit) if job.holds else 0
+                held += max(0, self._kept_count(job_id, limit) - own)
         return held
+
+    def _spread_count(self, slot: int, below: list[int], covered: list[int]) -> int:
+        """Accelerators of these pools that a job over several of them holds; 0 of one who is not below."""
+        columns = self._ledger.columns
+        mine = bool(columns.active[slot]) and int(columns.entity[slot]) in below
+        return sum(count for pool, count in columns.parts[slot] if pool in covered) if mine else 0
+
+    def _kept_count(self, job_id: JobId, limit: PlacementLimit) -> int:
+        fleet, wanted = self._ledger.fleet, self._kept[job_id].wanted
+        if limit.scope == FLEET:
+            return sum(wanted.values())
+        there = ((fleet.machines[row], count) for row, count in wanted.items())
+        return sum(
+            count for machine, count in there if machine is not None and limit.covers(fleet.pools[machine.pool].pool)
+        )

@@ -303,7 +303,7 @@ class Cycle:
         self.policy = self.ledger.policy
         self.spending = SpendingMeter(self.ledger)
         self.limits = PlacementLimits(self.ledger, self.reservations)
-        self.queues.parked = self.limits.parked
+        self.queues.parked, self.queues.barred = self.limits.parked, self.limits.barred
         self.turns = SweepTurns(self.ledger.jobs)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from scheduler.core.share_events import EntityShare, ShareLimit
 from scheduler.live.auth.access_control import ALL_PROJECTS, RECOVERED, UserCaller, UserRole, caller_of_token
 from scheduler.live.store.table_rows import PeopleRow, TokenRow
 from walras.errors import Forbidden
-from walras.people import CAPPED_FIELDS, FIRST_ROLES, Caps, ProjectSettings, RoleSettings, UserSettings
+from walras.people import CAPPED_FIELDS, FIRST_ROLES, Caps, ProjectSettings, RoleSettings, ShareTerms, UserSettings
 
 USER, PROJECT, ROLE = "user", "project", "role"
 
@@ -81,6 +82,17 @@ class People:
         """Projects with settings, and those that users have."""
         members = (set(user.projects) for name, user in self.users.items() if not self.is_removed(name))
         return set(self.projects).union(*members) - {ALL_PROJECTS}
+
+    def shares(self) -> tuple[EntityShare, ...]:
+        """What projects, and users inside them, were given of the fleet."""
+        found = []
+        for project, settings in sorted(self.projects.items()):
+            named = {project: settings.share, **{f"{project}/{user}": each for user, each in settings.users.items()}}
+            for name, share in named.items():
+                limits = tuple(ShareLimit(scope, most) for scope, most in sorted(share.limits.items()))
+                if share != ShareTerms():
+                    found.append(EntityShare(name, share.weight, share.guaranteed, limits))
+        return tuple(found)
 
     # ---------------------------------------------------------------- caps
 

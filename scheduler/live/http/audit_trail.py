@@ -17,8 +17,8 @@ from scheduler.live.loop.live_state import LiveJob, LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.store_interface import AuditQuery
 from scheduler.live.store.table_rows import AuditRow
-from walras.api import AuditView
 from walras.errors import UserError
+from walras.people import AuditView
 from walras.spec.field_types import parse_instant
 
 T = TypeVar("T")

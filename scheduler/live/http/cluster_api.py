@@ -1,4 +1,4 @@
-"""Endpoints about the cluster: agents, machines, prices, spending, the policy, health."""
+"""Endpoints about the cluster: agents, machines, prices, spending, shares, the policy, health."""
 
 import re
 from math import inf
@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.core.events import NodeLeaving, NodeUncordoned
+from scheduler.core.explain.share_standing import ShareStanding, share_standings
 from scheduler.core.rules import dump_policy
 from scheduler.live.auth.access_control import (
     AgentCaller,
@@ -26,9 +27,11 @@ from scheduler.live.services.forgetting_machines import forget_machine
 from scheduler.live.services.policy_service import PolicyInForce
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
 from scheduler.live.store.table_rows import PolicyRow
-from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList, WhoAmI
+from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList
 from walras.cluster import NodeId, PoolId
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import Conflict, Forbidden, NotFound, UserError
+from walras.people import ShareLoan, ShareView, WhoAmI
 from walras.states import Reason
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
@@ -228,3 +231,45 @@ async def show_spending(call: RequestContext) -> MoneyReport:
     written = await server.read(server.store.money, query, [each.key for each in open_now])
     # By job it may have thousands of rows: not in the loop.
     return await server.read(spending_report, query, [*written, *open_now])
+
+
+# ------------------------------------------------------------------------------------------ shares
+
+_OTHERS = "others"
+
+
+async def list_shares(call: RequestContext) -> web.StreamResponse:
+    """Where the caller's projects stand, with the users in them; of others only that they lend, as "others"."""
+    wanted = call.request.query.get("project", "")
+    found = share_standings(call.server.core, call.server.loop.clock.now())
+    rules = call.server.core.ledger.policy.rules
+    seen = [each for each in found if call.user.sees(_project_of(each.name)) and wanted in ("", _project_of(each.name))]
+    return json_list([_share_view(call, each, rules.usage_half_life_s) for each in seen])
+
+
+def _project_of(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _share_view(call: RequestContext, standing: ShareStanding, half_life_s: float) -> ShareView:
+    loans: dict[str, float] = {}
+    for lender, accelerators in standing.borrowed:
+        shown = lender if call.user.sees(_project_of(lender)) else _OTHERS
+        loans[shown] = loans.get(shown, 0.0) + accelerators
+    return ShareView(
+        name=standing.name,
+        weight=standing.share.weight,
+        guaranteed=standing.share.guaranteed,
+        limits={limit.scope: limit.accelerators for limit in standing.share.limits},
+        demand=standing.demand,
+        entitled=standing.entitled,
+        nominal=standing.nominal,
+        held={each.accelerator: each.accelerators for each in standing.held},
+        held_units=standing.units,
+        used_h=standing.used_s / SECONDS_PER_HOUR,
+        used_unit_h=standing.units_s / SECONDS_PER_HOUR,
+        used_part=standing.used_part,
+        half_life_s=half_life_s,
+        borrowed=[ShareLoan(name=name, accelerators=count) for name, count in sorted(loans.items())],
+        because=standing.because,
+    )

@@ -14,13 +14,13 @@ from scheduler.core.explain.pending_reasons import believed_speeds, job_conditio
 from scheduler.live.auth.access_control import AgentCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
 from scheduler.live.http.audit_trail import audited, job_standing
-from scheduler.live.http.requests import BODY_BYTES, RequestContext, json_list, parse_json_body
+from scheduler.live.http.requests import BODY_BYTES, Audience, RequestContext, Route, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import check_log_sender
 from scheduler.live.services.job_standing import followable
-from scheduler.live.services.views import target_conditions
+from scheduler.live.services.target_views import target_conditions
 from scheduler.live.store.job_listing import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
 from scheduler.live.store.store_interface import JobQuery
 from scheduler.live.store.table_rows import JobRow
@@ -293,6 +293,35 @@ async def show_log(call: RequestContext) -> web.StreamResponse:
     granted_by = await _incarnation_of(call, row.job_id, attempt)
     data = await call.server.read(call.server.logs.read, row.job_id, attempt, rank, offset, _PIECE_BYTES, granted_by)
     return web.Response(body=data, headers=_log_headers(offset + len(data)))
+
+
+class LogStart(BaseModel):
+    """`GET /jobs/{id}/logs/start`: the offset to read a log from."""
+
+    offset: int
+
+
+async def find_log_start(call: RequestContext) -> LogStart:
+    """Where the last `tail` lines begin, or what came within the last `since_s` seconds; with both, the later one."""
+    row = await visible_job_row(call)
+    attempt, rank = call.number("attempt", row.attempts, 0, _LARGEST_NUMBER), call.number("rank", 0, 0, 1_000_000)
+    query, granted_by = call.request.query, await _incarnation_of(call, row.job_id, attempt)
+    lines = call.number("tail", 0, 0, 10_000_000) if "tail" in query else None
+    since_s = float(call.number("since_s", 0, 0, 10**10)) if "since_s" in query else None
+    logs = call.server.logs
+    start = await call.server.read(logs.start, row.job_id, attempt, rank, granted_by, lines=lines, since_s=since_s)
+    return LogStart(offset=start)
+
+
+def log_routes(job: str) -> list[Route]:
+    """Reading a log, and where to begin; `job` is the path of a job."""
+    own, query = Audience.USER_OR_JOB, ("attempt", "rank")
+    return [
+        Route("GET", f"{job}/logs", show_log, "What a rank wrote", own, response="text/plain",
+              query=(*query, "offset", "tail", "follow"), waits=True),
+        Route("GET", f"{job}/logs/start", find_log_start, "Where a log's last lines begin", own, response=LogStart,
+              query=(*query, "tail", "since_s")),
+    ]  # fmt: skip
 
 
 async def _follow_log(call: RequestContext, attempt: int, rank: int, offset: int) -> web.StreamResponse:

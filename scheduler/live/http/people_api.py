@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
+from scheduler.core.share_events import SharesDeclared
 from scheduler.live.auth.access_control import (
     ALL_PROJECTS,
     UserCaller,
@@ -23,9 +24,9 @@ from scheduler.live.auth.access_control import (
 from scheduler.live.auth.people import PROJECT, ROLE, USER, People
 from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import RequestContext, Route, json_list, parse_json_body
+from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import PeopleRow, TokenRow
-from walras.api import TokenCreated
 from walras.contract import pinned_token
 from walras.errors import Conflict, Forbidden, NotFound, UserError
 from walras.people import (
@@ -35,6 +36,7 @@ from walras.people import (
     ProjectView,
     RoleSettings,
     RoleView,
+    TokenCreated,
     TokenList,
     TokenView,
     UserSettings,
@@ -60,8 +62,12 @@ def _checked(kind: str, body: Any) -> Any:
 
 def _store(call: RequestContext, transaction: Transaction, row: PeopleRow, before: Any) -> None:
     """Write a row, with the audit of it."""
+    people = call.server.secrets.people
+    shares = people.shares()
     transaction.batch.people.append(row)
-    call.server.secrets.people.put(row)
+    people.put(row)
+    if people.shares() != shares:
+        emit(transaction, SharesDeclared(transaction.at, people.shares()))
     after = None if row.removed else json.loads(row.body)
     project = row.name if row.kind == PROJECT else ""
     note_write(call, transaction, f"{row.kind} {row.name}", before=before, after=after, project=project)

@@ -36,6 +36,7 @@ class PoolChange(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     quota: int | None = Field(default=None, ge=0, le=LARGEST_POOL)
+    least: int | None = Field(default=None, ge=0, le=LARGEST_POOL)
     usd_per_h: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
     #: Empty it: no new jobs, nothing rented; what cannot be saved runs to its end. False: use it again.
     drained: bool | None = None
@@ -79,13 +80,15 @@ async def change_pool(call: RequestContext) -> PoolView:
     asked = await call.model(PoolChange)
     changes = asked.model_dump(exclude_none=True)
     if not changes:
-        raise UserError("nothing is to be changed", field="quota", fix="give quota, usd_per_h or drained")
+        raise UserError("nothing is to be changed", field="quota", fix="give quota, least, usd_per_h or drained")
 
     def step(transaction: Transaction) -> PoolView:
         before = _known_pool(call, transaction.state)
         if before.market is Market.OWNED and asked.quota:
             raise UserError(f"{before.pool_id} is owned: none of its machines is rented", field="quota")
         pool = replace(before, **changes)
+        if pool.least > pool.quota:
+            raise UserError(f"at least {pool.least} machines, and at most {pool.quota}", field="least")
         if pool != before:
             emit(transaction, PoolDeclared(transaction.at, pool))
             call.server.providers.take_up(pool)
@@ -153,7 +156,7 @@ def _known_pool(call: RequestContext, state: LiveState) -> Pool:
 
 def _standing(pool: Pool) -> dict[str, Any]:
     """What people can change of a pool, for before and after."""
-    return {"quota": pool.quota, "usd_per_h": pool.usd_per_h, "drained": pool.drained}
+    return {"quota": pool.quota, "least": pool.least, "usd_per_h": pool.usd_per_h, "drained": pool.drained}
 
 
 def _pool_view(state: LiveState, pool: Pool) -> PoolView:
@@ -172,6 +175,7 @@ def _pool_view(state: LiveState, pool: Pool) -> PoolView:
         zone=pool.zone,
         usd_per_h=pool.usd_per_h,
         quota=pool.quota,
+        least=pool.least,
         drained=pool.drained,
         machines=len(here),
         coming=coming,

@@ -18,7 +18,15 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scheduler.live.auth.access_control import AgentCaller, Caller, JobCaller, JoinCaller, UserCaller, UserRole
-from scheduler.live.http import cluster_api, content_api, job_api, outputs_api, people_api, pool_api, session_api
+from scheduler.live.http import (
+    cluster_api,
+    content_api,
+    job_api,
+    outputs_api,
+    people_api,
+    pool_api,
+    session_api,
+)
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
@@ -36,7 +44,6 @@ from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submi
 from scheduler.live.server import Server
 from walras.api import (
     AttemptView,
-    AuditView,
     BatchResult,
     DryRun,
     Explanation,
@@ -51,9 +58,9 @@ from walras.api import (
     PriceList,
     ProblemDetail,
     SubmitResult,
-    WhoAmI,
 )
 from walras.errors import Forbidden, WalrasError
+from walras.people import AuditView, ShareView, WhoAmI
 from walras.spec.job_spec import JobSpec
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
 
@@ -248,7 +255,6 @@ _NODE = _API + "/nodes/{node_id}"
 _OWN = Audience.USER_OR_JOB
 _PAGE_QUERY = ("state", "user", "project", "name", "active", "sweep", "sweeps", "sort", "limit", "cursor")
 _UPLOAD_QUERY = ("job_id", "attempt", "rank", "offset", "cluster_id", "incarnation", "granted_by")
-_LOG_QUERY = ("attempt", "rank", "offset", "tail", "follow")
 
 
 def api_routes() -> list[Route]:
@@ -271,8 +277,7 @@ def api_routes() -> list[Route]:
               response=JobDetail),
         Route("GET", f"{_JOB}/attempts", job_api.list_attempts, "Attempts of a job", _OWN, response=list[AttemptView]),
         Route("GET", f"{_JOB}/explain", job_api.explain_job, "Why a job is where it is", response=Explanation),
-        Route("GET", f"{_JOB}/logs", job_api.show_log, "What a rank wrote", _OWN, response="text/plain",
-              query=_LOG_QUERY, waits=True),
+        *job_api.log_routes(_JOB),
         Route("GET", f"{_API}/nodes", cluster_api.list_nodes, "Machines", response=list[NodeView]),
         Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Empty it without losing work, or now", role=admin,
               request=cluster_api.Drain, response=NodeView),
@@ -294,6 +299,8 @@ def api_routes() -> list[Route]:
         Route("PUT", f"{_API}/policy", cluster_api.put_policy, "Change the policy", role=admin, response=PolicyView,
               query=("dry_run",)),
         *people_api.people_routes(),
+        Route("GET", f"{_API}/share", cluster_api.list_shares, "Shares: entitled, held, used lately, borrowed",
+              response=list[ShareView], query=("project",)),
         Route("GET", f"{_API}/whoami", cluster_api.show_caller, "Whose token this is", response=WhoAmI),
         Route("GET", f"{_API}/audit", list_audit, "Who changed what", role=UserRole.OPERATOR,
               response=list[AuditView], query=("user", "since", "limit")),

@@ -2,9 +2,9 @@
 
 `CloudProvider` (scheduler/providers/provider.py) says how machines are rented; simulated clouds have it too. A provider
 of the live server is a `LiveProvider`: it also knows its pools, learns where the server listens, and lives as long as
-the server. More protocols are optional: `PricedProvider` if its prices move, `RevocableProvider` if it can take
-machines away for a drill, `GrowingProvider` if pools can be added while the server runs. `provider_registry.py` lists
-the providers; docs/how-to/add-a-provider.md adds one.
+the server. More protocols are optional: `PricedProvider` if its prices move, `QueueingProvider` if machines come out of
+a queue, `RevocableProvider` if it can take machines away for a drill, `GrowingProvider` if pools can be added while the
+server runs. `provider_registry.py` lists the providers; docs/how-to/add-a-provider.md adds one.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -77,6 +77,15 @@ class PricedProvider(CloudProvider, Protocol):
 
     async def price_history(self, since: datetime) -> list[SpotPricePoint]:
         """Returns the prices in force at `since` and every change after it, oldest first. Raises ProviderProblem."""
+        ...
+
+
+@runtime_checkable
+class QueueingProvider(CloudProvider, Protocol):
+    """A provider whose machines have to wait for their turn: the server asks how long they do."""
+
+    async def waits(self) -> Mapping[PoolId, float]:
+        """Returns the seconds from a request until a machine comes, of the pools where any was seen to wait."""
         ...
 
 

@@ -30,6 +30,7 @@ from walras.spec.file_model import load_yaml
 PROVIDERS: dict[str, str] = {
     "local": "scheduler.live.providers.local_provider:build_local_provider",
     "aws": "scheduler.live.providers.aws_provider:build_aws_provider",
+    "slurm": "scheduler.live.providers.slurm_provider:build_slurm_provider",
 }
 
 #: Of pools that only the simulator can rent.

@@ -276,7 +276,7 @@ class Provisioner:
             if node is not None and node.is_member:
                 declare_node_lost(transaction, node_id, reason)
             elif token in transaction.state.rents:
-                emit(transaction, RentFailed(transaction.at, token, f"{node_id} did not come up"))
+                emit(transaction, RentFailed(transaction.at, token, f"{node_id} did not come up", 1))
 
         await self._loop.perform(step)
 

@@ -61,6 +61,10 @@ _RESEND_S = 1.0
 _STUCK_PACE_S = 1.0
 
 
+#: A machine may come as many times later than its pool's boots take.
+_ENROL_BOOTS = 3.0
+
+
 def pool_of_agent(message: Register) -> Pool:
     """The pool a machine belongs to by its own account."""
     facts = message.facts
@@ -152,7 +156,9 @@ class AgentGateway:
         is_of_pool = rent is not None and rent.pool_id == f"{facts.shape}/{facts.market}/{facts.zone}"
         if rent is None or message.rent_token != rent_token or not is_of_pool:
             raise Forbidden("this token admits machines of another request", field="rent_token")
-        if transaction.at - rent.asked_at > self._loop.settings.enrol_s:
+        # Where machines come out of a queue, the time that they take is what the queue was seen to take.
+        limit_s = max(self._loop.settings.enrol_s, _ENROL_BOOTS * state.pool_of(rent.pool_id).boot_s)
+        if transaction.at - rent.asked_at > limit_s:
             raise Forbidden("this token admits no machine any more", field="rent_token")
         others = sum(
             node.row.rent_token == rent_token and node.is_member and node_id != message.node_id

@@ -46,11 +46,11 @@ from walras.spec.job_spec import (
     env_of,
     is_unproven,
     kind_of,
-    needs_of,
     parse_spec,
     spec_mapping,
     to_request,
 )
+from walras.spec.job_travel import needs_of
 from walras.spec.launchers import is_launcher, launcher_note
 from walras.spec.sweeps import shown_name_of
 from walras.states import JobState, Reason

@@ -11,10 +11,13 @@ import contextlib
 import json
 import os
 import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from scheduler.live.store.log_places import note_arrival, offset_of_last_lines, offset_since
 from scheduler.live.store.store_interface import StoreUnavailable
 from walras.clocks import random_hex, random_token
 from walras.contract import pinned_token, split_token
@@ -150,9 +153,10 @@ class LogAppended:
 class LogStore:
     """Append-only bytes of each rank."""
 
-    def __init__(self, folder: Path, limit_bytes: int) -> None:
+    def __init__(self, folder: Path, limit_bytes: int, wall: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
+        self._wall = wall
 
     def append(
         self, job_id: int, attempt: int, rank: int, offset: int, data: bytes, incarnation: str = ""
@@ -169,6 +173,7 @@ class LogStore:
         with open(path, "ab") as file:
             size = file.tell()
             if offset <= size < offset + len(data):
+                note_arrival(path, size, self._wall())
                 room = max(0, self._limit_bytes - size)
                 file.write(data[size - offset :][:room])
                 size = file.tell()
@@ -182,6 +187,19 @@ class LogStore:
                 return file.read(limit_bytes)
         except FileNotFoundError:
             return b""
+
+    def start(
+        self, job_id: int, attempt: int, rank: int, incarnation: str, *, lines: int | None, since_s: float | None
+    ) -> int:
+        """Returns the offset of the last `lines`, and of what arrived within the last `since_s` seconds: the later one
+        of the two. 0 where nothing was written yet.
+        """
+        path = self._path(job_id, attempt, rank, incarnation)
+        try:
+            by_lines = 0 if lines is None else offset_of_last_lines(path, lines)
+            return max(by_lines, 0 if since_s is None else offset_since(path, self._wall() - since_s))
+        except FileNotFoundError:
+            return 0
 
     def size(self, job_id: int, attempt: int, rank: int, incarnation: str = "") -> int:
         """Bytes that were written so far."""

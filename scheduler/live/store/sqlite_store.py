@@ -5,10 +5,8 @@ A file lock refuses a second server on the same folder.
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
-from operator import attrgetter
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -36,11 +34,11 @@ from scheduler.live.store.store_interface import (
     StoreUnavailable,
     WriteBatch,
 )
+from scheduler.live.store.table_mapping import REPLACE_SQL, ROW_VALUES, TABLES, build_row, column_list
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
     AuditRow,
-    ChargeKind,
     ChargeRow,
     CheckpointRow,
     CoreStateRow,
@@ -66,20 +64,11 @@ from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import NodeId
 from walras.errors import ConfigError, NotFound
 from walras.job_request import JobId
-from walras.states import AttemptState, JobState, Reason
 from walras.wire import ClusterIdentity
 
 Row = TypeVar("Row")
 #: SQLite takes a limited number of values in one statement.
 _IN_ONE_QUERY = 10_000
-#: Columns that are more than their SQLite type.
-_ENUMS: dict[tuple[type, str], Any] = {
-    (JobRow, "state"): JobState,
-    (JobRow, "reason"): Reason,
-    (AttemptRow, "state"): AttemptState,
-    (ChargeRow, "kind"): ChargeKind,
-    (AttemptRow, "reason"): Reason,
-}
 #: What SQLite says of a disk that is full, slow, or read by somebody else for long.
 _PASSING_FAILURES = {
     sqlite3.SQLITE_FULL,
@@ -89,61 +78,6 @@ _PASSING_FAILURES = {
     sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_CANTOPEN,
 }
-#: Every table and what it holds, in the order in which a commit writes them.
-_TABLES: tuple[tuple[str, Any], ...] = (
-    ("journal", JournalRow),
-    ("specs", SpecRow),
-    ("jobs", JobRow),
-    ("attempts", AttemptRow),
-    ("parts", PartRow),
-    ("nodes", NodeRow),
-    ("outbox", OutboxRow),
-    ("checkpoints", CheckpointRow),
-    ("rents", RentRow),
-    ("pools", PoolRow),
-    ("speeds", SpeedRow),
-    ("scores", ScoredBelief),
-    ("facts", FactsRow),
-    ("networks", NetworkRow),
-    ("restart_costs", RestartCostRow),
-    ("charges", ChargeRow),
-    ("policies", PolicyRow),
-    ("answers", AnswerRow),
-    ("tokens", TokenRow),
-    ("people", PeopleRow),
-    ("audit", AuditRow),
-    ("secrets", SecretRow),
-    ("core_state", CoreStateRow),
-    ("outputs", OutputsRow),
-)
-
-
-def _columns(row_type: Any) -> str:
-    return ", ".join(column.name for column in fields(row_type))
-
-
-def _replace_sql(table: str, row_type: Any) -> str:
-    marks = ", ".join("?" for _ in fields(row_type))
-    verb = "INSERT" if table in ("journal", "charges", "audit") else "INSERT OR REPLACE"
-    return f"{verb} INTO {table} ({_columns(row_type)}) VALUES ({marks})"
-
-
-_REPLACE = {table: _replace_sql(table, row_type) for table, row_type in _TABLES}
-_VALUES = {table: attrgetter(*(column.name for column in fields(row_type))) for table, row_type in _TABLES}
-
-
-def _build(row_type: type[Row], values: Sequence[Any]) -> Row:
-    """A row object from a tuple in the order of its fields."""
-    typed = list(values)
-    for index, column in enumerate(fields(row_type)):  # type: ignore[arg-type]
-        enum = _ENUMS.get((row_type, column.name))
-        if typed[index] is None:
-            continue
-        if enum is not None:
-            typed[index] = enum(typed[index])
-        elif column.type is bool:
-            typed[index] = bool(typed[index])
-    return row_type(*typed)
 
 
 @contextmanager
@@ -206,10 +140,10 @@ class SqliteStore:
     def _write(self, batch: WriteBatch) -> ChainHead:
         connection = self._db.conn
         with self._db.atomic():
-            for table, _ in _TABLES:
+            for table, _ in TABLES:
                 rows = getattr(batch, table)
                 if rows:
-                    connection.executemany(_REPLACE[table], map(_VALUES[table], rows))
+                    connection.executemany(REPLACE_SQL[table], map(ROW_VALUES[table], rows))
             if batch.last_command_id:
                 connection.execute(
                     "INSERT OR REPLACE INTO meta (name, value) VALUES ('last_command_id', ?)", [batch.last_command_id]
@@ -304,7 +238,7 @@ class SqliteStore:
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
         first = 0 if whole else self._value("SELECT max(seq) FROM journal WHERE kind = 'generation'") or 0
         cursor = self._reader().execute(
-            f"SELECT {_columns(JournalRow)} FROM journal WHERE seq >= ? ORDER BY seq", [first]
+            f"SELECT {column_list(JournalRow)} FROM journal WHERE seq >= ? ORDER BY seq", [first]
         )
         for values in cursor:
             yield JournalRow(*values)
@@ -411,8 +345,8 @@ class SqliteStore:
         return reader
 
     def _select(self, table: str, row_type: type[Row], where: str, *values: Any) -> list[Row]:
-        cursor = self._reader().execute(f"SELECT {_columns(row_type)} FROM {table} WHERE {where}", values)
-        return [_build(row_type, row) for row in cursor]
+        cursor = self._reader().execute(f"SELECT {column_list(row_type)} FROM {table} WHERE {where}", values)
+        return [build_row(row_type, row) for row in cursor]
 
     def _value(self, sql: str, *values: Any) -> Any:
         row = self._reader().execute(sql, values).fetchone()
@@ -433,7 +367,7 @@ def read_stored_journal(folder: Path) -> Iterator[JournalRow]:
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         kept = "seq > coalesce((SELECT value FROM meta WHERE name = 'journal_cut'), 0)"
-        for values in connection.execute(f"SELECT {_columns(JournalRow)} FROM journal WHERE {kept} ORDER BY seq"):
+        for values in connection.execute(f"SELECT {column_list(JournalRow)} FROM journal WHERE {kept} ORDER BY seq"):
             yield JournalRow(*values)
     finally:
         connection.close()

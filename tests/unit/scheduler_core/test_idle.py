@@ -159,3 +159,38 @@ def test_what_the_scheduler_gave_back_itself_is_no_revocation(notice: bool) -> N
         core.handle(ev.NodeLeaving(5001.0, NodeId("s0"), 5003.0, Reason.INFRA_SPOT_RECLAIM))
     core.handle(ev.NodeLost(5003.0, NodeId("s0"), Reason.INFRA_SPOT_RECLAIM))
     assert lives.revocations == 1
+
+
+def test_a_pool_holds_its_least_whatever_machines_are_worth() -> None:
+    """Asked for without any job or solve, once; those above it go when idle; one that is lost is asked for again; a
+    drained pool holds none."""
+    declared = replace(SPOT, least=2)
+    fleet = fleet_of(declared, machines=0, rent_keep_s=60.0, rent_backoff_s=10.0)
+    fleet.wake()
+    assert [rent.machines for rent in fleet.rents] == [2]
+    token = fleet.rents.pop().token
+    for number in range(3):
+        fleet.tell(ev.NodeJoined(fleet.at, NodeId(f"s{number}"), declared.pool_id, token if number < 2 else "more"))
+    ((_, given_back),) = released(fleet, fleet.at + 1000.0)
+    assert fleet.rents == []
+    fleet.tell(ev.NodeLost(fleet.at, NodeId(given_back), Reason.POLICY_RELEASED))
+    lost = next(iter(fleet.core.ledger.fleet.pools[0].members.values()))
+    fleet.tell(ev.NodeLost(fleet.at, lost.node_id, Reason.INFRA_NODE_LOST))
+    fleet.wake()
+    assert [rent.machines for rent in fleet.rents] == [1]
+    fleet.tell(ev.RentFailed(fleet.at, fleet.rents.pop().token, "refused"))
+    while not fleet.rents and fleet.wake_at < 1e6:
+        fleet.wake()
+    assert [rent.machines for rent in fleet.rents] == [1]
+    fleet.tell(ev.PoolDeclared(fleet.at, replace(declared, drained=True)))
+    assert len(released(fleet, fleet.at + 1000.0)) == 2
+    assert len(fleet.rents) == 1
+
+
+def test_a_core_that_takes_over_does_not_ask_for_its_least_again() -> None:
+    """Pools are declared before their machines and requests are told of."""
+    declared = replace(SPOT, least=2)
+    fleet = fleet_of(declared, machines=1)
+    fleet.tell(ev.RentRestored(fleet.at, "coming", declared.pool_id, 1))
+    fleet.wake()
+    assert fleet.rents == []

@@ -13,7 +13,8 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
-from walras.cluster import NodeId, PoolId
+from scheduler.core.share_events import FLEET, EntityShare, ShareLimit, SharesDeclared, owners_of_job
+from walras.cluster import NodeId, Placement, PoolId
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import Reason
 
@@ -184,3 +185,101 @@ def test_a_policy_without_limits_asks_nothing() -> None:
     assert not fleet.core.cycle.limits.are_declared
     assert fleet.core.cycle.limits.room(fleet.core.ledger.jobs[J1]) == inf
     assert any(isinstance(each, cmd.Start) for _, commands in fleet.log for each in commands)
+
+
+@dataclass
+class WatchedScopes(FakeFleet):
+    """Looks after every command whether anybody holds more of a scope than an administrator allowed."""
+
+    shares: tuple[EntityShare, ...] = ()
+
+    def __init__(self, shares: tuple[EntityShare, ...]) -> None:
+        super().__init__()
+        self.shares = shares
+
+    def _grant(self, job_id: JobId, number: int, placement: Placement) -> None:
+        super()._grant(job_id, number, placement)
+        for share in self.shares:
+            for limit in share.limits:
+                now = sum(
+                    count
+                    for attempt in self.attempts.values()
+                    if share.name in owners_of_job(self.core.ledger.jobs[attempt.job_id].request)
+                    for pool, count in self._parts(attempt.placement)
+                    if limit.scope in (FLEET, pool)
+                )
+                assert now <= limit.accelerators, (share.name, limit, self.at)
+
+    def _parts(self, placement: Placement) -> list[tuple[str, int]]:
+        machines = ((self.core.ledger.fleet.machine(part.node_id), len(part.devices)) for part in placement.parts)
+        pools = self.core.ledger.fleet.pools
+        return [(pools[each.pool].pool.pool_id, count) for each, count in machines if each is not None]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_start_ever_goes_beyond_an_administrators_limit(seed: int) -> None:
+    """Limits of the fleet, of types and of pools under three kinds of policy; they are changed under way, too."""
+    random = Random(seed)
+    shares = _random_shares(random)
+    policy = ("hierarchical", "walras", "fifo")[seed % 3]
+    fleet = WatchedScopes(shares)
+    for event, _ in cluster(policy, rules=QUICK, machines="aabbcc").log:
+        fleet.tell(event)
+    measured(fleet)
+    fleet.tell(SharesDeclared(fleet.at, shares))
+    for number in range(1, 41):
+        fleet.at += random.random()
+        while fleet.wake_at <= fleet.at:
+            fleet.wake()
+            settle(fleet)
+        match random.randrange(5):
+            case 0 | 1 | 2:
+                submit(fleet, _random_job(random, number, ["p", "q", "r"]))
+            case 3:
+                _end_one(fleet, random)
+            case 4:
+                for attempt in [each for each in fleet.attempts.values() if each.stopping]:
+                    fleet.end(attempt.job_id, 85, fleet.core.ledger.jobs[attempt.job_id].steps)
+                    settle(fleet)
+        for each in list(fleet.attempts.values()):
+            if not each.started and not each.stopping:
+                fleet.prepare_all(each.job_id)
+        settle(fleet)
+    assert any(isinstance(each, cmd.Start) for _, commands in fleet.log for each in commands)
+
+
+def _random_shares(random: Random) -> tuple[EntityShare, ...]:
+    names = [name for name in ("p", "q", "r", "p/u", "q/v") if random.random() < 0.8]
+    return tuple(
+        EntityShare(
+            name,
+            random.choice([1.0, 3.0]),
+            limits=tuple(
+                ShareLimit(scope, random.choice([0, 1, 2, 4, 8]))
+                for scope in (FLEET, "a", "b", "c")
+                if random.random() < 0.5
+            ),
+        )
+        for name in names
+    )
+
+
+def test_a_limit_of_one_pool_leaves_the_others_open() -> None:
+    """What may not start there goes elsewhere at once, others behind it start there, and explain names the limit."""
+    fleet = measured(cluster("fifo", rules=QUICK, machines="ab"))
+    fleet.tell(SharesDeclared(fleet.at, (EntityShare("p", limits=(ShareLimit("a", 2),)),)))
+    for number in range(1, 5):
+        submit(fleet, job(number, "a", 1, project="p", steps=1e6))
+    submit(fleet, job(5, "*", 2, project="p", steps=1e6))
+    submit(fleet, job(6, "a", 2, project="q", steps=1e6))
+    assert sorted(map(int, fleet.attempts)) == [1, 2, 5, 6]
+    first = pending_reasons(fleet.core, JobId(3))[0]
+    assert (first.reason, first.detail) == (
+        Reason.WAIT_QUOTA,
+        "needs 1; project p holds 2, and its limit allows 2 of a",
+    )
+    assert "walras admin project set p --limit a=N" in first.fix
+    fleet.tell(SharesDeclared(fleet.at, ()))
+    fleet.end(JobId(6))
+    settle(fleet)
+    assert {JobId(3), JobId(4)} <= set(fleet.attempts)

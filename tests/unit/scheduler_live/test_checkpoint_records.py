@@ -4,11 +4,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from scheduler.live.services.content_sweep import SUPERSEDED_KEPT_S, drop_superseded
 from scheduler.live.store.content_store import ContentStore
 from tests.support.live_world import FakeAgent, World, world
 from walras.content import hash_folder, read_chunks
+from walras.errors import ConfigError
 from walras.job_request import JobId
+from walras.spec.cluster_file import ClusterConfig
+from walras.spec.file_model import check_model
 from walras.states import Reason
 
 A = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GiB"}
@@ -130,6 +135,14 @@ async def test_the_newest_two_of_a_job_stay_and_what_they_took_the_place_of_goes
         await w.quiet()
         assert w.server.store.checkpoint_content(0.0) == [names[3]]
         assert w.server.store.checkpoint_content(w.clock.at + 1.0) == []
+
+
+@pytest.mark.parametrize(
+    "setting", ["", "servers", "s3://bucket/x", "file://host/x", "file:x", "/shared", "file:///a?b"]
+)
+def test_a_store_that_there_is_not_is_refused_in_words(setting: str) -> None:
+    with pytest.raises(ConfigError, match="checkpoints"):
+        check_model(ClusterConfig, {"pools": [A], "checkpoints": setting}, source="cluster")
 
 
 async def test_where_checkpoints_go_is_for_the_cluster_file_to_say(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the scheduler takes for granted of every cloud, held against each of them: simulated, local, and EC2 (moto)."""
+"""What the scheduler takes for granted of every cloud, held against each: simulated, local, Slurm, and EC2 (moto)."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from scheduler.providers.provider import MachineState, ProviderProblem
 from tests.support.provider_kit import ON_DEMAND, SPOT, Kit, ec2_client, stand_in_of_ec2
 from walras.cluster import NodeId
 
-KINDS = ("simulated", "local", "aws")
+KINDS = ("simulated", "local", "slurm", "aws")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ import pytest
 
 from walras.errors import ConfigError, JobSpecError
 from walras.job_needs import GitNeed, InputNeed
-from walras.spec.job_spec import needs_of, parse_spec, spec_mapping
+from walras.spec.job_spec import parse_spec, spec_mapping
+from walras.spec.job_travel import needs_of
 from workers.preparation import inputs
 from workers.preparation.environments import bring_commit
 from workers.preparation.folder_cache import CacheBounds, FolderCache

@@ -1,0 +1,156 @@
+"""Where projects and users stand now: what each is entitled to, holds, has used, and holds of what others leave.
+
+entitled   by weight among those with work, guarantees first, never more than it asks for or may hold
+nominal    by weight if everybody had work
+borrowed   held above nominal; from whom: siblings by what they leave of their nominal part
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.assignment.fair_standing import entitlements
+from optimizer.problem import FloatArray, IntArray
+from scheduler.core.core import SchedulerCore
+from scheduler.core.share_events import EntityShare, owners_of_job
+from scheduler.core.state.ledger import JobRecord, Ledger
+
+#: Less than this is nothing, accelerators.
+_NOTHING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class HeldThere:
+    """What somebody holds of one accelerator type, and what that is worth to its jobs in fair-share units."""
+
+    accelerator: str
+    accelerators: float
+    units: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStanding:
+    """One project or user. Accelerators, as many as there are machines for; use counts spot at its factor."""
+
+    name: str
+    share: EntityShare
+    #: What its active jobs ask for.
+    demand: float
+    entitled: float
+    nominal: float
+    held: tuple[HeldThere, ...]
+    #: Accelerator-seconds and unit-seconds, old parts halved; its part of what its siblings and it have used.
+    used_s: float
+    units_s: float
+    used_part: float
+    #: (sibling, accelerators) of what it holds above its nominal part.
+    borrowed: tuple[tuple[str, float], ...]
+
+    @property
+    def accelerators(self) -> float:
+        """What it holds."""
+        return sum(each.accelerators for each in self.held)
+
+    @property
+    def units(self) -> float:
+        """The same in accelerators of the fleet's average speed for its jobs."""
+        return sum(each.units for each in self.held)
+
+    @property
+    def because(self) -> str:
+        """Why its units are not its accelerators, in a sentence; empty where it holds nothing."""
+        if not self.held:
+            return ""
+        parts = [
+            f"{each.accelerators:g} {each.accelerator} at {each.units / each.accelerators:.2g} times the fleet's "
+            f"average speed for its jobs count {each.units:.2g}"
+            for each in self.held
+        ]
+        told = f"{self.units:.2g} units with {self.accelerators:g} accelerators"
+        return f"{self.name} holds {told} because {', '.join(parts)}"
+
+
+def share_standings(core: SchedulerCore, at: float) -> list[ShareStanding]:
+    """Everybody who has jobs, a declared share, or use that is remembered at this instant, in order of names."""
+    ledger, usage = core.ledger, core.ledger.usage
+    capacity = float(sum(state.capacity for state in ledger.fleet.pools))
+    names, parents = _everybody(ledger)
+    entities = usage.entities(names, parents, capacity)
+    parent = np.array(parents, dtype=np.int64)
+    row = {name: number for number, name in enumerate(names)}
+    demand, held = np.zeros(len(names)), np.zeros(len(names))
+    holdings: list[dict[str, tuple[float, float]]] = [{} for _ in names]
+    for job in ledger:
+        for name in owners_of_job(job.request):
+            demand[row[name]] += float(ledger.columns.gang[job.slot])
+            _add_holdings(ledger, job, holdings[row[name]])
+    for number, each in enumerate(holdings):
+        held[number] = sum(count for count, _ in each.values())
+    entitled = entitlements(entities, demand, capacity)
+    nominal = _nominal(np.asarray(entities.weight), parent, capacity)
+    used = [usage.used(name, at) for name in names]
+    return [
+        ShareStanding(
+            name=name,
+            share=usage.shares.get(name, EntityShare(name)),
+            demand=float(demand[number]),
+            entitled=float(entitled[number]),
+            nominal=float(nominal[number]),
+            held=tuple(HeldThere(kind, *each) for kind, each in sorted(holdings[number].items())),
+            used_s=used[number][0],
+            units_s=used[number][1],
+            used_part=_part(used, parent, number),
+            borrowed=_borrowed(names, parent, held, nominal, number),
+        )
+        for number, name in sorted(enumerate(names), key=lambda each: each[1])
+    ]
+
+
+def _everybody(ledger: Ledger) -> tuple[list[str], list[int]]:
+    """Names and parents, parents first."""
+    told = {*ledger.entities, *ledger.usage.shares, *ledger.usage.names()}
+    projects = sorted({name.partition("/")[0] for name in told})
+    users = sorted(name for name in told if "/" in name)
+    row = {name: number for number, name in enumerate(projects)}
+    return [*projects, *users], [-1] * len(projects) + [row[name.partition("/")[0]] for name in users]
+
+
+def _add_holdings(ledger: Ledger, job: JobRecord, holdings: dict[str, tuple[float, float]]) -> None:
+    parts = ledger.parts_of(job) if job.holds else ()
+    total = sum(count for _, count in parts)
+    units = ledger.units_of(job, parts) if total else 0.0
+    for pool, count in parts:
+        kind = ledger.fleet.pools[pool].pool.shape.accelerator
+        before = holdings.get(kind, (0.0, 0.0))
+        holdings[kind] = (before[0] + count, before[1] + units * count / total)
+
+
+def _nominal(weight: FloatArray, parent: IntArray, capacity: float) -> FloatArray:
+    """Parts by weight if everybody had work (g,); parents stand first."""
+    nominal = np.zeros(len(weight))
+    for above in (-1, *sorted({int(each) for each in parent if each >= 0})):
+        family = parent == above
+        room = capacity if above < 0 else nominal[above]
+        nominal[family] = room * weight[family] / max(float(weight[family].sum()), 1e-300)
+    return nominal
+
+
+def _part(used: Sequence[tuple[float, float]], parent: IntArray, number: int) -> float:
+    siblings = np.flatnonzero(parent == parent[number]).tolist()
+    total = sum(used[each][0] for each in siblings)
+    return used[number][0] / total if total > 0 else 0.0
+
+
+def _borrowed(
+    names: list[str], parent: IntArray, held: FloatArray, nominal: FloatArray, number: int
+) -> tuple[tuple[str, float], ...]:
+    above = float(held[number] - nominal[number])
+    if above <= _NOTHING:
+        return ()
+    left = np.where(parent == parent[number], np.maximum(0.0, nominal - held), 0.0)
+    left[number] = 0.0
+    lenders = np.flatnonzero(left > _NOTHING).tolist()
+    if not lenders:
+        return ()
+    return tuple((names[each], above * float(left[each] / left.sum())) for each in lenders)

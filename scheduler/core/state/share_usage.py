@@ -1,0 +1,147 @@
+"""What projects and users have of the fleet: declared shares, and use that is remembered with a half-life.
+
+    used_g(t) = integral of factor x accelerators that the jobs of g hold, old parts halved every `half_life_s`
+
+A spot accelerator counts at `spot_factor`. Beside accelerators the same is counted in fair-share units: an accelerator
+of a pool is worth to a job its speed there against the job's mean speed over the fleet, pools weighted by their size,
+so that an A100 is many units to a job that flies on it and one to a job that does not care. A unit is valued when the
+job starts; what is learned of its speed later counts from its next start on.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import log
+
+import numpy as np
+
+from optimizer.problem import Entities
+from scheduler.core.share_events import FLEET, EntityShare, RememberedUse, owners_of_job
+from scheduler.core.state.fleet import PoolState
+from scheduler.core.state.job_classes import PoolParts
+from walras.cluster import Market
+from walras.job_request import JobId, JobRequest
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Use of one project or user until `at`."""
+
+    at: float
+    used_s: float = 0.0
+    units_s: float = 0.0
+    #: Held now, spot at its factor; the same in units.
+    held: float = 0.0
+    units: float = 0.0
+
+    def bring_to(self, at: float, half_life_s: float) -> None:
+        passed_s = max(0.0, at - self.at)
+        kept = 0.5 ** (passed_s / half_life_s)
+        grown_s = (1.0 - kept) * half_life_s / log(2.0)
+        self.used_s = self.used_s * kept + self.held * grown_s
+        self.units_s = self.units_s * kept + self.units * grown_s
+        self.at = at
+
+
+@dataclass(slots=True)
+class ShareUsage:
+    """Declared shares by name, and the meters of everybody who ever held something."""
+
+    shares: dict[str, EntityShare] = field(default_factory=dict)
+    half_life_s: float = 7 * 86_400.0
+    spot_factor: float = 1.0
+    _meters: dict[str, _Meter] = field(default_factory=dict)
+    #: What each running job adds to the meters: accelerators, units.
+    _running: dict[JobId, tuple[float, float]] = field(default_factory=dict)
+
+    def declare(self, shares: Iterable[EntityShare]) -> None:
+        """These hold from now on, in place of all before."""
+        self.shares = {each.name: each for each in shares}
+
+    def count_by(self, half_life_s: float, spot_factor: float, at: float) -> None:
+        """Count like this from now on; what runs on spot goes on as it was counted when it started."""
+        for meter in self._meters.values():
+            meter.bring_to(at, self.half_life_s)
+        self.half_life_s, self.spot_factor = half_life_s, spot_factor
+
+    def started(self, request: JobRequest, held: PoolParts, units: float, pools: list[PoolState], at: float) -> None:
+        """The job holds this from now on; `units`: what that is worth to it."""
+        counted = sum(count * self.factor(pools[pool]) for pool, count in held)
+        plain = sum(count for _, count in held)
+        added = (counted, units * counted / plain if plain else 0.0)
+        self._running[request.job_id] = added
+        self._change(request, *added, at)
+
+    def ended(self, request: JobRequest, at: float) -> None:
+        """The job holds nothing any more."""
+        accelerators, units = self._running.pop(request.job_id, (0.0, 0.0))
+        self._change(request, -accelerators, -units, at)
+
+    def factor(self, state: PoolState) -> float:
+        """What one accelerator of the pool counts."""
+        return self.spot_factor if state.pool.market is Market.SPOT else 1.0
+
+    def _change(self, request: JobRequest, accelerators: float, units: float, at: float) -> None:
+        for name in owners_of_job(request):
+            meter = self._meters.setdefault(name, _Meter(at))
+            meter.bring_to(at, self.half_life_s)
+            meter.held += accelerators
+            meter.units += units
+
+    def used(self, name: str, at: float) -> tuple[float, float]:
+        """Accelerator-seconds and unit-seconds used by now, old parts halved."""
+        meter = self._meters.get(name)
+        if meter is None:
+            return 0.0, 0.0
+        meter = _Meter(meter.at, meter.used_s, meter.units_s, meter.held, meter.units)
+        meter.bring_to(at, self.half_life_s)
+        return meter.used_s, meter.units_s
+
+    def held(self, name: str) -> tuple[float, float]:
+        """What it holds now as it is counted: accelerators (spot at its factor), and units."""
+        meter = self._meters.get(name)
+        return (0.0, 0.0) if meter is None else (meter.held, meter.units)
+
+    def names(self) -> Iterable[str]:
+        """Everybody who used something that is remembered."""
+        return self._meters
+
+    def remembered(self) -> Iterable[RememberedUse]:
+        """Every meter as it stood when it last changed."""
+        for name, meter in self._meters.items():
+            yield RememberedUse(name, meter.at, meter.used_s, meter.units_s, meter.held, meter.units)
+
+    def recall(self, remembered: Iterable[RememberedUse], at: float) -> None:
+        """Take in what a former core had counted. What was held then was held until now; who holds it now is told."""
+        for each in remembered:
+            meter = _Meter(each.at, each.used_s, each.units_s, each.held, each.units)
+            meter.bring_to(at, self.half_life_s)
+            meter.held = meter.units = 0.0
+            self._meters[each.name] = meter
+
+    # ---------------------------------------------------------------- for problems
+
+    def entities(self, names: Iterable[str], parents: list[int], capacity: float) -> Entities:
+        """The entities of a problem with what was declared of them; a limit of the fleet as a part of what is there."""
+        known = tuple(names)
+        parent = np.array(parents, dtype=np.int64)
+        if not self.shares:
+            return Entities(known, np.ones(len(known)), parent)
+        shares = [self.shares.get(name, EntityShare(name)) for name in known]
+        weight = np.array([each.weight for each in shares])
+        limit = np.array([_fleet_limit(each, capacity) for each in shares])
+        guaranteed = np.minimum([each.guaranteed for each in shares], limit)
+        for row in np.flatnonzero(parent < 0):
+            inside = parent == row
+            promised = float(guaranteed[inside].sum())
+            if promised > guaranteed[row]:  # users are promised a part of what their project is
+                guaranteed[inside] *= guaranteed[row] / promised
+        top = float(guaranteed[parent < 0].sum())
+        if top > 1.0:
+            guaranteed /= top
+        return Entities(known, weight, parent, guaranteed, limit)
+
+
+def _fleet_limit(share: EntityShare, capacity: float) -> float:
+    """Fraction of the fleet that it may hold."""
+    most = [each.accelerators for each in share.limits if each.scope == FLEET]
+    return min(1.0, min(most) / capacity) if most and capacity > 0 else 1.0

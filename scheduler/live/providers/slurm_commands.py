@@ -1,0 +1,241 @@
+"""Slurm's commands as calls: bounded in time and output, and every failure a `ProviderProblem` with a kind.
+
+`sbatch`, `squeue` and `scancel` are the stable interface of every release, so nothing else is spoken. What `squeue`
+answers is text of fixed columns; a row that does not hold together is left out, and a listing that is longer than any
+honest one is not believed.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler.providers.provider import MachineState, ProviderProblem, ProviderProblemKind, RentedMachine
+from walras.cluster import NodeId, PoolId
+from walras.errors import ClusterError
+from walras.spec.provider_settings import SlurmSettings
+
+log = logging.getLogger(__name__)
+
+#: A command that takes longer has not answered.
+CALL_S = 30.0
+_MOST_BYTES = 32 << 20
+#: The pipes of a command that was killed close at once, unless it left something behind that has them.
+_LET_GO_S = 1.0
+#: Characters of a problem that are kept: they end up in reasons.
+_LONGEST = 500
+#: What the commands, and the pilots after them, need of the server's environment; never its tokens.
+_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_CLUSTERS")
+#: Columns of `squeue -O` and their widths; the comment says which request of which pool a job answers.
+_COLUMNS = {"JobID": 24, "State": 20, "Reason": 80, "RestartCnt": 12, "PendingTime": 16, "Comment": 700}
+#: Longer numbers are no counts of anything here.
+_MOST_DIGITS = 12
+
+_PROBLEM_KINDS: tuple[tuple[str, ProviderProblemKind], ...] = (
+    ("unable to contact slurm controller", ProviderProblemKind.UNAVAILABLE),
+    ("socket timed out", ProviderProblemKind.UNAVAILABLE),
+    ("connection refused", ProviderProblemKind.UNAVAILABLE),
+    ("communication connection failure", ProviderProblemKind.UNAVAILABLE),
+    ("zero bytes were transmitted", ProviderProblemKind.UNAVAILABLE),
+    ("temporarily unable to accept job", ProviderProblemKind.THROTTLED),
+    ("resource temporarily unavailable", ProviderProblemKind.THROTTLED),
+    ("accounting/qos policy", ProviderProblemKind.QUOTA),
+    ("submitlimit", ProviderProblemKind.QUOTA),
+    ("limit", ProviderProblemKind.QUOTA),
+)
+
+_COMING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "RESIZING"})
+_HERE = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+_LEAVING = frozenset({"COMPLETING"})
+
+
+def classify_slurm_error(told: str) -> ProviderProblemKind:
+    """What kind of problem a command's error text states."""
+    text = told.lower()
+    return next((kind for words, kind in _PROBLEM_KINDS if words in text), ProviderProblemKind.REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One pilot job as Slurm knows it."""
+
+    job: int
+    #: Upper case; states that are unknown here count as over.
+    state: str
+    #: Why it waits, in Slurm's words.
+    reason: str
+    #: How often Slurm has put it back into its queue.
+    restarts: int
+    #: How long it has waited, or waited before it started, seconds.
+    waited_s: float
+    pool_id: PoolId
+    #: Of the request that it answers.
+    token: str
+
+    @property
+    def machine_state(self) -> MachineState:
+        if self.state in _COMING:
+            return MachineState.BOOTING
+        if self.state in _HERE:
+            return MachineState.RUNNING
+        return MachineState.LEAVING if self.state in _LEAVING else MachineState.GONE
+
+    @property
+    def node_id(self) -> NodeId:
+        """The machine's name: another one after each requeue, because nothing of the former is left."""
+        again = f"-r{self.restarts}" if self.restarts else ""
+        return NodeId(f"slurm-{request_serial(self.token)}-{self.job}{again}")
+
+    @property
+    def machine(self) -> RentedMachine:
+        return RentedMachine(self.node_id, self.pool_id, self.token, self.machine_state)
+
+
+def request_serial(token: str) -> str:
+    """Short for a request's token. Slurm counts jobs from 1 again when it is set up anew; a machine's name must differ
+    from all that ever were.
+    """
+    return hashlib.sha256(token.encode()).hexdigest()[:8]
+
+
+def parse_allocations(output: str) -> list[Allocation]:
+    """Returns the pilots of a listing. What is no row of ours is left out: others may use the same names."""
+    found = []
+    for line in output.splitlines():
+        cells, start = {}, 0
+        for column, width in _COLUMNS.items():
+            cells[column] = line[start : start + width].strip()
+            start += width
+        words = cells["Comment"].split()
+        numbers = [_count(cells[column]) for column in ("JobID", "RestartCnt", "PendingTime")]
+        if len(words) != 3 or words[0] != "walras" or numbers[0] is None or numbers[1] is None:
+            continue
+        waited_s = float(numbers[2] or 0)
+        state = cells["State"].upper()
+        reason, pool_id, token = cells["Reason"], PoolId(words[1]), words[2]
+        found.append(Allocation(numbers[0], state, reason, numbers[1], waited_s, pool_id, token))
+    return found
+
+
+def _count(cell: str) -> int | None:
+    return int(cell) if cell.isascii() and cell.isdigit() and len(cell) <= _MOST_DIGITS else None
+
+
+class SlurmCommands:
+    """The commands, found where the settings say or on the path."""
+
+    def __init__(
+        self, settings: SlurmSettings, job_name: str, environ: Mapping[str, str] | None = None, call_s: float = CALL_S
+    ) -> None:
+        self._settings = settings
+        self._job_name = job_name
+        given = os.environ if environ is None else environ
+        self._environment = {name: given[name] for name in _INHERITED if name in given}
+        self._call_s = call_s
+
+    async def submit(self, options: Sequence[str], script: str) -> int:
+        """Submit a batch script and return the number of its job. Raises ProviderProblem."""
+        output = await self._run("sbatch", "--parsable", f"--job-name={self._job_name}", *options, stdin=script)
+        job = _count(output.strip().partition(";")[0])
+        if job is None:
+            raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, f"sbatch: not understood: {output[:100]!r}")
+        return job
+
+    async def allocations(self) -> list[Allocation]:
+        """Every pilot of this server that Slurm still knows, those that ended a short time ago included.
+
+        Raises ProviderProblem.
+        """
+        columns = ",".join(f"{column}:{width}" for column, width in _COLUMNS.items())
+        output = await self._run(
+            "squeue", "--noheader", "--me", "--states=all", f"--name={self._job_name}", "-O", columns
+        )
+        return parse_allocations(output)
+
+    async def cancel(self, jobs: Iterable[int]) -> None:
+        """Cancel jobs; those that are over already are no error. Raises ProviderProblem."""
+        numbers = [str(job) for job in jobs]
+        if not numbers:
+            return
+        try:
+            await self._run("scancel", *numbers)
+        except ProviderProblem as problem:
+            if "invalid job id" not in str(problem).lower() and "already" not in str(problem).lower():
+                raise
+
+    async def _run(self, command: str, *arguments: str, stdin: str = "") -> str:
+        path = os.path.join(self._settings.commands, command) if self._settings.commands else command
+        try:
+            process = await asyncio.create_subprocess_exec(
+                path, *arguments, env=self._environment, start_new_session=True,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+        except OSError as error:
+            raise ProviderProblem(ProviderProblemKind.REFUSED, f"{command}: {error.strerror or error}") from None
+        try:
+            output, told = await asyncio.wait_for(_talk(process, stdin.encode()), self._call_s)
+        except TimeoutError:
+            problem = f"{command}: no answer within {self._call_s:g} s"
+            raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, problem) from None
+        except _TooMuch:
+            problem = f"{command}: more than {_MOST_BYTES >> 20} MiB of output"
+            raise ProviderProblem(ProviderProblemKind.REFUSED, problem) from None
+        finally:
+            await _end(process)
+        if process.returncode != 0:
+            said = " ".join(told.split())[:_LONGEST] or f"exit code {process.returncode}"
+            raise ProviderProblem(classify_slurm_error(said), f"{command}: {said}")
+        return output
+
+
+class _TooMuch(ClusterError):
+    """More output than any honest command has."""
+
+
+async def _talk(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[str, str]:
+    """Returns what a process prints, and what it complains about."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with contextlib.suppress(OSError):  # it may end without reading
+        process.stdin.write(stdin)
+        await process.stdin.drain()
+        process.stdin.close()
+    readers = [asyncio.create_task(_read(stream)) for stream in (process.stdout, process.stderr)]
+    try:
+        done, _ = await asyncio.wait(readers, return_when=asyncio.FIRST_EXCEPTION)
+        for reader in done:
+            reader.result()  # raises what went wrong
+        output, told = (reader.result() for reader in readers)
+        await process.wait()
+        return output, told
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill what is left of a command, and let go of its pipes."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.gather(_discard(process.stdout), _discard(process.stderr)), _LET_GO_S)
+
+
+async def _discard(stream: asyncio.StreamReader | None) -> None:
+    while stream is not None and await stream.read(1 << 16):
+        pass
+
+
+async def _read(stream: asyncio.StreamReader) -> str:
+    content = bytearray()
+    while chunk := await stream.read(1 << 16):
+        content += chunk
+        if len(content) > _MOST_BYTES:
+            raise _TooMuch("too much output")
+    return content.decode(errors="replace")

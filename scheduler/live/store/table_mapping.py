@@ -1,0 +1,106 @@
+"""Rows as objects and as tuples: which table holds what, and the statement that writes each.
+
+The order of a row's fields is the order of its columns in every statement. A field that is more than its SQLite type
+(a state, a flag) is made that again when it is read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from scheduler.core.state.throughput import ScoredBelief
+from scheduler.live.store.table_rows import (
+    AnswerRow,
+    AttemptRow,
+    AuditRow,
+    ChargeKind,
+    ChargeRow,
+    CheckpointRow,
+    CoreStateRow,
+    FactsRow,
+    JobRow,
+    JournalRow,
+    NetworkRow,
+    NodeRow,
+    OutboxRow,
+    OutputsRow,
+    PartRow,
+    PeopleRow,
+    PolicyRow,
+    PoolRow,
+    RentRow,
+    RestartCostRow,
+    SecretRow,
+    SpecRow,
+    SpeedRow,
+    TokenRow,
+)
+from walras.states import AttemptState, JobState, Reason
+
+Row = TypeVar("Row")
+#: Columns that are more than their SQLite type.
+_ENUMS: dict[tuple[type, str], Any] = {
+    (JobRow, "state"): JobState,
+    (JobRow, "reason"): Reason,
+    (AttemptRow, "state"): AttemptState,
+    (ChargeRow, "kind"): ChargeKind,
+    (AttemptRow, "reason"): Reason,
+}
+#: Every table and what it holds, in the order in which a commit writes them.
+TABLES: tuple[tuple[str, Any], ...] = (
+    ("journal", JournalRow),
+    ("specs", SpecRow),
+    ("jobs", JobRow),
+    ("attempts", AttemptRow),
+    ("parts", PartRow),
+    ("nodes", NodeRow),
+    ("outbox", OutboxRow),
+    ("checkpoints", CheckpointRow),
+    ("rents", RentRow),
+    ("pools", PoolRow),
+    ("speeds", SpeedRow),
+    ("scores", ScoredBelief),
+    ("facts", FactsRow),
+    ("networks", NetworkRow),
+    ("restart_costs", RestartCostRow),
+    ("charges", ChargeRow),
+    ("policies", PolicyRow),
+    ("answers", AnswerRow),
+    ("tokens", TokenRow),
+    ("people", PeopleRow),
+    ("audit", AuditRow),
+    ("secrets", SecretRow),
+    ("core_state", CoreStateRow),
+    ("outputs", OutputsRow),
+)
+
+
+def column_list(row_type: Any) -> str:
+    """The columns of a row, as statements list them."""
+    return ", ".join(column.name for column in fields(row_type))
+
+
+def _replace_sql(table: str, row_type: Any) -> str:
+    marks = ", ".join("?" for _ in fields(row_type))
+    verb = "INSERT" if table in ("journal", "charges", "audit") else "INSERT OR REPLACE"
+    return f"{verb} INTO {table} ({column_list(row_type)}) VALUES ({marks})"
+
+
+#: By table: the statement that writes a row, and what gives its values.
+REPLACE_SQL = {table: _replace_sql(table, row_type) for table, row_type in TABLES}
+ROW_VALUES = {table: attrgetter(*(column.name for column in fields(row_type))) for table, row_type in TABLES}
+
+
+def build_row(row_type: type[Row], values: Sequence[Any]) -> Row:
+    """A row object from a tuple in the order of its fields."""
+    typed = list(values)
+    for index, column in enumerate(fields(row_type)):  # type: ignore[arg-type]
+        enum = _ENUMS.get((row_type, column.name))
+        if typed[index] is None:
+            continue
+        if enum is not None:
+            typed[index] = enum(typed[index])
+        elif column.type is bool:
+            typed[index] = bool(typed[index])
+    return row_type(*typed)

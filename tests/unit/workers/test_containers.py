@@ -1,0 +1,128 @@
+"""The commands that put a rank into an image, by a pure function, and a launch through a stand-in for a runtime.
+
+The stand-in is a script named podman that writes down its words and runs the command on the machine itself: what is
+tested is everything up to the runtime.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from walras.contract import EXIT_NOT_PREPARED
+from walras.errors import ConfigError, JobSpecError
+from walras.job_needs import JobNeeds
+from walras.spec.job_spec import parse_spec
+from walras.spec.job_travel import needs_of
+from workers.preparation.containers import ContainerPlace, bring_image, container_argv
+from workers.preparation.folder_cache import CacheBounds, FolderCache
+from workers.preparation.launcher import prepared_argv, write_needs
+
+PLACE = ContainerPlace(
+    work="/a/work", writable=("/a/work", "/ck"), readable=("/a", "/client"), uid=7, gid=8, has_nvidia=True
+)
+NAMES = ("WALRAS_TOKEN", "PATH", "HOME", "CUDA_VISIBLE_DEVICES")
+
+
+def test_apptainer_binds_the_folders_and_brings_the_devices() -> None:
+    found = container_argv("apptainer", "/bin/apptainer", "/c/image.sif", PLACE, NAMES, ["python", "-V"])
+    assert found[:2] == ["/bin/apptainer", "exec"]
+    assert found[-5:] == ["--pwd", "/a/work", "/c/image.sif", "python", "-V"]
+    assert "--nv" in found
+    bound = [found[at + 1] for at, word in enumerate(found) if word == "--bind"]
+    assert bound == ["/a:/a:ro", "/client:/client:ro", "/a/work:/a/work", "/ck:/ck"]
+
+
+@pytest.mark.parametrize(("runtime", "gpu"), [("podman", "nvidia.com/gpu=all"), ("docker", "all")])
+def test_podman_and_docker_keep_user_network_and_folders(runtime: str, gpu: str) -> None:
+    """No value of a variable stands in the command, and PATH and HOME are the image's."""
+    found = container_argv(runtime, f"/bin/{runtime}", "docker://org/image:1", PLACE, NAMES, ["python", "-V"])
+    assert found[-3:] == ["org/image:1", "python", "-V"]
+    options = {(word, found[at + 1]) for at, word in enumerate(found[:-1])}
+    for pair in (("--user", "7:8"), ("--network", "host"), ("--ipc", "host"), ("--workdir", "/a/work")):
+        assert pair in options
+    assert ("--mount", "type=bind,source=/a,target=/a,readonly") in options
+    assert ("--mount", "type=bind,source=/ck,target=/ck") in options
+    assert gpu in found
+    told = [found[at + 1] for at, word in enumerate(found) if word == "--env"]
+    assert told == ["CUDA_VISIBLE_DEVICES", "WALRAS_TOKEN"]
+    assert ("--userns" in found) == (runtime == "podman")
+    plain = ContainerPlace(work="/w", writable=(), readable=(), uid=0, gid=0)
+    assert "--userns" not in container_argv(runtime, "x", "i", plain, (), ["y"])
+    assert not {"--gpus", "--device"} & set(container_argv(runtime, "x", "i", plain, (), ["y"]))
+
+
+STAND_IN = """#!/bin/bash
+printf '%s\\n' "$@" >> "$TOLD"
+case "$1" in
+  image) exit 1;;
+  pull) [ "$3" = org/there ] && exit 0; echo "manifest unknown" >&2; exit 125;;
+esac
+while [ "$1" != org/there ]; do shift; done
+shift; exec "$@"
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "podman").write_text(STAND_IN)
+    (folder / "podman").chmod(0o755)
+    return folder
+
+
+def launch(tmp_path: Path, tools: Path, needs: JobNeeds, argv: list[str]) -> subprocess.CompletedProcess[str]:
+    folder = tmp_path / "state" / "attempts" / "1-1"
+    (folder / "work").mkdir(parents=True)
+    write_needs(folder, needs)
+    env = {"PATH": f"{tools}:/usr/bin:/bin", "TOLD": str(tmp_path / "told"), "WALRAS_TOKEN": "very secret"}
+    command = prepared_argv(tmp_path / "state", "1-1", needs, argv)
+    return subprocess.run(command, cwd=folder / "work", env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_a_rank_and_its_setup_run_inside_and_its_code_survives(tmp_path: Path, tools: Path) -> None:
+    needs = JobNeeds(image="docker://org/there", setup='echo made > "$WALRAS_SETUP/f"')
+    done = launch(tmp_path, tools, needs, ["bash", "-c", 'cat "$WALRAS_SETUP/f"; exit 9'])
+    assert (done.stdout, done.returncode) == ("made\n", 9), done.stderr
+    told = (tmp_path / "told").read_text()
+    assert told.split().count("run") == 2
+    assert "very secret" not in told
+
+
+def test_an_image_that_does_not_exist_ends_the_job_by_its_name(tmp_path: Path, tools: Path) -> None:
+    done = launch(tmp_path, tools, JobNeeds(image="org/none"), ["true"])
+    assert done.returncode == EXIT_NOT_PREPARED
+    assert "the image org/none cannot be had: manifest unknown" in done.stderr
+
+
+def test_a_machine_without_a_runtime_says_so(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    env_path = tmp_path / "empty"
+    needs = JobNeeds(image="org/there")
+    folder = tmp_path / "state" / "attempts" / "1-1"
+    (folder / "work").mkdir(parents=True)
+    write_needs(folder, needs)
+    command = prepared_argv(tmp_path / "state", "1-1", needs, ["true"])
+    done = subprocess.run(
+        command, cwd=folder / "work", env={"PATH": str(env_path)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == EXIT_NOT_PREPARED
+    assert "none of apptainer, podman, docker" in done.stderr
+
+
+def test_a_file_is_for_apptainer_alone_and_has_to_be_there(tmp_path: Path) -> None:
+    cache = FolderCache(tmp_path / "cache", CacheBounds(1, 1))
+    with pytest.raises(ConfigError, match="there is no image"):
+        bring_image(cache, "apptainer", "x", "/none.sif", {})
+    (tmp_path / "i.sif").touch()
+    assert bring_image(cache, "apptainer", "x", str(tmp_path / "i.sif"), {}) == str(tmp_path / "i.sif")
+    with pytest.raises(ConfigError, match="podman takes no image from a file"):
+        bring_image(cache, "podman", "x", str(tmp_path / "i.sif"), {})
+
+
+def test_the_field(tmp_path: Path) -> None:
+    assert needs_of(parse_spec("run: x\nimage: docker://pytorch/pytorch:2.4\n")).image == "docker://pytorch/pytorch:2.4"
+    for text in ("image: --privileged", "image: 'a b'", "image: x\npython: {packages: numpy}"):
+        with pytest.raises(JobSpecError):
+            parse_spec(f"run: x\n{text}\n")

@@ -1,0 +1,123 @@
+"""A rank inside an image, through apptainer, podman or docker: whichever this machine has, in this order.
+
+The rank keeps what it has without an image: the user, the network, shared memory, its variables, its devices, and under
+the same paths its working folder, checkpoints, inputs and the agent's socket. Variables go by their names alone, so
+that no value stands in a command line.
+"""
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from walras.errors import ConfigError
+from workers.preparation.environments import find_tool
+from workers.preparation.folder_cache import CacheBounds, FolderCache
+
+RUNTIMES = ("apptainer", "podman", "docker")
+IMAGE_BOUNDS = CacheBounds(entries=20, size_bytes=200 * 1000**3)
+#: Variables that belong to the machine, or to the image: of a rank in an image they are the image's.
+_OF_THE_MACHINE = frozenset({"PATH", "HOME", "LD_LIBRARY_PATH", "SHELL", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR"})
+_PULL_TIMEOUT_S = 3600.0
+_SCHEME = "docker://"
+
+
+@dataclass(frozen=True)
+class ContainerPlace:
+    """What a rank keeps inside an image."""
+
+    work: str
+    #: Folders that it writes to, and that it reads, under the same paths.
+    writable: tuple[str, ...]
+    readable: tuple[str, ...]
+    uid: int
+    gid: int
+    has_nvidia: bool = False
+    has_rocm: bool = False
+
+
+def container_place(work: Path, folder: Path, caches: Path, env: Mapping[str, str]) -> ContainerPlace:
+    """Returns what the rank with these variables keeps."""
+    socket = os.path.dirname(env.get("WALRAS_SOCKET", ""))
+    writable = [str(work), env.get("WALRAS_CHECKPOINT_DIR", ""), env.get("WALRAS_SETUP", ""), socket]
+    readable = [str(folder), str(caches), *env.get("PYTHONPATH", "").split(os.pathsep)]
+    return ContainerPlace(
+        work=str(work),
+        writable=tuple(dict.fromkeys(path for path in writable if path.startswith("/"))),
+        readable=tuple(dict.fromkeys(path for path in readable if path.startswith("/") and os.path.isdir(path))),
+        uid=os.getuid(),
+        gid=os.getgid(),
+        has_nvidia=bool(env.get("CUDA_VISIBLE_DEVICES")) and os.path.exists("/dev/nvidiactl"),
+        has_rocm=os.path.exists("/dev/kfd"),
+    )
+
+
+def container_argv(
+    runtime: str, program: str, image: str, place: ContainerPlace, names: Sequence[str], argv: Sequence[str]
+) -> list[str]:
+    """Returns the command that runs `argv` inside the image. `names`: the variables that it gets.
+
+    Devices are narrowed by the rank's own variables, as without an image.
+    """
+    if runtime == "apptainer":
+        gpu = [*(["--nv"] if place.has_nvidia else []), *(["--rocm"] if place.has_rocm else [])]
+        mounts = [f"{path}:{path}:ro" for path in place.readable] + [f"{path}:{path}" for path in place.writable]
+        bound = [word for mount in mounts for word in ("--bind", mount)]
+        return [program, "exec", "--no-eval", "--writable-tmpfs", *gpu, *bound, "--pwd", place.work, image, *argv]
+    if runtime == "podman":
+        gpu = ["--device", "nvidia.com/gpu=all"] if place.has_nvidia else []
+        # Only users without privileges have a name space of users to map.
+        own = ["--userns", "keep-id"] if place.uid else []
+    else:
+        gpu, own = (["--gpus", "all"] if place.has_nvidia else []), []
+    if place.has_rocm:
+        gpu += ["--device", "/dev/kfd", "--device", "/dev/dri"]
+    mounts = [f"type=bind,source={path},target={path},readonly" for path in place.readable]
+    mounts += [f"type=bind,source={path},target={path}" for path in place.writable]
+    bound = [word for mount in mounts for word in ("--mount", mount)]
+    told = [word for name in sorted(names) if name not in _OF_THE_MACHINE for word in ("--env", name)]
+    shared = ["--network", "host", "--ipc", "host", "--pid", "host", "--entrypoint", ""]
+    user = ["--user", f"{place.uid}:{place.gid}"]
+    return [
+        *(program, "run", "--rm", "--interactive", *shared, *own, *user, *gpu, *bound, "--workdir", place.work),
+        *(*told, image.removeprefix(_SCHEME), *argv),
+    ]
+
+
+def find_runtime() -> tuple[str, str]:
+    """Returns the name and the path of the first that this machine has. Raises ConfigError where it has none."""
+    for name in RUNTIMES:
+        if program := find_tool(name):
+            return name, program
+    raise ConfigError(f"this machine has none of {', '.join(RUNTIMES)} to run an image with", field="image")
+
+
+def bring_image(cache: FolderCache, runtime: str, program: str, image: str, env: dict[str, str]) -> str:
+    """Have the image on this machine; returns its name, or the path of its file. Raises ConfigError where it is not
+    to be had.
+    """
+    if image.startswith("/"):
+        if not os.path.exists(image):
+            raise ConfigError(f"there is no image {image} on this machine", field="image")
+        if runtime != "apptainer":
+            raise ConfigError(f"{runtime} takes no image from a file; name one in a registry", field="image")
+        return image
+    if runtime == "apptainer":
+        named = image if "://" in image else f"{_SCHEME}{image}"
+        key = hashlib.sha256(named.encode()).hexdigest()
+        folder = cache.get(key, lambda place: _pull([program, "pull", str(place / "image.sif"), named], image, env))
+        return str(folder / "image.sif")
+    plain = image.removeprefix(_SCHEME)
+    known = subprocess.run([program, "image", "inspect", plain], env=env, capture_output=True, check=False)
+    if known.returncode != 0:
+        _pull([program, "pull", "--quiet", plain], image, env)
+    return plain
+
+
+def _pull(argv: list[str], image: str, env: dict[str, str]) -> None:
+    done = subprocess.run(argv, env=env, capture_output=True, timeout=_PULL_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip()[-500:]
+        raise ConfigError(f"the image {image} cannot be had: {said}", field="image")
