@@ -317,3 +317,12 @@ def parse_run(value: object) -> object:
     if not arguments[0]:
         raise ValueError("names no program; the first argument is the program to run")
     return arguments
+
+
+def parse_nproc(value: object) -> object:
+    """Returns "auto" or a count of ranks; raises ValueError for anything else."""
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) and 1 <= int(value) <= 1024:
+        return int(value)
+    raise ValueError("is neither 'auto' nor a count from 1 to 1024; write auto")

@@ -3,9 +3,8 @@
 It also computes which gang sizes an elastic job may have, and refuses combinations such as `fork` beside `elastic`.
 """
 
-import re
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -61,18 +60,6 @@ class ResourcesSpec(FileModel):
             cpus_per_accelerator=self.cpus,
             memory_bytes_per_accelerator=self.memory,
         )
-
-
-def _parse_nproc(value: object) -> object:
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1024):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) and 1 <= int(value) <= 1024:
-        return int(value)
-    raise ValueError("is neither 'auto' nor a count from 1 to 1024; write auto")
-
-
-#: Ranks on each machine.
-RanksPerNode = Annotated[Literal["auto"] | int, BeforeValidator(_parse_nproc)]
 
 
 class CodeSpec(FileModel):
@@ -188,7 +175,7 @@ class CheckpointSpec(FileModel):
     dir: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(inner_path)] | None = None
     #: Complete checkpoints that are kept.
     keep: WholeNumber = Field(default=3, ge=1, le=1000)
-    #: Time between checkpoints of a script that states none itself; None: as the scheduler plans.
+    #: Time between checkpoints; None: when asked to stop, and when the script decides.
     interval: PositiveLength | None = None
 
     other_words: ClassVar[Mapping[str, str]] = {"path": "dir", "directory": "dir", "every": "interval"}

@@ -30,6 +30,7 @@ from walras.spec.field_types import (
     WorkingFolder,
     checked_text,
     parse_instant,
+    parse_nproc,
     parse_run,
     shown_accelerator,
 )
@@ -43,7 +44,6 @@ from walras.spec.job_groups import (
     ForkSpec,
     LimitsSpec,
     OutputPaths,
-    RanksPerNode,
     ResourcesSpec,
     RetrySpec,
     TargetSpec,
@@ -109,7 +109,7 @@ class JobSpec(FileModel):
     #: Machines the gang is spread over evenly; 1: as few as possible.
     num_nodes: WholeNumber = Field(default=1, ge=1, le=MAX_NODES)
     #: Ranks on each machine; auto: one for each accelerator; 1: one process, or one launcher, for all of them.
-    nproc_per_node: RanksPerNode = "auto"
+    nproc_per_node: Annotated[Literal["auto"] | int, BeforeValidator(parse_nproc)] = "auto"
     resources: ResourcesSpec = ResourcesSpec()
     #: The gang may have fewer or more accelerators than `resources` says, and change while it runs. None: it may not.
     elastic: ElasticSpec | None = None
@@ -395,7 +395,6 @@ def to_request(
         grace_s=spec.grace_period,
         held=spec.hold,
         value_usd_per_h=spec.value_usd_per_h,
-        checkpoint_every_s=spec.checkpoint.interval,
         declared=tuple(sorted(spec.throughput.items())),
         **group_fields(gang, GangRequest),
     )

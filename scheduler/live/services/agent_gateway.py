@@ -88,10 +88,8 @@ def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
     shape = pool.shape
     if shape.nominal_speed != 1.0:
         return pool
-    if declared is not None:
-        speed = declared.shape.nominal_speed
-    else:
-        speed = 1.0 if shape.emulated else catalog_speed(shape.accelerator) or 1.0
+    by_sheet = 1.0 if shape.emulated else catalog_speed(shape.accelerator) or 1.0
+    speed = by_sheet if declared is None else declared.shape.nominal_speed
     return replace(pool, shape=replace(shape, nominal_speed=speed))
 
 

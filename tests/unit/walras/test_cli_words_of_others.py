@@ -30,7 +30,6 @@ def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         ("ps", "walras queue"),
         ("top", "queue --watch"),
         ("requeue 1", "walras rerun"),
-        ("share", "walras money"),
         ("quota", "walras money"),
         ("run train.py", "walras submit"),
         ("sbatch train.sh", "walras submit"),
