@@ -66,6 +66,9 @@ class RoundRules:
 
     #: Which mechanism these numbers are for. A server knows "owed"; a simulation may be handed others.
     mechanism: str = OWED
+    #: How often jobs save that do not say it is planned from the time that writing takes and the lives of machines.
+    #: False: they save as their scripts have it, every 300 s where those say nothing.
+    plan_checkpoints: bool = True
     #: Length of a round: running jobs are compared with waiting ones once a round. 0: at every event.
     round_s: float = 360.0
     #: A dirty core asks for a new solve no sooner than this after the last request.

@@ -71,8 +71,8 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "checkpoint_not_written",
-        _REPORTS,
-        "    transaction.batch.checkpoints.append(job.checkpoint)\n",
+        "scheduler/live/services/checkpoint_records.py",
+        "    transaction.batch.checkpoints.append(row)\n",
         "",
     ),
     PlantedBug(
@@ -233,8 +233,8 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "exit_code_lost",
         _FOLLOWER,
-        '"signal", "failed_rank", "cpu_s") if name in ended}',
-        '"signal", "failed_rank", "cpu_s") if name in ended and name != "exit_code"} | {"exit_code": 0}',
+        "told = {name: ended[name] for name in _TOLD_OF_AN_END if name in ended}",
+        'told = {name: ended[name] for name in _TOLD_OF_AN_END if name in ended} | {"exit_code": 0}',
     ),
     PlantedBug(
         "reports_dropped_when_sent",
@@ -280,8 +280,8 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "devices_not_released",
         _AGENT,
-        "        del self._followers[key]\n        self._holds.release(key)\n",
-        "        del self._followers[key]\n",
+        "        self._sessions.end(key)\n        self._holds.release(key)\n",
+        "        self._sessions.end(key)\n",
     ),
     PlantedBug(
         "refusal_not_reported",

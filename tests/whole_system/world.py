@@ -28,6 +28,7 @@ from scheduler.live.assembly import ServerConfig, settings_for_cluster
 from scheduler.live.loop import solver_pool as solver_pool_module
 from scheduler.live.loop import worker_process as worker_process_module
 from scheduler.live.main import ListenOptions
+from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
@@ -380,7 +381,7 @@ class World:
         """Paces that only cost time, and the one place where the server asks for a real port."""
 
         class Disk:
-            free = 1 << 40
+            total, free = 1 << 41, 1 << 40
 
         def disk_usage(path: Any) -> Any:
             disk = Disk()
@@ -392,6 +393,8 @@ class World:
             (main_module, "_listen", self._listen),
             (main_module, "freeze_gc", lambda: None),
             (solver_pool_module, "new_worker_process", InlineWorker),
+            # Nothing is decided by forecasts, and a rollout takes longer than the run.
+            (StartForecasts, "watch", _rest),
             (worker_process_module, "new_worker_process", InlineWorker),
             (notices_module, "NOTICE_POLL_S", 2.0),
             (shipping_module, "SHIP_EVERY_S", 2.0),
@@ -407,6 +410,10 @@ class World:
             logging.disable(logging.NOTSET)
             for place, name, value in before:
                 setattr(place, name, value)
+
+
+async def _rest(*_: Any) -> None:
+    await asyncio.Event().wait()
 
 
 def _closure_servers(app: Any) -> Iterator[Any]:

@@ -168,7 +168,7 @@ WORDS_OF_OTHERS = {
     "get": "show", "inspect": "show", "why": "explain", "tail": "logs -f", "log": "logs",
     "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel", "scancel": "cancel", "qdel": "cancel",
     "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
-    "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "agents": "nodes", "pools": "prices",
+    "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "pools": "prices",
     "suspend": "hold", "pause": "hold", "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun",
     "scontrol": "update", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
     "me": "whoami", "init": "submit", "simulation": "simulate", "sim": "simulate", "start": "server", "up": "server",

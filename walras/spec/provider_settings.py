@@ -41,7 +41,7 @@ class AwsSettings(ProviderSettings):
     instance_profile: _AwsWord | None = None
     #: Installed with pip at the first boot: `walras` from the server itself, all else from the machine's index. Empty:
     #: the image has `/opt/walras/bin/walras` already.
-    install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch,nvidia]",)
+    install: Annotated[tuple[_PipRequirement, ...], Field(max_length=16)] = ("walras[torch]",)
 
 
 _SlurmWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}$")]

@@ -10,7 +10,7 @@ without a warning count. The attempt is told when the plan differs notably from 
 from dataclasses import dataclass
 from math import exp, inf, log
 
-from optimizer.planning.checkpoint_interval import CheckpointSchedule, interval_by_hazard, schedule_checkpoints
+from optimizer.renting.checkpoint_interval import CheckpointSchedule, interval_by_hazard, schedule_checkpoints
 from optimizer.renting.lifetime_laws import LearntLifetime, WatchedLife, hazard_at
 from scheduler.core.commands import CheckpointEvery
 from scheduler.core.state.fleet import FleetMachine, PoolState
@@ -53,9 +53,11 @@ class IntervalPlan:
 
 
 def planned_interval_s(ledger: Ledger, job: JobRecord) -> float | None:
-    """Work before the next checkpoint, seconds; None for a job that has no machines."""
+    """Work before the next checkpoint, seconds; None for a job that has no machines, and where nothing is planned."""
     if job.request.checkpoint_every_s is not None:
         return job.request.checkpoint_every_s
+    if not ledger.policy.rules.plan_checkpoints:
+        return None
     plan = plan_interval(ledger, job)
     return None if plan is None else plan.every_s
 

@@ -8,7 +8,7 @@ rebuilt when there is notably more evidence, so that machines that come and go c
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from optimizer.planning.checkpoint_interval import CheckpointSchedule
+from optimizer.renting.checkpoint_interval import CheckpointSchedule
 from optimizer.renting.lifetime_laws import (
     MACHINES_REMEMBERED,
     LearntLifetime,

@@ -19,9 +19,9 @@ from typing import Any, Protocol, get_args
 import numpy as np
 from pydantic import TypeAdapter
 
-from scheduler.core.commands import Command, Solve
+from scheduler.core.commands import Command, Solve, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, StateRestored
+from scheduler.core.events import Event, PolicyChanged, StateRestored
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.sqlite_store import read_stored_journal
 from scheduler.live.store.table_rows import JournalRow
@@ -49,12 +49,19 @@ def encode_event(event: Event) -> JournalRow:
 
 def encode_command(at: float, command: Command) -> JournalRow:
     payload = _solve_digest(command) if isinstance(command, Solve) else _dump(command)
+    if isinstance(command, Start) and command.checkpoint_every_s is None:
+        # Left out where it says nothing, so that journals from before it was there still read the same.
+        payload = payload.replace(',"checkpoint_every_s":null', "")
     return JournalRow(at, "command", type(command).__name__, payload)
 
 
 def decode_event(row: JournalRow) -> Event:
     """The event that was written. Raises ValueError where the payload is not one."""
-    event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(json.loads(row.payload))
+    told = json.loads(row.payload)
+    if row.type == PolicyChanged.__name__:
+        # Where rules do not say it, they are of a release that planned no intervals: it is replayed as it decided.
+        told["rules"].setdefault("plan_checkpoints", False)
+    event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(told)
     return event
 
 
@@ -124,7 +131,7 @@ def _solve_digest(solve: Solve) -> str:
 
 
 #: Arrays that problems have had since journals were recorded; empty ones say nothing.
-_LATER_FIELDS = frozenset({("Pools", "prepaid"), ("Jobs", "unstoppable")})
+_LATER_FIELDS = frozenset({("Pools", "prepaid"), ("Pools", "counted"), ("Jobs", "unstoppable")})
 
 
 def _update_digest(digest: Any, value: Any) -> None:

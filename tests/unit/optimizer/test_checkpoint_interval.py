@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from optimizer.planning.checkpoint_interval import interval_by_hazard, schedule_checkpoints
+from optimizer.renting.checkpoint_interval import interval_by_hazard, schedule_checkpoints
 from optimizer.renting.lifetime_laws import (
     LearntLifetime,
     WatchedLife,

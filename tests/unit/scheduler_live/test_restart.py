@@ -196,7 +196,7 @@ async def test_a_long_journal_with_every_command_replays_to_identical_commands(t
     assert report.events > 1000
     assert set(report.command_types) == {
         "WakeAt", "Solve", "Prepare", "Start", "Revoke", "Rent", "ReleaseNode", "JobTransitioned",
-        "AttemptTransitioned", "NodeCordoned",
+        "AttemptTransitioned", "NodeCordoned", "CheckpointEvery",
     }  # fmt: skip
     for kind in ("JobSubmitted", "NodeJoined", "Solved", "AttemptEnded"):
         place = next(i for i, row in enumerate(rows) if row.type == kind)

@@ -151,7 +151,9 @@ def test_a_cluster_file_with_an_unknown_provider_is_refused_with_those_that_are_
         name: ProviderContext(check_model(ClusterConfig, data, source="cluster"), DataFolder(tmp_path), b"")
         for name, data in told.items()
     }
-    with pytest.raises(ConfigError, match="no provider is called 'gcp'; known: aws, local, simulated") as refused:
+    with pytest.raises(
+        ConfigError, match="no provider is called 'gcp'; known: aws, local, slurm, simulated"
+    ) as refused:
         build_providers(contexts["gcp"])
     assert refused.value.field == "pools[0].provider"
     with pytest.raises(ConfigError) as refused:

@@ -61,13 +61,18 @@ array: 0-1%1
 matrix: {lr: [0.1, 0.2]}
 array_index: 1
 outputs: [out]
+inputs: {data: s3://bucket/digits}
+setup: make
+image: ada/torch:2
 """
 
 
 def test_every_field_is_read() -> None:
     """A file with every field means what it says; the example above leaves out only what elastic excludes."""
     spec = parse_spec(FULL)
-    assert set(spec_mapping(spec)) | {"schema_version", "fork", "mixed", "code"} == set(JobSpec.model_fields)
+    assert set(spec_mapping(spec)) | {"schema_version", "fork", "mixed", "code", "git", "python"} == set(
+        JobSpec.model_fields
+    )
     assert spec.resources == ResourcesSpec(
         accelerators=(Demand("a100-40gb", 2), Demand("v100", 2)), cpus=4.0, memory=24 * 10**9
     )
