@@ -175,7 +175,7 @@ class CheckpointSpec(FileModel):
     dir: Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(inner_path)] | None = None
     #: Complete checkpoints that are kept.
     keep: WholeNumber = Field(default=3, ge=1, le=1000)
-    #: Time between checkpoints; None: when asked to stop, and when the script decides.
+    #: Time between checkpoints of a script that states none itself; None: as the scheduler plans.
     interval: PositiveLength | None = None
 
     other_words: ClassVar[Mapping[str, str]] = {"path": "dir", "directory": "dir", "every": "interval"}

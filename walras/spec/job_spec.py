@@ -395,6 +395,7 @@ def to_request(
         grace_s=spec.grace_period,
         held=spec.hold,
         value_usd_per_h=spec.value_usd_per_h,
+        checkpoint_every_s=spec.checkpoint.interval,
         declared=tuple(sorted(spec.throughput.items())),
         **group_fields(gang, GangRequest),
     )

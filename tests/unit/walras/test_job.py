@@ -280,6 +280,7 @@ def test_what_the_scheduler_sees() -> None:
     assert (request.cpus_per_accelerator, request.memory_bytes_per_accelerator) == (4.0, 24 * 10**9)
     assert request.retry == RetryRule(2, (3,))
     assert (request.max_runtime_s, request.max_queue_s, request.grace_s) == (172_800, 43_200, 120)
+    assert request.checkpoint_every_s == 600
     assert (request.preemptible, request.held, request.depends_on_any_end) == (False, True, True)
     assert (request.value_usd_per_h, request.declared, request.depends_on) == (4.5, (("a100-40gb", 12.0),), (3,))
 
