@@ -298,6 +298,8 @@ class Heartbeat(Message):
     session: str = Field(default="", max_length=100)
     #: Counts the calls of a session: one that comes late, or twice, is told from the newest. 0: not counted.
     call: Count = 0
+    #: The life of the server that the agent heard last; empty: none.
+    life: str = Field(default="", max_length=100)
     #: True with the first call after a (re)start: `here` is then the complete truth about this machine.
     resync: bool = False
     here: list[AttemptHere] = Field(default_factory=list, max_length=1024)
@@ -425,5 +427,7 @@ class HeartbeatAnswer(Message):
     protocol: int = 1
     #: Who answers. None: a server of the first release.
     cluster: ClusterIdentity | None = None
+    #: Another one after every start of the server; empty: an older release, which does not tell.
+    life: str = ""
     #: Sessions with attempts here that somebody waits for.
     sessions: list[SessionRequest] = Field(default_factory=list)

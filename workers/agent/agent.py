@@ -86,6 +86,8 @@ class Agent:
         self._acks: list[int] = []
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
+        #: Of the server that answered last.
+        self._life = ""
         self._calls, self._is_resynced = 0, False
         enrolment.on_other_incarnation = self._tell_again
 
@@ -164,6 +166,7 @@ class Agent:
             node_id=self._enrolment.node_id,
             session=self._session,
             call=self._calls,
+            life=self._life,
             resync=not self._is_resynced,
             here=[AttemptHere(job_id=key[0], attempt=key[1], incarnation=key[2]) for key in here],
             reports=reports,
@@ -185,6 +188,11 @@ class Agent:
         if self._enrolment.take_identity(answer.cluster, answer.protocol):
             return True  # not the server that this call was for: it has to be told first what is here
         self._client.cluster = self._enrolment.cluster
+        if answer.life != self._life:
+            # A server that has just started cannot tell this call from one of the past: it is to be told again.
+            self._life, self._is_resynced = answer.life, False
+            self._apply_leases(answer, here, sent_at)
+            return True
         self._is_resynced = True
         self._outbox.mark_sent(reports)
         self._acks = self._acks[len(acks) :]

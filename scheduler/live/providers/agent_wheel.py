@@ -45,7 +45,9 @@ def packed_wheel() -> AgentWheel:
         raise ConfigError("machines cannot be given a release that is not installed here", fix=fix) from None
     about = f"{_NAME}-{installed.version}.dist-info"
     files = {name: path.read_bytes() for package in _PACKAGES for name, path in _files_of(package)}
-    files[f"{about}/METADATA"] = (installed.read_text("METADATA") or "").encode()
+    # A checkout that is installed for development has PKG-INFO in the place of METADATA.
+    metadata = installed.read_text("METADATA") or installed.read_text("PKG-INFO") or ""
+    files[f"{about}/METADATA"] = metadata.encode()
     files[f"{about}/WHEEL"] = _WHEEL.encode()
     files[f"{about}/entry_points.txt"] = (installed.read_text("entry_points.txt") or "").encode()
     files[f"{about}/RECORD"] = _record(files, f"{about}/RECORD")

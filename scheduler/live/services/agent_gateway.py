@@ -9,7 +9,7 @@ is dead: it becomes UNREACHABLE first.
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from random import Random
 
 from scheduler.core.events import NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
@@ -37,6 +37,9 @@ from scheduler.live.services.agent_identity import (
     check_speaker,
     is_other_speaker,
     note_speaker,
+    pool_of_agent,
+    shape_differences,
+    with_known_speed,
 )
 from scheduler.live.services.agent_reports import end_attempt, process_reports
 from scheduler.live.services.session_broker import SessionBroker
@@ -44,11 +47,10 @@ from scheduler.live.services.unconfirmed_starts import has_unconfirmed, withdraw
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_rows import NodeRow
 from walras.clocks import random_token
-from walras.cluster import Market, NodeId, Pool, PoolId, Shape
+from walras.cluster import NodeId
 from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
 from walras.protocol import PROTOCOL
-from walras.spec.catalog import catalog_speed
 from walras.states import Reason
 from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
 
@@ -65,44 +67,6 @@ _STUCK_PACE_S = 1.0
 _ENROL_BOOTS = 3.0
 
 
-def pool_of_agent(message: Register) -> Pool:
-    """The pool a machine belongs to by its own account."""
-    facts = message.facts
-    shape = Shape(
-        name=facts.shape,
-        accelerator=facts.accelerator,
-        accelerators=facts.accelerators,
-        cpus=facts.cpus,
-        memory_bytes=facts.memory_bytes,
-        nominal_speed=facts.nominal_speed,
-        emulated=facts.emulated,
-    )
-    return Pool(PoolId(f"{facts.shape}/{facts.market}/{facts.zone}"), shape, Market(facts.market), facts.zone)
-
-
-def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
-    """Returns the pool of a machine that states no speed (1) with that of its pool, or of its type's data sheet.
-
-    Emulated accelerators have the speed that they state: that of no device.
-    """
-    shape = pool.shape
-    if shape.nominal_speed != 1.0:
-        return pool
-    by_sheet = 1.0 if shape.emulated else catalog_speed(shape.accelerator) or 1.0
-    speed = by_sheet if declared is None else declared.shape.nominal_speed
-    return replace(pool, shape=replace(shape, nominal_speed=speed))
-
-
-def _shape_differences(known: Shape, joining: Shape) -> str:
-    """What is otherwise on a machine that joins, in the words of `walras agent`'s options."""
-    told = [
-        f"{each.name} is {getattr(joining, each.name)} here, {getattr(known, each.name)} there"
-        for each in fields(Shape)
-        if getattr(joining, each.name) != getattr(known, each.name)
-    ]
-    return ", ".join(told)
-
-
 @dataclass(slots=True)
 class _LongPoll:
     """The event that wakes an open heartbeat call when there is a command for its machine."""
@@ -117,6 +81,7 @@ class AgentGateway:
         self._loop = loop
         self._box = box
         self._chance = chance
+        self._life = f"{loop.clock.now():.6f} {random_token(chance)[:8]}"
         self._job_tokens = job_tokens
         self._long_polls: dict[NodeId, _LongPoll] = {}
         self.sessions = SessionBroker(chance)
@@ -171,7 +136,7 @@ class AgentGateway:
         pool = with_known_speed(pool, declared)
         if declared is not None and declared.shape != pool.shape:
             raise Conflict(
-                f"pool {pool.pool_id} has other machines: {_shape_differences(declared.shape, pool.shape)}",
+                f"pool {pool.pool_id} has other machines: {shape_differences(declared.shape, pool.shape)}",
                 field="facts",
                 fix="start the agent with what they have, or give its shape another name (--shape)",
             )
@@ -251,10 +216,8 @@ class AgentGateway:
             if not node.is_member:
                 # Given up in a batch that is not written: its places may be somebody else's as soon as it is.
                 raise
-            lease_s = self._loop.settings.lease_s[node.facts.market]
             node.heard_at = self._loop.clock.now()
-            node.leased_until = node.heard_at + lease_s
-            return HeartbeatAnswer(commands=[], reports_acked=0, lease_s=lease_s, fenced=[])
+            return self._renewed(node, message.life)
 
     async def _heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         node = self._node(message.node_id)
@@ -263,6 +226,8 @@ class AgentGateway:
         check_cluster(identity, message.cluster, message.node_id)
         check_incarnation(identity, message.cluster, message.node_id)
         check_speaker(node, message, now, self._loop.settings.unreachable_s)
+        if message.call and message.life != self._life:
+            return self._renewed(node, self._life)
         if node.is_late(message.session, message.call):
             return self._answer(node, message)
         node.heard_at, node.was_heard, node.problem = now, True, message.problem
@@ -348,7 +313,18 @@ class AgentGateway:
             fenced=fenced,
             protocol=PROTOCOL,
             cluster=self._loop.state.identity,
+            life=self._life,
             sessions=self.sessions.take(node.row.node_id),
+        )
+
+    def _renewed(self, node: LiveNode, life: str) -> HeartbeatAnswer:
+        """The leases of what runs go on; nothing is taken or given. To an agent that has not heard of this start yet:
+        its call may be a late one of the past, and what that says is there is not."""
+        lease_s = self._loop.settings.lease_s[node.facts.market]
+        node.leased_until = self._loop.clock.now() + lease_s
+        identity = self._loop.state.identity
+        return HeartbeatAnswer(
+            commands=[], reports_acked=0, lease_s=lease_s, fenced=[], protocol=PROTOCOL, cluster=identity, life=life
         )
 
     def wake(self, node_id: NodeId) -> None:

@@ -9,14 +9,16 @@ knows another life of this one's database, is told both names and gets nothing.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import fields, replace
 
 from pydantic import ValidationError
 
 from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
-from walras.cluster import NodeId
+from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import NameHeld, OtherCluster, OtherIncarnation, OtherProtocol, UserError
 from walras.protocol import PROTOCOL, protocol_problem
+from walras.spec.catalog import catalog_speed
 from walras.wire import ClusterIdentity, Heartbeat, Register
 
 log = logging.getLogger(__name__)
@@ -139,3 +141,44 @@ def note_speaker(transaction: Transaction, node: LiveNode, message: Heartbeat) -
 def highest_number_told(state: LiveState, message: Heartbeat, most: int = 10_000_000) -> int:
     """Returns the highest job number that this cluster has ever given out, as far as the agent can be believed."""
     return min(message.highest_job_id, state.next_job_id + most)
+
+
+# ------------------------------------------------------------------------------------------ the machine it is
+
+
+def pool_of_agent(message: Register) -> Pool:
+    """The pool a machine belongs to by its own account."""
+    facts = message.facts
+    shape = Shape(
+        name=facts.shape,
+        accelerator=facts.accelerator,
+        accelerators=facts.accelerators,
+        cpus=facts.cpus,
+        memory_bytes=facts.memory_bytes,
+        nominal_speed=facts.nominal_speed,
+        emulated=facts.emulated,
+    )
+    return Pool(PoolId(f"{facts.shape}/{facts.market}/{facts.zone}"), shape, Market(facts.market), facts.zone)
+
+
+def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
+    """Returns the pool of a machine that states no speed (1) with that of its pool, or of its type's data sheet.
+
+    Emulated accelerators have the speed that they state: that of no device.
+    """
+    shape = pool.shape
+    if shape.nominal_speed != 1.0:
+        return pool
+    by_sheet = 1.0 if shape.emulated else catalog_speed(shape.accelerator) or 1.0
+    speed = by_sheet if declared is None else declared.shape.nominal_speed
+    return replace(pool, shape=replace(shape, nominal_speed=speed))
+
+
+def shape_differences(known: Shape, joining: Shape) -> str:
+    """What is otherwise on a machine that joins, in the words of `walras agent`'s options."""
+    told = [
+        f"{each.name} is {getattr(joining, each.name)} here, {getattr(known, each.name)} there"
+        for each in fields(Shape)
+        if getattr(joining, each.name) != getattr(known, each.name)
+    ]
+    return ", ".join(told)

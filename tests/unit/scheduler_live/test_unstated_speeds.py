@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.live.services.agent_gateway import with_known_speed
+from scheduler.live.services.agent_identity import with_known_speed
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.spec.catalog import catalog_speed
 
