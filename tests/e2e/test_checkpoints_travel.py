@@ -20,7 +20,7 @@ from tests.support.real_server import FIFO, A, RealServer, wait_for
 from walras.checkpoint_store import SERVER_STORE
 from workers.agent.checkpoint_places import local_folder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Steps/s by number of ranks: slow enough to be stopped twice before the last step.
 SPEEDS = {1: 5.0, 2: 2.5}
@@ -85,10 +85,10 @@ def test_a_job_that_is_drained_and_loses_its_machine_ends_with_the_bits_of_a_qui
         job_id = apart.start()
         (first, *_) = apart.places(job_id)
         assert server.call("POST", f"/nodes/{first}/drain")[0] == 200
-        server.until_running(job_id, 2, 60)
+        server.until_running(job_id, 2, 150)
         assert first not in apart.places(job_id)
         (_, saved_at, _) = server.recorded(job_id)[-1]
-        server.until_step(job_id, saved_at + 3, 60)
+        server.until_step(job_id, saved_at + 3, 150)
         assert server.call("POST", f"/nodes/{first}/resume")[0] == 200
         apart.lose(sorted(apart.places(job_id))[0])
         server.until_state(job_id, "SUCCEEDED", 120)
