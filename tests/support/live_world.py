@@ -115,6 +115,8 @@ class FakeAgent:
         self.acks: list[int] = []
         self.next_report = 1
         self.credential = ""
+        #: Of the server, as its last answer named it; only calls that are counted say it.
+        self.life = ""
         #: As of the first release: names neither itself nor the cluster.
         self.identity: dict[str, Any] = {}
 

@@ -12,12 +12,19 @@ from walras.wire import AttemptHere, EndedReport, Heartbeat
 def call(agent: FakeAgent, number: int, *, session: str = "s1", resync: bool = False, **more: Any) -> Heartbeat:
     """A call of the agent with what is on its machine now."""
     here = [AttemptHere(job_id=job_id, attempt=attempt) for job_id, attempt in agent.here]
-    return Heartbeat(node_id=agent.node_id, session=session, call=number, resync=resync, here=here, **more)
+    known = {"life": agent.life} | more
+    return Heartbeat(node_id=agent.node_id, session=session, call=number, resync=resync, here=here, **known)
+
+
+async def greeted(agent: FakeAgent, w: World) -> FakeAgent:
+    """It has heard of this start of the server."""
+    agent.life = (await w.server.gateway.heartbeat(call(agent, 1, resync=True))).life
+    return agent
 
 
 async def running(w: World) -> tuple[FakeAgent, Heartbeat]:
     """A machine with a running job, and its first call, from before the job."""
-    agent = await FakeAgent(w, "m1").register()
+    agent = await greeted(await FakeAgent(w, "m1").register(), w)
     first = call(agent, 1, resync=True)
     await w.server.gateway.heartbeat(first)
     await w.submit({})
@@ -68,3 +75,19 @@ async def test_a_call_of_an_earlier_start_does_not_silence_the_present_one(tmp_p
             await w.server.gateway.heartbeat(call(agent, number, reports=[ended]))
         await w.quiet()
         assert w.state(1) == "SUCCEEDED"
+
+
+async def test_a_first_call_that_comes_after_a_restart_of_the_server_ends_nothing(tmp_path: Path) -> None:
+    """It is answered, and its lease goes on; only a call that names this life of the server says what is there."""
+    async with world(tmp_path) as w:
+        agent, first = await running(w)
+    async with world(tmp_path) as w:
+        answer = await w.server.gateway.heartbeat(first)
+        await w.quiet()
+        assert (w.state(1), answer.commands, answer.fenced) == ("RUNNING", [], [])
+        assert answer.life not in ("", agent.life)
+        agent.life = answer.life
+        agent.here.clear()
+        await w.server.gateway.heartbeat(call(agent, 3, resync=True))
+        await w.quiet()
+        assert next(attempt.state for attempt in w.server.store.attempts(1)) == "NODE_LOST"
