@@ -246,7 +246,7 @@ class OwnPlan(_Own, ABC):
         return Plan(chosen, rows, quote, np.zeros(n), no_yardstick="the policy is one's own"), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Speed of each configuration, relative to the fastest (c,)."""
+        """Returns the speed of each configuration, relative to the fastest one (c,)."""
         return relative_speeds(newcomer)
 
 

@@ -44,7 +44,7 @@ def open_reservation(cycle: Cycle, job: JobRecord, pool: int, place: Place, *, p
 
 
 def drop_reservation(cycle: Cycle, job_id: JobId) -> None:
-    """Give up a claim: what it holds is free again, for the next claim or the lines."""
+    """Drop a job's reservation; the accelerators that it held are free for other reservations and for queued jobs."""
     reservation = cycle.reservations.get(job_id)
     if reservation is None:
         return

@@ -237,7 +237,7 @@ class ServerLoop:
             await self._settled.wait()
 
     async def note_clocks(self) -> None:
-        """Note what the machine's clocks show, for ever: the next start tells from it how long it was away."""
+        """Record the machine's clocks, again and again; the next start reads from them how long the server was down."""
         while True:
             note = partial(self._store.note_alive, self.clock.now())
             await asyncio.get_running_loop().run_in_executor(self._writer, note)

@@ -82,7 +82,7 @@ class PricedProvider(CloudProvider, Protocol):
 
 @runtime_checkable
 class QueueingProvider(CloudProvider, Protocol):
-    """A provider whose machines have to wait for their turn: the server asks how long they do."""
+    """A provider with a queue of its own, such as Slurm. The server asks how long requests wait there."""
 
     async def waits(self) -> Mapping[PoolId, float]:
         """Returns the seconds from a request until a machine comes, of the pools where any was seen to wait."""

@@ -64,7 +64,7 @@ class SessionBroker:
         return [each for each in self._asked.pop(node_id, []) if each.session_id in self._open]
 
     def waiting(self, node_id: NodeId, session_id: str) -> OpenSession:
-        """Returns a session that waits for this machine. Raises NotFound for any other."""
+        """Returns a requested remote session (attach, exec, forward) of this machine. Raises NotFound for any other."""
         session = self._open.get(session_id)
         if session is None or session.node_id != node_id or session.machine.done():
             raise NotFound("no such session waits for this machine")
