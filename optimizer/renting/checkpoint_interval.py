@@ -75,6 +75,12 @@ class CheckpointSchedule:
         return _interval_at(self.law, age_h, self.checkpoint_h, self.lost_price)
 
 
+def schedule_at_any_age(law: Lifetime, checkpoint_h: float, lost_price: float = 1.0) -> CheckpointSchedule:
+    """The schedule under a law that is the same at all ages: one interval, found once."""
+    interval_h = _interval_at(law, 0.0, checkpoint_h, lost_price)
+    return CheckpointSchedule(law, checkpoint_h, lost_price, (0.0, inf), (interval_h, interval_h))
+
+
 def schedule_checkpoints(law: Lifetime, checkpoint_h: float, lost_price: float = 1.0) -> CheckpointSchedule:
     """The schedule over a machine's life. Of lives of more than 100 segments each segment is planned by itself."""
     plain = CheckpointSchedule(law, checkpoint_h, lost_price)

@@ -10,12 +10,17 @@ without a warning count. The attempt is told when the plan differs notably from 
 from dataclasses import dataclass
 from math import exp, inf, log
 
-from optimizer.renting.checkpoint_interval import CheckpointSchedule, interval_by_hazard, schedule_checkpoints
+from optimizer.renting.checkpoint_interval import (
+    CheckpointSchedule,
+    interval_by_hazard,
+    schedule_at_any_age,
+    schedule_checkpoints,
+)
 from optimizer.renting.lifetime_laws import LearntLifetime, WatchedLife, hazard_at
 from scheduler.core.commands import CheckpointEvery
 from scheduler.core.state.fleet import FleetMachine, PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.machine_lifetimes import learnt_law
+from scheduler.core.state.machine_lifetimes import MachineLifetimes, learnt_law
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market
 from walras.contract import SECONDS_PER_HOUR
@@ -58,8 +63,35 @@ def planned_interval_s(ledger: Ledger, job: JobRecord) -> float | None:
         return job.request.checkpoint_every_s
     if not ledger.policy.rules.plan_checkpoints:
         return None
-    plan = plan_interval(ledger, job)
-    return None if plan is None else plan.every_s
+    every_s = _planned_at_this_event(ledger, job)
+    if every_s is None and (plan := plan_interval(ledger, job)) is not None:
+        every_s = plan.every_s
+        _keep_for_this_event(ledger, job, every_s)
+    return every_s
+
+
+def _planned_at_this_event(ledger: Ledger, job: JobRecord) -> float | None:
+    """What another attempt of the kind on the pool was given in answer to the same event: a plan may start hundreds."""
+    lives = _ageless_lives(ledger, job)
+    if lives is None or lives.planned_at_event != ledger.event_number:
+        return None
+    return lives.planned.get(job.request.kind)
+
+
+def _keep_for_this_event(ledger: Ledger, job: JobRecord, every_s: float) -> None:
+    lives = _ageless_lives(ledger, job)
+    if lives is not None and all(law.is_constant for law, *_ in lives.laws.values()):
+        if lives.planned_at_event != ledger.event_number:
+            lives.planned_at_event, lives.planned = ledger.event_number, {}
+        lives.planned[job.request.kind] = every_s
+
+
+def _ageless_lives(ledger: Ledger, job: JobRecord) -> MachineLifetimes | None:
+    """The lifetimes behind a plan that depends on the kind of job and the pool alone; None where more counts."""
+    if len(job.place) != 1 or job.request.deadline_at != inf:
+        return None
+    machine = ledger.fleet.machines[job.place[0][0]]
+    return None if machine is None else ledger.fleet.pools[machine.pool].lives
 
 
 def plan_interval(ledger: Ledger, job: JobRecord) -> IntervalPlan | None:
@@ -72,16 +104,16 @@ def plan_interval(ledger: Ledger, job: JobRecord) -> IntervalPlan | None:
     lost_price = _lost_price(ledger, job, ledger.fleet.pools[machines[0].pool])
     needs_warning_s = _WARNING_FACTOR * (write_s + lag_s) + _WARNING_MARGIN_S
     states = [ledger.fleet.pools[machine.pool] for machine in machines]
-    is_warned = all(
-        state.pool.market is not Market.SPOT or state.lives.warning_s(state.pool) >= needs_warning_s for state in states
-    )
+    rented_on_spot = [state for state in states if state.pool.market is Market.SPOT]
+    is_warned = all(state.lives.warning_s(state.pool) >= needs_warning_s for state in rented_on_spot)
     # What is planned counts from the last checkpoint, or from when the attempt began to work.
     since = max(job.checkpoint_at, min(job.running_at, ledger.now))
-    laws = [_law(ledger, state, unwarned=is_warned) for state in states]
     if len(machines) == 1:
-        schedule = _schedule(states[0], laws[0], write_s, lost_price, unwarned=is_warned)
+        law = _law(ledger, states[0], unwarned=is_warned)
+        schedule = _schedule(states[0], law, write_s, lost_price, unwarned=is_warned)
         every_h = schedule.interval_h(machines[0].age_h(since))
     else:
+        laws = [_law(ledger, state, unwarned=is_warned) for state in states]
         every_h = _gang_interval_h(machines, laws, since, write_s / SECONDS_PER_HOUR, lost_price)
     longest_s = FIRST_BY_S if measured_s is None else _LONGEST_S
     every_s = min(max(every_h * SECONDS_PER_HOUR, _SHORTEST_S, lag_s), longest_s)
@@ -152,11 +184,8 @@ def _schedule(
         if len(kept) >= _SCHEDULES_MOST:
             kept.clear()
         write_h = exp(step / 20) / SECONDS_PER_HOUR
-        kept[key] = (
-            CheckpointSchedule(law, write_h, lost_price)
-            if law.is_constant
-            else schedule_checkpoints(law, write_h, lost_price)
-        )
+        schedule = schedule_at_any_age if law.is_constant else schedule_checkpoints
+        kept[key] = schedule(law, write_h, lost_price)
     return kept[key]
 
 

@@ -20,6 +20,7 @@ from optimizer.renting.lifetime_laws import (
 from optimizer.renting.spot_lifetimes import ExponentialLifetime, Lifetime
 from walras.cluster import Market, Pool
 from walras.contract import SECONDS_PER_HOUR
+from walras.job_request import Kind
 from walras.machine_lifetime import parse_lifetime
 
 #: Before anything was seen: ends per machine-hour of spot machines, and of machines that nobody means to take away.
@@ -51,6 +52,9 @@ class MachineLifetimes:
     laws: dict[bool, tuple[LearntLifetime, int, float]] = field(default_factory=dict)
     #: Checkpoint schedules of single machines, by law, time of writing (rounded) and price of lost work.
     schedules: dict[tuple[bool, int, float], CheckpointSchedule] = field(default_factory=dict)
+    #: Number of an event, and by kind the interval of an attempt on one machine of any age, as planned at that event.
+    planned_at_event: int = -1
+    planned: dict[Kind, float] = field(default_factory=dict)
 
     def began(self, at: float) -> None:
         self.here += 1

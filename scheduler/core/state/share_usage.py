@@ -34,7 +34,9 @@ class _Meter:
     units: float = 0.0
 
     def bring_to(self, at: float, half_life_s: float) -> None:
-        passed_s = max(0.0, at - self.at)
+        passed_s = at - self.at
+        if passed_s <= 0.0:
+            return
         kept = 0.5 ** (passed_s / half_life_s)
         grown_s = (1.0 - kept) * half_life_s / log(2.0)
         self.used_s = self.used_s * kept + self.held * grown_s

@@ -8,10 +8,10 @@ from fake_fleet import FakeFleet, cluster, job, pool, remembered_state
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S, checkpoint_text
+from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S, checkpoint_text, plan_interval
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market, NodeId, Pool, PoolId
-from walras.job_request import JobId, JobRequest
+from walras.job_request import JobId, JobRequest, Kind
 from walras.states import Reason
 
 HOUR = 3600.0
@@ -67,6 +67,34 @@ def test_the_first_comes_early_and_the_next_by_what_it_took() -> None:
     assert save(fleet, 900.0, 20.0, 2.0) == [], "told once, not at every checkpoint"
     record = fleet.core.ledger.jobs[J1]
     assert "writing one takes 20 s, 0 machines of s ended in" in checkpoint_text(fleet.core.ledger, record)
+
+
+def test_attempts_started_at_one_event_are_planned_as_each_by_itself() -> None:
+    """What attempts of a kind share is worked out once at an event, and anew at the next."""
+    fleet = fifo()
+    fleet.tell(ev.PoolDeclared(0.0, replace(pool("s", 6, market=Market.SPOT, quota=50), usd_per_h=1.0)))
+    join(fleet, "s0")
+    for number, kind in enumerate(["slow", "quick", "slow", "quick", "slow"], start=1):
+        fleet.tell(ev.JobSubmitted(0.0, job(number, kind=Kind(kind))))
+    for at, number, took_s in ((300.0, 1, 200.0), (301.0, 2, 2.0)):
+        run = fleet.attempts[JobId(number)]
+        fleet.tell(ev.AttemptStarted(at, run.job_id, run.number))
+        fleet.tell(ev.CheckpointRecorded(at, run.job_id, run.number, 1.0, took_s))
+    for at, name in ((400.0, "s1"), (86_400.0, "s2")):
+        for number in range(int(at), int(at) + 6):
+            due = {"deadline_at": 9e5, "value_usd_per_h": 50.0} if number % 3 == 2 else {}
+            fleet.tell(ev.JobSubmitted(at, job(number, kind=Kind(("slow", "quick")[number % 2]), count=1, **due)))
+        started = [
+            each
+            for each in fleet.tell(ev.NodeJoined(at, NodeId(name), PoolId("s"), name))
+            if isinstance(each, cmd.Start)
+        ]
+        assert len(started) > 3
+        for each in started:
+            plan = plan_interval(fleet.core.ledger, fleet.core.ledger.jobs[each.job_id])
+            assert plan is not None
+            assert each.checkpoint_every_s == plan.every_s
+        assert len({each.checkpoint_every_s for each in started}) > 1
 
 
 def test_a_stated_interval_is_kept() -> None:
