@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -346,3 +346,21 @@ class LocalCluster:
         except WalrasError:
             return text.decode(errors="replace")
         return text.decode(errors="replace")
+
+
+@contextlib.asynccontextmanager
+async def running_cluster(
+    stage: DemoSetup, processes: ChildProcesses, say: Callable[[str], None]
+) -> AsyncIterator[LocalCluster]:
+    """A started server with the owned machines' agents, until the block ends; SIGTERM cancels it, as Ctrl-C does.
+
+    Raises what `LocalCluster.start` raises. `say`: told what is being done.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with AsyncExitStack() as clients:
+        cluster = LocalCluster(stage, processes, clients, os.environ)
+        say("starting a server and the owned machines' agents ...")
+        await cluster.start()
+        yield cluster

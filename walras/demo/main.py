@@ -7,11 +7,8 @@ side. The exit code is 0 only if every promise on the checklist was kept.
 """
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -28,10 +25,10 @@ from simulator.shipped_configs import load_named_policy
 from walras.demo.local_cluster import (
     ChildProcesses,
     DemoSetup,
-    LocalCluster,
     adopt_orphans,
     prepare_demo,
     remove_run_state,
+    running_cluster,
 )
 from walras.demo.observations import DemoRecording
 from walras.demo.promises import PromiseCheck, SpecialJobs, check_promises
@@ -126,13 +123,7 @@ def run_demo(*, data: Path | None, keep: bool, live: bool) -> int:
 
 async def run_on_cluster(stage: DemoSetup, processes: ChildProcesses, view: LiveView, console: Console) -> FinishedRun:
     """Starts the cluster, runs the workload on it, and returns what the report needs."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with AsyncExitStack() as clients:
-        cluster = LocalCluster(stage, processes, clients, os.environ)
-        console.print("starting a server and the owned machines' agents ...")
-        await cluster.start()
+    async with running_cluster(stage, processes, console.print) as cluster:
         with view:
             run = WorkloadRun(stage, cluster, view)
             in_time = await run.play()

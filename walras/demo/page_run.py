@@ -5,10 +5,7 @@ compared: that is what the demo itself does.
 """
 
 import asyncio
-import os
-import signal
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
 
@@ -18,10 +15,10 @@ from walras.client import Client
 from walras.demo.local_cluster import (
     ChildProcesses,
     DemoSetup,
-    LocalCluster,
     adopt_orphans,
     prepare_demo,
     remove_run_state,
+    running_cluster,
 )
 from walras.errors import ClusterError
 from walras.spec.job_spec import JobSpec
@@ -53,13 +50,7 @@ def run_page_demo(*, data: Path | None, keep: bool, minutes: float) -> int:
 
 
 async def _keep_busy(stage: DemoSetup, processes: ChildProcesses, console: Console, length_s: float) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with AsyncExitStack() as clients:
-        cluster = LocalCluster(stage, processes, clients, os.environ)
-        console.print("starting a server and the owned machines' agents ...")
-        await cluster.start()
+    async with running_cluster(stage, processes, console.print) as cluster:
         token = (stage.server / "admin.token").read_text().strip()
         console.print(f"\nopen {cluster.admin.url}/ and sign in with {token}\n", highlight=False, soft_wrap=True)
         console.print(f"jobs come for {length_s / 60:g} minutes; Ctrl-C ends everything before")
