@@ -409,6 +409,17 @@ AnyCommand = Annotated[
 ]
 
 _COMMAND_TYPES = types_of(AnyCommand)
+#: What agents of the first protocol take; for one of another type they lose the whole answer.
+_FIRST_COMMAND_TYPES = frozenset({"prepare", "start", "stop"})
+
+
+def is_known_to(command: AgentCommand, protocol: int) -> bool:
+    """Whether an agent that speaks this protocol does what the command says, or skips it without harm to others."""
+    if protocol > 1:
+        return True
+    if isinstance(command, StartCommand):
+        return not (command.code or command.is_launcher or command.needs != JobNeeds())
+    return getattr(command, "type", "") in _FIRST_COMMAND_TYPES
 
 
 def _keep_unknown_commands(given: object) -> object:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, field
+from itertools import islice
 from random import Random
 
 from scheduler.core.events import NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
@@ -43,7 +44,7 @@ from scheduler.live.services.agent_identity import (
 )
 from scheduler.live.services.agent_reports import end_attempt, process_reports
 from scheduler.live.services.session_broker import SessionBroker
-from scheduler.live.services.unconfirmed_starts import has_unconfirmed, withdraw_unconfirmed
+from scheduler.live.services.unconfirmed_starts import drop_unknown, has_unconfirmed, withdraw_unconfirmed
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_rows import NodeRow
 from walras.clocks import random_token
@@ -52,7 +53,7 @@ from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
 from walras.protocol import PROTOCOL
 from walras.states import Reason
-from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
+from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand, is_known_to
 
 log = logging.getLogger(__name__)
 
@@ -260,6 +261,7 @@ class AgentGateway:
             or is_other_speaker(node, message, self._loop.state.identity.incarnation)
             or node.row.state != "up"
             or any(command_id in node.outbox for command_id in message.acks)
+            or not all(is_known_to(command, message.protocol) for command in node.outbox.values())
             or any(report.report_id > node.row.reports_acked for report in message.reports)
         )
 
@@ -274,6 +276,7 @@ class AgentGateway:
             welcome_back(transaction, node)
         done = [command_id for command_id in message.acks if node.outbox.pop(command_id, None) is not None]
         transaction.batch.outbox_done.extend(done)
+        drop_unknown(transaction, node, message.protocol)
         process_reports(transaction, node, message.reports)
         if message.resync or node.must_meet:
             compare_machine(transaction, node, message)
@@ -303,7 +306,8 @@ class AgentGateway:
         if node.is_member:
             node.heard_at = now
             node.leased_until = now + lease_s
-        commands = list(node.outbox.values())[:_COMMANDS_PER_ANSWER]
+        known = (command for command in node.outbox.values() if is_known_to(command, message.protocol))
+        commands = list(islice(known, _COMMANDS_PER_ANSWER))
         if commands:
             node.sent_id, node.sent_at = commands[-1].command_id, now
         return HeartbeatAnswer(

@@ -1,7 +1,8 @@
 """Starts that a machine never confirms, though it is heard: they are withdrawn, and the attempts are ended.
 
 A start is handed out with its lease, and an agent refuses one whose lease has run out. So a lease after a start was
-handed out for the last time, an attempt that its machine does not name cannot be alive.
+handed out for the last time, an attempt that its machine does not name cannot be alive. Commands that an agent of an
+older release cannot take are never handed out.
 """
 
 import logging
@@ -13,7 +14,7 @@ from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import PartRow
 from walras.job_request import JobId
 from walras.states import AttemptState
-from walras.wire import StartCommand
+from walras.wire import StartCommand, is_known_to
 
 log = logging.getLogger(__name__)
 _WITHDRAWN = "start_timeout"
@@ -57,6 +58,20 @@ def withdraw_unconfirmed(transaction: Transaction, node: LiveNode, limit_s: floa
         transaction.part_changed(part)
         post_stop(transaction, part, 0.0, "its start was never confirmed")
         node.unconfirmed[key] = transaction.at
+
+
+def drop_unknown(transaction: Transaction, node: LiveNode, protocol: int) -> None:
+    """Take commands out of the outbox that an agent of this protocol does not know; a start of them is refused."""
+    unknown = [command for command in node.outbox.values() if not is_known_to(command, protocol)]
+    for command in unknown:
+        del node.outbox[command.command_id]
+        transaction.batch.outbox_done.append(command.command_id)
+        attempt = transaction.state.attempt(JobId(command.job_id), command.attempt)
+        part = None if attempt is None else attempt.parts.get(node.row.node_id)
+        if isinstance(command, StartCommand) and part is not None and not part.ended:
+            detail = "its agent is of an older release, which knows nothing of what this job brings; upgrade the agent"
+            end_part(transaction, part, "refused")
+            emit(transaction, StartRefused(transaction.at, part.job_id, part.attempt, part.node_id, detail))
 
 
 def is_withdrawn(part: PartRow) -> bool:

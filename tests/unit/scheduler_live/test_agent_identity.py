@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.live_world import FakeAgent, World, world
+from walras.cluster import NodeId
 from walras.errors import Conflict, NameHeld, OtherCluster, OtherIncarnation, OtherProtocol
-from walras.wire import ClusterIdentity
+from walras.wire import CheckpointEveryCommand, ClusterIdentity
 
 _OTHER = ClusterIdentity(cluster_id="c" * 32, incarnation="d" * 16)
 
@@ -207,6 +208,48 @@ async def test_releases_too_far_apart_are_refused_with_words(tmp_path: Path, pro
         for call in (agent.beat, agent.register):
             with pytest.raises(OtherProtocol, match=f"speaks protocol {protocol}, this side 2: .* upgrade this side"):
                 await call()
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+async def test_an_agent_of_the_first_release_is_sent_no_command_that_it_does_not_know(
+    tmp_path: Path, *, is_old: bool
+) -> None:
+    """For one such command it would lose the whole answer, again and again."""
+    async with world(tmp_path) as w:
+        agent = FakeAgent(w, "n1")
+        await (agent if is_old else agent.names_itself()).register()
+        first = await w.submit({})
+        (start,) = await agent.start_all()
+        told = {"incarnation": start.incarnation, "every_s": 60.0, "job_id": first, "attempt": 1}
+        await w.loop.perform(
+            lambda transaction: transaction.post(
+                NodeId("n1"), CheckpointEveryCommand(command_id=transaction.next_command_id(), **told)
+            )
+        )
+        second = await w.submit({})
+        types = [command.type for _ in range(3) for command in (await agent.beat()).commands]
+        assert types == (["start"] if is_old else ["checkpoint_every", "start"])
+        assert (second, 1) in agent.here
+        assert not w.live_state.nodes["n1"].outbox
+        assert not w.server.store.load().outbox
+
+
+async def test_an_agent_of_the_first_release_is_given_no_job_that_it_would_start_without_its_code(
+    tmp_path: Path,
+) -> None:
+    """The start is refused in words, and works once the agent is upgraded."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").register()
+        job_id = await w.submit({"setup": "make tools"})
+        assert await agent.start_all() == []
+        job = w.live_state.jobs[job_id]
+        assert (job.row.state, job.row.reason) == ("PENDING", "INFRA:START_REFUSED")
+        assert "upgrade the agent" in job.row.detail
+        agent.names_itself()
+        await agent.beat(resync=True)
+        await w.advance(60.0)
+        (start,) = await agent.start_all()
+        assert (start.job_id, start.attempt) == (job_id, 2)
 
 
 async def test_an_agent_of_the_first_release_is_understood(tmp_path: Path) -> None:
