@@ -122,7 +122,8 @@ def test_a_shell_has_a_terminal_and_ends_with_the_attempt(running: tuple[RealSer
                     seen += os.read(terminal, 65536)
 
     until(b"/work")  # the prompt: keys typed before it are flushed
-    os.write(terminal, b"tty; echo $MINE-$((40+2)); sleep 12345\n")
+    sleeper = f"sleep {10_000 + os.getpid()}"  # of this test alone
+    os.write(terminal, f"tty; echo $MINE-$((40+2)); {sleeper}\n".encode())
     until(b"of the job-42")
     assert b"/dev/pts/" in seen
     assert walras(server, "cancel", str(job)).returncode == 0
@@ -130,10 +131,10 @@ def test_a_shell_has_a_terminal_and_ends_with_the_attempt(running: tuple[RealSer
     until(b"the session ended")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 255
     os.close(terminal)
-    wait_for(lambda: not _sleepers(), 40, "what ran in the session is gone")
+    wait_for(lambda: not _found(sleeper), 40, "what ran in the session is gone")
     assert processes_of(server.folder / "n1")  # the agent lives on
 
 
-def _sleepers() -> list[str]:
-    found = subprocess.run(["pgrep", "-f", "sleep 12345"], capture_output=True, text=True).stdout
+def _found(command: str) -> list[str]:
+    found = subprocess.run(["pgrep", "-fx", command], capture_output=True, text=True).stdout
     return found.split()
