@@ -25,6 +25,8 @@ from walras.remote_session import SessionRequest
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
+#: Characters of a place in a store of checkpoints.
+_STORE_MOST = 4096
 #: No fact of a model is beyond this, whatever its unit.
 _FACT_MOST = 1e30
 #: Nor is a value that a job reports.
@@ -199,6 +201,8 @@ class Manifest(Message):
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     #: Name of its tree in the store of checkpoints (`walras.content`). Empty: it lies at `path` and nowhere else.
     content: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
+    #: The store that has this content; empty: the server.
+    store: str = Field(default="", max_length=_STORE_MOST)
 
 
 class CommittedReport(AttemptReport):

@@ -60,8 +60,9 @@ from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
+from scheduler.live.services.checkpoint_records import CheckpointPlaces
 from scheduler.live.services.cluster_metrics import ClusterMetrics
-from scheduler.live.services.job_submission import CheckpointPlaces, JobAdmission
+from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
 from scheduler.live.services.start_forecasts import StartForecasts
@@ -71,11 +72,12 @@ from scheduler.live.store.data_folder import DataFolder, LogStore, highest_numbe
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import PeopleRow, SpecRow
-from walras.checkpoint_store import SERVER_STORE, shared_folder
+from walras.checkpoint_store import SERVER_STORE, is_object_store, shared_folder
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
+from walras.object_store import ObjectFolder
 from walras.people import UserSettings
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.job_spec import parse_spec
@@ -312,6 +314,8 @@ def _places_of_checkpoints(config: ServerConfig, loaded: LoadedState) -> Checkpo
     setting = None if config.cluster is None else config.cluster.checkpoints
     if setting is None:
         return CheckpointPlaces(config.folder.checkpoints, "" if loaded.shares_checkpoints else SERVER_STORE)
+    if is_object_store(setting):
+        ObjectFolder(setting)  # the server deletes there what is superseded
     shared = shared_folder(setting)
     return CheckpointPlaces(config.folder.checkpoints, setting) if shared is None else CheckpointPlaces(shared)
 

@@ -264,6 +264,8 @@ class LiveState:
     month: str = ""
     #: Content of checkpoints that newer ones have taken the place of since the store was looked through for it.
     superseded: set[str] = field(default_factory=set)
+    #: Places in object stores where newer checkpoints have taken the place of others.
+    superseded_places: set[str] = field(default_factory=set)
     #: What was written down last of what only the core knows, but for its instant.
     kept_core_state: StateRestored | None = None
 

@@ -170,6 +170,8 @@ class CheckpointRow:
     lag_s: float = 0.0
     #: It is torn, or its store does not have it: no attempt goes on from it.
     lost: bool = False
+    #: The store that has its content; empty: the server.
+    store: str = ""
 
 
 @dataclass(slots=True)
