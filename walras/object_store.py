@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.content import ContentTree, DamagedContent, check_chunk
 from walras.content_transfer import TreeTransfer
-from walras.errors import ClusterError, ConfigError, Conflict, NotFound, UserError
+from walras.errors import ClusterError, ConfigError, Conflict, NotFound, UserError, WalrasError
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +108,25 @@ class ObjectFolder:
         with self._told():
             self._files.pipe_file(self._path(_TREES, tree.name), tree.encoded())
 
+    def note(self, name: str) -> bytes:
+        """The bytes of a small object that is no checkpoint's. Raises NotFound, StoreFailure."""
+        with self._told():
+            try:
+                return bytes(self._files.cat_file(f"{self._root}/{name}"))
+            except FileNotFoundError:
+                raise NotFound(f"checkpoint store {self.location} has no {name}") from None
+
+    def put_note(self, name: str, content: bytes) -> None:
+        """Raises StoreFailure."""
+        with self._told():
+            self._files.pipe_file(f"{self._root}/{name}", content)
+
+    def clear(self) -> None:
+        """Delete all that lies here. Raises StoreFailure."""
+        with self._told():
+            if found := self._files.find(self._root):
+                self._files.rm(found)
+
     def remove(self, chunks: Set[str], trees: Set[str]) -> None:
         """Delete these objects, the trees first: a tree that is there is whole. Raises StoreFailure."""
         for kind, names in ((_TREES, trees), (_CHUNKS, chunks)):
@@ -132,6 +151,8 @@ class ObjectFolder:
         """Whatever the store's library raises, as one of our errors."""
         try:
             yield
+        except WalrasError:
+            raise
         except FileNotFoundError as error:
             raise StoreFailure(f"checkpoint store {self.location} is gone: {_shortened(error)}") from None
         except PermissionError as error:

@@ -22,6 +22,7 @@ from walras.protocol import (
     types_of,
 )
 from walras.remote_session import SessionRequest
+from walras.store_proof import StoreChallenge, StoreProof
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
@@ -325,6 +326,8 @@ class Heartbeat(Message):
     cluster: ClusterIdentity | None = None
     #: The highest number of a job that the agent has ever been given by this cluster.
     highest_job_id: int = Field(default=0, ge=0, le=2**53)
+    #: Whether this machine reaches the store of checkpoints; None: it has not been asked, or not answered yet.
+    proof: StoreProof | None = None
 
 
 # ------------------------------------------------------------------------------------------------ commands (down)
@@ -435,3 +438,5 @@ class HeartbeatAnswer(Message):
     life: str = ""
     #: Sessions with attempts here that somebody waits for.
     sessions: list[SessionRequest] = Field(default_factory=list)
+    #: What the machine is to show of the store of checkpoints; None: nothing.
+    challenge: StoreChallenge | None = None

@@ -30,6 +30,7 @@ from scheduler.core.events import (
     JobRestored,
     NodeJoined,
     NodeLeaving,
+    NodePrivate,
     NodeQuarantined,
     NodeUnreachable,
     PolicyChanged,
@@ -66,6 +67,7 @@ from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
 from scheduler.live.services.start_forecasts import StartForecasts
+from scheduler.live.services.store_proofs import StoreProofs
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
@@ -145,6 +147,8 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
     state, cordon, detail = row.state, row.cordon, row.detail
     paid_since = billing.paid_since(transaction.state, node) if row.rent_token else None
     emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since))
+    if row.private:
+        emit(transaction, NodePrivate(transaction.at, row.node_id, private=True))
     if cordon == "leaving":
         gentle, until = row.drain_until_at is not None, inf if row.drain_until_at is None else row.drain_until_at
         emit(transaction, NodeLeaving(transaction.at, row.node_id, until, Reason.HOLD_ADMIN, gentle))
@@ -274,7 +278,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         people=People.of(loaded.people),
         pin=folder.pin(),
     )
-    gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance)
+    gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance, _store_proofs(config, loaded, loop))
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
     provisioner = Provisioner(loop, providers_by_pool(providers.values()), named=providers)
     provisioner.take_up_again(state.pools.values())
@@ -318,6 +322,15 @@ def _places_of_checkpoints(config: ServerConfig, loaded: LoadedState) -> Checkpo
         ObjectFolder(setting)  # the server deletes there what is superseded
     shared = shared_folder(setting)
     return CheckpointPlaces(config.folder.checkpoints, setting) if shared is None else CheckpointPlaces(shared)
+
+
+def _store_proofs(config: ServerConfig, loaded: LoadedState, loop: ServerLoop) -> StoreProofs | None:
+    """How machines show that they reach the store; None with the server itself, which they reach all the time."""
+    places = _places_of_checkpoints(config, loaded)
+    if places.store == SERVER_STORE:
+        return None
+    store = places.store or places.folder.absolute().as_uri()
+    return StoreProofs(loop, f"{store}/proofs/{loop.state.identity.cluster_id}", config.chance)
 
 
 def discount_unproved_time(state: LiveState, unproved_s: float, lease_s: Mapping[str, float]) -> None:

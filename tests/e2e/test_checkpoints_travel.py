@@ -203,6 +203,25 @@ async def test_a_machine_without_the_shared_disk_refuses_and_fails_no_job(
     assert refusal.lost == ""
 
 
+def test_a_shared_folder_that_is_not_shared_makes_a_machine_private(tmp_path: Path) -> None:
+    """It has a folder of that name, and can write there; the server's secret is not in it."""
+    if not can_hide():
+        pytest.skip("no mount namespaces here")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    server = RealServer(tmp_path, [A], FIFO, checkpoints=f"file://{disk}")
+    try:
+        server.start()
+        server.start_agent("n1")
+        server.start_agent("n2", unseen=[disk])
+        wait_for(lambda: server.node("n2")["private"], 30, "n2 is private")  # type: ignore[index]
+        assert "is not here what it is for the server" in server.node("n2")["detail"]  # type: ignore[index]
+        wait_for(lambda: list(disk.glob("proofs/*/*-n1")), 30, "n1 has answered")
+        assert not server.node("n1")["private"]  # type: ignore[index]
+    finally:
+        server.close()
+
+
 async def test_a_torn_checkpoint_ends_with_a_code_of_its_own(
     server: FakeAgentServer, begin: Begin, tmp_path: Path
 ) -> None:

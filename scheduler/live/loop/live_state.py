@@ -166,7 +166,8 @@ class LiveNode:
     problem: str = ""
     #: The protocol that its agent speaks; None until it is heard.
     protocol: int | None = None
-
+    #: Why it is private (`NodeRow.private`), as this process heard it.
+    private_why: str = ""
     #: The newest call of each start of its agent that was heard lately, the present one last.
     calls: dict[str, int] = field(default_factory=dict)
     #: New calls in a row of a start that another one seems to have followed.

@@ -284,5 +284,6 @@ def keep_checkpoint_stores(db: Database) -> None:
 
 @migrations()
 def keep_places_of_checkpoints(db: Database) -> None:
-    """Which store has a checkpoint's content where that is not the server."""
+    """Which store has a checkpoint's content where that is not the server; machines that do not reach theirs."""
     db.execute("ALTER TABLE checkpoints ADD COLUMN store TEXT NOT NULL DEFAULT ''")
+    db.execute("ALTER TABLE nodes ADD COLUMN private INTEGER NOT NULL DEFAULT 0")

@@ -144,6 +144,8 @@ class NodeRow:
     incarnation: str = ""
     #: Drained gently: until when jobs that would lose their work may go on; None: it is not.
     drain_until_at: float | None = None
+    #: It has shown that it does not reach the store of checkpoints.
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
