@@ -29,7 +29,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 _PATH_MOST = 1024
 _NAMED_IN_ERRORS = 5
 #: A chunk is compressed where its beginning shrinks below this share.
-_WORTH_COMPRESSING, _SAMPLE_BYTES = 0.9, 64 * 1024
+_WORTH_COMPRESSING, _SAMPLE_BYTES = 0.9, 16 * 1024
 
 ChunkName = Annotated[str, Field(pattern=CONTENT_PATTERN)]
 
