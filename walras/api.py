@@ -310,6 +310,8 @@ class NodeView(Body):
     protocol: int | None = None
     #: What keeps its agent from taking more work; empty: nothing.
     problem: str = ""
+    #: It does not reach the store of checkpoints: no job is moved off it for others.
+    private: bool = False
 
 
 class PriceView(Body):

@@ -1,9 +1,10 @@
 """Where checkpoints are kept, so that a job can go on anywhere: the setting, and what a store of checkpoints can do.
 
     server              on the server's disk, through its own port; works everywhere with nothing to set up
+    s3://bucket/prefix  in an object store (also gs:// and az://), which machines reach with their own credentials
     file:///shared/...  in a folder that all machines share; ranks write to it, and nothing is sent
 
-With the first the ranks of a job write to a folder of their own machine, and its agent sends what they commit. A
+With the first two the ranks of a job write to a folder of their own machine, and its agent sends what they commit. A
 checkpoint counts once it is whole in the store.
 """
 
@@ -18,6 +19,8 @@ from walras.errors import ConfigError
 #: The setting that keeps checkpoints with the server.
 SERVER_STORE = "server"
 _FILE = "file"
+#: Schemes of object stores (`walras.object_store`).
+_OBJECT_SCHEMES = frozenset({"s3", "gs", "gcs", "az", "abfs", "abfss"})
 #: Characters of a setting.
 _SETTING_MOST = 1000
 
@@ -47,15 +50,25 @@ class CheckpointStore(Protocol):
 
 def check_store(setting: str) -> str:
     """Returns the setting as it is kept. Raises ConfigError for one that names no store."""
-    text, fix = setting.strip().rstrip("/"), "write server, or file:///shared/folder"
+    text, fix = setting.strip().rstrip("/"), "write server, s3://bucket/prefix, or file:///shared/folder"
     if text == SERVER_STORE:
         return text
     parts = urlsplit(text)
+    if len(text) <= _SETTING_MOST and is_object_store(text):
+        if not parts.netloc or parts.password or parts.query or parts.fragment or ".." in parts.path.split("/"):
+            fix = "write s3://bucket/prefix; credentials are in the environment of agents"
+            raise ConfigError(f"{setting[:100]!r} is no place in an object store", field="checkpoints", fix=fix)
+        return text
     if len(text) > _SETTING_MOST or parts.scheme != _FILE or parts.query or parts.fragment:
         raise ConfigError(f"{setting[:100]!r} names no store of checkpoints", field="checkpoints", fix=fix)
     if parts.netloc or not PurePosixPath(parts.path).is_absolute():
         raise ConfigError(f"{setting[:100]!r} is no absolute path", field="checkpoints", fix="write file:///shared")
     return text
+
+
+def is_object_store(setting: str) -> bool:
+    """Whether checkpoints are sent to an object store under this setting."""
+    return urlsplit(setting).scheme in _OBJECT_SCHEMES
 
 
 def shared_folder(setting: str) -> Path | None:

@@ -6,6 +6,7 @@ once, whoever has them, and whoever reads one can tell whether it is what it was
 that leave the folder, devices and links do not pass `ContentTree`.
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -13,7 +14,7 @@ import os
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -28,7 +29,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 _PATH_MOST = 1024
 _NAMED_IN_ERRORS = 5
 #: A chunk is compressed where its beginning shrinks below this share.
-_WORTH_COMPRESSING, _SAMPLE_BYTES = 0.9, 64 * 1024
+_WORTH_COMPRESSING, _SAMPLE_BYTES = 0.9, 16 * 1024
 
 ChunkName = Annotated[str, Field(pattern=CONTENT_PATTERN)]
 
@@ -179,38 +180,94 @@ def check_sizes(sizes: Mapping[str, int], limit_bytes: int, what: str) -> None:
 # ------------------------------------------------------------------------------------------------ into a folder
 
 
-def write_tree(tree: ContentTree, folder: Path, fetch: Callable[[str], bytes]) -> None:
-    """Make the folder with these files, whole or not at all; `fetch` returns a chunk by its name.
+class TreeDraft:
+    """A folder that is filled with the files of a tree, chunk by chunk in any order, and appears once it is whole.
 
-    Raises:
-        DamagedContent: a chunk is not what its name says.
-        FileExistsError: the folder is there already.
+    Until then it lies beside its place under another name. What a draft that was cut has already is not asked for
+    again. Calls may come from several threads at once.
     """
-    if folder.exists():
-        raise FileExistsError(folder)
-    draft = folder.with_name(f".{folder.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True, mode=0o700)
-    try:
+
+    def __init__(self, tree: ContentTree, folder: Path) -> None:
+        """Raises FileExistsError where the folder is there already, OSError."""
+        if folder.exists():
+            raise FileExistsError(folder)
+        self._tree = tree
+        self._folder = folder
+        self._draft = draft_of(folder)
+        #: Where the bytes of each chunk go: file, offset in bytes, length.
+        self._places: dict[str, list[tuple[ContentFile, int, int]]] = {}
         for file in tree.files:
-            _write_file(file, draft, fetch)
-        os.rename(draft, folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+            for number, (name, size) in enumerate(file.chunk_sizes()):
+                self._places.setdefault(name, []).append((file, number * CHUNK_BYTES, size))
+        self.missing = set(self._places) - self._begin()
 
+    def _begin(self) -> set[str]:
+        """Make the files, empty or as a draft of the same tree left them; returns the chunks that are whole there."""
+        listed = self._draft / _LIST
+        with contextlib.suppress(OSError):  # a file of it is gone: it is begun anew
+            if _holds(listed, self._tree.name.encode()):
+                return {name for file in self._tree.files for name in self._whole_chunks(file)}
+        remove_draft(self._folder)
+        self._draft.mkdir(parents=True, mode=0o700)
+        for file in self._tree.files:
+            place = self._place(file)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(place, flags, 0o755 if file.is_executable else 0o644))
+        listed.write_text(self._tree.name)
+        return set()
 
-def _write_file(file: ContentFile, folder: Path, fetch: Callable[[str], bytes]) -> None:
-    place = folder / file.path
-    place.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(place, flags, 0o755 if file.is_executable else 0o644), "wb") as target:
-        for name, size in file.chunk_sizes():
-            content = fetch(name)
-            check_chunk(name, content)
+    def _place(self, file: ContentFile) -> Path:
+        return self._draft / "files" / file.path
+
+    def _whole_chunks(self, file: ContentFile) -> Iterator[str]:
+        with open(self._place(file), "rb", opener=_open_plain) as content:
+            for name, size in file.chunk_sizes():
+                if chunk_name(content.read(CHUNK_BYTES)[:size]) == name:
+                    yield name
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a chunk wherever it belongs. Raises DamagedContent for bytes that are not what the tree says."""
+        check_chunk(name, content)
+        for file, offset, size in self._places[name]:
             if len(content) != size:
                 raise DamagedContent(f"{file.path}: a chunk has {len(content)} bytes, not {size}", field=file.path)
-            target.write(content)
+            with open(self._place(file), "r+b", opener=_open_plain) as target:
+                target.seek(offset)
+                target.write(content)
+
+    def finish(self) -> None:
+        """Give the folder its name. All chunks must have been put."""
+        (self._draft / "files").mkdir(exist_ok=True)
+        for file in self._tree.files:
+            if os.stat(self._place(file)).st_size != file.size:
+                remove_draft(self._folder)
+                raise DamagedContent(f"{file.path} has changed while it was fetched", field=file.path)
+        os.rename(self._draft / "files", self._folder)
+        remove_draft(self._folder)
+
+
+#: In a draft, names the tree that it is of.
+_LIST = "tree"
+
+
+def draft_of(folder: Path) -> Path:
+    """Where the files of a folder are gathered until it is whole."""
+    return folder.with_name(f".{folder.name}.draft")
+
+
+def remove_draft(folder: Path) -> None:
+    """Remove what a fetch of this folder that was cut has left."""
+    shutil.rmtree(draft_of(folder), ignore_errors=True)
+
+
+def _holds(place: Path, content: bytes) -> bool:
+    """Whether there is a regular file with these bytes."""
+    try:
+        with open(place, "rb", opener=_open_plain) as file:
+            return file.read(len(content) + 1) == content
+    except OSError:
+        return False
 
 
 def check_chunk(name: str, content: bytes) -> None:

@@ -1,16 +1,17 @@
-"""Sending folders to the server's content store, and fetching them from it.
+"""Sending folders to a store of content, and fetching them from it: the server's through its port, or another one.
 
-A transfer may be cut at any moment and begun again: chunks that are there already are not sent a second time, and a
-folder appears whole or not at all. Hashing and the disk are kept off the event loop.
+A transfer may be cut at any moment and begun again: chunks that are there already are not sent or fetched a second
+time, and a folder appears whole or not at all. Hashing and the disk are kept off the event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from walras.content import ContentTree, check_chunk, find_chunks, pack_chunk, write_tree
+from walras.content import ContentTree, TreeDraft, check_chunk, find_chunks, pack_chunk
 from walras.transport import ApiCall, Transport
 
 _BASE = "/content/v1"
@@ -18,34 +19,24 @@ _BASE = "/content/v1"
 _AT_ONCE, _NAMES_IN_ONE = 4, 10_000
 
 
-class ContentTransfer:
-    """Transfers over an open connection to the server."""
+class TreeTransfer(ABC):
+    """Transfers of trees chunk by chunk; what a store does with one chunk or one list is said below this class."""
 
-    def __init__(self, transport: Transport, base: str = _BASE) -> None:
-        self._transport = transport
-        self._base = base
-        #: Bytes that went over the wire, for progress and for figures.
+    def __init__(self) -> None:
+        #: Bytes that went to the store and came from it, for progress and for figures.
         self.sent_bytes = self.fetched_bytes = 0
 
     async def send(self, folder: Path, tree: ContentTree) -> str:
-        """Make a folder's files durable with the server; returns the tree's name.
+        """Make a folder's files durable in the store; returns the tree's name.
 
-        Raises DamagedContent where a file changes meanwhile, ServerUnreachable, or what the server refuses.
+        Raises DamagedContent where a file changes meanwhile, ServerUnreachable or ClusterError where trying again may
+        help, or what the store refuses.
         """
-        wanted = set(await self._missing(list(tree.chunk_sizes())))
+        wanted = set(await self._missing(tree))
         chunks = find_chunks(folder, tree, wanted)
         lock = asyncio.Lock()
         await _all_or_first_error([self._put_all(chunks, lock) for _ in range(_AT_ONCE)])
-        body = await asyncio.to_thread(tree.encoded)
-        committed = await self._transport.json(ApiCall("POST", f"{self._base}/trees", data=body))
-        return str(committed["name"])
-
-    async def _missing(self, names: list[str]) -> list[str]:
-        found: list[str] = []
-        for first in range(0, len(names), _NAMES_IN_ONE):
-            question = {"names": names[first : first + _NAMES_IN_ONE]}
-            found += (await self._transport.json(ApiCall("POST", f"{self._base}/missing", body=question)))["names"]
-        return found
+        return await self._commit(tree)
 
     async def _put_all(self, chunks: Iterator[tuple[str, bytes]], lock: asyncio.Lock) -> None:
         while True:
@@ -53,21 +44,15 @@ class ContentTransfer:
                 found = await asyncio.to_thread(lambda: list(islice(chunks, 1)))
             if not found:
                 return
-            await self._put(*found[0])
-
-    async def _put(self, name: str, content: bytes) -> None:
-        body, encoding = await asyncio.to_thread(pack_chunk, content)
-        await self._transport.bytes(
-            ApiCall("PUT", f"{self._base}/chunks/{name}", query={"encoding": encoding}, data=body)
-        )
-        self.sent_bytes += len(body)
+            sent = await self._put(*found[0])
+            self.sent_bytes += sent
 
     async def fetch(
         self, name: str, folder: Path, check: Callable[[ContentTree], None] = lambda _: None
     ) -> ContentTree:
         """Make `folder` with the files of a tree; returns the tree. `check` may raise before its chunks are fetched.
 
-        Raises NotFound, DamagedContent, FileExistsError, ServerUnreachable.
+        Raises NotFound, DamagedContent, FileExistsError, and as `send` where trying again may help.
         """
         tree = await self.fetch_list(name)
         check(tree)
@@ -75,39 +60,77 @@ class ContentTransfer:
         return tree
 
     async def fetch_list(self, name: str) -> ContentTree:
-        """Returns the list of a tree's files. Raises NotFound, DamagedContent, ServerUnreachable."""
-        encoded = await self._transport.bytes(ApiCall("GET", f"{self._base}/trees/{name}"))
+        """Returns the list of a tree's files. Raises NotFound, DamagedContent, and as `fetch`."""
+        encoded = await self._get_list(name)
         await asyncio.to_thread(check_chunk, name, encoded)
         return await asyncio.to_thread(ContentTree.model_validate_json, encoded)
 
     async def fetch_files(self, tree: ContentTree, folder: Path) -> None:
         """Make `folder` with the files of a tree, or of a part of one. Raises as `fetch` does."""
-        store = folder.with_name(f".{folder.name}.chunks")
-        await asyncio.to_thread(store.mkdir, parents=True, exist_ok=True)
-        wanted = [each for each in tree.chunk_sizes() if not (store / each).exists()]
-        names = iter(wanted)
-        await _all_or_first_error([self._get_all(names, store) for _ in range(_AT_ONCE)])
-        await asyncio.to_thread(write_tree, tree, folder, lambda each: (store / each).read_bytes())
-        await asyncio.to_thread(_remove_folder, store)
+        draft = await asyncio.to_thread(TreeDraft, tree, folder)
+        names = iter(sorted(draft.missing))
+        await _all_or_first_error([self._get_all(names, draft) for _ in range(_AT_ONCE)])
+        await asyncio.to_thread(draft.finish)
 
-    async def _get_all(self, names: Iterator[str], store: Path) -> None:
+    async def _get_all(self, names: Iterator[str], draft: TreeDraft) -> None:
         for name in names:
-            content = await self._transport.bytes(ApiCall("GET", f"{self._base}/chunks/{name}"))
+            content = await self._get(name)
             self.fetched_bytes += len(content)
-            await asyncio.to_thread(_keep_checked, name, content, store)
+            await asyncio.to_thread(draft.put, name, content)
+
+    @abstractmethod
+    async def _missing(self, tree: ContentTree) -> Iterable[str]:
+        """The chunks of a tree that the store does not have."""
+
+    @abstractmethod
+    async def _put(self, name: str, content: bytes) -> int:
+        """Store a chunk; returns the bytes that were sent for it."""
+
+    @abstractmethod
+    async def _commit(self, tree: ContentTree) -> str:
+        """Make the tree durable whose chunks are there; returns its name."""
+
+    @abstractmethod
+    async def _get_list(self, name: str) -> bytes:
+        """The encoded list of a tree. Raises NotFound."""
+
+    @abstractmethod
+    async def _get(self, name: str) -> bytes:
+        """The bytes of a chunk. Raises NotFound."""
 
 
-def _keep_checked(name: str, content: bytes, store: Path) -> None:
-    check_chunk(name, content)
-    draft = store / f".{name}"
-    draft.write_bytes(content)
-    draft.rename(store / name)
+class ContentTransfer(TreeTransfer):
+    """Transfers over an open connection to the server."""
 
+    def __init__(self, transport: Transport, base: str = _BASE) -> None:
+        super().__init__()
+        self._transport = transport
+        self._base = base
 
-def _remove_folder(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+    async def _missing(self, tree: ContentTree) -> list[str]:
+        names, found = list(tree.chunk_sizes()), list[str]()
+        for first in range(0, len(names), _NAMES_IN_ONE):
+            question = {"names": names[first : first + _NAMES_IN_ONE]}
+            found += (await self._transport.json(ApiCall("POST", f"{self._base}/missing", body=question)))["names"]
+        return found
+
+    async def _put(self, name: str, content: bytes) -> int:
+        body, encoding = await asyncio.to_thread(pack_chunk, content)
+        await self._transport.bytes(
+            ApiCall("PUT", f"{self._base}/chunks/{name}", query={"encoding": encoding}, data=body)
+        )
+        return len(body)
+
+    async def _commit(self, tree: ContentTree) -> str:
+        body = await asyncio.to_thread(tree.encoded)
+        committed = await self._transport.json(ApiCall("POST", f"{self._base}/trees", data=body))
+        return str(committed["name"])
+
+    async def _get_list(self, name: str) -> bytes:
+        return await self._transport.bytes(ApiCall("GET", f"{self._base}/trees/{name}"))
+
+    async def _get(self, name: str) -> bytes:
+        return await self._transport.bytes(ApiCall("GET", f"{self._base}/chunks/{name}"))
 
 
 async def _all_or_first_error(work: list[Coroutine[Any, Any, None]]) -> None:

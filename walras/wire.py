@@ -22,9 +22,12 @@ from walras.protocol import (
     types_of,
 )
 from walras.remote_session import SessionRequest
+from walras.store_proof import StoreChallenge, StoreProof
 
 #: Facts of a model in one report, and characters of a name.
 _FACTS_MOST, _NAME_MOST = 16, 64
+#: Characters of a place in a store of checkpoints.
+_STORE_MOST = 4096
 #: No fact of a model is beyond this, whatever its unit.
 _FACT_MOST = 1e30
 #: Nor is a value that a job reports.
@@ -199,6 +202,8 @@ class Manifest(Message):
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
     #: Name of its tree in the store of checkpoints (`walras.content`). Empty: it lies at `path` and nowhere else.
     content: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
+    #: The store that has this content; empty: the server.
+    store: str = Field(default="", max_length=_STORE_MOST)
 
 
 class CommittedReport(AttemptReport):
@@ -321,6 +326,8 @@ class Heartbeat(Message):
     cluster: ClusterIdentity | None = None
     #: The highest number of a job that the agent has ever been given by this cluster.
     highest_job_id: int = Field(default=0, ge=0, le=2**53)
+    #: Whether this machine reaches the store of checkpoints; None: it has not been asked, or not answered yet.
+    proof: StoreProof | None = None
 
 
 # ------------------------------------------------------------------------------------------------ commands (down)
@@ -409,17 +416,6 @@ AnyCommand = Annotated[
 ]
 
 _COMMAND_TYPES = types_of(AnyCommand)
-#: What agents of the first protocol take; for one of another type they lose the whole answer.
-_FIRST_COMMAND_TYPES = frozenset({"prepare", "start", "stop"})
-
-
-def is_known_to(command: AgentCommand, protocol: int) -> bool:
-    """Whether an agent that speaks this protocol does what the command says, or skips it without harm to others."""
-    if protocol > 1:
-        return True
-    if isinstance(command, StartCommand):
-        return not (command.code or command.is_launcher or command.needs != JobNeeds())
-    return getattr(command, "type", "") in _FIRST_COMMAND_TYPES
 
 
 def _keep_unknown_commands(given: object) -> object:
@@ -442,3 +438,5 @@ class HeartbeatAnswer(Message):
     life: str = ""
     #: Sessions with attempts here that somebody waits for.
     sessions: list[SessionRequest] = Field(default_factory=list)
+    #: What the machine is to show of the store of checkpoints; None: nothing.
+    challenge: StoreChallenge | None = None

@@ -165,6 +165,7 @@ _HANDLERS: dict[type, Handler] = {
     ev.NodeLeaving: _of_machine(machine_events.on_node_leaving),
     ev.NodeUncordoned: _of_machine(machine_events.on_node_uncordoned),
     ev.NodeQuarantined: _of_machine(machine_events.on_node_quarantined),
+    ev.NodePrivate: _of_machine(machine_events.on_node_private),
     ev.RentFailed: machine_events.on_rent_failed,
     ev.StateRestored: restored_state.on_state_restored,
     ev.RentRestored: pool_events.on_rent_restored,

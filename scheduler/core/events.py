@@ -39,9 +39,6 @@ class JobBudgetChanged:
     spent_usd: float = 0.0
 
 
-MoneyEvent = MoneyRestated | JobBudgetChanged
-
-
 @dataclass(slots=True)
 class PolicyChanged:
     at: float
@@ -120,6 +117,15 @@ class NodeUncordoned:
 
     at: float
     node_id: NodeId
+
+
+@dataclass(slots=True)
+class NodePrivate:
+    """What jobs save on the machine can be had there alone (`private`), or elsewhere too."""
+
+    at: float
+    node_id: NodeId
+    private: bool
 
 
 @dataclass(slots=True)
@@ -416,8 +422,10 @@ class SolveFailed:
     reason: str = field(default="")
 
 
-NodeEvent = NodeJoined | NodeUnreachable | NodeBack | NodeLost | NodeLeaving | NodeUncordoned
+MoneyEvent = MoneyRestated | JobBudgetChanged
+NodeEvent = NodeJoined | NodeUnreachable | NodeBack | NodeLost | NodeLeaving | NodeUncordoned | NodePrivate
 JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobReprioritised
+AttemptEvent = Prepared | StartRefused | AttemptStarted | AttemptProgressed | CheckpointRecorded | AttemptEnded
 Event = (
     PolicyChanged
     | PoolDeclared
@@ -430,12 +438,7 @@ Event = (
     | NodeEvent
     | JobEvent
     | WorkRestated
-    | Prepared
-    | StartRefused
-    | AttemptStarted
-    | AttemptProgressed
-    | CheckpointRecorded
-    | AttemptEnded
+    | AttemptEvent
     | RoundEnded
     | ThroughputMeasured
     | SpeedEvent

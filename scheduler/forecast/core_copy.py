@@ -22,6 +22,7 @@ from scheduler.core.events import (
     MoneyRestated,
     NodeJoined,
     NodeLeaving,
+    NodePrivate,
     NodeQuarantined,
     NodeUnreachable,
     PolicyChanged,
@@ -133,6 +134,8 @@ def _told_machine(machine: FleetMachine, pool_id: PoolId, now: float) -> Iterato
     node_id, condition = machine.node_id, machine.condition
     paid_since = machine.paid_since if machine.token else None
     yield NodeJoined(now, node_id, pool_id, machine.token, paid_since)
+    if machine.is_private:
+        yield NodePrivate(now, node_id, private=True)
     if condition is MachineCondition.LEAVING:
         gentle = machine.gentle_until > now
         yield NodeLeaving(now, node_id, machine.gentle_until if gentle else inf, Reason.HOLD_ADMIN, gentle)

@@ -30,6 +30,7 @@ from scheduler.core.events import (
     JobRestored,
     NodeJoined,
     NodeLeaving,
+    NodePrivate,
     NodeQuarantined,
     NodeUnreachable,
     PolicyChanged,
@@ -60,22 +61,25 @@ from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
+from scheduler.live.services.checkpoint_records import CheckpointPlaces
 from scheduler.live.services.cluster_metrics import ClusterMetrics
-from scheduler.live.services.job_submission import CheckpointPlaces, JobAdmission
+from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
 from scheduler.live.services.start_forecasts import StartForecasts
+from scheduler.live.services.store_proofs import StoreProofs
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import DataFolder, LogStore, highest_number_used, write_private
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import PeopleRow, SpecRow
-from walras.checkpoint_store import SERVER_STORE, shared_folder
+from walras.checkpoint_store import SERVER_STORE, is_object_store, shared_folder
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
+from walras.object_store import ObjectFolder
 from walras.people import UserSettings
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.job_spec import parse_spec
@@ -143,6 +147,8 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
     state, cordon, detail = row.state, row.cordon, row.detail
     paid_since = billing.paid_since(transaction.state, node) if row.rent_token else None
     emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since))
+    if row.private:
+        emit(transaction, NodePrivate(transaction.at, row.node_id, private=True))
     if cordon == "leaving":
         gentle, until = row.drain_until_at is not None, inf if row.drain_until_at is None else row.drain_until_at
         emit(transaction, NodeLeaving(transaction.at, row.node_id, until, Reason.HOLD_ADMIN, gentle))
@@ -272,7 +278,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         people=People.of(loaded.people),
         pin=folder.pin(),
     )
-    gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance)
+    gateway = AgentGateway(loop, secrets.job_tokens, box, config.chance, _store_proofs(config, loaded, loop))
     providers = build_providers(ProviderContext(config.cluster, folder, secret))
     provisioner = Provisioner(loop, providers_by_pool(providers.values()), named=providers)
     provisioner.take_up_again(state.pools.values())
@@ -312,8 +318,19 @@ def _places_of_checkpoints(config: ServerConfig, loaded: LoadedState) -> Checkpo
     setting = None if config.cluster is None else config.cluster.checkpoints
     if setting is None:
         return CheckpointPlaces(config.folder.checkpoints, "" if loaded.shares_checkpoints else SERVER_STORE)
+    if is_object_store(setting):
+        ObjectFolder(setting)  # the server deletes there what is superseded
     shared = shared_folder(setting)
     return CheckpointPlaces(config.folder.checkpoints, setting) if shared is None else CheckpointPlaces(shared)
+
+
+def _store_proofs(config: ServerConfig, loaded: LoadedState, loop: ServerLoop) -> StoreProofs | None:
+    """How machines show that they reach the store; None with the server itself, which they reach all the time."""
+    places = _places_of_checkpoints(config, loaded)
+    if places.store == SERVER_STORE:
+        return None
+    store = places.store or places.folder.absolute().as_uri()
+    return StoreProofs(loop, f"{store}/proofs/{loop.state.identity.cluster_id}", config.chance)
 
 
 def discount_unproved_time(state: LiveState, unproved_s: float, lease_s: Mapping[str, float]) -> None:

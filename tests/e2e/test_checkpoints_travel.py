@@ -15,10 +15,13 @@ import yaml
 
 from tests.support.agent_commands import LOOP, Begin, a_start, a_stop
 from tests.support.fake_agent_server import FakeAgentServer
+from tests.support.object_stores import bucket_of_s3
 from tests.support.quiet_run import RESUME_JOB, run_alone
 from tests.support.real_server import FIFO, A, RealServer, wait_for
 from walras.checkpoint_store import SERVER_STORE
 from workers.agent.checkpoint_places import local_folder
+
+__all__ = ["bucket_of_s3"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -49,7 +52,7 @@ class Apart:
             name="apart",
             profile="digits",
             workdir=str(self.home),
-            run=[sys.executable, str(RESUME_JOB), str(self.home / "result")],
+            run=["sh", "-c", f"env > environment; exec {sys.executable} {RESUME_JOB} {self.home}/result"],
             resources={"accelerators": f"any:{self.ranks}"},
         )
         self.server.until_step(job_id, 5, 60)
@@ -79,7 +82,22 @@ def test_a_job_that_is_drained_and_loses_its_machine_ends_with_the_bits_of_a_qui
     tmp_path: Path, ranks: int
 ) -> None:
     """One rank, and a gang over two machines: its ranks' own states come from both."""
-    apart = Apart(tmp_path, ranks)
+    drain_and_lose(Apart(tmp_path, ranks))
+
+
+def test_the_same_through_an_object_store(tmp_path: Path, bucket: Any) -> None:
+    """The job's own place holds what it goes on from, whole; ranks do not see the credentials of their agents."""
+    apart = Apart(tmp_path, 1, checkpoints="s3://bucket/run")
+    drain_and_lose(apart)
+    places = {path.removeprefix("bucket/run/jobs/1/").split("/")[0] for path in bucket.find("bucket")}
+    assert places == {"chunks", "trees"}
+    assert not list((apart.server.data / "content").glob("??/*"))
+    environment = (apart.home / "environment").read_text()
+    assert "WALRAS" in environment
+    assert "AWS" not in environment
+
+
+def drain_and_lose(apart: Apart) -> None:
     server = apart.server
     try:
         job_id = apart.start()
@@ -98,9 +116,9 @@ def test_a_job_that_is_drained_and_loses_its_machine_ends_with_the_bits_of_a_qui
     finally:
         server.close()
     assert not list((server.data / "checkpoints").rglob("manifest.json"))
-    (tmp_path / "quiet").mkdir()
+    (apart.folder / "quiet").mkdir()
     weights, _, steps = (apart.home / "result").read_text().split()
-    assert [weights, steps] == run_alone(tmp_path / "quiet", ranks).split()[::2]
+    assert [weights, steps] == run_alone(apart.folder / "quiet", apart.ranks).split()[::2]
 
 
 STORED = {"store": SERVER_STORE, "checkpoint_dir": "/srv/walras/jobs/1"}
@@ -183,6 +201,25 @@ async def test_a_machine_without_the_shared_disk_refuses_and_fails_no_job(
     refusal = await server.report("refused", 20)
     assert "is not on this machine" in refusal.detail
     assert refusal.lost == ""
+
+
+def test_a_shared_folder_that_is_not_shared_makes_a_machine_private(tmp_path: Path) -> None:
+    """It has a folder of that name, and can write there; the server's secret is not in it."""
+    if not can_hide():
+        pytest.skip("no mount namespaces here")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    server = RealServer(tmp_path, [A], FIFO, checkpoints=f"file://{disk}")
+    try:
+        server.start()
+        server.start_agent("n1")
+        server.start_agent("n2", unseen=[disk])
+        wait_for(lambda: server.node("n2")["private"], 30, "n2 is private")  # type: ignore[index]
+        assert "is not here what it is for the server" in server.node("n2")["detail"]  # type: ignore[index]
+        wait_for(lambda: list(disk.glob("proofs/*/*-n1")), 30, "n1 has answered")
+        assert not server.node("n1")["private"]  # type: ignore[index]
+    finally:
+        server.close()
 
 
 async def test_a_torn_checkpoint_ends_with_a_code_of_its_own(

@@ -37,7 +37,7 @@ from workers import processes
 from workers.agent.checkpoint_places import localized, opened_store, remove_old_copies
 from workers.agent.checkpoint_uploads import CheckpointUploads
 from workers.agent.follower import Follower
-from workers.agent.joining import Joining
+from workers.agent.joining import Joining, StoreProving
 from workers.agent.launch import AgentMachine, disk_problem, kill_supervisor, remove_old_folders, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.outputs import OutputCollector
@@ -77,6 +77,7 @@ class Agent:
         self._client = client
         self._enrolment = enrolment
         self._joining = Joining(client, enrolment, machine.chance)
+        self._proving = StoreProving(enrolment.node_id, machine.clocks)
         self._spot = spot
         self._outbox = ReportOutbox(store)
         self._holds = DeviceHolds(machine.accelerators.count)
@@ -179,6 +180,7 @@ class Agent:
             version=__version__,
             cluster=self._enrolment.cluster,
             highest_job_id=self._store.highest_job_id,
+            proof=self._proving.proof,
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
         sent_at = self._machine.clocks.boottime()
@@ -202,6 +204,7 @@ class Agent:
                 follower.confirm_checkpoint(digest)
         for command in answer.commands:
             await self._execute(command, sent_at)
+        self._proving.take(answer.challenge)
         self._sessions.begin(answer.sessions, self._followers)
         return bool(acks or answer.commands or (reports and answer.reports_acked >= reports[0].report_id))
 

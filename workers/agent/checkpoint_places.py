@@ -15,14 +15,16 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from walras.checkpoint_store import SERVER_STORE, CheckpointStore
+from walras.checkpoint_store import SERVER_STORE, CheckpointStore, is_object_store
 from walras.content import ContentTree, DamagedContent, chunk_name
 from walras.content_transfer import ContentTransfer
 from walras.errors import UserError
+from walras.object_store import ObjectFolder, ObjectTransfer
 from walras.training.checkpoint import TornCheckpoint, attempt_folder, step_folder, verify_checkpoint
 from walras.wire import Manifest, StartCommand
 from workers.agent.launch import MIN_FREE_BYTES
 from workers.agent.server_client import ServerClient
+from workers.supervisor_protocol import AttemptPlan
 
 #: Jobs whose copies are kept, and the part of the disk that they leave free.
 JOBS_KEPT, FREE_PART = 20, 0.2
@@ -54,10 +56,14 @@ def localized(state: Path, command: StartCommand) -> StartCommand:
 @asynccontextmanager
 async def opened_store(store: str, client: ServerClient) -> AsyncIterator[CheckpointStore]:
     """Returns an open connection to a store, by its setting. Raises ConfigError where this machine has no way to it."""
-    if store != SERVER_STORE:
+    if store == SERVER_STORE:
+        async with client.transport() as transport:
+            yield ContentTransfer(transport)
+        return
+    if not is_object_store(store):
         raise UserError(f"this release knows no store {store[:80]!r}")
-    async with client.transport() as transport:
-        yield ContentTransfer(transport)
+    async with ObjectTransfer(await asyncio.to_thread(ObjectFolder, store)) as transfer:
+        yield transfer
 
 
 async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
@@ -73,7 +79,7 @@ async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
     if await asyncio.to_thread(_is_whole, folder, resume.digest):
         return
     await asyncio.to_thread(_clear, folder)
-    async with opened_store(command.store, client) as store:
+    async with opened_store(resume.store or SERVER_STORE, client) as store:
         await store.fetch(resume.content, folder, partial(_check_room, root))
     try:
         await asyncio.to_thread(verify_checkpoint, folder, resume.digest)
@@ -126,7 +132,9 @@ def remove_old_copies(state: Path, in_use: Iterable[str]) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def served_manifest(manifest: Manifest, local_dir: str, served_dir: str, content: str) -> Manifest:
+def served_manifest(manifest: Manifest, plan: AttemptPlan, content: str) -> Manifest:
     """Returns a commit of this machine as the server knows it: inside its folder, and by the store's name."""
-    inner = os.path.relpath(manifest.path, local_dir)
-    return manifest.model_copy(update={"path": os.path.join(served_dir, inner), "content": content})
+    inner = os.path.relpath(manifest.path, plan.checkpoint_dir)
+    store = "" if plan.store == SERVER_STORE else plan.store
+    told = {"path": os.path.join(plan.served_dir, inner), "content": content, "store": store}
+    return manifest.model_copy(update=told)

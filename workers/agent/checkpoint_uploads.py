@@ -151,7 +151,7 @@ class CheckpointUploads:
         )  # fmt: skip
         if self._is_abandoned:
             return
-        manifest = served_manifest(commit.manifest, self._plan.checkpoint_dir, self._plan.served_dir, name)
+        manifest = served_manifest(commit.manifest, self._plan, name)
         self.report(commit.model_copy(update={"manifest": manifest, "upload_s": took_s, "lag_s": lag_s}))
 
     async def _watch(self, store: CheckpointStore) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from walras.content import ContentTree, DamagedContent, hash_folder
+from walras.content import ContentTree, DamagedContent, hash_folder, remove_draft
 from walras.content_transfer import ContentTransfer
 from walras.errors import ClusterError, Forbidden, NotFound, ServerUnreachable, UserError
 from walras.wire import StartCommand
@@ -108,7 +108,8 @@ class CodeCache:
             raise OSError(errno.ENOSPC, f"disk full: no room for {tree.size:,} bytes of code")
 
     def _forget(self, name: str, target: Path) -> None:
-        for path in (self._folder / name, self._folder / f".{name}.chunks", target):
+        remove_draft(self._folder / name)
+        for path in (self._folder / name, target):
             shutil.rmtree(path, ignore_errors=True)
 
     def _remove_least_used(self, newest: str) -> None:

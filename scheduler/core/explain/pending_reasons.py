@@ -28,7 +28,7 @@ from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.spending import SpendingAccount
 from scheduler.core.state.throughput import BelievedSpeed
-from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX, is_fixed, may_lose_work
+from scheduler.core.state.unsaved_work import is_fixed, why_fixed, why_unmovable
 from walras.cluster import PoolId, gang_usd_per_h
 from walras.job_request import JobId, JobRequest
 from walras.states import JobState, Reason
@@ -344,7 +344,9 @@ def _unstoppable(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
     if not staying:
         return []
     named = ", ".join(map(str, staying[:_NAMED_MAX])) + (", ..." if len(staying) > _NAMED_MAX else "")
-    return [f"job {named} cannot be stopped now (`preemptible: false`, no checkpoint, or its speed is being learnt)"]
+    return [
+        f"job {named} cannot be stopped now (`preemptible: false`, no checkpoint, a private machine, or being measured)"
+    ]
 
 
 def _losing(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
@@ -353,7 +355,7 @@ def _losing(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
     if not fixed:
         return []
     named = ", ".join(map(str, fixed[:_NAMED_MAX])) + (", ..." if len(fixed) > _NAMED_MAX else "")
-    return [f"job {named} {CANNOT_MOVE}"]
+    return [f"job {named} {why_fixed(core.ledger, core.ledger.jobs[fixed[0]])}"]
 
 
 def _away_text(machine: FleetMachine) -> str:
@@ -411,8 +413,8 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     if core.ledger.kind_of(job) != job.request.kind:
         detail = f"counted as {core.ledger.kind_of(job)!r}; give jobs that differ a `profile` each"
         found.append(JobCondition(SPEED_DIFFERS, detail))
-    if job.request.preemptible and may_lose_work(core.ledger, job):
-        found.append(JobCondition(CANNOT_BE_MOVED, f"{CANNOT_MOVE}; {CANNOT_MOVE_FIX}"))
+    if job.request.preemptible and (told := why_unmovable(core.ledger, job)):
+        found.append(JobCondition(CANNOT_BE_MOVED, told))
     silent_s = core.ledger.now - job.running_at
     if job.holds and silent_s >= NO_STEPS_AFTER_S and job.request.steps is not None and job.steps <= job.start_steps:
         told = (

@@ -14,6 +14,7 @@ from scheduler.core.events import (
     NodeJoined,
     NodeLeaving,
     NodeLost,
+    NodePrivate,
     NodeQuarantined,
     NodeUncordoned,
     NodeUnreachable,
@@ -28,7 +29,7 @@ from scheduler.core.placement.preemption import is_preemptible
 from scheduler.core.placement.reservations import drop_reservations_on
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.unsaved_work import may_lose_work
+from scheduler.core.state.unsaved_work import is_on_private, mark_private, may_lose_work
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import billed_until
 from walras.states import JobState, Reason
@@ -302,7 +303,7 @@ def on_node_leaving(cycle: Cycle, machine: FleetMachine, event: NodeLeaving) -> 
 
 def _runs_to_its_end(cycle: Cycle, job: JobRecord) -> bool:
     """Whether a gentle drain waits for the job: stopping it would lose its work, or its owner does not allow it."""
-    return not job.request.preemptible or may_lose_work(cycle.ledger, job)
+    return not job.request.preemptible or may_lose_work(cycle.ledger, job) or is_on_private(cycle.ledger, job)
 
 
 def on_drain_timer(cycle: Cycle, row: int, number: int) -> None:
@@ -431,3 +432,8 @@ def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuaranti
         if machine.token:
             # Not at once: a core that takes over hears of a machine before it hears of the job there.
             _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)
+
+
+def on_node_private(cycle: Cycle, machine: FleetMachine, event: NodePrivate) -> None:
+    mark_private(cycle.ledger, machine, cycle.policy.rules, is_private=event.private)
+    cycle.solves.problem_changed = True

@@ -71,6 +71,8 @@ class FleetMachine:
     gentle_until: float = -inf
     #: The warning with which the market takes it back, seconds; None: it has not said that it does.
     warning_s: float | None = None
+    #: What jobs save here can be had nowhere else, as its proof of the store of checkpoints said.
+    is_private: bool = False
     #: Somebody other than the market has it leave: what follows says nothing about how long machines live.
     is_sent_away: bool = False
     #: (instant, job) of failures that may be the machine's fault.

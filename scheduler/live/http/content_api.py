@@ -54,7 +54,7 @@ async def put_chunk(call: RequestContext) -> web.StreamResponse:
         except OSError as error:
             raise ClusterError(f"the content cannot be kept: {os.strerror(error.errno or 0)}") from None
 
-    await call.server.read(keep)
+    await asyncio.to_thread(keep)  # it waits for the disk: not in the threads that answer everybody's questions
     return web.Response(status=204)
 
 

@@ -40,7 +40,7 @@ from scheduler.live.loop import billing
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, placement_json
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.event_journal import dump_facts, dump_pool
-from scheduler.live.store.table_rows import AttemptRow, FactsRow, PartRow, PoolRow, RentRow
+from scheduler.live.store.table_rows import AttemptRow, CheckpointRow, FactsRow, PartRow, PoolRow, RentRow
 from walras.cluster import Placement, Pool
 from walras.job_request import JobId, Kind
 from walras.model_facts import ModelFacts
@@ -296,9 +296,7 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         master_port=0 if meeting is None else meeting.port,
         checkpoint_dir=launch.checkpoint_dir,
         store=launch.store,
-        resume=None
-        if checkpoint is None
-        else Manifest(step=checkpoint.step, path=checkpoint.path, digest=checkpoint.digest, content=checkpoint.content),
+        resume=None if checkpoint is None else _manifest(checkpoint),
         steps=launch.steps,
         lease_s=transaction.lease_s[pool.market],
         grace_s=launch.grace_s,
@@ -306,6 +304,10 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         memory_bytes=launch.memory_bytes * len(part.devices),
         job_token="",  # filled in when the command is sent: no secret is written down
     )
+
+
+def _manifest(row: CheckpointRow) -> Manifest:
+    return Manifest(step=row.step, path=row.path, digest=row.digest, content=row.content, store=row.store)
 
 
 def _apply_checkpoint_every(transaction: Transaction, command: CheckpointEvery) -> None:

@@ -166,7 +166,8 @@ class LiveNode:
     problem: str = ""
     #: The protocol that its agent speaks; None until it is heard.
     protocol: int | None = None
-
+    #: Why it is private (`NodeRow.private`), as this process heard it.
+    private_why: str = ""
     #: The newest call of each start of its agent that was heard lately, the present one last.
     calls: dict[str, int] = field(default_factory=dict)
     #: New calls in a row of a start that another one seems to have followed.
@@ -264,6 +265,8 @@ class LiveState:
     month: str = ""
     #: Content of checkpoints that newer ones have taken the place of since the store was looked through for it.
     superseded: set[str] = field(default_factory=set)
+    #: Places in object stores where newer checkpoints have taken the place of others.
+    superseded_places: set[str] = field(default_factory=set)
     #: What was written down last of what only the core knows, but for its instant.
     kept_core_state: StateRestored | None = None
 

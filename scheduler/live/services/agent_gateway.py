@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
 
-from scheduler.core.events import NodeJoined, NodeLost, NodeUnreachable, PoolDeclared
+from scheduler.core.events import NodeJoined, NodeLost, NodePrivate, NodeUnreachable, PoolDeclared
 from scheduler.core.explain.feasibility import shape_text
 from scheduler.live.auth.access_control import JobTokens, token_hash
 from scheduler.live.auth.job_privacy import SecretBox
@@ -44,7 +44,13 @@ from scheduler.live.services.agent_identity import (
 )
 from scheduler.live.services.agent_reports import end_attempt, process_reports
 from scheduler.live.services.session_broker import SessionBroker
-from scheduler.live.services.unconfirmed_starts import drop_unknown, has_unconfirmed, withdraw_unconfirmed
+from scheduler.live.services.store_proofs import StoreProofs
+from scheduler.live.services.unconfirmed_starts import (
+    drop_unknown,
+    has_unconfirmed,
+    is_known_to,
+    withdraw_unconfirmed,
+)
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.table_rows import NodeRow
 from walras.clocks import random_token
@@ -53,7 +59,7 @@ from walras.errors import Conflict, Forbidden, NameHeld, NotFound
 from walras.job_request import JobId
 from walras.protocol import PROTOCOL
 from walras.states import Reason
-from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand, is_known_to
+from walras.wire import AnyCommand, Heartbeat, HeartbeatAnswer, Register, Registered, StartCommand
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +84,18 @@ class _LongPoll:
 class AgentGateway:
     """Registers agents, takes their heartbeats, hands out commands and leases, and notices silence."""
 
-    def __init__(self, loop: ServerLoop, job_tokens: JobTokens, box: SecretBox, chance: Random | None = None) -> None:
+    def __init__(
+        self,
+        loop: ServerLoop,
+        job_tokens: JobTokens,
+        box: SecretBox,
+        chance: Random | None = None,
+        proofs: StoreProofs | None = None,
+    ) -> None:
+        """`proofs`: what machines are to show of the store of checkpoints."""
         self._loop = loop
         self._box = box
+        self._proofs = proofs
         self._chance = chance
         self._life = f"{loop.clock.now():.6f} {random_token(chance)[:8]}"
         self._job_tokens = job_tokens
@@ -195,6 +210,8 @@ class AgentGateway:
         paid_since = billing.paid_since(state, node) if row.rent_token else None
         paid_usd = billing.boot_usd(state, node)
         emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd))
+        if row.private:
+            emit(transaction, NodePrivate(transaction.at, row.node_id, private=True))
 
     def node_of(self, credential: str) -> NodeId | None:
         """The machine a credential belongs to."""
@@ -233,6 +250,8 @@ class AgentGateway:
             return self._answer(node, message)
         node.heard_at, node.was_heard, node.problem = now, True, message.problem
         node.protocol = message.protocol
+        if self._proofs is not None:
+            self._proofs.take(node, message.proof)
         node.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))
@@ -319,6 +338,7 @@ class AgentGateway:
             cluster=self._loop.state.identity,
             life=self._life,
             sessions=self.sessions.take(node.row.node_id),
+            challenge=None if self._proofs is None else self._proofs.challenge_for(node.row.node_id),
         )
 
     def _renewed(self, node: LiveNode, life: str) -> HeartbeatAnswer:

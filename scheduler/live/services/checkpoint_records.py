@@ -1,28 +1,47 @@
-"""Which checkpoint a job goes on from: the newest recorded under the fence of its attempt that is not lost.
+"""Where checkpoints are kept, and which one a job goes on from.
 
-Two are kept. Where a machine finds that the newest is torn, or that its store does not have it, the one before takes
-its place; without one the job begins anew. Each loss uses up a checkpoint, so that a script which only says so has soon
-none left, and then fails by itself.
+That is the newest recorded under the fence of its attempt that is not lost. Two are kept. Where a machine finds that
+the newest is torn, or that its store does not have it, the one before takes its place; without one the job begins anew.
+Each loss uses up a checkpoint, so that a script which only says so has soon none left, and then fails by itself.
 """
 
 import logging
 import os.path
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from scheduler.core.events import CheckpointRecorded
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import CheckpointRow
+from walras.checkpoint_store import is_object_store
 from walras.wire import CommittedReport
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlaces:
+    """Where jobs save: the folder that theirs lie in, and the store that they are sent to; empty: machines share it."""
+
+    folder: Path
+    store: str = ""
+
+    def store_of(self, folder: Path) -> str:
+        """Where the checkpoints of one folder are sent: in an object store, to a place of their own."""
+        inner = folder.relative_to(self.folder)
+        return f"{self.store}/{inner.as_posix()}" if is_object_store(self.store) else self.store
 
 
 def keep_checkpoint(transaction: Transaction, job: LiveJob, report: CommittedReport) -> CheckpointRow | None:
     """Make a commit the job's newest checkpoint; returns None where it is older than that, or of another job."""
     known, manifest = job.checkpoint, report.manifest
     if (known is not None and manifest.step < known.step) or not is_inside(job, report):
+        return None
+    # A machine must not send others to a place of its own choice.
+    if manifest.store not in ("", job.launch.store, "" if known is None else known.store):
+        log.warning("job %d: its checkpoint is in %s, where none belong", job.row.job_id, manifest.store)
         return None
     row = CheckpointRow(
         job.row.job_id,
@@ -34,10 +53,13 @@ def keep_checkpoint(transaction: Transaction, job: LiveJob, report: CommittedRep
         content=manifest.content,
         upload_s=report.upload_s,
         lag_s=report.lag_s,
+        store=manifest.store,
     )
     if known is not None and (known.attempt, known.step) != (row.attempt, row.step):
         dropped, job.earlier_checkpoint = job.earlier_checkpoint, known
-        if dropped is not None and dropped.content:
+        if dropped is not None and dropped.store:
+            transaction.state.superseded_places.add(dropped.store)
+        elif dropped is not None and dropped.content:
             transaction.state.superseded.add(dropped.content)
     job.checkpoint = row
     transaction.batch.checkpoints.append(row)

@@ -1,13 +1,16 @@
 """What is deleted of the server's content: what no job needs once a day, and superseded checkpoints every few minutes.
 
 A checkpoint that newer ones have taken the place of goes soon, or a job that saves often would fill the disk. An upload
-under way may count on chunks of it: those it asked for are young again, and stay.
+under way may count on chunks of it: those it asked for are young again, and stay. What is in object stores goes by the
+same rules (`walras.object_store`), as far as they answer.
 """
 
 import asyncio
 import logging
 
 from scheduler.live.server import Server
+from walras.errors import ClusterError, UserError
+from walras.object_store import ObjectFolder, sweep_objects
 
 log = logging.getLogger(__name__)
 
@@ -16,6 +19,8 @@ CONTENT_KEPT_S = 30 * 86_400.0
 #: Chunks of a superseded checkpoint that nobody asked for in this time go.
 SUPERSEDED_KEPT_S = 1800.0
 _SWEEP_EVERY_S, _DROP_EVERY_S = 86_400.0, 600.0
+#: Object stores that did not answer are asked for what has expired in so long again.
+_EXPIRED_WITHIN_S = 7 * 86_400.0
 
 
 async def content_in_use(server: Server, keep_checkpoints_s: float | None) -> list[str]:
@@ -44,6 +49,39 @@ async def drop_superseded(server: Server, keep_checkpoints_s: float | None = Non
         server.state.superseded |= await server.read(server.content.drop, names, in_use, SUPERSEDED_KEPT_S)
 
 
+async def drop_superseded_objects(server: Server, keep_checkpoints_s: float | None = None) -> None:
+    """The same in object stores, where newer checkpoints have been recorded since."""
+    places, server.state.superseded_places = server.state.superseded_places, set()
+    in_use = set(await content_in_use(server, keep_checkpoints_s)) if places else set()
+    for place in sorted(places):
+        if not await _swept(server, place, in_use, is_over=False):
+            server.state.superseded_places.add(place)
+
+
+async def drop_expired_objects(server: Server, keep_checkpoints_s: float) -> None:
+    """Delete from object stores what jobs have left that ended longer ago."""
+    before_at = server.loop.clock.now() - keep_checkpoints_s
+    read = server.store.expired_checkpoint_places
+    places = await server.read(read, before_at - _EXPIRED_WITHIN_S, before_at)
+    in_use = set(await content_in_use(server, keep_checkpoints_s)) if places else set()
+    for place in places:
+        await _swept(server, place, in_use, is_over=True)
+
+
+async def _swept(server: Server, place: str, in_use: set[str], *, is_over: bool) -> bool:
+    """Returns False where the store does not answer. Not in a reader's thread: it may take minutes."""
+
+    def sweep() -> int:
+        return sweep_objects(ObjectFolder(place), in_use, server.clocks.wall(), is_over=is_over)
+
+    try:
+        log.info("deleted %d objects at %s that no job needs", await asyncio.to_thread(sweep), place)
+    except (ClusterError, UserError) as error:
+        log.warning("what no job needs at %s was not deleted: %s", place, error)
+        return False
+    return True
+
+
 async def sweep_for_ever(server: Server, keep_checkpoints_s: float | None) -> None:
     """Both, for ever. What the disk refuses is tried again with the next one."""
     waited_s = _SWEEP_EVERY_S
@@ -51,10 +89,13 @@ async def sweep_for_ever(server: Server, keep_checkpoints_s: float | None) -> No
         try:
             if waited_s >= _SWEEP_EVERY_S:
                 waited_s = 0.0
+                if keep_checkpoints_s is not None:
+                    await drop_expired_objects(server, keep_checkpoints_s)
                 log.info(
                     "deleted %d bytes of content that no job needs", await sweep_content(server, keep_checkpoints_s)
                 )
             await drop_superseded(server, keep_checkpoints_s)
+            await drop_superseded_objects(server, keep_checkpoints_s)
         except OSError as error:
             log.warning("content that no job needs was not all deleted: %s", error)
         await asyncio.sleep(_DROP_EVERY_S)

@@ -13,7 +13,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -33,6 +32,7 @@ from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
 from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.checkpoint_records import CheckpointPlaces
 from scheduler.live.store.event_journal import dump_request
 from scheduler.live.store.table_rows import AnswerRow, JobRow, SecretRow, SpecRow
 from walras.api import DryRun, SubmitResult
@@ -147,14 +147,6 @@ def submission_order(siblings: Sequence[tuple[int, ...]]) -> tuple[list[int], se
 # ------------------------------------------------------------------------------------------ admission
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointPlaces:
-    """Where jobs save: the folder that theirs lie in, and the store that they are sent to; empty: machines share it."""
-
-    folder: Path
-    store: str = ""
-
-
 class JobAdmission:
     """Turns drafts into jobs inside a transaction."""
 
@@ -252,7 +244,7 @@ class JobAdmission:
             checkpoint_dir=str(folder),
             steps=spec.steps,
             grace_s=spec.grace_period,
-            store=self._checkpoints.store,
+            store=self._checkpoints.store_of(folder),
             memory_bytes=spec.resources.memory,
         )
 

@@ -12,12 +12,24 @@ from scheduler.live.loop.apply_commands import emit, end_part, post_stop
 from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import PartRow
+from walras.job_needs import JobNeeds
 from walras.job_request import JobId
 from walras.states import AttemptState
-from walras.wire import StartCommand, is_known_to
+from walras.wire import AgentCommand, StartCommand
 
 log = logging.getLogger(__name__)
 _WITHDRAWN = "start_timeout"
+#: What agents of the first protocol take; for one of another type they lose the whole answer.
+_FIRST_COMMAND_TYPES = frozenset({"prepare", "start", "stop"})
+
+
+def is_known_to(command: AgentCommand, protocol: int) -> bool:
+    """Whether an agent that speaks this protocol does what the command says, or skips it without harm to others."""
+    if protocol > 1:
+        return True
+    if isinstance(command, StartCommand):
+        return not (command.code or command.is_launcher or command.needs != JobNeeds())
+    return getattr(command, "type", "") in _FIRST_COMMAND_TYPES
 
 
 def has_unconfirmed(state: LiveState, node: LiveNode, now: float, limit_s: float) -> bool:

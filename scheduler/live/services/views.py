@@ -45,6 +45,11 @@ _END_FIXES = {
 }
 
 
+def _private_text(node: LiveNode) -> str:
+    """Why nothing is moved off the machine for others; empty where it shares what its jobs save."""
+    return f"private: {node.private_why or 'it does not reach the store of checkpoints'}" if node.row.private else ""
+
+
 class ApiViews:
     """Needs the clock for instants, and the loop's board and core for what is newer than the rows."""
 
@@ -231,7 +236,7 @@ class ApiViews:
             market=node.facts.market,
             zone=pool.zone if pool is not None else node.facts.zone,
             state=node.shown_state,
-            detail=node.problem or node.row.detail or self._silence(node),
+            detail=node.problem or node.row.detail or self._silence(node) or _private_text(node),
             accelerators=node.facts.accelerators,
             free=self._free(node),
             jobs=sorted({job_id for job_id, _ in node.expected}),
@@ -240,6 +245,7 @@ class ApiViews:
             boot=node.row.boot_id,
             protocol=node.protocol,
             problem=node.problem,
+            private=node.row.private,
         )
 
     def _silence(self, node: LiveNode) -> str:

@@ -26,6 +26,8 @@ TREE_BYTES = 64 * 1024 * 1024
 FREE_LEAST_BYTES = 256 * 1024 * 1024
 #: Lists of chunks that are kept in memory, so that a fetch through a job reads its list once.
 _LISTS_KEPT = 8
+#: Chunks of which it is remembered that they are durable: 100 MB of memory at most, 4 TB of content.
+_SYNCED_KEPT = 1_000_000
 
 
 class ContentStore:
@@ -35,6 +37,8 @@ class ContentStore:
         self._folder = folder
         self._wall = wall
         self._lists: OrderedDict[str, frozenset[str]] = OrderedDict()
+        #: Of those written last by this process: their bytes are durable, and their names once their folders are.
+        self._synced: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def missing(self, names: Iterable[str]) -> list[str]:
@@ -80,7 +84,9 @@ class ContentStore:
         encoded = tree.encoded()
         if len(encoded) > TREE_BYTES:
             raise DamagedContent(f"a list of {len(tree.files)} files is too long")
-        for name in sizes:
+        with self._lock:
+            unsure = [name for name in sizes if name not in self._synced]
+        for name in unsure:
             _sync(self._path(name))
         if not self._keep(tree.name):
             self._write(tree.name, encoded)
@@ -182,7 +188,13 @@ class ContentStore:
         try:
             with open(draft, "xb") as file:
                 file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # beside the transfer of others: all at once, when the tree comes, takes longer
             os.replace(draft, path)
+            with self._lock:
+                self._synced[name] = None
+                while len(self._synced) > _SYNCED_KEPT:
+                    self._synced.popitem(last=False)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise

@@ -280,3 +280,10 @@ def keep_checkpoint_stores(db: Database) -> None:
         db.execute(f"ALTER TABLE checkpoints ADD COLUMN {column} NOT NULL DEFAULT 0")
     db.execute("CREATE TABLE checkpoint_habit (shares_folder INTEGER NOT NULL)")
     db.execute("INSERT INTO checkpoint_habit SELECT count(*) > 0 FROM jobs")
+
+
+@migrations()
+def keep_places_of_checkpoints(db: Database) -> None:
+    """Which store has a checkpoint's content where that is not the server; machines that do not reach theirs."""
+    db.execute("ALTER TABLE checkpoints ADD COLUMN store TEXT NOT NULL DEFAULT ''")
+    db.execute("ALTER TABLE nodes ADD COLUMN private INTEGER NOT NULL DEFAULT 0")

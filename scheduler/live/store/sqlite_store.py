@@ -302,6 +302,11 @@ class SqliteStore:
         rows = self._reader().execute(f"SELECT content FROM ({known}) WHERE content != '' AND {kept}", [ended_since_at])
         return [str(content) for (content,) in rows]
 
+    def expired_checkpoint_places(self, ended_since_at: float, ended_before_at: float) -> list[str]:
+        ended = "FROM checkpoints JOIN jobs USING (job_id) WHERE store != '' AND ended_at BETWEEN ? AND ?"
+        rows = self._reader().execute(f"SELECT DISTINCT store {ended}", [ended_since_at, ended_before_at])
+        return [str(place) for (place,) in rows]
+
     def outputs(self, job_id: JobId) -> list[OutputsRow]:
         return self._select("outputs", OutputsRow, "job_id = ? ORDER BY node_rank", job_id)
 

@@ -299,6 +299,10 @@ class Store(Protocol):
         the newest of one that ended at this instant or later."""
         ...
 
+    def expired_checkpoint_places(self, ended_since_at: float, ended_before_at: float) -> list[str]:
+        """Places in object stores of jobs that ended between two instants."""
+        ...
+
     def outputs(self, job_id: JobId) -> list[OutputsRow]:
         """The newest results of each machine of the gang, by node rank."""
         ...

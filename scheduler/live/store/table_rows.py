@@ -144,6 +144,8 @@ class NodeRow:
     incarnation: str = ""
     #: Drained gently: until when jobs that would lose their work may go on; None: it is not.
     drain_until_at: float | None = None
+    #: It has shown that it does not reach the store of checkpoints.
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,8 @@ class CheckpointRow:
     lag_s: float = 0.0
     #: It is torn, or its store does not have it: no attempt goes on from it.
     lost: bool = False
+    #: The store that has its content; empty: the server.
+    store: str = ""
 
 
 @dataclass(slots=True)

@@ -187,3 +187,38 @@ def test_what_runs_on_where_a_machine_is_drained_takes_nothing_from_the_others(p
     revoked_until(fleet, 3700.0)
     assert J2 in fleet.attempts
     assert not fleet.attempts[J1].stopping
+
+
+def node_of(fleet: FakeFleet, job_id: JobId) -> NodeId:
+    placement = fleet.core.ledger.jobs[job_id].placement
+    assert placement is not None
+    return placement.parts[0].node_id
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_on_a_private_machine_keeps_its_place_though_it_saves(policy: str) -> None:
+    """Nobody else can read what it saves there. Once the machine has shown that others can, it may leave."""
+    fleet = measured(cluster(policy, rules=QUICK, **({"margin": 0.0} if policy == "srtf" else {})))
+    submit(fleet, job(1, "a", 4, steps=1e8))
+    node_id = node_of(fleet, J1)
+    fleet.tell(ev.NodePrivate(fleet.at, node_id, private=True))
+    fleet.tell(ev.CheckpointRecorded(fleet.at, J1, 1, 5.0))
+    assert revoked_until(fleet, 3600.0) == set()
+    submit(fleet, job(2, "a", 4, steps=100.0))
+    assert revoked_until(fleet, 3600.0 + 4000.0) == set()
+    told = [reason.detail for reason in pending_reasons(fleet.core, J2)]
+    assert any("private" in each for each in told), told
+    assert any(each.type == CANNOT_BE_MOVED and "private" in each.detail for each in job_conditions(fleet.core, J1))
+    fleet.tell(ev.NodePrivate(fleet.at, node_id, private=False))
+    assert 1 in revoked_until(fleet, 3600.0 + 8000.0)
+
+
+def test_a_private_machine_that_is_drained_by_a_person_is_left() -> None:
+    """Force is a person's to use; a gentle drain waits for the job's end."""
+    for gentle in (False, True):
+        fleet = measured(cluster("srtf", rules=QUICK, margin=0.0))
+        submit(fleet, job(1, "a", 4, steps=1e8))
+        node_id = node_of(fleet, J1)
+        fleet.tell(ev.NodePrivate(fleet.at, node_id, private=True))
+        commands = fleet.tell(ev.NodeLeaving(fleet.at, node_id, inf, Reason.HOLD_ADMIN, gentle=gentle))
+        assert any(isinstance(each, cmd.Revoke) for each in commands) is not gentle

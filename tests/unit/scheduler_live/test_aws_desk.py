@@ -12,7 +12,7 @@ from scheduler.live.providers.market_prices import MarketWatch
 from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
-from tests.support.provider_kit import IMAGE, SPOT, ec2_client, stand_in_of_ec2
+from tests.support.provider_kit import IMAGE, SPOT, ec2_client, stand_in_of_aws
 from walras.cluster import NodeId
 from walras.errors import Conflict
 
@@ -37,7 +37,7 @@ FACTS = {
 
 @pytest.fixture(scope="module")
 def stand_in() -> Iterator[str]:
-    with stand_in_of_ec2() as url:
+    with stand_in_of_aws() as url:
         yield url
 
 

@@ -13,7 +13,7 @@ import pytest
 from scheduler.live.auth.access_control import EnrolmentTokens
 from scheduler.live.providers.aws_provider import Ec2Calls, classify_ec2_error
 from scheduler.providers.provider import ProviderProblem, ProviderProblemKind
-from tests.support.provider_kit import ON_DEMAND, SPOT, aws_provider, ec2_client, stand_in_of_ec2
+from tests.support.provider_kit import ON_DEMAND, SPOT, aws_provider, ec2_client, stand_in_of_aws
 from walras.cluster import NodeId
 from walras.errors import ConfigError
 from walras.spec.cluster_file import ClusterConfig
@@ -25,7 +25,7 @@ pytest.importorskip("boto3")
 
 @pytest.fixture(scope="module")
 def stand_in() -> Iterator[str]:
-    with stand_in_of_ec2() as url:
+    with stand_in_of_aws() as url:
         yield url
 
 

@@ -5,16 +5,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from scheduler.live.services.content_sweep import SUPERSEDED_KEPT_S, drop_superseded
+from scheduler.live.services.content_sweep import (
+    SUPERSEDED_KEPT_S,
+    drop_expired_objects,
+    drop_superseded,
+    drop_superseded_objects,
+)
 from scheduler.live.store.content_store import ContentStore
 from tests.support.live_world import FakeAgent, World, world
+from tests.support.memory_objects import memory_objects, names_below
 from walras.content import hash_folder, read_chunks
 from walras.errors import ConfigError
 from walras.job_request import JobId
+from walras.object_store import ObjectFolder, ObjectTransfer
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
 from walras.states import Reason
+
+__all__ = ["memory_objects"]
 
 A = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GiB"}
 
@@ -137,9 +147,7 @@ async def test_the_newest_two_of_a_job_stay_and_what_they_took_the_place_of_goes
         assert w.server.store.checkpoint_content(w.clock.at + 1.0) == []
 
 
-@pytest.mark.parametrize(
-    "setting", ["", "servers", "s3://bucket/x", "file://host/x", "file:x", "/shared", "file:///a?b"]
-)
+@pytest.mark.parametrize("setting", ["", "servers", "s3://", "file://host/x", "file:x", "/shared", "file:///a?b"])
 def test_a_store_that_there_is_not_is_refused_in_words(setting: str) -> None:
     with pytest.raises(ConfigError, match="checkpoints"):
         check_model(ClusterConfig, {"pools": [A], "checkpoints": setting}, source="cluster")
@@ -151,3 +159,58 @@ async def test_where_checkpoints_go_is_for_the_cluster_file_to_say(tmp_path: Pat
         agent, job_id = await a_running_job(w)
         start = agent.here[job_id, 1]
         assert (start.store, start.checkpoint_dir) == ("", f"{tmp_path}/disk/jobs/{job_id}")
+
+
+async def test_in_an_object_store_each_folder_has_a_place_and_superseded_ones_go(
+    tmp_path: Path, objects: MemoryFileSystem
+) -> None:
+    """A machine that names another place is not believed; what is kept stays when the cluster file says otherwise."""
+    cluster = {"pools": [A], "checkpoints": "s3://bucket/run"}
+    async with world(tmp_path / "data", cluster=cluster) as w:
+        agent, job_id = await a_running_job(w)
+        place = f"s3://bucket/run/jobs/{job_id}"
+        assert agent.here[job_id, 1].store == place
+        async with ObjectTransfer(ObjectFolder(place)) as transfer:
+            for step in range(1, 5):
+                (tmp_path / "f").write_text(str(step))
+                name = await transfer.send(tmp_path, hash_folder(tmp_path, ["f"]))
+                commit = a_commit(agent, job_id, 1, float(step), name)
+                elsewhere = a_commit(agent, job_id, 1, step + 0.5, name)
+                elsewhere["manifest"]["store"] = "s3://thief/run"
+                commit["manifest"]["store"] = place
+                await agent.beat(commit, elsewhere)
+        assert w.live_state.jobs[job_id].checkpoint.step == 4.0
+        assert w.live_state.superseded_places == {place}
+        for stored in objects.store.values():
+            stored.created = stored.created.replace(year=2020)
+        await drop_superseded_objects(w.server)
+        assert len(names_below(objects, "trees")) == len(names_below(objects, "chunks")) == 2
+        assert not w.live_state.superseded_places
+    async with world(tmp_path / "data", cluster={"pools": [A], "checkpoints": "server"}) as w:
+        agent.world = w
+        await agent.beat(resync=True)
+        await agent.beat(commit | {"took_s": 1.0})  # of the attempt that was begun before
+        await agent.end(job_id, exit_code=85)
+        start = await restarted(w, agent)
+        assert (start.store, start.resume.store, start.resume.step) == ("server", place, 4.0)
+        await agent.end(job_id, 2)
+        await w.advance(100.0)
+        await drop_expired_objects(w.server, 1.0)
+        assert not objects.find("/bucket")
+
+
+async def test_a_store_that_does_not_answer_is_swept_the_next_time(
+    tmp_path: Path, objects: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path) as w:
+        w.live_state.superseded_places.add("s3://bucket/run/jobs/1")
+
+        def fail(*_: object, **__: object) -> Any:
+            raise TimeoutError("slow")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(objects, "find", fail)
+            await drop_superseded_objects(w.server)
+        assert w.live_state.superseded_places == {"s3://bucket/run/jobs/1"}
+        await drop_superseded_objects(w.server)
+        assert not w.live_state.superseded_places

@@ -10,7 +10,7 @@ from scheduler.live.services.content_sweep import sweep_content
 from scheduler.live.store import content_store
 from scheduler.live.store.content_store import ContentStore
 from tests.support.http_face import Face, facing
-from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, chunk_name, hash_folder
+from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, chunk_name, find_chunks, hash_folder
 from walras.content_transfer import ContentTransfer
 from walras.errors import ClusterError, Conflict, NotFound
 from walras.transport import Patience, Transport
@@ -181,3 +181,26 @@ def test_bytes_that_the_disk_lost_are_noticed(tmp_path: Path) -> None:
         store.get(name)
     with pytest.raises(Conflict):
         store.commit_tree(folder_of(tmp_path / "x", {"f": b"other"}))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_tree_counts_once_every_byte_of_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restarted: bool
+) -> None:
+    """A server that was started anew does not know what of the chunks there its predecessor has waited for."""
+    tree = folder_of(tmp_path / "from", {"a": b"one", "b": b"two"})
+    store, synced, sync = ContentStore(tmp_path / "content"), set[int](), os.fsync
+
+    def fsync(descriptor: int) -> None:
+        sync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for name, content in find_chunks(tmp_path / "from", tree, set(tree.chunk_sizes())):
+        store.put(name, content)
+    if is_restarted:
+        store = ContentStore(tmp_path / "content")
+        synced.clear()
+    store.commit_tree(tree)
+    kept = [*tmp_path.glob("content/*"), *tmp_path.glob("content/*/*"), tmp_path / "content"]
+    assert {path.stat().st_ino for path in kept} <= synced

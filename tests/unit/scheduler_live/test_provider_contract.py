@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.providers.provider import MachineState, ProviderProblem
-from tests.support.provider_kit import ON_DEMAND, SPOT, Kit, ec2_client, stand_in_of_ec2
+from tests.support.provider_kit import ON_DEMAND, SPOT, Kit, ec2_client, stand_in_of_aws
 from walras.cluster import NodeId
 
 KINDS = ("simulated", "local", "slurm", "aws")
@@ -14,7 +14,7 @@ KINDS = ("simulated", "local", "slurm", "aws")
 
 @pytest.fixture(scope="module")
 def stand_in() -> Iterator[str]:
-    with stand_in_of_ec2() as url:
+    with stand_in_of_aws() as url:
         yield url
 
 

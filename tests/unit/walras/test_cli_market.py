@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.support.provider_kit import IMAGE, stand_in_of_ec2
+from tests.support.provider_kit import IMAGE, stand_in_of_aws
 from walras.cli.main import app
 
 POOL = {
@@ -21,7 +21,7 @@ AWS = {"region": "us-east-1", "image": IMAGE, "server_url": "https://walras.exam
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with stand_in_of_ec2() as url:
+    with stand_in_of_aws() as url:
         for name, value in {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "none", "SECRET_ACCESS_KEY": "none"}.items():
             monkeypatch.setenv(f"AWS_{name}", value)
         yield

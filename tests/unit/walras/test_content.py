@@ -14,13 +14,14 @@ from walras.content import (
     ContentFile,
     ContentTree,
     DamagedContent,
+    TreeDraft,
     check_sizes,
     chunk_name,
+    draft_of,
     find_chunks,
     hash_folder,
     pack_chunk,
     unpack_chunk,
-    write_tree,
 )
 from walras.errors import ConfigError
 
@@ -32,6 +33,13 @@ def filled(folder: Path, files: dict[str, bytes]) -> ContentTree:
     return hash_folder(folder, files)
 
 
+def write_tree(tree: ContentTree, folder: Path, chunks: dict[str, bytes]) -> None:
+    draft = TreeDraft(tree, folder)
+    for name in draft.missing:
+        draft.put(name, chunks[name])
+    draft.finish()
+
+
 def test_a_folder_comes_back_as_it_was(tmp_path: Path) -> None:
     files = {"a/b/train.py": b"print()", "empty": b"", "weights": os.urandom(CHUNK_BYTES + 17)}
     tree = filled(tmp_path / "from", files)
@@ -39,7 +47,7 @@ def test_a_folder_comes_back_as_it_was(tmp_path: Path) -> None:
     tree = hash_folder(tmp_path / "from", files)
     chunks = dict(find_chunks(tmp_path / "from", tree, set(tree.chunk_sizes())))
     assert set(chunks) == set(tree.chunk_sizes())
-    write_tree(tree, tmp_path / "to", chunks.__getitem__)
+    write_tree(tree, tmp_path / "to", chunks)
     assert {path: (tmp_path / "to" / path).read_bytes() for path in files} == files
     assert os.access(tmp_path / "to" / "a/b/train.py", os.X_OK)
     assert not os.access(tmp_path / "to" / "weights", os.X_OK)
@@ -76,8 +84,36 @@ def test_only_regular_files_are_described(tmp_path: Path, make: object) -> None:
 def test_a_chunk_with_other_bytes_leaves_no_folder(tmp_path: Path) -> None:
     tree = filled(tmp_path / "from", {"a": b"one", "b": b"two"})
     with pytest.raises(DamagedContent):
-        write_tree(tree, tmp_path / "to", lambda name: b"two")
-    assert [path.name for path in tmp_path.iterdir()] == ["from"]
+        write_tree(tree, tmp_path / "to", dict.fromkeys(tree.chunk_sizes(), b"two"))
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_fetch_that_was_cut_asks_for_what_is_missing_alone(tmp_path: Path) -> None:
+    """What a draft has is hashed again: a chunk that was damaged meanwhile is asked for, and so is another tree."""
+    whole, other = os.urandom(2 * CHUNK_BYTES + 5), os.urandom(9)
+    tree = filled(tmp_path / "from", {"a": whole, "b": whole[:CHUNK_BYTES], "c": other})
+    chunks = dict(find_chunks(tmp_path / "from", tree, set(tree.chunk_sizes())))
+    first, second, third, last = (chunk_name(each) for each in (*pieces(whole), other))
+    draft = TreeDraft(tree, tmp_path / "to")
+    assert draft.missing == {first, second, third, last}
+    for name in (first, third, last):
+        draft.put(name, chunks[name])
+    (draft_of(tmp_path / "to") / "files/c").write_bytes(b"damaged!!")
+    draft = TreeDraft(tree, tmp_path / "to")
+    assert draft.missing == {second, last}
+    for name in draft.missing:
+        draft.put(name, chunks[name])
+    draft.finish()
+    assert hash_folder(tmp_path / "to", ["a", "b", "c"]).name == tree.name
+    assert {path.name for path in tmp_path.iterdir()} == {"from", "to"}
+    half = TreeDraft(tree, tmp_path / "again")
+    half.put(first, chunks[first])
+    changed = filled(tmp_path / "changed", {"a": whole[:CHUNK_BYTES]})
+    assert TreeDraft(changed, tmp_path / "again").missing == {first}
+
+
+def pieces(content: bytes) -> list[bytes]:
+    return [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
 
 
 def test_a_file_that_changes_while_it_is_sent_is_named(tmp_path: Path) -> None:

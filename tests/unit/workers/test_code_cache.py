@@ -48,7 +48,7 @@ async def test_the_least_recently_used_goes_first(
     first, second, third = (offer(server, tmp_path / f"src{n}", b"%d" % n) for n in range(3))
     for number, name in enumerate((first, second, first)):
         await cache.copy(name, tmp_path / f"work{number}", threading.Event())
-    (folder / f".{'a' * 64}.chunks").mkdir()
+    (folder / f".{'a' * 64}.draft").mkdir()
     await cache.copy(third, tmp_path / "work", threading.Event())
     assert kept(folder) == {first, third}
     assert (tmp_path / "work" / "f").read_bytes() == b"2"

@@ -1,0 +1,210 @@
+"""Checkpoints in an object store: only news is sent, nothing that is needed is deleted, and faults have names."""
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tests.support.memory_objects import memory_objects, names_below
+from walras import object_store
+from walras.checkpoint_store import check_store
+from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, hash_folder
+from walras.errors import ConfigError, Conflict, NotFound
+from walras.object_store import OBJECTS_KEPT_S, ObjectFolder, ObjectTransfer, StoreFailure, sweep_objects
+
+__all__ = ["memory_objects"]
+
+PLACE = "s3://bucket/jobs/1"
+
+
+def a_state(folder: Path, chunks: list[bytes]) -> ContentTree:
+    """A file of as many chunks, each full of its byte."""
+    folder.mkdir(exist_ok=True)
+    (folder / "model.pt").write_bytes(b"".join(each * CHUNK_BYTES for each in chunks))
+    return hash_folder(folder, ["model.pt"])
+
+
+async def send(folder: Path, tree: ContentTree) -> int:
+    """Returns the bytes that were sent."""
+    async with ObjectTransfer(ObjectFolder(PLACE)) as transfer:
+        assert await transfer.send(folder, tree) == tree.name
+        return transfer.sent_bytes
+
+
+def letters(first: int, count: int) -> list[bytes]:
+    return [bytes([first + number]) for number in range(count)]
+
+
+async def test_a_checkpoint_comes_back_and_of_a_second_one_what_changed_is_sent(
+    objects: MemoryFileSystem, tmp_path: Path
+) -> None:
+    tree = a_state(tmp_path / "state", letters(1, 20))
+    assert await send(tmp_path / "state", tree) == 20 * CHUNK_BYTES
+    changed = a_state(tmp_path / "state", [*letters(1, 19), b"x"])
+    assert await send(tmp_path / "state", changed) == CHUNK_BYTES
+    async with ObjectTransfer(ObjectFolder(PLACE)) as transfer:
+        await transfer.fetch(changed.name, tmp_path / "back")
+    assert hash_folder(tmp_path / "back", ["model.pt"]) == changed
+
+
+async def test_a_send_that_was_cut_goes_on_where_it_was(
+    objects: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, left = a_state(tmp_path / "state", letters(1, 8)), [5]
+    put = ObjectFolder.put_chunk
+
+    def fails_after_some(folder: ObjectFolder, name: str, content: bytes) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StoreFailure("cut")
+        put(folder, name, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ObjectFolder, "put_chunk", fails_after_some)
+        with pytest.raises(StoreFailure, match="cut"):
+            await send(tmp_path / "state", tree)
+    assert not names_below(objects, "trees")
+    assert await send(tmp_path / "state", tree) == 3 * CHUNK_BYTES
+
+
+async def test_a_store_that_lies_is_caught(objects: MemoryFileSystem, tmp_path: Path) -> None:
+    """A chunk with other bytes fails its fetch; one of another length is not counted as there."""
+    tree = a_state(tmp_path / "state", letters(1, 2))
+    await send(tmp_path / "state", tree)
+    path = f"/bucket/jobs/1/chunks/{tree.files[0].chunks[0]}"
+    objects.pipe_file(path, b"z" * CHUNK_BYTES)
+    async with ObjectTransfer(ObjectFolder(PLACE)) as transfer:
+        with pytest.raises(DamagedContent):
+            await transfer.fetch(tree.name, tmp_path / "back")
+    objects.pipe_file(path, b"short")
+    assert await send(tmp_path / "state", tree) == CHUNK_BYTES
+
+
+async def test_chunks_that_vanish_while_others_are_sent_keep_the_commit_from_counting(
+    objects: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ObjectFolder, "put_chunk", lambda *_: None)
+    tree = a_state(tmp_path / "state", letters(1, 2))
+    with pytest.raises(Conflict, match="does not have 2 of the chunks that it took"):
+        await send(tmp_path / "state", tree)
+    assert not names_below(objects, "trees")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "is full"),
+        (OSError("QuotaExceeded: no more"), "is full"),
+        (FileNotFoundError("The specified bucket does not exist"), "is gone"),
+        (PermissionError("Access Denied"), "lets nobody in"),
+        (RuntimeError("credentials expired\n" + "x" * 10_000), "fails: credentials expired"),
+    ],
+)
+async def test_what_is_wrong_with_a_store_has_a_name(
+    objects: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    tree = a_state(tmp_path / "state", letters(1, 1))
+    await send(tmp_path / "state", tree)
+    for method in ("pipe_file", "find", "cat_file"):
+        monkeypatch.setattr(objects, method, fail)
+    with pytest.raises(StoreFailure, match=f"{PLACE} {words}") as told:
+        await send(tmp_path / "state", tree)
+    assert len(str(told.value)) < 500
+    async with ObjectTransfer(ObjectFolder(PLACE)) as transfer:
+        with pytest.raises(StoreFailure, match=words):
+            await transfer.fetch(tree.name, tmp_path / "back")
+
+
+async def test_a_bucket_that_is_gone_has_not_lost_the_checkpoint(
+    objects: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is there without the object has."""
+    async with ObjectTransfer(ObjectFolder(PLACE)) as transfer:
+        with pytest.raises(NotFound):
+            await transfer.fetch("0" * 64, tmp_path / "back")
+
+        def gone(*_: object, **__: object) -> Any:
+            raise FileNotFoundError("The specified bucket does not exist")
+
+        monkeypatch.setattr(objects, "find", gone)
+        with pytest.raises(StoreFailure, match="is gone"):
+            await transfer.fetch("0" * 64, tmp_path / "back")
+
+
+async def test_a_store_that_does_not_answer_is_given_up(
+    objects: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "CALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(objects, "find", lambda *_, **__: time.sleep(1.0))
+    with pytest.raises(StoreFailure, match=r"does not answer within 0\.2 s"):
+        await send(tmp_path, a_state(tmp_path / "state", letters(1, 1)))
+
+
+async def test_what_newer_ones_took_the_place_of_is_swept_and_nothing_that_is_needed(
+    objects: MemoryFileSystem, tmp_path: Path
+) -> None:
+    """In use, young, and the newest stay, and so does what they share with the rest."""
+    folder, trees = ObjectFolder(PLACE), []
+    for number in range(4):
+        trees.append(a_state(tmp_path / "state", [b"s", bytes([number])]))
+        await send(tmp_path / "state", trees[-1])
+    names, now = [tree.name for tree in trees], time.time()
+    assert sweep_objects(folder, set(), now) == 0
+    later = now + 2 * OBJECTS_KEPT_S
+    assert sweep_objects(folder, {names[1]}, later) == 4
+    assert names_below(objects, "trees") == {names[1], names[3]}
+    assert names_below(objects, "chunks") == {*trees[1].chunk_sizes(), *trees[3].chunk_sizes()}
+    assert sweep_objects(folder, set(), later, is_over=True) == 5
+    assert not objects.find("/bucket")
+
+
+async def test_a_list_that_cannot_be_read_keeps_all(objects: MemoryFileSystem, tmp_path: Path) -> None:
+    tree = a_state(tmp_path / "state", letters(1, 1))
+    await send(tmp_path / "state", tree)
+    objects.pipe_file(f"/bucket/jobs/1/trees/{tree.name}", b"{}")
+    with pytest.raises(DamagedContent):
+        sweep_objects(ObjectFolder(PLACE), set(), time.time() + 2 * OBJECTS_KEPT_S)
+    assert names_below(objects, "chunks") == set(tree.chunk_sizes())
+
+
+async def test_an_upload_counts_on_nothing_that_a_sweep_may_take(
+    objects: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old chunk of an old checkpoint is sent anew; one of the newest is not."""
+    old = a_state(tmp_path / "state", [b"o", b"s"])
+    await send(tmp_path / "state", old)
+    await send(tmp_path / "state", a_state(tmp_path / "state", [b"n", b"s"]))
+    for stored in objects.store.values():
+        stored.created = stored.created.replace(year=2020)
+    newest = next(path for path in objects.store if "/trees/" in path and old.name not in path)
+    objects.store[newest].created = objects.store[newest].created.replace(year=2021)
+    assert await send(tmp_path / "state", a_state(tmp_path / "state", [b"o", b"s", b"t"])) == 2 * CHUNK_BYTES
+
+
+def test_places_in_object_stores_are_checked() -> None:
+    assert check_store(" s3://bucket/prefix/ ") == "s3://bucket/prefix"
+    assert check_store("gs://bucket") == "gs://bucket"
+    for wrong in (
+        "s3:///x",
+        "s3://",
+        "s3://key:secret@bucket/x",
+        "s3://bucket/x?y=1",
+        "s3://b/../c",
+        "s3://" + "x" * 1000,
+    ):
+        with pytest.raises(ConfigError):
+            check_store(wrong)
+
+
+def test_a_machine_without_the_library_says_what_to_install() -> None:
+    with pytest.raises(ConfigError) as told:
+        ObjectFolder("nostore://bucket/x")
+    assert "walras[stores]" in told.value.fix
+    assert os.sep not in told.value.field
