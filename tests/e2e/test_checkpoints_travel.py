@@ -38,7 +38,7 @@ class Apart:
 
     def __init__(self, folder: Path, ranks: int, **cluster: Any) -> None:
         self.folder, self.ranks = folder, ranks
-        self.server = RealServer(folder, [A], FIFO, lease="6s", **cluster)
+        self.server = RealServer(folder, [A], FIFO, lease="12s", **cluster)
         (folder / "speeds.yaml").write_text(yaml.safe_dump({"digits": {"a": SPEEDS[ranks]}}))
         #: Where ranks leave their result: users have a home that jobs see.
         self.home = folder / "home"
