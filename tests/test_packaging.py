@@ -129,6 +129,25 @@ def test_a_daemon_refuses_to_start_over_a_users_file(tmp_path: Path) -> None:
     assert str(tmp_path / "scheduler.py") in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("root", [*GENERIC, "configs"])
+def test_a_daemon_refuses_to_start_over_another_distributions_files(tmp_path: Path, root: str) -> None:
+    """A distribution installed beside Walras that brings a package of the same name is named, with its version."""
+    site = tmp_path / "site"
+    for name in SHIPPED:
+        shutil.copytree(ROOT / name, site / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for other, files in (("walras", SHIPPED), ("foreign", (root,)), ("unrelated", ("scheduler_tools", "my/workers"))):
+        about = site / f"{other}-2.5.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {other}\nVersion: 2.5\n")
+        (about / "RECORD").write_text("".join(f"{name}/__init__.py,,\n" for name in files))
+    code = "import sys; from walras.cli.main import main\nsys.argv = ['walras', 'policy', 'list']; sys.exit(main())"
+    done = run_python(code, tmp_path, PYTHONPATH=str(site))
+    assert done.returncode == 2
+    assert f"foreign 2.5 is installed at {site} too and brings {root}" in done.stderr
+    shutil.rmtree(site / "foreign-2.5.dist-info")
+    assert run_python(code, tmp_path, PYTHONPATH=str(site)).returncode == 0
+
+
 def injected_zip(folder: Path) -> Path:
     """What an agent puts on a job's PYTHONPATH: the package's root file and the in-job client."""
     path = folder / "in-job.zip"
