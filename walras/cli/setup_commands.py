@@ -5,6 +5,7 @@ job.sh` is `walras submit job.sh`. Options that mean the same are translated; `s
 may say; every other option is refused by the command that does not know it.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -17,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from walras.cli.terminal_output import show_line
+from walras.cli.terminal_output import show_line, warn
 from walras.errors import ConfigError, UserError
 
 _NO_HEADER = {"-h": "--no-header", "--noheader": "--no-header"}
@@ -74,13 +75,17 @@ def show_first_steps(data: Path, url: str) -> None:
     token = shlex.quote(str(data / "join.token"))
     loopback = not is_open and address.startswith(("127.", "localhost:", "[::1]:"))
     fetched = token if loopback else f"<(ssh {host} cat {token})"
-    show_line("To use it from this machine:")
-    show_line(f"  export WALRAS_SERVER={here}")
-    show_line(f"  export WALRAS_TOKEN_FILE={shlex.quote(str(data / 'admin.token'))}")
-    show_line("To add this machine:" if loopback else "To add a machine, on it (bash):")
-    show_line(f"  walras agent --server {joining} --join-token-file {fetched}")
+    lines = [
+        "To use it from this machine:",
+        f"  export WALRAS_SERVER={here}",
+        f"  export WALRAS_TOKEN_FILE={shlex.quote(str(data / 'admin.token'))}",
+        "To add this machine:" if loopback else "To add a machine, on it (bash):",
+        f"  walras agent --server {joining} --join-token-file {fetched}",
+    ]
     if loopback:
-        show_line("Other machines cannot reach it; restart it with --host 0.0.0.0 --tls self for them.")
+        lines.append("Other machines cannot reach it; restart it with --host 0.0.0.0 --tls self for them.")
+    with contextlib.suppress(OSError):  # nobody reads it: the server runs all the same
+        warn(*lines)
 
 
 def _own_program() -> Path:
