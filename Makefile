@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help install demo demo-web test test-all fuzz mutations golden browser slurm explore lint bench clean
+.PHONY: help install wheel demo demo-web test test-all fuzz mutations golden browser slurm explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ install: .venv/.installed ## build .venv with the `walras` command and all the d
 .venv/.installed-dev: .venv/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
+
+wheel: .venv/.installed-dev ## build dist/walras-VERSION-py3-none-any.whl, which installs anywhere
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 demo: .venv/.installed ## run the whole system on this machine: server, agents, real PyTorch jobs (about 3 minutes)
 	$(BIN)/walras demo

@@ -1,27 +1,20 @@
 """Clusters, policies, workloads and conditions by name: those that come with Walras, or a file of the user.
 
-A name with an ending (`.yaml`, `.csv`, ...) or a path separator is a file; others are looked up below `configs/`.
+A name with an ending (`.yaml`, `.csv`, ...) or a path separator is a file; others are looked up below `configs/`, where
+`example:NAME` is looked up in any case.
 """
 
 from pathlib import Path
 
-import walras
 from optimizer.policy import PolicySpec
 from optimizer.policy_files import is_policy_file, name_in_file
 from optimizer.registry import names as registered_policies
 from scheduler.core.rules import RoundRules, parse_policy
 from walras.errors import ConfigError
 from walras.spec.file_model import load_mapping, nearest_word
+from walras.spec.shipped_files import find_example, is_example, shipped_files
 
-#: Next to `walras` itself, in a checkout and in an installation alike. Not looked up as a package of that name: users
-#: have folders called `configs` too.
-_CONFIGS = Path(walras.__file__).resolve().parents[1] / "configs"
 _POLICY_ENDINGS = (".yaml", ".yml")
-
-
-def shipped_files(folder: str, *endings: str) -> dict[str, Path]:
-    """Files below `configs/`, by their name without the ending."""
-    return {path.stem: path for path in sorted((_CONFIGS / folder).iterdir()) if path.suffix in endings}
 
 
 def is_path(name: str) -> bool:
@@ -31,20 +24,23 @@ def is_path(name: str) -> bool:
 
 def find_cluster(name: str) -> Path:
     """Returns the cluster file of that name. Raises ConfigError that names the nearest."""
-    return _resolve_name("cluster", name, shipped_files("clusters", ".yaml"))
+    return _resolve_name("cluster", name, "clusters")
 
 
 def find_workload(name: str) -> Path:
     """Returns the workload or trace of that name. Raises ConfigError that names the nearest."""
-    return _resolve_name("workload", name, shipped_files("workloads", ".yaml", ".csv", ".jsonl"))
+    return _resolve_name("workload", name, "workloads")
 
 
 def find_conditions(name: str) -> Path:
     """Returns the file of conditions of that name. Raises ConfigError that names the nearest."""
-    return _resolve_name("conditions", name, shipped_files("conditions", ".yaml"))
+    return _resolve_name("conditions", name, "conditions")
 
 
-def _resolve_name(what: str, name: str, known: dict[str, Path]) -> Path:
+def _resolve_name(what: str, name: str, folder: str) -> Path:
+    if is_example(name):
+        return find_example(name, folder)
+    known = shipped_files(folder)
     if name in known and not Path(name).is_file():
         return known[name]
     if is_path(name) or Path(name).is_file():
@@ -62,11 +58,13 @@ def load_named_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
 
     Parameters and rules that nothing states have their defaults.
     """
+    if is_example(policy):
+        return parse_policy(load_mapping(find_example(policy, "policies")))
     if is_policy_file(policy):
         return parse_policy({"policy": {"name": name_in_file(policy)}})
     if Path(policy).suffix in _POLICY_ENDINGS:
         return parse_policy(load_mapping(policy))
-    known = shipped_files("policies", ".yaml")
+    known = shipped_files("policies")
     if policy in known:
         return parse_policy(load_mapping(known[policy]))
     if policy not in registered_policies():

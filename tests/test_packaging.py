@@ -13,51 +13,16 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-SHIPPED = ("walras", "optimizer", "scheduler", "workers", "simulator", "configs")
+from tests.support.installed import ROOT, SHIPPED, build_wheel, tracked_sources
+
 GENERIC = ("scheduler", "optimizer", "workers", "simulator")
-
-
-def tracked_sources() -> set[str]:
-    """Files of the shipped folders: tracked ones, and new ones that git does not ignore."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *SHIPPED], cwd=ROOT, capture_output=True
-    )
-    if listed.returncode != 0:
-        pytest.skip("not a git checkout")
-    return {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
 
 
 @pytest.mark.slow
 def test_the_wheel_holds_every_tracked_source_and_nothing_else(tmp_path: Path) -> None:
     """The built wheel's files are exactly the tracked files of the shipped folders: modules, configs, `py.typed`."""
     sources = tracked_sources()
-    # Built from a copy: a build leaves folders behind, and what it finds lying about must not reach the wheel.
-    tree = tmp_path / "tree"
-    for name in [*sources, "pyproject.toml", "README.md", "LICENSE"]:
-        if (ROOT / name).exists():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, tree / name)
-    built = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--no-build-isolation",
-            "--wheel-dir",
-            "out",
-            ".",
-        ],
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert built.returncode == 0, built.stderr
-    (wheel,) = (tree / "out").glob("walras-*.whl")
+    wheel = build_wheel(tmp_path)
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert sorted(sources - names) == [], "missing from the wheel"
@@ -127,6 +92,25 @@ def test_a_daemon_refuses_to_start_over_a_users_file(tmp_path: Path) -> None:
     )
     assert done.returncode != 0
     assert str(tmp_path / "scheduler.py") in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("root", [*GENERIC, "configs"])
+def test_a_daemon_refuses_to_start_over_another_distributions_files(tmp_path: Path, root: str) -> None:
+    """A distribution installed beside Walras that brings a package of the same name is named, with its version."""
+    site = tmp_path / "site"
+    for name in SHIPPED:
+        shutil.copytree(ROOT / name, site / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for other, files in (("walras", SHIPPED), ("foreign", (root,)), ("unrelated", ("scheduler_tools", "my/workers"))):
+        about = site / f"{other}-2.5.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {other}\nVersion: 2.5\n")
+        (about / "RECORD").write_text("".join(f"{name}/__init__.py,,\n" for name in files))
+    code = "import sys; from walras.cli.main import main\nsys.argv = ['walras', 'policy', 'list']; sys.exit(main())"
+    done = run_python(code, tmp_path, PYTHONPATH=str(site))
+    assert done.returncode == 2
+    assert f"foreign 2.5 is installed at {site} too and brings {root}" in done.stderr
+    shutil.rmtree(site / "foreign-2.5.dist-info")
+    assert run_python(code, tmp_path, PYTHONPATH=str(site)).returncode == 0
 
 
 def injected_zip(folder: Path) -> Path:

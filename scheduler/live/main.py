@@ -87,8 +87,11 @@ def run_server(
     cluster: Path | None = None,
     policy: Path | None = None,
     new_cluster: bool = False,
+    greet: Callable[[str], None] | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT; answers the exit code. `new_cluster`: what is in the folder is put aside.
+
+    `greet` is called with the URL once the server is ready, at the first start in this folder.
 
     Raises ConfigError for files or an address that will not do, Conflict where another server holds the folder.
     """
@@ -103,13 +106,14 @@ def run_server(
     cluster_config = None if cluster is None else load_yaml(cluster, ClusterConfig)
     policy_data = None if policy is None else load_mapping(policy)
     folder = DataFolder(data.absolute())
+    is_first = not folder.server_file.exists()
     folder.create()
     store = SqliteStore(folder.path, new_cluster=new_cluster)
     try:
         config = ServerConfig(folder, cluster_config, policy_data, settings_for_cluster(cluster_config))
         tls = listen.material(folder)
         folder.pin_tokens("" if tls is None else tls.pin)
-        return asyncio.run(_serve(config, store, listen, tls))
+        return asyncio.run(_serve(config, store, listen, tls, greet if is_first else None))
     finally:
         store.close()
 
@@ -128,7 +132,13 @@ def check_host(host: str) -> None:
         )
 
 
-async def _serve(config: ServerConfig, store: SqliteStore, listen: ListenOptions, tls: TlsMaterial | None) -> int:
+async def _serve(
+    config: ServerConfig,
+    store: SqliteStore,
+    listen: ListenOptions,
+    tls: TlsMaterial | None,
+    greet: Callable[[str], None] | None,
+) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -156,6 +166,8 @@ async def _serve(config: ServerConfig, store: SqliteStore, listen: ListenOptions
         elif listening_port != wanted.port:
             log.warning("port %d, which agents call, is taken; the next start tries it again", wanted.port)
         await _until_crash(tasks, _start_parts(assembled, config, tasks, url, listening_port))
+        if greet is not None:
+            greet(url)
         tasks.append(asyncio.create_task(_wait_for_stop(stop), name="stop"))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return _exit_code(tasks)

@@ -43,6 +43,24 @@ CatalogOption = Annotated[
 ]
 
 
+def example_or_path(folder: str) -> Callable[[Any], Any]:
+    """Returns the callback of a parameter that names files: `example:NAME` is one of this shipped folder.
+
+    It takes and returns a path, a list of paths, or None.
+    """
+
+    def shipped_path(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [shipped_path(each) for each in value]
+        if value is None or not str(value).startswith("example:"):
+            return value
+        from walras.spec.shipped_files import find_example
+
+        return type(value)(find_example(str(value), folder))
+
+    return shipped_path
+
+
 @overload
 def parse_length_option(text: str, option: str) -> float: ...
 @overload

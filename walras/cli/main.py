@@ -12,6 +12,7 @@ The command line stands above those packages and imports them inside the functio
 """
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import io
 import os
@@ -51,6 +52,7 @@ from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import attach_command, exec_command, forward_command
 from walras.cli.search_commands import search_command
+from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.solve_commands import check_command, solve_command
 from walras.cli.submit_commands import submit_command
@@ -93,6 +95,7 @@ class _ShadowCheck(MetaPathFinder):
             self._is_done = True  # before the search for the packages below, which asks this finder again
             for name in GENERIC_NAMES:
                 _check_ours(name)
+            _check_distributions()
         return None
 
 
@@ -108,6 +111,25 @@ def _check_ours(root: str) -> None:
             f"{root!r} would be {found}, not ours ({_OURS / root}); PYTHONPATH or the current folder puts it first",
             fix="unset PYTHONPATH, or start from another folder",
         )
+
+
+def _check_distributions() -> None:
+    """Raises UserError if another distribution has written files into one of our packages.
+
+    Only distributions in the folder of `walras` itself are read: others cannot write there, and are told from ours by
+    their place.
+    """
+    for found in importlib.metadata.distributions(path=[str(_OURS)]):
+        lines = "\n" + (found.read_text("RECORD") or found.read_text("installed-files.txt") or "").replace(
+            "\n../", "\n"
+        )
+        roots = [root for root in (*GENERIC_NAMES, "configs") if f"\n{root}/" in lines]
+        if roots and (name := found.metadata["Name"]) != walras.__name__:
+            raise UserError(
+                f"{name} {found.version} is installed at {_OURS} too and brings {', '.join(roots)}, as Walras does: "
+                "the files of the two are mixed",
+                fix="install Walras in an environment of its own: python -m venv DIR",
+            )
 
 
 def _missing(error: ModuleNotFoundError, name: str) -> UserError:
@@ -171,7 +193,7 @@ WORDS_OF_OTHERS = {
     "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "pools": "prices",
     "suspend": "hold", "pause": "hold", "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun",
     "scontrol": "update", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
-    "me": "whoami", "init": "submit", "simulation": "simulate", "sim": "simulate", "start": "server", "up": "server",
+    "me": "whoami", "simulation": "simulate", "sim": "simulate", "start": "server", "up": "server",
 }  # fmt: skip
 
 EXIT_FAILED, EXIT_USER, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 75, 130
@@ -273,6 +295,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "server": server_command,
     "agent": agent_command,
     "demo": demo_command,
+    "init": init_command,
+    "slurm-links": slurm_links_command,
     "version": version_command,
 }
 for _name, _command in _COMMANDS.items():
@@ -291,10 +315,19 @@ app.add_typer(workload_commands, name="workload")
 app.add_typer(profile_commands, name="profile")
 
 
+def _words_of_call(argv: Sequence[str]) -> list[str]:
+    """Returns the words of this command line; a link with a name of Slurm's stands for one of ours."""
+    try:
+        return words_of_slurm_command(Path(argv[0]).name, argv[1:]) or list(argv[1:])
+    except UserError as error:
+        warn(f"walras: {error}", *([f"fix: {error.fix}"] if error.fix else []))
+        sys.exit(EXIT_USER)
+
+
 def main() -> None:
     """The console script."""
     with quiet_broken_pipe():
         try:
-            app()
+            app(args=_words_of_call(sys.argv))
         except KeyboardInterrupt:
             sys.exit(EXIT_INTERRUPTED)

@@ -1,13 +1,15 @@
 """`walras server`, `agent`, `demo`, `policy`, `admin`: starting the daemons and administering a cluster."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from walras.cli.arguments import NoHeaderOption, OutputOption, parse_length_option
+from walras.cli.arguments import NoHeaderOption, OutputOption, example_or_path, parse_length_option
 from walras.cli.session import with_client
+from walras.cli.setup_commands import show_first_steps
 from walras.cli.terminal_output import (
     Column,
     Listing,
@@ -59,8 +61,18 @@ def server_command(
             "--port", min=0, max=65_535, help="Port to listen on; 0: the port of the last start, else any free port."
         ),
     ] = 0,
-    cluster: Annotated[Path | None, typer.Option("--cluster", help="A cluster file: the pools of machines.")] = None,
-    policy: Annotated[Path | None, typer.Option("--policy", help="A policy file.")] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            "--cluster",
+            help="A cluster file: the pools of machines; or example:NAME.",
+            callback=example_or_path("clusters"),
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", help="A policy file, or example:NAME.", callback=example_or_path("policies")),
+    ] = None,
     tls: TlsOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
@@ -81,9 +93,27 @@ def server_command(
 
     files = None if tls_cert is None or tls_key is None else TlsFiles(tls_cert, tls_key)
     listen = ListenOptions(host, port, files, tls is not None, insecure)
-    exit_with(run_server(data=data, listen=listen, cluster=cluster, policy=policy, new_cluster=new_cluster))
+    greet = partial(show_first_steps, data.absolute())
+    exit_with(
+        run_server(data=data, listen=listen, cluster=cluster, policy=policy, new_cluster=new_cluster, greet=greet)
+    )
 
 
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", help="Folder of the agent's state; it must survive restarts. Default: ~/.local/state/walras/agent."
+    ),
+]
+NodeOption = Annotated[
+    str | None, typer.Option("--node", help="Name of this machine in the cluster; default: its host name.")
+]
+ShapeOption = Annotated[
+    str,
+    typer.Option(
+        "--shape", help="Shape of this machine: its instance type or hardware model; default: such as a100-40gbx4."
+    ),
+]
 JoinTokenFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -131,9 +161,9 @@ def agent_command(
     server: Annotated[
         list[str], typer.Option("--server", help="URL of the server; several are tried in turn, if it may move.")
     ],
-    state: Annotated[Path, typer.Option("--state", help="Folder of the agent's state; it must survive restarts.")],
-    node: Annotated[str, typer.Option("--node", help="Name of this machine in the cluster.")],
-    shape: Annotated[str, typer.Option("--shape", help="Shape of this machine: its instance type or hardware model.")],
+    state: StateOption = None,
+    node: NodeOption = None,
+    shape: ShapeOption = "",
     join_token_file: JoinTokenFileOption = None,
     accelerator: AcceleratorOption = None,
     accelerators: AcceleratorsOption = None,
@@ -163,6 +193,8 @@ def agent_command(
     except ValueError as error:
         message, _, fix = str(error).partition("; ")
         raise UserError(message, field="--memory / --attempt-disk / --accelerator", fix=fix) from None
+    import socket
+
     from workers.agent.startup import AgentOptions, run_agent
 
     exit_with(
@@ -170,8 +202,8 @@ def agent_command(
             AgentOptions(
                 servers=tuple(server),
                 join_token_file=join_token_file,
-                state=state,
-                node_id=node,
+                state=state or Path.home() / ".local" / "state" / "walras" / "agent",
+                node_id=node or socket.gethostname(),
                 shape=shape,
                 accelerator=accelerator,
                 accelerators=accelerators,
@@ -238,7 +270,12 @@ def policy_show_command(
 
 @policy_commands.command("set")
 def policy_set_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file (YAML).")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A policy file (YAML), or example:NAME.", callback=example_or_path("policies")
+        ),
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate the file; change nothing.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.arguments import OutputOption, parse_length_option, read_document
+from walras.cli.arguments import OutputOption, example_or_path, parse_length_option, read_document
 from walras.cli.terminal_output import (
     Column,
     Listing,
@@ -48,7 +48,11 @@ class HeldNow(StrEnum):
 def plan_spot_command(
     traces: Annotated[
         list[Path],
-        typer.Argument(metavar="TRACE...", help="Recorded availability of spot machines (CSV); each trace is a zone."),
+        typer.Argument(
+            metavar="TRACE...",
+            help="Recorded availability of spot machines (CSV), or example:NAME; each trace is a zone.",
+            callback=example_or_path("markets"),
+        ),
     ],
     work: Annotated[str, typer.Option("--work", help="Run time of the whole job, such as 48h.")],
     deadline: Annotated[str, typer.Option("--deadline", help="Time from start to deadline, such as 60h.")],
@@ -207,11 +211,20 @@ def _check_line(checked: "CheckedBound") -> str:
 @ends_at_interrupt
 def plan_moves_command(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="YAML file: the job's steps and its speed in each place.")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="YAML file: the job's steps and its speed in each place, or example:NAME.",
+            callback=example_or_path("markets"),
+        ),
     ],
     prices: Annotated[
         Path,
-        typer.Argument(metavar="PRICES", help="Recorded prices, a CSV file with the columns place, at_s, usd_per_h."),
+        typer.Argument(
+            metavar="PRICES",
+            help="Recorded prices, a CSV file with the columns place, at_s, usd_per_h, or example:NAME.",
+            callback=example_or_path("markets"),
+        ),
     ],
     starts: Annotated[int, typer.Option("--starts", min=1, max=1000, help="Number of start times to simulate.")] = 20,
     at: Annotated[str | None, typer.Option("--at", metavar="PLACE", help="Where the job runs now.")] = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import OutputOption, parse_length_option, read_document
+from walras.cli.arguments import OutputOption, example_or_path, parse_length_option, read_document
 from walras.cli.session import with_client
 from walras.cli.submit_commands import check_publishable, in_local_folder, read_job_file, stated_facts_of
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
@@ -125,7 +125,12 @@ profile_commands = typer.Typer(help="Profile jobs, and compare predicted with me
 @profile_commands.command("run")
 def profile_run_command(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A job file (YAML), a shell script, or - for standard input.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A job file (YAML), a shell script, example:NAME, or - for standard input.",
+            callback=example_or_path("jobs"),
+        ),
     ],
     steps: Annotated[int, typer.Option("--steps", min=5, max=100_000, help="Steps to time in each run.")] = 40,
     warm_up: Annotated[int, typer.Option("--warm-up", min=1, max=100_000, help="Untimed steps before them.")] = 5,
@@ -150,10 +155,11 @@ def profile_run_command(
 
     from walras.profiling.profile_documents import draw_profile, profile_as_json, profile_file_fields
     from walras.profiling.profile_runs import ProfilingExtent
+    from walras.spec.shipped_files import folder_of_relative_paths
     from workers.trials.profile_job import profile_job
 
     timeout_s = parse_length_option(timeout, "--timeout")
-    spec = in_local_folder(read_job_file(file, [], [], []))
+    spec = in_local_folder(read_job_file(file, [], [], []), folder_of_relative_paths(file))
     profile = profile_job(spec, ranks, ProfilingExtent(warm_up, steps, timeout_s), _stall_attribution())
     if json_file is not None:
         _write_text(json_file, json.dumps(profile_as_json(profile), indent=2) + "\n")

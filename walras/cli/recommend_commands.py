@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import CatalogOption, CloudOption, OutputOption, parse_length_option, read_document
+from walras.cli.arguments import (
+    CatalogOption,
+    CloudOption,
+    OutputOption,
+    example_or_path,
+    parse_length_option,
+    read_document,
+)
 from walras.cli.machine_commands import read_catalog
 from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import (
@@ -142,7 +149,11 @@ _LEFT_OUT_MOST = 5
 DeadlineOption = Annotated[str | None, typer.Option("--deadline", help="Finish within this time, such as 6h or 90m.")]
 ProfileOption = Annotated[
     list[Path] | None,
-    typer.Option("--profile", help="A profile of this job, or of other kinds to learn from; repeatable."),
+    typer.Option(
+        "--profile",
+        help="A profile of this job, or of other kinds to learn from, or example:NAME; repeatable.",
+        callback=example_or_path("profiles"),
+    ),
 ]
 PrecisionOption = Annotated[
     str | None,
@@ -187,7 +198,14 @@ PictureOption = Annotated[
 
 @ends_at_interrupt
 def recommend_command(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="A job file with `steps` and `batch: {global: N}`.")],
+    job: Annotated[
+        Path,
+        typer.Argument(
+            metavar="JOB",
+            help="A job file with `steps` and `batch: {global: N}`, or example:NAME.",
+            callback=example_or_path("jobs"),
+        ),
+    ],
     deadline: DeadlineOption = None,
     budget: Annotated[float | None, typer.Option("--budget", min=0, help="Spend at most this many USD.")] = None,
     profile: ProfileOption = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import OutputOption, parse_length_option
+from walras.cli.arguments import OutputOption, example_or_path, parse_length_option
 from walras.cli.submit_commands import in_local_folder, read_job_file
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
 from walras.configuration_search import SearchAim, SearchStep
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
 
 def search_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A job file with `batch: {global: N}`.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A job file with `batch: {global: N}`, or example:NAME.",
+            callback=example_or_path("jobs"),
+        ),
+    ],
     folder: Annotated[Path, typer.Option("--folder", help="A new folder for checkpoints and logs; it is kept.")],
     workers: Annotated[str, typer.Option("--workers", metavar="N,N", help="Numbers of workers to choose from.")] = "1",
     batches: Annotated[
@@ -54,9 +61,10 @@ def search_command(
     """Train a job on this machine while searching for its best batch size and number of workers. Needs no server."""
     from optimizer.planning.online_search import OnlineSearch, SearchSpace
     from walras.spec.job_groups import global_batch_of
+    from walras.spec.shipped_files import folder_of_relative_paths
     from workers.trials.configuration_trials import Extent, moving_job, search_job
 
-    spec = in_local_folder(read_job_file(file, [], [], []))
+    spec = in_local_folder(read_job_file(file, [], [], []), folder_of_relative_paths(file))
     own_batch = global_batch_of(spec.batch)
     counts = _parse_numbers(workers, "--workers")
     sizes = _parse_numbers(batches, "--batches") if batches else (own_batch,) if own_batch else ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.answer_tables import show_answer, show_answer_check
-from walras.cli.arguments import OutputOption, read_document, read_memory
+from walras.cli.arguments import OutputOption, example_or_path, read_document, read_memory
 from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, show_json, show_line, warn
 from walras.errors import UserError
 
@@ -62,9 +62,23 @@ class DocumentKind(StrEnum):
 
 @ends_at_interrupt
 def solve_command(
-    problem: Annotated[Path | None, typer.Argument(metavar="PROBLEM", help="A problem file, JSON or YAML.")] = None,
+    problem: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="PROBLEM",
+            help="A problem file, JSON or YAML, or example:NAME.",
+            callback=example_or_path("problems"),
+        ),
+    ] = None,
     policy: Annotated[
-        str, typer.Option("--policy", "-P", metavar="NAME|FILE", help="A policy name or a policy file.")
+        str,
+        typer.Option(
+            "--policy",
+            "-P",
+            metavar="NAME|FILE",
+            help="A policy name, a policy file, or example:NAME.",
+            callback=example_or_path("policies"),
+        ),
     ] = "max_min_fairness",
     parameters: Annotated[
         list[str] | None,
@@ -96,9 +110,7 @@ def solve_command(
         show_json(schema_of(schema.value))
         return
     if problem is None:
-        raise UserError(
-            "no problem is given", field="PROBLEM", fix="give a file such as configs/problems/three_pools.json"
-        )
+        raise UserError("no problem is given", field="PROBLEM", fix="give a file, or example:three_pools")
     question = _ProblemFile(problem)
     _warn_of_zero_speeds(question.document, problem)
     spec = policy_from_option(policy, parameters or [])

@@ -8,12 +8,13 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import OutputOption, read_document
+from walras.cli.arguments import OutputOption, example_or_path, read_document
 from walras.cli.forecast_text import forecast_text
 from walras.cli.people_commands import defaults_text
 from walras.cli.session import remember_submitted_job, server_access, with_client
@@ -86,12 +87,12 @@ def _tell_unread(notes: list[str], name: str, *, strict: bool) -> None:
         warn(f"{name}: {note}")
 
 
-def _script_fields(text: str, name: str, *, strict: bool) -> dict[str, Any]:
+def _script_fields(text: str, name: str, options: Sequence[str], *, strict: bool) -> dict[str, Any]:
     """Returns the job of a script; warns of every `#SBATCH` line that means nothing here, or refuses it."""
     from walras.spec.slurm_scripts import PRELUDE, read_slurm_lines
     from walras.spec.text_formats import script_mapping
 
-    reading = read_slurm_lines(text)
+    reading = read_slurm_lines(text, options)
     _tell_unread(reading.unread, name, strict=strict)
     prelude = PRELUDE if reading.has_lines else ""
     mapping = script_mapping(text, name=Path(name).name, fields=reading.fields, prelude=prelude)
@@ -102,7 +103,9 @@ def _script_fields(text: str, name: str, *, strict: bool) -> dict[str, Any]:
 _FileArgument = Annotated[
     str,
     typer.Argument(
-        metavar="FILE", help="A job file (YAML), a script (shell or Python), a program, or - for standard input."
+        metavar="FILE",
+        help="A job file (YAML), a script (shell or Python), a program, example:NAME, or - for standard input.",
+        callback=example_or_path("jobs"),
     ),
 ]
 _CommandArgument = Annotated[
@@ -145,6 +148,10 @@ def submit_command(
             "--dry-run", help="Validate the job and show which configurations it could run in; submit nothing."
         ),
     ] = False,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option("--sbatch", metavar="OPTION", help="An option of sbatch, as in a #SBATCH line; repeatable."),
+    ] = None,
     skypilot: Annotated[bool, typer.Option("--skypilot", help="The file is a SkyPilot task.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse #SBATCH lines and fields of a task that mean nothing here.")
@@ -153,9 +160,11 @@ def submit_command(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Submit a job to the queue."""
+    from walras.spec.shipped_files import folder_of_relative_paths
+
     changes = [*_changes_of(name, gpus), *(setting or [])]
-    spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot)
-    folder, spec, tree = with_snapshot(spec)
+    spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=sbatch or ())
+    folder, spec, tree = with_snapshot(spec, folder_of_relative_paths(file))
     if dry_run:
         answer = with_client(lambda client: client.dry_run(spec))
         show_json(answer.model_dump(mode="json")) if output is OutputFormat.JSON else _show_dry_run(answer, spec)
@@ -225,23 +234,27 @@ def read_job_file(
     *,
     strict: bool = False,
     skypilot: bool = False,
+    sbatch: Sequence[str] = (),
 ) -> "JobSpec":
     """Returns the validated spec of a submission: the file, `#WALRAS` lines, `--set`, `--env`, then the command.
 
-    `skypilot`: the file is a task of SkyPilot. `strict`: refuses `#SBATCH` lines, and fields of a task, that mean
-    nothing here; else they are warned of.
+    `skypilot`: the file is a task of SkyPilot. `sbatch`: options of a script that override its `#SBATCH` lines.
+    `strict`: refuses options, and fields of a task, that mean nothing here; else they are warned of.
     """
     from walras.spec.job_spec import MAX_SPEC_BYTES, missing_envs, parse_spec
     from walras.spec.text_formats import apply_overrides, parse_yaml
 
     started = _command_mapping(file, command)
     name, content = (file, b"") if started is not None else _content(file, MAX_SPEC_BYTES)
+    is_script = started is None and (content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS))
     if started is not None:
         mapping, command = started, []
-    elif content.startswith(b"#!") or file.endswith(_SCRIPT_ENDINGS):
-        mapping = _script_fields(_text(content, name), name, strict=strict)
+    elif is_script:
+        mapping = _script_fields(_text(content, name), name, sbatch, strict=strict)
     else:
         mapping = _fields(parse_yaml(content, source=name, max_bytes=MAX_SPEC_BYTES), name, bool(command))
+    if sbatch and not is_script:
+        raise JobSpecError(f"{name}: no script for options of sbatch", field="--sbatch", fix="give a shell script")
     if skypilot:
         from walras.spec.skypilot_tasks import read_skypilot_task
 
@@ -312,8 +325,8 @@ def _with_envs(mapping: dict[str, Any], given: list[str]) -> dict[str, Any]:
     return {**mapping, "envs": envs}
 
 
-def in_local_folder(spec: "JobSpec") -> "JobSpec":
-    """Returns the job with a relative `workdir` made absolute: it runs here, from where the user is.
+def in_local_folder(spec: "JobSpec", start: Path) -> "JobSpec":
+    """Returns the job with a relative `workdir` made absolute: it runs here, and the path begins at `start`.
 
     Raises JobSpecError for a job that starts its ranks itself: whoever runs it here counts and measures ranks.
     """
@@ -332,16 +345,16 @@ def in_local_folder(spec: "JobSpec") -> "JobSpec":
         )
     if spec.workdir is None:
         return spec
-    return spec.model_copy(update={"workdir": os.path.normpath(Path.cwd() / spec.workdir)})
+    return spec.model_copy(update={"workdir": os.path.normpath(start / spec.workdir)})
 
 
-def with_snapshot(spec: "JobSpec") -> "tuple[Path, JobSpec, ContentTree | None]":
-    """Returns the folder of a relative `workdir`, the job with a snapshot of it instead, and its tree.
+def with_snapshot(spec: "JobSpec", start: Path) -> "tuple[Path, JobSpec, ContentTree | None]":
+    """Returns the folder of a relative `workdir` (from `start`), the job with a snapshot of it instead, and its tree.
 
     An absolute `workdir` stays: the machines have that folder under that path. Raises ConfigError for a folder that
     cannot travel.
     """
-    folder = Path.cwd() / (spec.workdir or "")
+    folder = start / (spec.workdir or "")
     if spec.workdir is None or spec.workdir.startswith("/"):
         return folder, spec, None
     from walras.code_snapshot import snapshot_folder

@@ -22,18 +22,18 @@ from pathlib import Path
 
 import psutil
 
-import walras
 from walras.client import Client
 from walras.errors import ClusterError, ConfigError, WalrasError
 from walras.spec.cluster_file import ClusterConfig, PoolEntry
 from walras.spec.file_model import load_yaml
 from walras.spec.job_spec import JobSpec
+from walras.spec.shipped_files import SHIPPED_CONFIGS
 from walras.spec.workload_file import ArrivalEntry, WorkloadFile
 
 
 def configs_folder() -> Path:
     """Returns the `configs` folder that belongs to this `walras`, in a checkout and in an installation alike."""
-    folder = Path(walras.__file__).resolve().parents[1] / "configs"
+    folder = SHIPPED_CONFIGS
     if not (folder / "workloads" / "demo.yaml").exists():
         raise ConfigError(f"the demo's files are not at {folder}", fix="reinstall walras, or run from a checkout")
     return folder

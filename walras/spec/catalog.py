@@ -16,7 +16,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-import walras
 from walras.errors import ConfigError
 from walras.spec.field_types import (
     AcceleratorName,
@@ -28,9 +27,9 @@ from walras.spec.field_types import (
     canonical_accelerator,
 )
 from walras.spec.file_model import FileModel, ModelT, check_model, load_mapping
+from walras.spec.shipped_files import SHIPPED_CONFIGS
 
-#: Beside `walras` itself, in a checkout and in an installation alike.
-SHIPPED_CATALOG = Path(walras.__file__).resolve().parents[1] / "configs" / "catalog"
+SHIPPED_CATALOG = SHIPPED_CONFIGS / "catalog"
 _ENDINGS = (".yaml", ".yml")
 _LISTS = {"accelerators": ("name",), "instances": ("cloud", "region", "instance")}
 _LARGEST_USD = 1e6

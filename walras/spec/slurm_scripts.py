@@ -6,7 +6,7 @@ script runs once on each machine (`nproc_per_node: 1`). A prelude gives ranks th
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,18 +69,25 @@ class SlurmReading:
     has_lines: bool = False
 
 
-def read_slurm_lines(text: str) -> SlurmReading:
-    """Returns the fields and the notes; lines after the first command do not count, as in Slurm."""
+def takes_value(option: str) -> bool:
+    """Whether the next word is the value of this option of a command line."""
+    if option.startswith("--"):
+        return "=" not in option and option[2:] not in _FLAGS
+    return len(option) == 2 and _SHORT.get(option[1], "") not in _FLAGS
+
+
+def read_slurm_lines(text: str, more: Sequence[str] = ()) -> SlurmReading:
+    """Returns the fields and the notes; lines after the first command do not count, as in Slurm.
+
+    `more`: options of the command line, which override those of the script.
+    """
     reading, found = SlurmReading(), dict[str, str]()
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        match = _LINE.fullmatch(line.strip())
-        if match is None:
-            continue
-        reading.has_lines = True
-        for name, value in _options(match[1]):
-            where = f"line {number}: --{name}" + (f"={value[:80]}" if value else "")
+    given = [(f"line {number}", _options(options)) for number, options in _lines_of_options(text)]
+    given += [("command line", [_option_of_word(word)]) for word in more]
+    reading.has_lines = bool(given)
+    for place, options in given:
+        for name, value in options:
+            where = f"{place}: --{name}" + (f"={value[:80]}" if value else "")
             if name in _SAID:
                 reading.unread.append(f"{where}: {_SAID[name]}")
             if name == "partition":
@@ -99,20 +106,34 @@ def read_slurm_lines(text: str) -> SlurmReading:
     return reading
 
 
+def _lines_of_options(text: str) -> Iterator[tuple[int, str]]:
+    """Yields number and options of each `#SBATCH` line above the first command."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        if (match := _LINE.fullmatch(line.strip())) is not None:
+            yield number, match[1]
+
+
 def _options(text: str) -> list[tuple[str, str]]:
     """Returns (long name, value) of the options in one line."""
     words, found = text.split(), list[tuple[str, str]]()
     while words:
         word = words.pop(0)
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-        else:
-            short = word[1:2]
-            name, equals, value = _SHORT.get(short, word.lstrip("-")), word[2:], word[2:].removeprefix("=")
-        if not equals and name not in _FLAGS and words and not words[0].startswith("-"):
-            value = words.pop(0)
-        found.append((name, value.strip("\"'")))
+        name, value = _option_of_word(word)
+        if takes_value(word) and words and not words[0].startswith("-"):
+            value = words.pop(0).strip("\"'")
+        found.append((name, value))
     return found
+
+
+def _option_of_word(word: str) -> tuple[str, str]:
+    """Returns (long name, value) of one word; the value is empty where it has none of its own."""
+    if word.startswith("--"):
+        name, _, value = word[2:].partition("=")
+    else:
+        name, value = _SHORT.get(word[1:2], word.lstrip("-")), word[2:].removeprefix("=")
+    return name, value.strip("\"'")
 
 
 # ------------------------------------------------------------------------------------------------ single options

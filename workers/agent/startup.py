@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +34,7 @@ class AgentOptions:
     #: Keeps the credential, the attempts and their logs. One agent at a time.
     state: Path
     node_id: str
+    #: Empty: named after the accelerators, such as `a100-40gbx4`.
     shape: str
     #: Read when the agent has no credential yet.
     join_token_file: Path | None = None
@@ -63,6 +64,7 @@ log = logging.getLogger(__name__)
 
 #: sysexits' EX_CONFIG: the agent belongs to another cluster than its server, or to another age.
 EXIT_OTHER_CLUSTER = 78
+_LONGEST_TOKEN_BYTES = 4096
 
 
 def run_agent(options: AgentOptions) -> int:
@@ -79,9 +81,28 @@ def run_agent(options: AgentOptions) -> int:
     except BlockingIOError:
         raise ConfigError(f"another agent uses {options.state}", field="--state", fix="one folder per agent") from None
     try:
+        options = replace(options, join_token_file=_lasting_token_file(options))
         return asyncio.run(_run(options, machine, store))
     finally:
         store.close()
+
+
+def _lasting_token_file(options: AgentOptions) -> Path | None:
+    """Returns the file of the join token; a pipe (`<(ssh …)`), which can be read once, is copied into the state folder.
+
+    Raises ConfigError for a pipe that brings nothing.
+    """
+    given = options.join_token_file
+    if given is None or not given.is_fifo():
+        return given
+    with given.open("rb") as pipe:
+        token = pipe.read(_LONGEST_TOKEN_BYTES)
+    if not token.strip():
+        raise ConfigError(f"{given} brought no token", field="--join-token-file", fix="run its command by itself")
+    kept = options.state.absolute() / "join.token"
+    with open(os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(token)
+    return kept
 
 
 async def _run(options: AgentOptions, machine: AgentMachine, store: AgentStore) -> int:
@@ -145,7 +166,7 @@ def own_accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accel
 
 def _enrolment(options: AgentOptions, machine: AgentMachine, agent: str) -> Enrolment:
     facts = ShapeFacts(
-        shape=options.shape,
+        shape=options.shape or f"{machine.accelerators.name}x{machine.accelerators.count}",
         accelerator=machine.accelerators.name,
         accelerators=machine.accelerators.count,
         cpus=machine.host.cpus,

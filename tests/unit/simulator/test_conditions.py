@@ -28,13 +28,13 @@ from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, describe_run, execute_run, run_key
-from simulator.shipped_configs import shipped_files
 from simulator.simulated_jobs import RandomFailures
 from simulator.simulation import Scenario
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.job_request import Kind
 from walras.spec.file_model import FileModel, check_model
+from walras.spec.shipped_files import shipped_files
 from walras.spec.text_formats import parse_yaml
 
 PLAIN = Scenario((), GroundTruth({}), PolicySpec("fifo"))
@@ -179,7 +179,7 @@ def test_the_conditions_that_come_along_can_be_run(name: str, workload: str, clu
     ran = execute_run(RunSpec(WorkloadSource(workload), cluster, "fifo", bounds=BoundsChoice.NONE, conditions=name))
     assert ran.result.outcome is RunOutcome.COMPLETE
     assert not ran.summary.violations
-    assert set(shipped_files("conditions", ".yaml")) == {"rough", "spot-market"}
+    assert set(shipped_files("conditions")) == {"rough", "spot-market"}
 
 
 @pytest.mark.parametrize(

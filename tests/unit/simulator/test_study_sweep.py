@@ -24,9 +24,10 @@ from simulator.reports.sweep import (
     sweep_table,
     violations_in,
 )
-from simulator.shipped_configs import find_cluster, find_workload, load_named_policy, shipped_files
+from simulator.shipped_configs import find_cluster, find_workload, load_named_policy
 from walras.errors import ConfigError, UserError
 from walras.spec.file_model import check_model
+from walras.spec.shipped_files import shipped_files
 
 SOURCE = WorkloadSource("generate:burst", made=GeneratorOptions(jobs=12, rate_per_h=120.0, stretch=0.02))
 CELL = RunSpec(SOURCE, "hadar-60", "fifo", bounds=BoundsChoice.NONE)
@@ -61,7 +62,7 @@ def test_what_comes_with_walras_is_known_by_name() -> None:
 
 def test_a_shipped_policy_has_the_rules_of_its_file() -> None:
     """A name stands for the file of that name, not for the policy's defaults."""
-    for name, path in shipped_files("policies", ".yaml").items():
+    for name, path in shipped_files("policies").items():
         assert load_named_policy(name) == load_named_policy(str(path))
 
 

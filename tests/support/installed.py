@@ -1,0 +1,58 @@
+"""Walras as people have it: the built wheel in an environment of its own, apart from any checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ("walras", "optimizer", "scheduler", "workers", "simulator", "configs")
+
+
+def tracked_sources() -> set[str]:
+    """Files of the shipped folders: tracked ones, and new ones that git does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *SHIPPED], cwd=ROOT, capture_output=True
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    return {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
+
+
+def build_wheel(folder: Path) -> Path:
+    """Returns the wheel, built from a copy: a build leaves folders behind, and what lies about must not reach it."""
+    tree = folder / "tree"
+    for name in [*tracked_sources(), "pyproject.toml", "README.md", "LICENSE"]:
+        if (ROOT / name).exists():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tree / name)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    built = subprocess.run([*pip, "--wheel-dir", "out", "."], cwd=tree, capture_output=True, text=True, timeout=100)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = (tree / "out").glob("walras-*.whl")
+    return wheel
+
+
+def install_wheel(wheel: Path, folder: Path) -> Path:
+    """Returns the `bin` folder of a new environment with the wheel; what it depends on is that of the tests."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = next((folder / "lib").glob("python*/site-packages"))
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "--quiet", "--no-deps"]
+    done = subprocess.run(
+        [*pip, "--no-index", str(wheel)], capture_output=True, text=True, timeout=100, env=clean_environment(folder)
+    )
+    assert done.returncode == 0, done.stderr
+    # After the wheel's own packages on the path: an editable install there is not seen.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "bin"
+
+
+def clean_environment(home: Path, *first_on_path: Path) -> dict[str, str]:
+    """Returns what a new shell of somebody has: no PYTHONPATH, no server, a home of their own."""
+    path = os.pathsep.join([*map(str, first_on_path), "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+    return {"HOME": str(home), "PATH": path, "LANG": "C.UTF-8"}
