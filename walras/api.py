@@ -403,6 +403,8 @@ class PoolView(Body):
     coming: int
     #: Jobs that run there.
     jobs: list[int]
+    #: What every machine there has of what jobs may need: uv, git, docker, ...; null while one has not said.
+    tools: list[str] | None = None
 
 
 class PoolRemoval(Body):

@@ -12,6 +12,7 @@ from pathspec import GitIgnoreSpec
 
 from walras.content import ContentTree, check_sizes, hash_folder
 from walras.errors import ConfigError
+from walras.job_needs import PATH_MOST
 from walras.protocol import FILES_MOST
 
 #: A job's code and what lies beside it, bytes. Data belong elsewhere.
@@ -54,6 +55,12 @@ def _files(folder: Path, below: str, specs: list[tuple[str, GitIgnoreSpec]]) -> 
         is_folder = entry.is_dir(follow_symlinks=False)
         if _is_ignored(f"{path}/" if is_folder else path, specs):
             continue
+        if len(path) > PATH_MOST:
+            raise ConfigError(
+                f"{folder}: the path {path[:40]}… has more than {PATH_MOST} characters",
+                field="workdir",
+                fix="list it in .walrasignore, or give it a shorter name",
+            )
         if is_folder:
             yield from _files(folder, f"{path}/", specs)
         else:

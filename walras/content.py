@@ -15,6 +15,7 @@ import shutil
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -205,7 +206,8 @@ class TreeDraft:
         """Make the files, empty or as a draft of the same tree left them; returns the chunks that are whole there."""
         listed = self._draft / _LIST
         with contextlib.suppress(OSError):  # a file of it is gone: it is begun anew
-            if _holds(listed, self._tree.name.encode()):
+            # A job may have put it there. Through links its checkpoint would go wherever the job wants it.
+            if not _has_links(self._draft) and _holds(listed, self._tree.name.encode()):
                 return {name for file in self._tree.files for name in self._whole_chunks(file)}
         remove_draft(self._folder)
         self._draft.mkdir(parents=True, mode=0o700)
@@ -259,6 +261,14 @@ def draft_of(folder: Path) -> Path:
 def remove_draft(folder: Path) -> None:
     """Remove what a fetch of this folder that was cut has left."""
     shutil.rmtree(draft_of(folder), ignore_errors=True)
+
+
+def _has_links(folder: Path) -> bool:
+    """Whether the folder, or anything below it, is a symbolic link."""
+    if folder.is_symlink():
+        folder.unlink()
+        return True
+    return any(Path(where, name).is_symlink() for where, *names in os.walk(folder) for name in chain(*names))
 
 
 def _holds(place: Path, content: bytes) -> bool:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from walras.job_needs import JobNeeds
+from walras.machine_tools import TOOL_NAME_MOST, TOOLS_MOST
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
@@ -38,6 +39,7 @@ COUNT_MOST = 2**63 - 1
 _SECONDS_MOST = 1e9
 _SPEED_LEAST, _SPEED_MOST = 1e-12, 1e12
 
+ToolName = Annotated[str, Field(max_length=TOOL_NAME_MOST)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MOST)]
 Number = Annotated[int, Field(ge=1, le=COUNT_MOST)]
 #: The code or signal with which a process ended, or the number of a rank.
@@ -328,6 +330,8 @@ class Heartbeat(Message):
     highest_job_id: int = Field(default=0, ge=0, le=2**53)
     #: Whether this machine reaches the store of checkpoints; None: it has not been asked, or not answered yet.
     proof: StoreProof | None = None
+    #: What it has of what jobs may need (`walras.machine_tools`), with the first call; None: nothing new.
+    tools: Annotated[list[ToolName], Field(max_length=TOOLS_MOST)] | None = None
 
 
 # ------------------------------------------------------------------------------------------------ commands (down)

@@ -33,6 +33,7 @@ def pool_list_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHe
         Column("COMING", right=True),
         Column("JOBS", shrinks=True),
         Column("STATE"),
+        Column("HAS", shrinks=True, spare=1),
     ]
     data = [pool.model_dump(mode="json") for pool in pools]
     show_listing(Listing(columns, [_row(pool) for pool in pools], data), output, header=not no_header)
@@ -48,6 +49,7 @@ def _row(pool: "PoolView") -> list[str]:
         str(pool.coming),
         dash(",".join(map(str, pool.jobs))),
         "drained" if pool.drained else "in use",
+        dash(",".join(pool.tools or ())),
     ]
 
 

@@ -47,6 +47,7 @@ from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.agent.starting import AttemptStarts, StartFailure
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
+from workers.preparation.environments import tools_here
 from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
 
 log = logging.getLogger(__name__)
@@ -181,6 +182,7 @@ class Agent:
             cluster=self._enrolment.cluster,
             highest_job_id=self._store.highest_job_id,
             proof=self._proving.proof,
+            tools=None if self._is_resynced else tools_here(),
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
         sent_at = self._machine.clocks.boottime()

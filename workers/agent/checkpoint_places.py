@@ -97,9 +97,10 @@ def _is_whole(folder: Path, digest: str) -> bool:
 
 
 def _clear(folder: Path) -> None:
+    for place in (folder.parent, folder):  # ranks can write there, and are not to lead us elsewhere
+        if place.is_symlink():
+            place.unlink()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    if folder.is_symlink():
-        folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
 

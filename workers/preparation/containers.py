@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from walras.errors import ConfigError
+from walras.machine_tools import RUNTIMES
 from workers.preparation.environments import find_tool
 from workers.preparation.folder_cache import CacheBounds, FolderCache
 
-RUNTIMES = ("apptainer", "podman", "docker")
 IMAGE_BOUNDS = CacheBounds(entries=20, size_bytes=200 * 1000**3)
 #: Variables that belong to the machine, or to the image: of a rank in an image they are the image's.
 _OF_THE_MACHINE = frozenset({"PATH", "HOME", "LD_LIBRARY_PATH", "SHELL", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR"})

@@ -11,10 +11,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from walras.errors import ConfigError
 from walras.job_needs import GitNeed, PythonNeed
+from walras.machine_tools import PACKAGES, PROGRAMS, RUNTIMES
 from workers.preparation.folder_cache import CacheBounds, FolderCache
 from workers.preparation.inputs import CannotFetch
 
@@ -29,6 +31,12 @@ def find_tool(name: str) -> str:
     """Returns the path of a program beside the agent's Python or on the PATH; empty if this machine has none."""
     beside = Path(sys.executable).parent / name
     return str(beside) if os.access(beside, os.X_OK) else shutil.which(name) or ""
+
+
+def tools_here() -> list[str]:
+    """What this machine has of what jobs may need."""
+    programs = [name for name in (*RUNTIMES, *PROGRAMS) if find_tool(name)]
+    return programs + [name for name in PACKAGES if find_spec(name) is not None]
 
 
 # ------------------------------------------------------------------------------------------------ python

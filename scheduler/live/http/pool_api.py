@@ -4,6 +4,7 @@ What is changed here is in the tables and outlives a restart. A cluster file tha
 the tables, so its shape, price and quota win; a drain stays, because no file speaks of it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.audit_trail import note_write
 from scheduler.live.http.requests import RequestContext, Route, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import POOL_IS_DRAINED, emit
-from scheduler.live.loop.live_state import LiveState
+from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from walras.api import PoolRemoval, PoolView
 from walras.cluster import Market, Pool, PoolId
@@ -180,7 +181,14 @@ def _pool_view(state: LiveState, pool: Pool) -> PoolView:
         machines=len(here),
         coming=coming,
         jobs=sorted(_jobs_in(state, pool.pool_id)),
+        tools=_tools_in(machines),
     )
+
+
+def _tools_in(machines: Sequence[LiveNode]) -> list[str] | None:
+    """What all of them have; None while one has not said, or there is none."""
+    told = [node.tools for node in machines if node.tools is not None]
+    return sorted(frozenset.intersection(*told)) if told and len(told) == len(machines) else None
 
 
 def _jobs_in(state: LiveState, pool_id: PoolId) -> list[JobId]:

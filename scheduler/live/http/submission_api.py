@@ -45,6 +45,7 @@ from walras.content import DamagedContent
 from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId
 from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
+from walras.spec.job_travel import needs_of
 from walras.spec.sweeps import JOBS_MOST, array_indices, is_sweep, parse_array
 from walras.spec.text_formats import parse_yaml
 from walras.states import JobState
@@ -377,7 +378,7 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
         now_wall=server.loop.clock.unix(now),
     )
     request = replace(request, unproven=is_unproven(draft.spec))
-    check_feasible(server.core, server.state, request)
+    check_feasible(server.core, server.state, request, needs_of(draft.spec))
     found = dry_run(server.core, request).model_copy(update={"defaults": list(draft.defaults)})
     forecast = await server.start_forecasts.foresee_job(JobSubmitted(now, request), request.job_id)
     return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults), "forecast": forecast})

@@ -20,7 +20,7 @@ from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
 from walras.job_needs import ScriptLaunch
-from walras.job_request import JobId
+from walras.job_request import JobId, JobRequest
 from walras.states import JobState
 from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, ProgressReport, ShapeFacts
 
@@ -166,6 +166,8 @@ class LiveNode:
     problem: str = ""
     #: The protocol that its agent speaks; None until it is heard.
     protocol: int | None = None
+    #: What its agent has of what jobs may need; None: it has not said.
+    tools: frozenset[str] | None = None
     #: Why it is private (`NodeRow.private`), as this process heard it.
     private_why: str = ""
     #: The newest call of each start of its agent that was heard lately, the present one last.
@@ -287,6 +289,19 @@ class LiveState:
         if job is None or job.attempt is None or job.attempt.row.attempt != attempt:
             return None
         return job.attempt
+
+    def tools_in_pools(self, request: JobRequest) -> list[frozenset[str] | None]:
+        """What the machines have that the job fits, one by one; None for one that has not said, and for a pool without
+        machines: nobody knows what comes there.
+        """
+        found: list[frozenset[str] | None] = []
+        for pool in self.pools.values():
+            if request.size_on(pool) and not pool.removed:
+                here = [
+                    node.tools for node in self.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member
+                ]
+                found += here or [None]
+        return found
 
     def expect(self, pool_id: PoolId, machines: int) -> None:
         """The pool may come to have at least this many machines."""

@@ -250,6 +250,7 @@ class AgentGateway:
             return self._answer(node, message)
         node.heard_at, node.was_heard, node.problem = now, True, message.problem
         node.protocol = message.protocol
+        node.tools = node.tools if message.tools is None else frozenset(message.tools)
         if self._proofs is not None:
             self._proofs.take(node, message.proof)
         node.alive = {(JobId(here.job_id), here.attempt) for here in message.here}

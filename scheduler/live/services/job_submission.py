@@ -37,7 +37,9 @@ from scheduler.live.store.event_journal import dump_request
 from scheduler.live.store.table_rows import AnswerRow, JobRow, SecretRow, SpecRow
 from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
+from walras.job_needs import JobNeeds
 from walras.job_request import JobId, JobRequest, Kind
+from walras.machine_tools import unmet_need
 from walras.people import DefaultView
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import (
@@ -187,7 +189,7 @@ class JobAdmission:
         request = replace(request, unproven=is_unproven(spec))
         if sweep is not None:
             request = replace(request, sweep=sweep.first or job_id, sweep_limit=sweep.at_most)
-        check_feasible(transaction.core, state, request)
+        check_feasible(transaction.core, state, request, needs_of(spec))
         state.next_job_id += 1
         row = JobRow(
             job_id=job_id,
@@ -270,11 +272,14 @@ class JobAdmission:
         return tuple(waits_for)
 
 
-def check_feasible(core: SchedulerCore, state: LiveState, request: JobRequest) -> None:
+def check_feasible(core: SchedulerCore, state: LiveState, request: JobRequest, needs: JobNeeds) -> None:
     """Raise JobSpecError for a job that no waiting would start. A fleet without any pool yet refuses nothing."""
     found = infeasibility(request, pool_limits(core.ledger.fleet, state.expected_machines))
     if found is not None:
         raise JobSpecError(found.detail, field=found.field, fix=found.fix)
+    if lacking := unmet_need(needs, state.tools_in_pools(request)):
+        what = " or ".join(lacking.any_of)
+        raise JobSpecError(f"{lacking.field}: no machine that it fits has {what}", field=lacking.field, fix=lacking.fix)
 
 
 # ------------------------------------------------------------------------------------------ remembered answers

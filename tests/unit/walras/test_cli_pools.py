@@ -31,7 +31,7 @@ def run(fake: Any, *words: str) -> Result:
 def test_the_pools_are_listed(fake: Any) -> None:
     """A row for each; JSON has what the API says."""
     row = run(fake, "list", "--no-header").stdout.split()
-    assert row == [POOL, "2", "s", "1.5", "4", "2", "1", "3,8", "in", "use"]
+    assert row == [POOL, "2", "s", "1.5", "4", "2", "1", "3,8", "in", "use", "-"]
     (pool,) = json.loads(run(fake, "list", "-o", "json").stdout)
     assert (pool["pool_id"], pool["jobs"]) == (POOL, [3, 8])
 

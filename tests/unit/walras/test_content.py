@@ -112,6 +112,36 @@ def test_a_fetch_that_was_cut_asks_for_what_is_missing_alone(tmp_path: Path) -> 
     assert TreeDraft(changed, tmp_path / "again").missing == {first}
 
 
+@pytest.mark.parametrize("planted", ["files", "draft", "file"])
+def test_a_draft_that_leads_elsewhere_is_begun_anew(tmp_path: Path, planted: str) -> None:
+    """Ranks can write where checkpoints are fetched to; what is fetched must not follow links that they left."""
+    tree = filled(tmp_path / "from", {"authorized_keys": b"stranger"})
+    victim = filled_folder(tmp_path / "victim")
+    draft = draft_of(tmp_path / "to")
+    if planted == "draft":
+        (victim / "tree").write_text(tree.name)
+        (victim / "files").mkdir()
+        draft.symlink_to(victim)
+    else:
+        draft.mkdir()
+        (draft / "tree").write_text(tree.name)
+        if planted == "files":
+            (draft / "files").symlink_to(victim)
+        else:
+            (draft / "files").mkdir()
+            (draft / "files/authorized_keys").symlink_to(victim / "authorized_keys")
+    write_tree(tree, tmp_path / "to", {chunk_name(b"stranger"): b"stranger"})
+    assert (victim / "authorized_keys").read_bytes() == b"mine"
+    assert not (victim / "files/authorized_keys").exists()
+    assert (tmp_path / "to/authorized_keys").read_bytes() == b"stranger"
+    assert not (tmp_path / "to").is_symlink()
+
+
+def filled_folder(folder: Path) -> Path:
+    filled(folder, {"authorized_keys": b"mine"})
+    return folder
+
+
 def pieces(content: bytes) -> list[bytes]:
     return [content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES)]
 

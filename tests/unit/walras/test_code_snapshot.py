@@ -1,0 +1,48 @@
+"""A folder that cannot travel is refused by its name, at once, whatever is in it."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from walras.code_snapshot import snapshot_folder
+from walras.errors import ConfigError
+
+
+def test_a_folder_of_two_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with open(tmp_path / "data.bin", "wb") as file:
+        file.truncate(2 * 1000**3)
+    (tmp_path / "train.py").write_text("print()")
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"data\.bin \(2,000\.0 MB\)") as told:
+        snapshot_folder(tmp_path)
+    assert time.monotonic() - began < 0.5
+    assert ".walrasignore" in told.value.fix
+
+
+def test_folders_in_folders_without_end_are_refused_in_words(tmp_path: Path) -> None:
+    place = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=place)
+        below = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    os.close(place)
+    try:
+        with pytest.raises(ConfigError, match="characters"):
+            snapshot_folder(tmp_path)
+    finally:
+        subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
+
+
+def test_what_is_ignored_may_be_anything(tmp_path: Path) -> None:
+    (tmp_path / ".walrasignore").write_text("pipe\nlink\n")
+    (tmp_path / "link").symlink_to("/etc")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "train.py").write_text("print()")
+    assert [file.path for file in snapshot_folder(tmp_path).files] == [".walrasignore", "train.py"]
+    (tmp_path / ".walrasignore").write_text("pipe\n")
+    with pytest.raises(ConfigError, match="link is no regular file"):
+        snapshot_folder(tmp_path)
