@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from walras.device_samples import DeviceSample
 from walras.people import DefaultView
 from walras.states import AttemptState, JobState, Reason
 
@@ -310,6 +311,7 @@ class NodeView(Body):
     protocol: int | None = None
     #: What keeps its agent from taking more work; empty: nothing.
     problem: str = ""
+    devices: list[DeviceSample] = Field(default_factory=list)
 
 
 class PriceView(Body):

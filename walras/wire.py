@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from walras.device_samples import DeviceSamples
 from walras.job_needs import JobNeeds
 from walras.protocol import (
     AGENT_PATTERN,
@@ -321,6 +322,8 @@ class Heartbeat(Message):
     cluster: ClusterIdentity | None = None
     #: The highest number of a job that the agent has ever been given by this cluster.
     highest_job_id: int = Field(default=0, ge=0, le=2**53)
+    #: None: nothing new since the last call.
+    devices: DeviceSamples | None = None
 
 
 # ------------------------------------------------------------------------------------------------ commands (down)

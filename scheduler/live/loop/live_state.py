@@ -19,6 +19,7 @@ from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
+from walras.device_samples import DeviceSample
 from walras.job_needs import ScriptLaunch
 from walras.job_request import JobId
 from walras.states import JobState
@@ -166,6 +167,9 @@ class LiveNode:
     problem: str = ""
     #: The protocol that its agent speaks; None until it is heard.
     protocol: int | None = None
+    #: What its devices did when its agent looked last, and when that was heard.
+    devices: tuple[DeviceSample, ...] = ()
+    devices_at: float = 0.0
 
     #: The newest call of each start of its agent that was heard lately, the present one last.
     calls: dict[str, int] = field(default_factory=dict)

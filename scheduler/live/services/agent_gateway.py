@@ -232,6 +232,8 @@ class AgentGateway:
             return self._answer(node, message)
         node.heard_at, node.was_heard, node.problem = now, True, message.problem
         node.protocol = message.protocol
+        if message.devices is not None:
+            node.devices, node.devices_at = tuple(message.devices), now
         node.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))
