@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -227,23 +226,6 @@ def test_the_files_to_read_first_exist() -> None:
     files = re.findall(r"^\d+\. `([^`]+)`", section, re.M)
     assert len(files) == 12
     assert [file for file in files if not (ROOT / file).is_file()] == []
-
-
-#: What these do, they do with files that come with Walras alone, and at once.
-NEED_NOTHING = ("simulate", "solve", "recommend", "plan")
-
-
-@pytest.mark.slow
-def test_commands_of_the_readme_run_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that need no server, in a checkout: whoever copies one sees what it promises, not an error."""
-    from walras.cli.main import app
-
-    monkeypatch.chdir(ROOT)
-    commands = [words[1:] for words in written_commands((ROOT / "README.md").read_text())]
-    ready = [words for words in commands if words[0] in NEED_NOTHING]
-    assert {words[0] for words in ready} == set(NEED_NOTHING)
-    failed = {" ".join(words): answer.output for words in ready if (answer := CliRunner().invoke(app, words)).exit_code}
-    assert failed == {}
 
 
 KINDS_OF_FILES = ("jobs", "clusters", "workloads")

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from walras.device_samples import DeviceSample
 from walras.people import DefaultView
 from walras.states import AttemptState, JobState, Reason
 
@@ -312,6 +313,7 @@ class NodeView(Body):
     problem: str = ""
     #: It does not reach the store of checkpoints: no job is moved off it for others.
     private: bool = False
+    devices: list[DeviceSample] = Field(default_factory=list)
 
 
 class PriceView(Body):

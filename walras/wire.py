@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from walras.device_samples import DeviceSamples
 from walras.job_needs import JobNeeds
 from walras.machine_tools import TOOL_NAME_MOST, TOOLS_MOST
 from walras.protocol import (
@@ -332,6 +333,8 @@ class Heartbeat(Message):
     proof: StoreProof | None = None
     #: What it has of what jobs may need (`walras.machine_tools`), with the first call; None: nothing new.
     tools: Annotated[list[ToolName], Field(max_length=TOOLS_MOST)] | None = None
+    #: None: nothing new since the last call.
+    devices: DeviceSamples | None = None
 
 
 # ------------------------------------------------------------------------------------------------ commands (down)

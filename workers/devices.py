@@ -4,7 +4,7 @@ Accelerators are found through NVML, where nvidia-ml-py is installed. Node rank 
 ranks start.
 """
 
-import importlib
+import contextlib
 import os
 import re
 import socket
@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+
+from workers.device_sampler import opened_nvml
 
 #: Name of a machine without accelerators. It has one place for a rank unless the options say more.
 CPU = "cpu"
@@ -52,11 +54,11 @@ def detect_accelerators(environ: Mapping[str, str]) -> Accelerators:
         found = [device for index, device in enumerate(found) if str(index) in wanted or device[0] in wanted]
     if not found:
         return Accelerators(CPU, 1)
-    names = {canonical_gpu_name(product, memory_bytes) for _, product, memory_bytes in found}
+    names = {name for _, name in found}
     # A machine is of one shape. Mixed GPUs in one machine: run one agent per type, each with its own visible devices.
     if len(names) > 1:
         raise ValueError(f"unlike GPUs in one machine ({', '.join(sorted(names))}): set CUDA_VISIBLE_DEVICES per agent")
-    return Accelerators(names.pop(), len(found), tuple(uuid for uuid, _, _ in found))
+    return Accelerators(names.pop(), len(found), tuple(uuid for uuid, _ in found))
 
 
 def canonical_gpu_name(product: str, memory_bytes: int) -> str:
@@ -72,28 +74,41 @@ def canonical_gpu_name(product: str, memory_bytes: int) -> str:
     return f"{name}-{min(sizes, key=lambda size: abs(size - gigabytes))}gb"
 
 
-def _nvml_devices() -> list[tuple[str, str, int]]:
-    """Returns (UUID, product, memory bytes) of every GPU, in NVML's order; empty without NVML."""
+def _nvml_devices() -> list[tuple[str, str]]:
+    """Returns (UUID, canonical name) of every GPU, in NVML's order; empty without NVML.
+
+    A GPU that is divided (MIG) is its slices: each is a device of a type of its own, such as `a100-40gb-1g.5gb`.
+    """
+    with opened_nvml() as nvml:
+        if nvml is None:
+            return []
+        found = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+            name = canonical_gpu_name(_text(nvml.nvmlDeviceGetName(handle)), memory_bytes)
+            slices = _mig_slices(nvml, handle)
+            if slices is None:
+                found.append((_text(nvml.nvmlDeviceGetUUID(handle)), name))
+            else:
+                found += [(uuid, f"{name}-{profile}") for uuid, profile in slices]
+        return found
+
+
+def _mig_slices(nvml: Any, handle: Any) -> list[tuple[str, str]] | None:
+    """Returns (UUID, profile) of the slices of a GPU; None if it is not divided, as most cannot be."""
     try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return []
-    try:
-        nvml.nvmlInit()
+        if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return None
     except nvml.NVMLError:
-        return []
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return [
-            (
-                _text(nvml.nvmlDeviceGetUUID(handle)),
-                _text(nvml.nvmlDeviceGetName(handle)),
-                int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-            )
-            for handle in handles
-        ]
-    finally:
-        nvml.nvmlShutdown()
+        return None
+    found = []
+    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        with contextlib.suppress(nvml.NVMLError):  # no slice has this place
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+            profile = re.search(r"\bMIG (\d{1,2}g\.\d{1,4}gb)\b", _text(nvml.nvmlDeviceGetName(part)))
+            found.append((_text(nvml.nvmlDeviceGetUUID(part)), profile[1] if profile else "mig"))
+    return found
 
 
 def _text(value: str | bytes) -> str:

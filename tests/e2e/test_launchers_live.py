@@ -1,6 +1,8 @@
 """The real torchrun, started once on each machine: one world over all devices, and its ranks' exit codes."""
 
 import json
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,3 +114,44 @@ def test_a_stop_reaches_the_ranks_and_leaves_their_launcher_to_report_it(tmp_pat
         attempt.close()
     assert (ended["exit_code"], ended["cause"]) == (85, "exited")
     assert "saved by" in attempt.output()
+
+
+ACCELERATE = shutil.which("accelerate")
+
+ACCELERATED = """
+import json, os, sys
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+total = accelerator.reduce(torch.ones(1), reduction="sum")
+path = os.path.join(sys.argv[1], f"rank-{accelerator.process_index}")
+with open(path, "x") as file:
+    json.dump([int(total.item()), accelerator.num_processes, int(os.environ["WALRAS_NODE_RANK"])], file)
+accelerator.wait_for_everyone()
+accelerator.end_training()
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(ACCELERATE is None, reason="accelerate is not installed")
+@pytest.mark.parametrize("code", [0, 7])
+def test_accelerate_forms_the_world_of_a_gang_with_the_command_of_the_docs(
+    server: RealServer, tmp_path: Path, code: int
+) -> None:
+    """Two machines of two devices: one world of four, each rank once, and the ranks' exit code is the job's."""
+    text = (ROOT / "docs/job-spec.md").read_text()
+    (command,) = re.findall(r"^  (accelerate launch .*?)$\n  (.*?) train\.py$", text, re.MULTILINE)
+    out = tmp_path / "out"
+    out.mkdir()
+    (script := tmp_path / "accelerated.py").write_text(ACCELERATED)
+    for name in ("n1", "n2"):
+        server.start_agent(name, PAIR)
+    # Without a GPU, accelerate would run one process unless it is told to act as if there were several.
+    words = " ".join(command).replace("accelerate launch", f"{ACCELERATE} launch --multi_gpu --mixed_precision no")
+    job = server.submit(
+        run=f"{words} {script} {out} {code}", num_nodes=2, nproc_per_node=1, resources={"accelerators": "a:4"}
+    )
+    server.until_state(job, "FAILED" if code else "SUCCEEDED", 120.0)
+    assert server.attempt(job)["exit_code"] == code
+    found = {path.name: json.loads(path.read_text()) for path in out.iterdir()}
+    assert found == {f"rank-{rank}": [4, 4, rank // 2] for rank in range(4)}

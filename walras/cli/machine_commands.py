@@ -43,7 +43,12 @@ if TYPE_CHECKING:
 
 def nodes_command(
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also show each agent's release, protocol, boot and problem.")
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Also show what the devices do, and each agent's release, protocol, boot and problem.",
+        ),
     ] = False,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
@@ -72,14 +77,27 @@ async def _listed_nodes(client: "Client", verbose: bool) -> Listing:
     )
     rows = [_node_row(node) for node in found]
     if verbose:
-        columns += (Column("RELEASE"), Column("PROTOCOL", right=True), Column("BOOT"), Column("PROBLEM", shrinks=True))
+        columns += (
+            Column("BUSY", shrinks=True),
+            Column("MEMORY", right=True),
+            Column("TEMP", right=True),
+            Column("POWER", right=True),
+            Column("RELEASE"),
+            Column("PROTOCOL", right=True),
+            Column("BOOT"),
+            Column("PROBLEM", shrinks=True),
+        )
         rows = [row + _agent_cells(node) for row, node in zip(rows, found, strict=True)]
     data = [node.model_dump(mode="json") for node in found]
     return Listing(columns, rows, data, STATE_STYLES)
 
 
 def _agent_cells(node: "NodeView") -> list[str]:
-    return [dash(node.version), dash(node.protocol), dash(node.boot), dash(node.problem)]
+    from walras.device_samples import memory_text, power_text, temperature_text, utilization_text
+
+    texts = (utilization_text, memory_text, temperature_text, power_text)
+    devices = [dash(text(node.devices)) for text in texts]
+    return [*devices, dash(node.version), dash(node.protocol), dash(node.boot), dash(node.problem)]
 
 
 def _node_row(node: "NodeView") -> list[str]:

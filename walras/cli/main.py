@@ -192,7 +192,7 @@ WORDS_OF_OTHERS = {
     "run": "submit", "launch": "submit", "sbatch": "submit", "qsub": "submit", "srun": "submit", "create": "submit",
     "sinfo": "nodes", "hosts": "nodes", "machines": "nodes", "gpus": "nodes", "pools": "prices",
     "suspend": "hold", "pause": "hold", "resume": "release", "retry": "rerun", "resubmit": "rerun", "requeue": "rerun",
-    "scontrol": "update", "quota": "money", "cost": "money", "usage": "money", "login": "whoami",
+    "scontrol": "update", "quota": "share", "cost": "money", "usage": "money", "login": "whoami",
     "me": "whoami", "simulation": "simulate", "sim": "simulate", "start": "server", "up": "server",
 }  # fmt: skip
 

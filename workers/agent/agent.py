@@ -46,6 +46,7 @@ from workers.agent.report_outbox import AttemptOutbox, ReportOutbox
 from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.agent.starting import AttemptStarts, StartFailure
+from workers.device_sampler import DeviceSampler
 from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
 from workers.preparation.environments import tools_here
 from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
@@ -86,6 +87,7 @@ class Agent:
         self._followers: dict[AttemptKey, Follower] = {}
         self._sessions = RemoteSessions(client)
         self._acks: list[int] = []
+        self._sampler = DeviceSampler(machine.accelerators.cuda_names)
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
         #: Of the server that answered last.
@@ -101,6 +103,7 @@ class Agent:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 self._recover_attempts()
+                self._sampler.start()
                 tasks.create_task(self._watch_notice())
                 if self._spot is not None:
                     tasks.create_task(self._spot.watch(self._machine.state, self._report_hint))
@@ -110,6 +113,8 @@ class Agent:
             if refused is None:
                 raise
             raise refused.exceptions[0] from None
+        finally:
+            self._sampler.stop()
 
     async def _watch_notice(self) -> None:
         seen = ""
@@ -183,6 +188,7 @@ class Agent:
             highest_job_id=self._store.highest_job_id,
             proof=self._proving.proof,
             tools=None if self._is_resynced else tools_here(),
+            devices=self._sampler.take(),
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
         sent_at = self._machine.clocks.boottime()

@@ -19,10 +19,11 @@ from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
+from walras.device_samples import DeviceSample
 from walras.job_needs import ScriptLaunch
 from walras.job_request import JobId, JobRequest
 from walras.states import JobState
-from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, ProgressReport, ShapeFacts
+from walras.wire import AgentCommand, AnyCommand, ClusterIdentity, Heartbeat, ProgressReport, ShapeFacts
 
 #: A forecast is made anew once the job has done so many times the steps that it knew of; one that was wrong, sooner.
 _GROWTH, _GROWTH_IF_WRONG = 1.1, 1.02
@@ -170,10 +171,23 @@ class LiveNode:
     tools: frozenset[str] | None = None
     #: Why it is private (`NodeRow.private`), as this process heard it.
     private_why: str = ""
+    #: What its devices did when its agent looked last, and when that was heard.
+    devices: tuple[DeviceSample, ...] = ()
+    devices_at: float = 0.0
+
     #: The newest call of each start of its agent that was heard lately, the present one last.
     calls: dict[str, int] = field(default_factory=dict)
     #: New calls in a row of a start that another one seems to have followed.
     overtaken_calls: int = 0
+
+    def hear(self, message: Heartbeat, now: float) -> None:
+        """Note what a heartbeat says of the machine and its agent."""
+        self.heard_at, self.was_heard, self.problem, self.protocol = now, True, message.problem, message.protocol
+        if message.tools is not None:
+            self.tools = frozenset(message.tools)
+        if message.devices is not None:
+            self.devices, self.devices_at = tuple(message.devices), now
+        self.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
 
     def is_late(self, session: str, call: int) -> bool:
         """Note a call of the agent. Returns True for one that was overtaken: what it says is there is of the past."""

@@ -248,12 +248,9 @@ class AgentGateway:
             return self._renewed(node, self._life)
         if node.is_late(message.session, message.call):
             return self._answer(node, message)
-        node.heard_at, node.was_heard, node.problem = now, True, message.problem
-        node.protocol = message.protocol
-        node.tools = node.tools if message.tools is None else frozenset(message.tools)
+        node.hear(message, now)
         if self._proofs is not None:
             self._proofs.take(node, message.proof)
-        node.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))
             node = self._node(message.node_id)

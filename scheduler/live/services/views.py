@@ -34,6 +34,8 @@ from walras.cluster import Pool
 from walras.job_request import JobId
 from walras.states import JobState, Reason
 
+#: What devices did is shown for this long after it was heard: samples come every ten seconds.
+_DEVICES_SHOWN_S = 60.0
 _LOOK = "look at `walras logs {job_id}`"
 #: What helps against an end, for people.
 _END_FIXES = {
@@ -246,6 +248,7 @@ class ApiViews:
             protocol=node.protocol,
             problem=node.problem,
             private=node.row.private,
+            devices=list(node.devices) if self._clock.now() - node.devices_at <= _DEVICES_SHOWN_S else [],
         )
 
     def _silence(self, node: LiveNode) -> str:

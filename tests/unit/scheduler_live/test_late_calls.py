@@ -5,6 +5,7 @@ from typing import Any
 
 from live_world import FakeAgent, World, world
 
+from walras.device_samples import DeviceSample
 from walras.job_request import JobId
 from walras.wire import AttemptHere, EndedReport, Heartbeat
 
@@ -91,3 +92,24 @@ async def test_a_first_call_that_comes_after_a_restart_of_the_server_ends_nothin
         await w.server.gateway.heartbeat(call(agent, 3, resync=True))
         await w.quiet()
         assert next(attempt.state for attempt in w.server.store.attempts(1)) == "NODE_LOST"
+
+
+async def test_what_devices_do_is_shown_while_it_is_new(tmp_path: Path) -> None:
+    """A call without samples keeps those of the call before; after a minute they say nothing any more."""
+    async with world(tmp_path) as w:
+        agent = await greeted(await FakeAgent(w, "m1").register(), w)
+        sample = DeviceSample(device=0, utilization=97, power_w=300)
+        await w.server.gateway.heartbeat(call(agent, 2, devices=[sample]))
+        await w.server.gateway.heartbeat(call(agent, 3))
+        assert w.server.views.nodes()[0].devices == [sample]
+        w.clock.at += 61
+        await w.server.gateway.heartbeat(call(agent, 4))
+        assert w.server.views.nodes()[0].devices == []
+
+
+async def test_samples_of_a_late_call_are_not_taken(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        agent = await greeted(await FakeAgent(w, "m1").register(), w)
+        await w.server.gateway.heartbeat(call(agent, 3, devices=[DeviceSample(device=0, utilization=1)]))
+        await w.server.gateway.heartbeat(call(agent, 2, devices=[DeviceSample(device=0, utilization=99)]))
+        assert w.server.views.nodes()[0].devices[0].utilization == 1

@@ -239,6 +239,7 @@ class FakeServer:
         node = {
             "node_id": "n1", "pool": "a100x2/owned/default", "accelerator": "a100", "emulated": True, "market": "owned",
             "zone": "default", "state": "up", "accelerators": 2, "free": 1, "jobs": [1, 2], "last_heard_s": 1.5,
+            "devices": [{"device": 0, "utilization": 97, "power_w": 250.0}, {"device": 1, "utilization": 3}],
         }  # fmt: skip
         return web.json_response([node])
 

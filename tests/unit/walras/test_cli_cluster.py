@@ -17,6 +17,7 @@ from scheduler.live.main import ListenOptions
 from walras.cli import main
 from walras.cli.main import app
 from walras.cli.session import last_submitted_job, remember_submitted_job, server_access
+from walras.cli.setup_commands import show_first_steps
 from walras.cli.terminal_output import LogText, safe_text
 from walras.errors import ConfigError, UserError
 
@@ -34,7 +35,10 @@ def test_nodes_and_prices(fake: Any) -> None:
     assert "1,2" in nodes
     assert "1.5s ago" in nodes
     assert "PROTOCOL" not in nodes
-    assert "PROTOCOL" in run(fake, "nodes", "--verbose").stdout
+    verbose = run(fake, "nodes", "--verbose").stdout
+    assert "PROTOCOL" in verbose
+    assert "97 3%" in verbose
+    assert "250 W" in verbose
     assert json.loads(run(fake, "nodes", "-o", "json").stdout)[0]["free"] == 1
     prices = run(fake, "prices").stdout
     assert "0.125" in prices
@@ -269,6 +273,28 @@ class Recorder:
         return self.code
 
 
+@pytest.mark.parametrize(
+    ("url", "told", "not_told"),
+    [
+        ("http://127.0.0.1:80", ["WALRAS_SERVER=http://127.0.0.1:80\n", "file '/d x/join.token'", "--tls self"], "ssh"),
+        (
+            "https://0.0.0.0:80",
+            ["WALRAS_SERVER=https://localhost:80\n", "<(ssh ", " cat '/d x/join.token')"],
+            "tls self",
+        ),
+        ("https://10.0.0.5:80", ["WALRAS_SERVER=https://10.0.0.5:80\n", "--server https://10.0.0.5:80"], "tls self"),
+    ],
+)
+def test_a_first_start_prints_what_to_type_next(
+    capsys: pytest.CaptureFixture[str], url: str, told: list[str], not_told: str
+) -> None:
+    """Both exports and the line for machines, with paths that a shell takes as they are."""
+    show_first_steps(Path("/d x"), url)
+    printed = capsys.readouterr().err
+    assert [text for text in [*told, "WALRAS_TOKEN_FILE='/d x/admin.token'"] if text not in printed] == []
+    assert not_told not in printed
+
+
 def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flag arrives in the right unit, and the daemon's exit code is the command's."""
     daemon = Recorder(code=3)
@@ -282,7 +308,7 @@ def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runner.invoke(app, ["demo", "--keep", "--no-live"]).exit_code == 3
     (_, server), ((options,), _), (_, demo) = daemon.started
     assert server["listen"] == ListenOptions("127.0.0.1", 80)
-    rest = {name: value for name, value in server.items() if name != "listen"}
+    rest = {name: value for name, value in server.items() if name not in ("listen", "greet")}
     assert rest == {"data": Path("d"), "cluster": None, "policy": None, "new_cluster": False}
     assert (options.node_id, options.join_token_file) == ("n", Path("j"))
     assert (options.accelerator, options.memory_bytes, options.market) == ("a100", 4 * 10**9, "spot")

@@ -1,6 +1,9 @@
 """Commands as people type them who come from other schedulers: answered, or answered with the right name."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from typer.testing import CliRunner
 from walras.cli.main import WORDS_OF_OTHERS, app
 
 Run = Callable[..., Any]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -86,3 +90,66 @@ def test_failed_jobs_run_again_as_they_were(run: Run, jobs: Any) -> None:
 
 def test_a_token_says_whose_it_is(run: Run) -> None:
     assert "ada, role user, projects vision" in run("whoami").stdout
+
+
+#: What people of other schedulers type: a command line, whether it is done here, and what the answer holds.
+HABITS = [
+    ("status", False, "fix: walras queue"),
+    ("ps", False, "fix: walras queue"),
+    ("top", False, "fix: walras queue --watch"),
+    ("requeue 5", False, "fix: walras rerun"),
+    ("quota", False, "fix: walras share"),
+    ("queue --me", True, "sweep-1"),
+    ("queue --start", True, "EXPECTED"),
+    ("queue --state running", True, "sweep-1"),
+    ("jobs --since 2d", True, ""),
+    ("jobs --name sweep-*", True, "sweep-3"),
+    ("jobs --label lr=0.1", True, "sweep-3"),
+    ("cancel -u ada -y", True, ""),
+    ("cancel --all -y", True, ""),
+    ("cancel --name eval -y", True, "3"),
+    ("whoami", True, "ada"),
+    ("rerun 5", True, "job 5 runs again"),
+    ("update 2 --priority high", True, "priority 80"),
+    ("update 2 --deadline 2h", False, "walras submit FILE --set deadline=2h"),
+    ("update 2 --project other", False, "walras submit FILE --set project=other"),
+    ("submit --name deep --gpus 2 -q true", True, "7"),
+    ("submit --name deep --gpus a100:2 -q true", True, "7"),
+    ("nodes", True, "n1"),
+    ("admin token revoke", False, "TOKEN"),
+    ("init --help", True, "DIR"),
+    ("slurm-links --help", True, "sbatch"),
+    ("attach --help", True, "JOB"),
+    ("share --help", True, "--project"),
+    ("nodes --help", True, "--watch"),
+    ("admin token list --help", True, "List"),
+    ("--show-completion --help", True, "completion"),
+]
+
+
+@pytest.mark.parametrize(("typed", "is_done", "told"), HABITS, ids=[typed for typed, _, _ in HABITS])
+def test_what_people_type_by_habit_is_answered(run: Run, jobs: Any, typed: str, is_done: bool, told: str) -> None:
+    """Done, or answered with what does it; never a bare refusal."""
+    result = run(*typed.split())
+    assert (result.exit_code == 0) is is_done, result.output
+    assert told in result.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell: str, tmp_path: Path) -> None:
+    """The script that `--install-completion` installs asks this very program, which knows its commands."""
+    asked = {
+        "bash": {"COMP_WORDS": "walras sub", "COMP_CWORD": "1"},
+        "zsh": {"_TYPER_COMPLETE_ARGS": "walras sub"},
+        "fish": {"_TYPER_COMPLETE_ARGS": "walras sub", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+    }
+    code = "import sys; sys.argv = ['walras']; from walras.cli.main import main; main()"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | asked[shell] | {"_WALRAS_COMPLETE": f"complete_{shell}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "submit" in done.stdout, done.stderr

@@ -1,0 +1,115 @@
+"""Looks at the machine's devices every few seconds through NVML, in a thread of its own.
+
+A driver that hangs hangs this thread alone: heartbeats go on, and the server forgets samples that are not renewed. What
+a device does not tell (a MIG slice has no temperature of its own) is left out.
+"""
+
+import contextlib
+import importlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from walras.device_samples import MOST_DEVICES, DeviceSample
+
+log = logging.getLogger(__name__)
+
+SAMPLE_EVERY_S = 10.0
+_MILLIWATTS = 1000.0
+_TEMPERATURE_OF_GPU = 0
+
+
+@contextlib.contextmanager
+def opened_nvml() -> Iterator[Any]:
+    """Yields NVML, opened; None where the machine has none."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception as error:  # the library raises its own errors, which are not known before it is imported
+        log.debug("no NVML: %s", error)
+        yield None
+        return
+    try:
+        yield nvml
+    finally:
+        nvml.nvmlShutdown()
+
+
+def sample_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:
+    """Returns one sample of each device that answers, by its position in `cuda_names` (UUIDs)."""
+    with opened_nvml() as nvml:
+        if nvml is None:
+            return []
+        found = []
+        for device, name in enumerate(cuda_names[:MOST_DEVICES]):
+            handle = _told(partial(nvml.nvmlDeviceGetHandleByUUID, name))
+            if handle is not None:
+                found.append(_sample(nvml, device, handle))
+        return found
+
+
+def _sample(nvml: Any, device: int, handle: Any) -> DeviceSample:
+    memory = _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    power = _told(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    return DeviceSample(
+        device=device,
+        utilization=_within(_told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100),
+        memory_used_bytes=None if memory is None else int(memory.used),
+        memory_bytes=None if memory is None else int(memory.total),
+        temperature_c=_within(_told(lambda: nvml.nvmlDeviceGetTemperature(handle, _TEMPERATURE_OF_GPU)), -100, 300),
+        power_w=None if power is None else _within(power / _MILLIWATTS, 0, 100_000),
+    )
+
+
+def _told(ask: Callable[[], Any]) -> Any:
+    """Returns what the driver says, None where it says nothing (each release refuses other questions)."""
+    try:
+        return ask()
+    except Exception:
+        return None
+
+
+def _within(value: Any, least: float, most: float) -> float | None:
+    """Returns a number that can be true; drivers say others where they do not know."""
+    return float(value) if value is not None and math.isfinite(value) and least <= value <= most else None
+
+
+class DeviceSampler:
+    """The newest sample of each device, until somebody has taken it."""
+
+    def __init__(
+        self,
+        cuda_names: Sequence[str],
+        look: Callable[[Sequence[str]], list[DeviceSample]] = sample_devices,
+        every_s: float = SAMPLE_EVERY_S,
+    ) -> None:
+        self._cuda_names = tuple(cuda_names)
+        self._look = look
+        self._every_s = every_s
+        self._newest: list[DeviceSample] | None = None
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Begin to look, where there is a device to look at. The thread does not keep the process alive."""
+        if self._cuda_names:
+            threading.Thread(target=self._look_on, name="devices", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more; a look that hangs is not waited for."""
+        self._stopped.set()
+
+    def take(self) -> list[DeviceSample] | None:
+        """Returns the samples since the last call, None if there are no new ones."""
+        newest, self._newest = self._newest, None
+        return newest
+
+    def _look_on(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._newest = self._look(self._cuda_names)
+            except Exception as error:
+                log.warning("the devices could not be looked at: %s", error)
+            self._stopped.wait(self._every_s)
