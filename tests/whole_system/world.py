@@ -60,9 +60,12 @@ class SimStore(SqliteStore):
     """The real store on a disk that may be full."""
 
     world: "World"
+    _is_full = False
 
     def commit(self, batch: WriteBatch) -> None:
-        self._db.conn.execute(f"PRAGMA max_page_count={1 if self.world.is_disk_full else 1 << 30}")
+        if self._is_full is not self.world.is_disk_full:
+            self._is_full = self.world.is_disk_full
+            self._db.conn.execute(f"PRAGMA max_page_count={1 if self._is_full else 1 << 30}")
         self.world.commits_to_crash -= 1
         crashes = self.world.commits_to_crash == 0
         if crashes and not self.world.crashes_after_commit:
@@ -397,7 +400,7 @@ class World:
             (StartForecasts, "watch", _rest),
             (worker_process_module, "new_worker_process", InlineWorker),
             (notices_module, "NOTICE_POLL_S", 2.0),
-            (shipping_module, "SHIP_EVERY_S", 2.0),
+            (shipping_module, "SHIP_EVERY_S", 4.0),
             (launch_module.shutil, "disk_usage", disk_usage),
         ]
         before = [(place, name, getattr(place, name)) for place, name, _ in changes]
