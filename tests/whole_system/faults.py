@@ -94,7 +94,6 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
             world.full_agents.discard(fault.target)
         case "wall":
             world.wall_offset_s += fault.amount
-            world.observer.is_strict_about_money = False
         case "cancel" | "hold":
             job_id = world.observer.acknowledged.get(fault.target)
             if job_id is not None:
@@ -159,12 +158,13 @@ async def _twin(world: "World", name: str) -> None:
     """Somebody with the join token registers under the name of a machine that lives."""
     token = world._data.join_token_file.read_text().strip()
     count = world.plan.machines[name]
+    boot_id = world.machines[name].boot_id
     facts = {
         "shape": f"a{count}", "accelerator": "a", "accelerators": count, "cpus": 64.0, "memory_bytes": 64 << 30,
     }  # fmt: skip
     url = f"http://10.0.0.2:{world.port}/agent/v1"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    content = json.dumps({"node_id": name, "facts": facts}).encode()
+    content = json.dumps({"node_id": name, "facts": facts, "boot_id": boot_id}).encode()
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         status, answer = await world.network.call("twin", "POST", f"{url}/register", headers, content, 5.0)
         if status != 200:

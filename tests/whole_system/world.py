@@ -36,7 +36,7 @@ from tests.whole_system.fake_machine import Machine, installed
 from tests.whole_system.final_checks import check_end
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
-from tests.whole_system.plans import FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, Fault, Plan
+from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, Fault, Plan
 from tests.whole_system.virtual_loop import PROCESS, ProcessKilled, SimProcess, VirtualLoop
 from walras.clocks import Clocks
 from walras.errors import ConfigError, Forbidden
@@ -312,7 +312,7 @@ class World:
         while not self.observer.broken:
             await asyncio.sleep(2.0)
             server = None if self.life is None or self.life.process.is_dead else self.life.server
-            self.observer.look(self.agents, server)
+            self.observer.look(self.agents, server, can_write=not self.is_disk_full)
 
     async def _befall(self, fault: Fault) -> None:
         from tests.whole_system.faults import act
@@ -345,7 +345,20 @@ class World:
         left = sorted(set(observer.acknowledged.values()) - set(observer.final) - self._held)
         if not observer.broken and (left or not all(task.done() for task in users)):
             observer.violate("liveness", f"after {LIVENESS_S:g} s not ended: jobs {left}")
+        await self._until_all_are_back()
         await asyncio.sleep(6.0)
+
+    async def _until_all_are_back(self) -> None:
+        """Machines that were drained by a notice or that ended for good are waited for in vain."""
+        until, missing = self.loop.time() + BACK_S, list[str]()
+        while self.loop.time() < until and not self.observer.broken:
+            server = None if self.life is None else self.life.server
+            missing = self.observer.check_back(server, set())
+            if not missing:
+                return
+            await asyncio.sleep(3.0)
+        if not self.observer.broken:
+            self.observer.violate("back", f"after {BACK_S:g} s not up again: {missing}")
 
     async def _release_held(self) -> None:
         """Held by a user or an admin: released. Held for repeated failures: that is an end."""
