@@ -102,10 +102,8 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
             world.drained.add(fault.target)
             await _ask(world, f"nodes/{fault.target}/{fault.kind}")
         case "policy":
-            from tests.whole_system.world import OTHER_POLICY
-
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                await world.call("PUT", "policy", OTHER_POLICY)
+                await world.call("PUT", "policy", world.plan.other_policy)
         case "rogue":
             await _rogue(world)
         case "twin":

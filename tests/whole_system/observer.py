@@ -67,6 +67,8 @@ class Observer(Hooks):
     #: Machine -> when the newest heartbeat was sent whose answer its agent has.
     renewed_at: dict[str, float] = field(default_factory=dict)
     lost_at: dict[str, float] = field(default_factory=dict)
+    #: Machine -> when its agent was started last.
+    agent_began_at: dict[str, float] = field(default_factory=dict)
     killed: set[AttemptKey] = field(default_factory=set)
     leased_at: dict[AttemptKey, float] = field(default_factory=dict)
     seen_lost: dict[str, str] = field(default_factory=dict)
@@ -207,15 +209,19 @@ class Observer(Hooks):
                 places = {run.machine for run in self.runs[key[0]] if run.attempt == key[1]}
                 places |= {word for word in attempt.placement.split('"') if word in self.seen_lost}
                 known_from = began - self.commit_may_take_s
-                if not any(self.lost_at.get(place, 0.0) >= known_from for place in places) and now >= self.split_until:
-                    self.violate(
-                        "false_lost", f"job {key[0]} attempt {key[1]} at {attempt.placement}: {attempt.reason}"
-                    )
+                is_lost = any(self.lost_at.get(place, 0.0) >= known_from for place in places)
+                # What a machine holds for a gang that has not started yet goes with its agent.
+                has_run = any(run.attempt == key[1] for run in self.runs[key[0]])
+                is_unheld = len(places) > 1 and not has_run
+                is_lost |= is_unheld and any(self.agent_began_at.get(place, 0.0) >= known_from for place in places)
+                if not is_lost and now >= self.split_until:
+                    where = f"job {key[0]} attempt {key[1]} at {attempt.placement}"
+                    self.violate("false_lost", f"{where}: {attempt.reason}")
 
     def _judge_end(self, job_id: int, state: JobState) -> None:
         """An end says what the ranks of the last attempt did."""
         runs = self.runs.get(job_id, [])
-        last = [run for run in runs if run.attempt == runs[-1].attempt] if runs else []
+        last = [run for run in runs if run.name[:3] == runs[-1].name[:3]] if runs else []
         have_succeeded = bool(last) and all(run.how == "exit 0" for run in last)
         have_failed = any(run.how.startswith("exit") and run.how != "exit 0" for run in last)
         was_killed = any(run.was_killed_alone for run in last)

@@ -55,6 +55,9 @@ class Plan:
     #: Submitted at these instants.
     jobs: list[tuple[float, Script, dict[str, Any]]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    #: In force from the start, and what a fault changes it to.
+    policy: dict[str, Any] = field(default_factory=dict)
+    other_policy: dict[str, Any] = field(default_factory=dict)
 
 
 def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
@@ -75,7 +78,21 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     for _ in range(count):
         plan.faults.append(_fault(chance, plan, kinds))
     plan.faults.sort(key=lambda fault: fault.at)
+    choice = Random(f"policy {seed}")
+    plan.policy, plan.other_policy = _policy(choice, 10.0), _policy(choice, 20.0)
     return plan
+
+
+#: Names, with how often each is drawn: what solves programs costs several times the processor time.
+_POLICIES = (
+    ("fifo", 60), ("las", 7), ("priority", 7), ("srtf", 7), ("tiresias", 5), ("proportional_fairness", 3),
+    ("water_filling", 3), ("finish_time_fairness", 3), ("max_min_fairness", 3), ("walras", 2),
+)  # fmt: skip
+
+
+def _policy(choice: Random, round_s: float) -> dict[str, Any]:
+    name = choice.choices([name for name, _ in _POLICIES], [often for _, often in _POLICIES])[0]
+    return {"policy": {"name": name}, "rules": {"round_s": round_s, "resolve_min_s": 5.0, "backoff_s": 2.0}}
 
 
 def _job(chance: Random, number: int, machines: list[int]) -> tuple[float, Script, dict[str, Any]]:

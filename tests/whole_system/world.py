@@ -32,7 +32,7 @@ from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
-from tests.whole_system.fake_machine import Machine, installed
+from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
@@ -52,8 +52,6 @@ from workers.devices import Accelerators, Host
 
 WALL = 1_700_000_000.0
 USD_PER_H = 3600.0
-POLICY = {"policy": {"name": "fifo"}, "rules": {"round_s": 10.0, "resolve_min_s": 5.0, "backoff_s": 2.0}}
-OTHER_POLICY = {"policy": {"name": "fifo"}, "rules": {"round_s": 20.0, "resolve_min_s": 5.0, "backoff_s": 1.0}}
 
 
 class SimStore(SqliteStore):
@@ -80,15 +78,6 @@ class SimStore(SqliteStore):
         assert self.world.life is not None
         self.world.life.process.kill()
         raise ProcessKilled
-
-
-class InlineWorker:
-    """In the place of a worker process: the virtual loop calls what it is asked, so that no semaphores are taken."""
-
-    _processes: None = None
-
-    def shutdown(self, **_: Any) -> None:
-        return
 
 
 @dataclass
@@ -179,7 +168,7 @@ class World:
             life.store = SimStore(self._data.path, self.clocks(), chance)
             life.store.world = self
             settings = settings_for_cluster(self._cluster)
-            config = ServerConfig(self._data, self._cluster, POLICY, settings, self.clocks(), chance)
+            config = ServerConfig(self._data, self._cluster, self.plan.policy, settings, self.clocks(), chance)
             why = f"exit code {await main_module._serve(config, life.store, ListenOptions(), None)}"
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
@@ -209,6 +198,7 @@ class World:
         process = SimProcess(name, self.loop, self.machines[name])
         process.executor_delay = lambda: 0.001
         life = AgentLife(process, self.loop.time())
+        self.observer.agent_began_at[name] = life.began_at
         process.on_kill.append(lambda: _close(life.store))
         process.spawn(self._run_agent(name, life, self.folder / (folder or name)))
         return life
@@ -342,6 +332,7 @@ class World:
                 if not left:
                     break
                 await self._release_held()
+                await self._resume_quarantined()
         left = sorted(set(observer.acknowledged.values()) - set(observer.final) - self._held)
         if not observer.broken and (left or not all(task.done() for task in users)):
             observer.violate("liveness", f"after {LIVENESS_S:g} s not ended: jobs {left}")
@@ -359,6 +350,13 @@ class World:
             await asyncio.sleep(3.0)
         if not self.observer.broken:
             self.observer.violate("back", f"after {BACK_S:g} s not up again: {missing}")
+
+    async def _resume_quarantined(self) -> None:
+        """A disk that was full has made it look broken; somebody has to say that it is not."""
+        server = None if self.life is None else self.life.server
+        nodes = {} if server is None else server.loop.state.nodes
+        for name in [name for name, node in nodes.items() if node.row.cordon == "quarantined"]:
+            await self.insist("POST", f"nodes/{name}/resume")
 
     async def _release_held(self) -> None:
         """Held by a user or an admin: released. Held for repeated failures: that is an end."""
