@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
+from scheduler.live.store import backup as backup_module
+from scheduler.live.store.backup import back_up, restore
 from tests.whole_system.network import Weather
 from tests.whole_system.plans import Fault
 from workers.agent.machine_notices import write_notice
@@ -104,6 +106,8 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
         case "policy":
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 await world.call("PUT", "policy", world.plan.other_policy)
+        case "restore":
+            await _restore(world, fault.amount)
         case "rogue":
             await _rogue(world)
         case "twin":
@@ -123,6 +127,23 @@ async def _kill_both(world: "World", fault: Fault) -> None:
     _kill_server(world)
     await asyncio.sleep(fault.amount)
     world.agents[fault.target].process.kill()
+
+
+async def _restore(world: "World", later_s: float) -> None:
+    """A backup is taken, and some time later it is put in the place of what the server has."""
+    if world.life is None or world.life.store is None or world.life.process.is_dead or world.is_disk_full:
+        return
+    data, taken_at = world._data.path, world.loop.time()
+    backup = world.folder / f"backup-{taken_at:.3f}"
+    back_up(data, backup)
+    await asyncio.sleep(later_s)
+    if world.is_healed or world.is_disk_full:
+        return
+    _kill_server(world)
+    backup_module.random_hex = lambda _, digits: f"{world.chance.getrandbits(4 * digits):0{digits}x}"
+    restore(backup, data, replace=True)
+    world.observer.tell(f"the backup of {taken_at - 1000.0:.3f} is restored")
+    world.observer.restored(taken_at)
 
 
 async def _ask(world: "World", path: str) -> None:

@@ -41,6 +41,8 @@ from workers.supervisor_protocol import AttemptPlan
 AttemptKey = tuple[int, int]
 #: A job that needs more attempts than this is not getting anywhere.
 MOST_ATTEMPTS = 25
+#: An answer that is late arrives within this.
+ANSWERS_ARRIVE_S = 20.0
 #: A machine whose newest answered call is older than this may not know what the server wants.
 HEARD_S = 6.0
 #: Looks, every two seconds, that may find an attempt with the server and not on its machine.
@@ -79,7 +81,9 @@ class Observer(Hooks):
     #: (machine, job, attempt) -> looks in a row that found it with the server and not on the machine.
     looks_missing: dict[tuple[str, int, int], int] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
-    #: Two incarnations of the cluster lived beside each other until this instant.
+    acknowledged_at: dict[str, float] = field(default_factory=dict)
+    #: When a backup was restored last; two incarnations of the cluster live beside each other until some time later.
+    restored_at: float = -inf
     split_until: float = 0.0
     #: From an instant in a transaction until it is written.
     commit_may_take_s: float = 8.0
@@ -92,6 +96,25 @@ class Observer(Hooks):
         self.broken.append((self.loop.time() - 1000.0, rule, words))
         # What comes after a broken promise means little.
         self.loop.stop()
+
+    def acknowledge(self, name: str, job_id: int) -> None:
+        """A user was told the number of the job. An answer from before a restore may come after it: it counts for
+        nothing then."""
+        if self.loop.time() > self.restored_at + ANSWERS_ARRIVE_S:
+            self.acknowledged[name], self.acknowledged_at[name] = job_id, self.loop.time()
+
+    def restored(self, taken_at: float) -> None:
+        """What happened after the backup was taken may have been forgotten, for as long as machines have not told."""
+        now = self.loop.time()
+        self.restored_at, self.split_until = now, now + 2 * self.lease_s
+        for name in [name for name, at in self.acknowledged_at.items() if at > taken_at]:
+            self.acknowledged.pop(name, None)
+        for job_id in [job_id for job_id, at in self.final_at.items() if at > taken_at]:
+            self.final.pop(job_id, None)
+            del self.final_at[job_id]
+        self.recorded_step.clear()
+        self.stopping_since.clear()
+        self.seen_lost.clear()
 
     # ---------------------------------------------------------------- what machines say
 

@@ -78,6 +78,9 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     for _ in range(count):
         plan.faults.append(_fault(chance, plan, kinds))
     plan.faults.sort(key=lambda fault: fault.at)
+    # What a second backup knows of what the first one forgot is not told apart here.
+    restores = [fault for fault in plan.faults if fault.kind == "restore"]
+    plan.faults = [fault for fault in plan.faults if fault not in restores[1:]]
     choice = Random(f"policy {seed}")
     plan.policy, plan.other_policy = _policy(choice, 10.0), _policy(choice, 20.0)
     return plan
@@ -122,6 +125,7 @@ _KINDS = (
     ("cancel", 3), ("hold", 2),
     ("drain", 2), ("resume", 1), ("policy", 1), ("slow_disk", 2), ("notice", 1), ("rogue", 2), ("wall", 2),
     ("kill_in_commit", 12), ("kill_both", 5), ("full_disk_agent", 2), ("lose_state", 2), ("twin", 1), ("full_disk", 4),
+    ("restore", 2),
 )  # fmt: skip
 
 #: Kinds that meet in one bug more often than chance brings them together.
@@ -134,6 +138,7 @@ _TOGETHER = (
     ("lose_state", "twin", "cut_off", "reboot"),
     ("cancel", "hold", "drain", "resume", "kill_in_commit", "kill_agent_in"),
     ("kill_agent_in", "kill_agent", "full_disk_agent", "kill_both"),
+    ("restore", "kill_agent", "cut_off", "kill_server"),
 )
 
 
@@ -156,6 +161,7 @@ def _fault(chance: Random, plan: Plan, weights: dict[str, int]) -> Fault:
         "full_disk": chance.choice((2.0, 15.0)),
         "full_disk_agent": chance.choice((5.0, 30.0)),
         "hold": chance.choice((5.0, 30.0)),
+        "restore": chance.choice((1.0, 8.0, 20.0)),
         "notice": chance.choice((0.0, 10.0)),
     }
     target = job if kind in ("cancel", "hold") else machine

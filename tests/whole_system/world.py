@@ -265,7 +265,7 @@ class World:
         self.observer.tell(f"{spec['name']} is acknowledged as job {job_id}")
         if job_id in self.observer.acknowledged.values():
             self.observer.violate("acknowledged", f"{spec['name']} got the number of another job, {job_id}")
-        self.observer.acknowledged[spec["name"]] = job_id
+        self.observer.acknowledge(spec["name"], job_id)
 
     # ---------------------------------------------------------------- the run
 
