@@ -236,6 +236,8 @@ class EndedReport(AttemptReport):
     witnessed: bool = False
     #: The limit for which it was ended here; empty: none.
     exceeded: Literal["", "memory", "disk"] = ""
+    #: The server had asked for this end. One that was restored from a backup since may not know.
+    asked: bool = False
 
 
 class NoticeReport(Report):

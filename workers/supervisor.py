@@ -96,6 +96,8 @@ class Supervisor:
         self._checkpoint_every_s: float | None = None
         self._launched_at = processes.boottime()
         self._end_requested = False
+        #: The server asked for the end while no rank had failed by itself.
+        self._is_asked = False
         self._notes = NotesOfJob()
         self._notes_recorded = 0
         self._wake_on_signals()
@@ -278,6 +280,7 @@ class Supervisor:
                     self._grace_s = min(self._plan.grace_s, float(message["lease_s"]) * MAX_GRACE_PART)
                     self._channels.broadcast(PeerRole.RANK, {"type": "lease", "until": self._lease_until})
             case "stop":
+                self._is_asked = self._is_asked or (self._ending is None and self._ranks.first_failure is None)
                 self._end(now, float(message["grace_s"]), str(message["reason"]))
             case "save":
                 self._channels.broadcast(PeerRole.RANK, {"type": "save"})
@@ -309,6 +312,7 @@ class Supervisor:
                 "failed_rank": None if failure is None else failure.rank,
                 "progress": self._progress,
                 "cpu_s": self._ranks.cpu_s,
+                "asked": self._is_asked,
                 "exceeded": "" if self._exceeded is None else self._exceeded.what,
                 "ranks": [{"rank": r.rank, "exit_code": r.exit_code, "signal": r.signal} for r in self._ranks.all],
             }

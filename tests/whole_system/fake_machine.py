@@ -189,6 +189,15 @@ class _Launched(asyncio.SubprocessTransport):
         return
 
 
+class InlineWorker:
+    """In the place of a worker process: the virtual loop calls what it is asked, so that no semaphores are taken."""
+
+    _processes: None = None
+
+    def shutdown(self, **_: Any) -> None:
+        return
+
+
 class Hooks:
     """What a machine tells the observer of the world; overridden there."""
 

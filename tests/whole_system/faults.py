@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
+from scheduler.live.store import backup as backup_module
+from scheduler.live.store.backup import back_up, restore
 from tests.whole_system.network import Weather
 from tests.whole_system.plans import Fault
 from workers.agent.machine_notices import write_notice
@@ -94,7 +96,6 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
             world.full_agents.discard(fault.target)
         case "wall":
             world.wall_offset_s += fault.amount
-            world.observer.is_strict_about_money = False
         case "cancel" | "hold":
             job_id = world.observer.acknowledged.get(fault.target)
             if job_id is not None:
@@ -103,10 +104,10 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
             world.drained.add(fault.target)
             await _ask(world, f"nodes/{fault.target}/{fault.kind}")
         case "policy":
-            from tests.whole_system.world import OTHER_POLICY
-
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                await world.call("PUT", "policy", OTHER_POLICY)
+                await world.call("PUT", "policy", world.plan.other_policy)
+        case "restore":
+            await _restore(world, fault.amount)
         case "rogue":
             await _rogue(world)
         case "twin":
@@ -126,6 +127,23 @@ async def _kill_both(world: "World", fault: Fault) -> None:
     _kill_server(world)
     await asyncio.sleep(fault.amount)
     world.agents[fault.target].process.kill()
+
+
+async def _restore(world: "World", later_s: float) -> None:
+    """A backup is taken, and some time later it is put in the place of what the server has."""
+    if world.life is None or world.life.store is None or world.life.process.is_dead or world.is_disk_full:
+        return
+    data, taken_at = world._data.path, world.loop.time()
+    backup = world.folder / f"backup-{taken_at:.3f}"
+    back_up(data, backup)
+    await asyncio.sleep(later_s)
+    if world.is_healed or world.is_disk_full:
+        return
+    _kill_server(world)
+    backup_module.random_hex = lambda _, digits: f"{world.chance.getrandbits(4 * digits):0{digits}x}"
+    restore(backup, data, replace=True)
+    world.observer.tell(f"the backup of {taken_at - 1000.0:.3f} is restored")
+    world.observer.restored(taken_at)
 
 
 async def _ask(world: "World", path: str) -> None:
@@ -159,12 +177,13 @@ async def _twin(world: "World", name: str) -> None:
     """Somebody with the join token registers under the name of a machine that lives."""
     token = world._data.join_token_file.read_text().strip()
     count = world.plan.machines[name]
+    boot_id = world.machines[name].boot_id
     facts = {
         "shape": f"a{count}", "accelerator": "a", "accelerators": count, "cpus": 64.0, "memory_bytes": 64 << 30,
     }  # fmt: skip
     url = f"http://10.0.0.2:{world.port}/agent/v1"
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    content = json.dumps({"node_id": name, "facts": facts}).encode()
+    content = json.dumps({"node_id": name, "facts": facts, "boot_id": boot_id}).encode()
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         status, answer = await world.network.call("twin", "POST", f"{url}/register", headers, content, 5.0)
         if status != 200:

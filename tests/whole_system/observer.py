@@ -2,7 +2,7 @@
 
 Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, words). The rules:
 
-    twice         two attempts of one job are alive
+    twice         two attempts of one job are alive, or one rank of an attempt is started twice
     devices       two attempts hold one accelerator
     again         a job that is over runs again, or changes its end
     rerun         a script that succeeded is run again although its machine was never lost
@@ -12,6 +12,8 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     lease         a process outlives its lease
     stop          a machine that is heard goes on with a job that the server wants to stop
     unaccounted   a process that no agent and no lease accounts for
+    phantom       the server waits for an attempt that the machine, which is heard, does not have
+    back          after healing, a machine does not come back
     server        the server ends by itself; an agent does
     core          an invariant of the core
     acknowledged  an acknowledged job is missing, or has another's number
@@ -39,6 +41,12 @@ from workers.supervisor_protocol import AttemptPlan
 AttemptKey = tuple[int, int]
 #: A job that needs more attempts than this is not getting anywhere.
 MOST_ATTEMPTS = 25
+#: An answer that is late arrives within this.
+ANSWERS_ARRIVE_S = 20.0
+#: A machine whose newest answered call is older than this may not know what the server wants.
+HEARD_S = 6.0
+#: Looks, every two seconds, that may find an attempt with the server and not on its machine.
+MOST_LOOKS_MISSING = 7
 
 
 @dataclass
@@ -61,6 +69,8 @@ class Observer(Hooks):
     #: Machine -> when the newest heartbeat was sent whose answer its agent has.
     renewed_at: dict[str, float] = field(default_factory=dict)
     lost_at: dict[str, float] = field(default_factory=dict)
+    #: Machine -> when its agent was started last.
+    agent_began_at: dict[str, float] = field(default_factory=dict)
     killed: set[AttemptKey] = field(default_factory=set)
     leased_at: dict[AttemptKey, float] = field(default_factory=dict)
     seen_lost: dict[str, str] = field(default_factory=dict)
@@ -68,11 +78,13 @@ class Observer(Hooks):
     #: Job -> since when the server has wanted it to stop; (machine, job) -> heartbeats answered in that time.
     stopping_since: dict[int, float] = field(default_factory=dict)
     beats_unstopped: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: (machine, job, attempt) -> looks in a row that found it with the server and not on the machine.
+    looks_missing: dict[tuple[str, int, int], int] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
-    #: Two incarnations of the cluster lived beside each other until this instant.
+    acknowledged_at: dict[str, float] = field(default_factory=dict)
+    #: When a backup was restored last; two incarnations of the cluster live beside each other until some time later.
+    restored_at: float = -inf
     split_until: float = 0.0
-    #: The wall clock was set while the server was down: it cannot know how long that was.
-    is_strict_about_money: bool = True
     #: From an instant in a transaction until it is written.
     commit_may_take_s: float = 8.0
 
@@ -84,6 +96,25 @@ class Observer(Hooks):
         self.broken.append((self.loop.time() - 1000.0, rule, words))
         # What comes after a broken promise means little.
         self.loop.stop()
+
+    def acknowledge(self, name: str, job_id: int) -> None:
+        """A user was told the number of the job. An answer from before a restore may come after it: it counts for
+        nothing then."""
+        if self.loop.time() > self.restored_at + ANSWERS_ARRIVE_S:
+            self.acknowledged[name], self.acknowledged_at[name] = job_id, self.loop.time()
+
+    def restored(self, taken_at: float) -> None:
+        """What happened after the backup was taken may have been forgotten, for as long as machines have not told."""
+        now = self.loop.time()
+        self.restored_at, self.split_until = now, now + 2 * self.lease_s
+        for name in [name for name, at in self.acknowledged_at.items() if at > taken_at]:
+            self.acknowledged.pop(name, None)
+        for job_id in [job_id for job_id, at in self.final_at.items() if at > taken_at]:
+            self.final.pop(job_id, None)
+            del self.final_at[job_id]
+        self.recorded_step.clear()
+        self.stopping_since.clear()
+        self.seen_lost.clear()
 
     # ---------------------------------------------------------------- what machines say
 
@@ -104,6 +135,8 @@ class Observer(Hooks):
                     self.violate("devices", f"{where}: {sorted(shared)} are held by job {other.plan.job_id}")
         if run.job_id in self.final and not is_split:
             self.violate("again", f"{where} after {self.final[run.job_id]}")
+        if any(each.name == run.name for each in self.runs[run.job_id]):
+            self.violate("twice", f"{where}: rank {run.rank} of this attempt was started before")
         for before in self.runs[run.job_id]:
             is_lost = max(self.lost_at.get(before.machine, 0.0), self.split_until) >= before.began_at
             if before.attempt < run.attempt and before.how == "exit 0" and not is_lost and plan.world_size == 1:
@@ -193,22 +226,27 @@ class Observer(Hooks):
             if attempt.ended_at is None:
                 continue
             held_s = attempt.ended_at - attempt.leased_at
-            if self.is_strict_about_money and held_s > now - began + self.commit_may_take_s:
+            if held_s > now - began + self.commit_may_take_s:
                 self.violate("money", f"job {key[0]} attempt {key[1]} held {held_s:.1f} s, {now - began:.1f} s passed")
-            has_run = any(run.attempt == key[1] for run in self.runs[key[0]])
-            if attempt.state is AttemptState.NODE_LOST and has_run and key not in self.killed:
+            if attempt.state is AttemptState.NODE_LOST and key not in self.killed:
                 places = {run.machine for run in self.runs[key[0]] if run.attempt == key[1]}
                 places |= {word for word in attempt.placement.split('"') if word in self.seen_lost}
                 known_from = began - self.commit_may_take_s
-                if not any(self.lost_at.get(place, 0.0) >= known_from for place in places) and now >= self.split_until:
-                    self.violate(
-                        "false_lost", f"job {key[0]} attempt {key[1]} at {attempt.placement}: {attempt.reason}"
-                    )
+                is_lost = any(self.lost_at.get(place, 0.0) >= known_from for place in places)
+                # What a machine holds for a gang that has not started yet goes with its agent.
+                has_run = any(run.attempt == key[1] for run in self.runs[key[0]])
+                is_unheld = len(places) > 1 and not has_run
+                is_lost |= is_unheld and any(self.agent_began_at.get(place, 0.0) >= known_from for place in places)
+                # A start that was not confirmed for a lease is withdrawn: an agent that was restarted has nothing of it.
+                is_lost |= not has_run and now - began > self.lease_s
+                if not is_lost and now >= self.split_until:
+                    where = f"job {key[0]} attempt {key[1]} at {attempt.placement}"
+                    self.violate("false_lost", f"{where}: {attempt.reason}")
 
     def _judge_end(self, job_id: int, state: JobState) -> None:
         """An end says what the ranks of the last attempt did."""
         runs = self.runs.get(job_id, [])
-        last = [run for run in runs if run.attempt == runs[-1].attempt] if runs else []
+        last = [run for run in runs if run.name[:3] == runs[-1].name[:3]] if runs else []
         have_succeeded = bool(last) and all(run.how == "exit 0" for run in last)
         have_failed = any(run.how.startswith("exit") and run.how != "exit 0" for run in last)
         was_killed = any(run.was_killed_alone for run in last)
@@ -221,13 +259,14 @@ class Observer(Hooks):
 
     # ---------------------------------------------------------------- looks around
 
-    def look(self, agents: dict[str, Any], server: Any) -> None:
-        """Now and then: processes and leases, followers, the core."""
+    def look(self, agents: dict[str, Any], server: Any, *, can_write: bool) -> None:
+        """Now and then: processes and leases, followers, the core. `can_write`: the server can take reports."""
         now = self.loop.time()
         for machine in self.machines:
             for each in machine.live:
                 key = (each.plan.job_id, each.plan.attempt)
-                if now > each.lease_until + 1.0:
+                granted_at = max(self.renewed_at.get(machine.name, now), each._launched_at)
+                if now > min(each.lease_until, granted_at + self.lease_s) + 1.0:
                     self.violate("lease", f"job {key[0]} attempt {key[1]} on {machine.name} outlives its lease")
                 life = agents.get(machine.name)
                 agent = None if life is None or life.process.is_dead else life.agent
@@ -236,7 +275,30 @@ class Observer(Hooks):
                 if is_settled and key not in {each[:2] for each in agent._followers} and not is_lost:
                     self.violate("unaccounted", f"job {key[0]} attempt {key[1]} on {machine.name}: nobody follows it")
         if server is not None:
+            self._check_phantoms(agents, server if can_write else None)
             try:
                 check_invariants(server.loop.core)
             except AssertionError as error:
                 self.violate("core", str(error))
+
+    def _check_phantoms(self, agents: dict[str, Any], server: Any) -> None:
+        """What the server waits for on a machine that is heard is there, or is on its way there or back."""
+        now, before, self.looks_missing = self.loop.time(), self.looks_missing, {}
+        nodes = {} if server is None else server.loop.state.nodes
+        for name, node in nodes.items():
+            life = agents.get(name)
+            is_heard = now - self.renewed_at.get(name, 0.0) < HEARD_S
+            if life is None or life.process.is_dead or life.agent is None or not is_heard or node.row.state != "up":
+                continue
+            there = {each[:2] for each in life.agent._here()}
+            for key in node.expected - there:
+                place = (name, int(key[0]), key[1])
+                self.looks_missing[place] = before.get(place, 0) + 1
+                if self.looks_missing[place] > MOST_LOOKS_MISSING:
+                    self.violate("phantom", f"job {key[0]} attempt {key[1]} is not on {name}, which is heard")
+
+    def check_back(self, server: Any, drained: set[str]) -> list[str]:
+        """Machines that are not up though nothing is wrong any more."""
+        nodes = {} if server is None else server.loop.state.nodes
+        up = {name for name, node in nodes.items() if node.row.state == "up"}
+        return [machine.name for machine in self.machines if machine.name not in up | drained]

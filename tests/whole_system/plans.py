@@ -14,6 +14,8 @@ LEASE_S = 20.0
 FAULTS_UNTIL_S = 70.0
 #: After healing, everything ends within this.
 LIVENESS_S = 1200.0
+#: After all jobs have ended, every machine is up within this.
+BACK_S = 180.0
 
 NONSENSE = (
     b'{"type":"progress","steps":5,"values":{"loss":NaN}}',
@@ -53,6 +55,9 @@ class Plan:
     #: Submitted at these instants.
     jobs: list[tuple[float, Script, dict[str, Any]]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    #: In force from the start, and what a fault changes it to.
+    policy: dict[str, Any] = field(default_factory=dict)
+    other_policy: dict[str, Any] = field(default_factory=dict)
 
 
 def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
@@ -60,21 +65,42 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     plan = Plan(seed)
     for number in range(machines):
         plan.machines[f"m{number}"] = chance.choice((1, 2, 2, 4))
-    largest = max(plan.machines.values())
     for number in range(jobs):
-        plan.jobs.append(_job(chance, number, largest))
+        plan.jobs.append(_job(chance, number, list(plan.machines.values())))
     plan.jobs.sort(key=lambda each: each[0])
     # Few kinds of faults in most runs, each often: what comes of two of a kind is lost among many kinds.
-    kinds = dict(chance.sample(_KINDS, chance.choice((2, 4, 8, len(_KINDS), len(_KINDS)))))
-    for _ in range(chance.choice((0, 2, 5, 9, 14))):
+    if chance.random() < 0.5:
+        kinds = dict.fromkeys(chance.choice(_TOGETHER), 1)
+        count = chance.choice((6, 10, 16))
+    else:
+        kinds = dict(chance.sample(_KINDS, chance.choice((2, 4, 8, len(_KINDS), len(_KINDS)))))
+        count = chance.choice((0, 2, 5, 9, 14))
+    for _ in range(count):
         plan.faults.append(_fault(chance, plan, kinds))
     plan.faults.sort(key=lambda fault: fault.at)
+    # What a second backup knows of what the first one forgot is not told apart here.
+    restores = [fault for fault in plan.faults if fault.kind == "restore"]
+    plan.faults = [fault for fault in plan.faults if fault not in restores[1:]]
+    choice = Random(f"policy {seed}")
+    plan.policy, plan.other_policy = _policy(choice, 10.0), _policy(choice, 20.0)
     return plan
 
 
-def _job(chance: Random, number: int, largest: int) -> tuple[float, Script, dict[str, Any]]:
-    name, draw = f"j{number}", chance.random()
-    work_s = float(chance.choice((1, 2, 4, 8, 15, 25)))
+#: Names, with how often each is drawn: what solves programs costs several times the processor time.
+_POLICIES = (
+    ("fifo", 60), ("las", 7), ("priority", 7), ("srtf", 7), ("tiresias", 5), ("proportional_fairness", 3),
+    ("water_filling", 3), ("finish_time_fairness", 3), ("max_min_fairness", 3), ("walras", 2),
+)  # fmt: skip
+
+
+def _policy(choice: Random, round_s: float) -> dict[str, Any]:
+    name = choice.choices([name for name, _ in _POLICIES], [often for _, often in _POLICIES])[0]
+    return {"policy": {"name": name}, "rules": {"round_s": round_s, "resolve_min_s": 5.0, "backoff_s": 2.0}}
+
+
+def _job(chance: Random, number: int, machines: list[int]) -> tuple[float, Script, dict[str, Any]]:
+    name, draw, largest = f"j{number}", chance.random(), max(machines)
+    work_s = float(chance.choice((1, 1, 2, 2, 4, 4, 8, 8, 15, 15, 25, 50)))
     saves = chance.choice((None, None, 3.0, 7.0))
     script = Script(name, work_s, saves, exit_code=1 if draw < 0.06 else 0, ignores_sigterm=chance.random() < 0.1)
     if 0.06 <= draw < 0.14:
@@ -84,8 +110,11 @@ def _job(chance: Random, number: int, largest: int) -> tuple[float, Script, dict
         script = Script(name, 30.0, kills_supervisor_at_s=2.0)
     spec: dict[str, Any] = {"name": name, "run": ["sim", name], "envs": {}, "grace_period": "4s"}
     spec["resources"] = {"accelerators": {"a": chance.choice((1, 1, 1, min(2, largest)))}}
+    alike = [count for count in set(machines) if machines.count(count) > 1]
+    if alike and chance.random() < 0.1:
+        spec["resources"], spec["num_nodes"] = {"accelerators": {"a": 2 * min(alike)}}, 2
     spec["priority"] = chance.choice((20, 50, 50, 50, 80))
-    if chance.random() < 0.1:
+    if chance.random() < 0.25:
         spec["limits"] = {"max_runtime": "40m"}
     return chance.uniform(0.0, FAULTS_UNTIL_S * 0.8), script, spec
 
@@ -96,7 +125,21 @@ _KINDS = (
     ("cancel", 3), ("hold", 2),
     ("drain", 2), ("resume", 1), ("policy", 1), ("slow_disk", 2), ("notice", 1), ("rogue", 2), ("wall", 2),
     ("kill_in_commit", 12), ("kill_both", 5), ("full_disk_agent", 2), ("lose_state", 2), ("twin", 1), ("full_disk", 4),
+    ("restore", 2),
 )  # fmt: skip
+
+#: Kinds that meet in one bug more often than chance brings them together.
+_TOGETHER = (
+    ("weather", "kill_agent", "kill_agent_in"),
+    ("weather", "kill_server_in", "kill_in_commit"),
+    ("kill_in_commit", "kill_server_in", "kill_server"),
+    ("wall", "kill_server", "down"),
+    ("freeze_agent", "cut_off", "down"),
+    ("lose_state", "twin", "cut_off", "reboot"),
+    ("cancel", "hold", "drain", "resume", "kill_in_commit", "kill_agent_in"),
+    ("kill_agent_in", "kill_agent", "full_disk_agent", "kill_both"),
+    ("restore", "kill_agent", "cut_off", "kill_server"),
+)
 
 
 def _fault(chance: Random, plan: Plan, weights: dict[str, int]) -> Fault:
@@ -118,6 +161,7 @@ def _fault(chance: Random, plan: Plan, weights: dict[str, int]) -> Fault:
         "full_disk": chance.choice((2.0, 15.0)),
         "full_disk_agent": chance.choice((5.0, 30.0)),
         "hold": chance.choice((5.0, 30.0)),
+        "restore": chance.choice((1.0, 8.0, 20.0)),
         "notice": chance.choice((0.0, 10.0)),
     }
     target = job if kind in ("cancel", "hold") else machine

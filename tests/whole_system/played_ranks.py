@@ -54,6 +54,11 @@ class Run:
     log: Path = Path()
     incarnation: str = ""
 
+    @property
+    def name(self) -> tuple[str, int, int, int]:
+        """Nothing else is ever called this."""
+        return self.incarnation, self.job_id, self.attempt, self.rank
+
 
 class SimSocket:
     """The supervisor's end of a connection."""

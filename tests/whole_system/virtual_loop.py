@@ -56,31 +56,33 @@ class SimProcess:
 PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
 
 
+def _run_unless_dead(handle: asyncio.Handle) -> None:
+    """What `asyncio.Handle._run` does, if the process that it belongs to lives."""
+    context = handle._context  # type: ignore[attr-defined]
+    process = context.get(PROCESS)
+    if process is not None:
+        if process.countdown >= 0:
+            process.countdown -= 1
+            if process.countdown < 0:
+                process.kill()
+        if process.is_dead:
+            return
+    try:
+        context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        handle._loop.call_exception_handler({"exception": error, "handle": handle})  # type: ignore[attr-defined]
+
+
 class _SimHandle(asyncio.Handle):
     __slots__ = ()
-
-    def _run(self) -> None:
-        if _may_run(self._context):
-            super()._run()
+    _run = _run_unless_dead
 
 
 class _SimTimer(asyncio.TimerHandle):
     __slots__ = ()
-
-    def _run(self) -> None:
-        if _may_run(self._context):
-            super()._run()
-
-
-def _may_run(context: contextvars.Context) -> bool:
-    process = context.get(PROCESS)
-    if process is None:
-        return True
-    if process.countdown >= 0:
-        process.countdown -= 1
-        if process.countdown < 0:
-            process.kill()
-    return not process.is_dead
+    _run = _run_unless_dead
 
 
 class Deadlock(Exception):
@@ -93,8 +95,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._now = 1000.0
-        self._selector = self
-        self._clock_resolution = 1e-9
+        #: (instant, order of asking, timer): tuples compare without a call of Python code.
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._asked = 0
         self.turns = 0
         #: All that ever lived: a dead one that is collected would run its `finally`.
         self.processes: list[SimProcess] = []
@@ -106,13 +109,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock
-        if timeout > 0:
-            self._now += timeout
+    def _run_once(self) -> None:
+        """One turn: everything that is ready; if nothing is, jump to the next timer first."""
+        ready, timers = self._ready, self._timers  # type: ignore[attr-defined]
+        if not ready:
+            while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+                heapq.heappop(timers)
+            if timers:
+                self._now = max(self._now, timers[0][0])
+            elif not self._stopping:  # type: ignore[attr-defined]
+                raise Deadlock
+        while timers and timers[0][0] <= self._now:
+            timer = heapq.heappop(timers)[2]
+            if not timer._cancelled:  # type: ignore[attr-defined]
+                ready.append(timer)
         self.turns += 1
-        return []
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its instant comes."""
 
     def _process_events(self, event_list: list[Any]) -> None:
         return
@@ -136,8 +154,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _SimTimer(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
-        timer._scheduled = True
+        self._asked += 1
+        heapq.heappush(self._timers, (when, self._asked, timer))
         return timer
 
     def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:

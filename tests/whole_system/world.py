@@ -32,11 +32,11 @@ from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
-from tests.whole_system.fake_machine import Machine, installed
+from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
-from tests.whole_system.plans import FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, Fault, Plan
+from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, Fault, Plan
 from tests.whole_system.virtual_loop import PROCESS, ProcessKilled, SimProcess, VirtualLoop
 from walras.clocks import Clocks
 from walras.errors import ConfigError, Forbidden
@@ -52,17 +52,18 @@ from workers.devices import Accelerators, Host
 
 WALL = 1_700_000_000.0
 USD_PER_H = 3600.0
-POLICY = {"policy": {"name": "fifo"}, "rules": {"round_s": 10.0, "resolve_min_s": 5.0, "backoff_s": 2.0}}
-OTHER_POLICY = {"policy": {"name": "fifo"}, "rules": {"round_s": 20.0, "resolve_min_s": 5.0, "backoff_s": 1.0}}
 
 
 class SimStore(SqliteStore):
     """The real store on a disk that may be full."""
 
     world: "World"
+    _is_full = False
 
     def commit(self, batch: WriteBatch) -> None:
-        self._db.conn.execute(f"PRAGMA max_page_count={1 if self.world.is_disk_full else 1 << 30}")
+        if self._is_full is not self.world.is_disk_full:
+            self._is_full = self.world.is_disk_full
+            self._db.conn.execute(f"PRAGMA max_page_count={1 if self._is_full else 1 << 30}")
         self.world.commits_to_crash -= 1
         crashes = self.world.commits_to_crash == 0
         if crashes and not self.world.crashes_after_commit:
@@ -77,15 +78,6 @@ class SimStore(SqliteStore):
         assert self.world.life is not None
         self.world.life.process.kill()
         raise ProcessKilled
-
-
-class InlineWorker:
-    """In the place of a worker process: the virtual loop calls what it is asked, so that no semaphores are taken."""
-
-    _processes: None = None
-
-    def shutdown(self, **_: Any) -> None:
-        return
 
 
 @dataclass
@@ -176,7 +168,7 @@ class World:
             life.store = SimStore(self._data.path, self.clocks(), chance)
             life.store.world = self
             settings = settings_for_cluster(self._cluster)
-            config = ServerConfig(self._data, self._cluster, POLICY, settings, self.clocks(), chance)
+            config = ServerConfig(self._data, self._cluster, self.plan.policy, settings, self.clocks(), chance)
             why = f"exit code {await main_module._serve(config, life.store, ListenOptions(), None)}"
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
@@ -206,6 +198,7 @@ class World:
         process = SimProcess(name, self.loop, self.machines[name])
         process.executor_delay = lambda: 0.001
         life = AgentLife(process, self.loop.time())
+        self.observer.agent_began_at[name] = life.began_at
         process.on_kill.append(lambda: _close(life.store))
         process.spawn(self._run_agent(name, life, self.folder / (folder or name)))
         return life
@@ -272,7 +265,7 @@ class World:
         self.observer.tell(f"{spec['name']} is acknowledged as job {job_id}")
         if job_id in self.observer.acknowledged.values():
             self.observer.violate("acknowledged", f"{spec['name']} got the number of another job, {job_id}")
-        self.observer.acknowledged[spec["name"]] = job_id
+        self.observer.acknowledge(spec["name"], job_id)
 
     # ---------------------------------------------------------------- the run
 
@@ -309,7 +302,7 @@ class World:
         while not self.observer.broken:
             await asyncio.sleep(2.0)
             server = None if self.life is None or self.life.process.is_dead else self.life.server
-            self.observer.look(self.agents, server)
+            self.observer.look(self.agents, server, can_write=not self.is_disk_full)
 
     async def _befall(self, fault: Fault) -> None:
         from tests.whole_system.faults import act
@@ -339,10 +332,31 @@ class World:
                 if not left:
                     break
                 await self._release_held()
+                await self._resume_quarantined()
         left = sorted(set(observer.acknowledged.values()) - set(observer.final) - self._held)
         if not observer.broken and (left or not all(task.done() for task in users)):
             observer.violate("liveness", f"after {LIVENESS_S:g} s not ended: jobs {left}")
+        await self._until_all_are_back()
         await asyncio.sleep(6.0)
+
+    async def _until_all_are_back(self) -> None:
+        """Machines that were drained by a notice or that ended for good are waited for in vain."""
+        until, missing = self.loop.time() + BACK_S, list[str]()
+        while self.loop.time() < until and not self.observer.broken:
+            server = None if self.life is None else self.life.server
+            missing = self.observer.check_back(server, set())
+            if not missing:
+                return
+            await asyncio.sleep(3.0)
+        if not self.observer.broken:
+            self.observer.violate("back", f"after {BACK_S:g} s not up again: {missing}")
+
+    async def _resume_quarantined(self) -> None:
+        """A disk that was full has made it look broken; somebody has to say that it is not."""
+        server = None if self.life is None else self.life.server
+        nodes = {} if server is None else server.loop.state.nodes
+        for name in [name for name, node in nodes.items() if node.row.cordon == "quarantined"]:
+            await self.insist("POST", f"nodes/{name}/resume")
 
     async def _release_held(self) -> None:
         """Held by a user or an admin: released. Held for repeated failures: that is an end."""
@@ -397,7 +411,7 @@ class World:
             (StartForecasts, "watch", _rest),
             (worker_process_module, "new_worker_process", InlineWorker),
             (notices_module, "NOTICE_POLL_S", 2.0),
-            (shipping_module, "SHIP_EVERY_S", 2.0),
+            (shipping_module, "SHIP_EVERY_S", 4.0),
             (launch_module.shutil, "disk_usage", disk_usage),
         ]
         before = [(place, name, getattr(place, name)) for place, name, _ in changes]

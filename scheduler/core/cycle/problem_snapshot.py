@@ -181,7 +181,7 @@ def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArra
     """Configurations of jobs of these classes (n,) on pools that may come to have `most` accelerators (p,)."""
     owner, option = classes.option_table
     counts, rates = classes.counts[option], classes.rates[option]
-    at, pool = np.nonzero((counts > 0) & (counts <= most) & (rates > 0))
+    at, pool = np.nonzero((counts > 0) & (counts <= most) & (rates > 0) & classes.fits_machines(most))
     count, steps_per_s = counts[at, pool], rates[at, pool]
     if len(owner) > len(classes.classes):  # several sizes of a class
         order = np.lexsort((count, pool, owner[at]))

@@ -81,6 +81,7 @@ class JobClasses:
         #: `option_table`, and how many classes there were when it was made.
         self._option_of = self._option = np.zeros(0, np.int64)
         self._option_classes = 0
+        self._option_machines = np.zeros(0, np.int64)
         #: Another number whenever a speed may have become another.
         self.version = 0
 
@@ -130,7 +131,19 @@ class JobClasses:
             self._option = np.array([option for of in options for option in of], dtype=np.int64)
             self._option_of = np.repeat(np.arange(len(options)), lengths)
             self._option_classes = len(self.classes)
+            self._option_machines = np.array([self.classes[row].request.nodes for row in self._option], dtype=np.int64)
         return self._option_of, self._option
+
+    def fits_machines(self, most: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether pools of so many accelerators (p,) have the machines that each option of `option_table` wants
+        (n, p): as many as it is spread over, each with room for its part."""
+        _, option = self.option_table
+        if (self._option_machines <= 1).all():
+            return np.ones((len(option), len(self._pools)), dtype=np.bool_)
+        size = np.array([pool.shape.accelerators for pool in self._pools])
+        room = self._option_machines[:, None] * size
+        fits: NDArray[np.bool_] = (room <= most) & (self.counts[option] <= room)
+        return fits | (self._option_machines[:, None] <= 1)
 
     def _alike(self, row: int, demands: tuple[Demand, ...]) -> int:
         like = self.classes[row]

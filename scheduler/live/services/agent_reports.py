@@ -31,6 +31,7 @@ from scheduler.live.store.table_rows import NetworkRow, PartRow, RestartCostRow,
 from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINT_LOST, EXIT_CHECKPOINTED, SAVES_AS_STATED, SAVES_VALUE
 from walras.job_request import JobId
 from walras.model_facts import believed_facts
+from walras.states import AttemptState
 from walras.wire import (
     AnyReport,
     AttemptReport,
@@ -307,7 +308,10 @@ def store_restart_cost(transaction: Transaction, job: LiveJob) -> None:
 def _part_ended(
     transaction: Transaction, job: LiveJob, attempt: LiveAttempt, part: PartRow, report: EndedReport
 ) -> None:
-    is_late = is_stopped_late(part) and report.exit_code is None
+    # The server asked for this end before its tables were restored, and these do not know.
+    is_forgotten = report.asked and report.cause == "exited" and not part.stopped
+    is_forgotten = is_forgotten and attempt.row.state is not AttemptState.STOPPING
+    is_late = (is_stopped_late(part) or is_forgotten) and report.exit_code is None
     if is_late:
         # Our stop ended its ranks: the job is queued again, as one that was asked to leave.
         report = report.model_copy(update={"exit_code": EXIT_CHECKPOINTED, "signal": None, "failed_rank": None})

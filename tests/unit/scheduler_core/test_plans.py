@@ -44,6 +44,14 @@ def test_a_job_waits_for_the_plan_and_starts_where_it_says() -> None:
     assert starts(carried_out(fleet)) == {1: "a"}
 
 
+def test_a_gang_over_two_machines_is_planned_where_there_are_two() -> None:
+    """The faster pool has accelerators enough on one machine: planned there, the gang would wait for ever."""
+    fleet = planning("acc")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, count=2, nodes=2, steps=100.0)))
+    prepared = {c.job_id: c.placement.pool_id for c in carried_out(fleet) if isinstance(c, cmd.Prepare)}
+    assert prepared == {1: "c"}
+
+
 def test_who_is_planned_takes_the_place_of_who_is_not() -> None:
     """An exchange: the incumbent is asked to go, and its place is kept for the one it leaves it to."""
     fleet = planning()

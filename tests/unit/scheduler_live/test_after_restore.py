@@ -101,6 +101,23 @@ async def test_a_job_that_finished_unknown_to_the_backup_is_not_run_again(tmp_pa
         assert await agent.start_all() == []
 
 
+async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(tmp_path: Path) -> None:
+    """A signal that the server of that time asked for ended it: the restored tables know nothing of that, and the job
+    is queued again. One that a signal ended of its own has failed."""
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        asked, killed = await w.submit({}), await w.submit({})
+        starts = {start.job_id: start for start in await agent.start_all()}
+        backup = _backup(tmp_path)
+    _restore(tmp_path, backup)
+    async with world(tmp_path) as again:
+        by_signal = {"exit_code": None, "signal": 15}
+        told = [_ended(starts[asked]) | by_signal | {"asked": True}, _ended(starts[killed]) | by_signal]
+        await _meet(agent, again, *told)
+        assert again.state(killed) == "FAILED"
+        assert again.state(asked) in ("PENDING", "STARTING")
+
+
 async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_path: Path) -> None:
     """The waiting job of the backup runs on a machine that is heard last, as an attempt that the tables do not know.
     Nobody else gets the job before that attempt has ended."""
