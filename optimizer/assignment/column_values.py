@@ -3,7 +3,7 @@
     p_c = left on c + restart [c is another place than now];  divided by (1 + stay) where it runs now
     p*  = min_c p_c
     D   = s p* / (w (1 + waited / length / patience)^aging)      accelerator-seconds still needed, discounted
-    v_c = s D^-gamma (p* / p_c)^eta                              s: accelerators of the best configuration
+    v_c = s^(1 - size) D^-gamma (p* / p_c)^eta                   s: accelerators of the best configuration
 
 For an elastic job p* and s are those of its reference, the configuration of most steps per accelerator-second
 (`optimizer.plans.reference`), so that larger gangs are worth more than that: v grows with the root of the speed. At
@@ -37,6 +37,8 @@ class ValueTerms:
     stay: float = 0.05
     #: Worth of a dollar an hour, in the unit of the values.
     usd: float = 0.0
+    #: Exponent of a gang's accelerators by which its worth is reduced.
+    size: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +78,7 @@ def column_values_of(
     need = best_size * least_s / (np.maximum(jobs.weight, 1e-12) * age)
     priority = np.zeros(n)
     able = np.isfinite(need) & (need > 0)
-    priority[able] = best_size[able] * need[able] ** -terms.gamma
+    priority[able] = best_size[able] ** (1.0 - terms.size) * need[able] ** -terms.gamma
     value = np.zeros(c)
     value[usable] = priority[columns.job[usable]] * (least_s[columns.job[usable]] / felt_s[usable]) ** terms.eta
     if terms.usd > 0:

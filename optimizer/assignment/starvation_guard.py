@@ -1,12 +1,15 @@
 """Protection against starvation: a job that is late becomes overdue until it ends, and overdue jobs are placed first.
 
-A job is overdue once (waited + left) / length, its predicted slowdown, exceeds max(`slowdown`, `margin` x the mean of
-all active jobs). Overdue jobs are placed in the order in which they became so, each on its fastest column with room in
-a reserve of ceil(`reserve` x capacity) accelerators of every pool. Later ones cannot delay earlier ones, so
+A job is overdue once (waited + left) / length, its predicted slowdown, exceeds rho = max(`slowdown`, `margin` x the
+mean of all active jobs), and urgent once it exceeds 1.2 rho. Urgent jobs are placed first, in the order in which they
+became so, then the other overdue jobs, the shortest first: a short one that waits for a long one is many lengths late
+at its end, the long one hardly later for having let it pass. Each has its fastest column with room: gangs of s
+accelerators up to b = ceil(`reserve` x N) share b accelerators of every pool, larger ones have what the earlier leave
+of all N. Later urgent jobs cannot delay earlier ones, so with M = b for the former and M = N for the latter
 
-    time to completion <= slowdown' x length + B / (reserve - gang + 1) + restarts
+    time to completion <= 1.2 rho x length + B / (M - s + 1) + restarts
 
-where slowdown' is the limit when it became overdue and B is what those before it then still need on its best pool, in
+where rho is the limit when it became urgent and B is what those before it then still need on its best pool, in
 accelerator-seconds there (`docs/walras-policy.md`). Jobs of unknown length have no predicted slowdown.
 """
 
@@ -21,6 +24,8 @@ from optimizer.decision import Memory
 from optimizer.problem import FloatArray, IntArray, Problem
 
 _WHOLE = 1e-9
+#: An overdue job is urgent beyond this multiple of the limit.
+_URGENT = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +37,47 @@ class StarvationGuard:
     reserve: float = 0.5
 
 
-def overdue_jobs(problem: Problem, lengths: JobLengths, memory: Memory, guard: StarvationGuard) -> list[int]:
-    """Rows of the overdue jobs, in the order in which they became so."""
+@dataclass(frozen=True, slots=True)
+class LateJobs:
+    """Rows of the jobs that come before all others, none in both lists."""
+
+    #: In the order in which they became so.
+    urgent: list[int]
+    #: Overdue, not urgent; in the order in which they became so.
+    overdue: list[int]
+
+    def in_order(self, lengths: JobLengths) -> list[int]:
+        """The order in which they are placed: urgent jobs in theirs, then the shortest first."""
+        return self.urgent + sorted(self.overdue, key=lambda row: float(lengths.total_s[row]))
+
+    def remembered(self, job_id: IntArray) -> dict[str, object]:
+        """What the next decision has to know."""
+        told: dict[str, object] = {"overdue": job_id[self.urgent + self.overdue].tolist()}
+        if self.urgent:
+            told["urgent"] = job_id[self.urgent].tolist()
+        return told
+
+
+def late_jobs(problem: Problem, lengths: JobLengths, memory: Memory, guard: StarvationGuard) -> LateJobs:
+    """Who is overdue or urgent: whoever was before, and who has become so."""
     jobs = problem.jobs
-    remembered = np.array([] if memory is None else memory.get("overdue", []), dtype=np.int64)
-    known = _rows_of(jobs.job_id, remembered)
+    overdue, urgent = (_remembered_rows(jobs.job_id, memory, name) for name in ("overdue", "urgent"))
     predicted = (np.maximum(problem.at - jobs.submitted_at, 0.0) + lengths.left_s) / lengths.total_s
     judged = lengths.known & np.isfinite(predicted)
-    if not judged.any():
-        return known
-    limit = max(guard.slowdown, guard.margin * float(predicted[judged].mean()))
-    late = judged & (predicted > limit)
-    late[known] = False
-    new = np.flatnonzero(late)
-    order: list[int] = new[np.lexsort((jobs.job_id[new], jobs.submitted_at[new]))].tolist()
-    return known + order
+    if judged.any():
+        limit = max(guard.slowdown, guard.margin * float(predicted[judged].mean()))
+        for rows, most in ((overdue, limit), (urgent, _URGENT * limit)):
+            late = judged & (predicted > most)
+            late[rows] = False
+            new = np.flatnonzero(late)
+            rows += new[np.lexsort((jobs.job_id[new], jobs.submitted_at[new]))].tolist()
+    first = set(urgent)
+    return LateJobs(urgent, [row for row in overdue if row not in first])
+
+
+def _remembered_rows(job_id: IntArray, memory: Memory, name: str) -> list[int]:
+    """Rows of the jobs that the memory lists under this name and that are still there."""
+    return _rows_of(job_id, np.array([] if memory is None else memory.get(name, []), dtype=np.int64))
 
 
 def _rows_of(job_id: IntArray, wanted: IntArray) -> list[int]:
@@ -77,11 +108,11 @@ def place_overdue(
 
 @compiled
 def _in_reserve(c, use_first, use_pool, use_count, left, whole, free):  # type: ignore[no-untyped-def]
-    """Whether column c has room in what is left of the reserves; a gang larger than one needs it untouched."""
+    """Whether column c has room in what is left of the reserves, or of the pool where it is larger than a reserve."""
     possible = True
     for u in range(use_first[c], use_first[c + 1]):
         r, count = use_pool[u], use_count[u]
-        large = count > whole[r] and left[r] == whole[r]
+        large = count > whole[r]
         possible = possible and (count <= left[r] + _WHOLE or large) and count <= free[r] + _WHOLE
     return possible
 

@@ -2,7 +2,7 @@
 
     maximise  sum_c v_c y_c     s.t.  sum_{c of j} y_c <= 1,   sum_c use[c,r] y_c <= N[r]  (price l_r),   y in {0, 1}
 
-    v_c = s D^-gamma (p* / p_c)^eta     p_c  seconds until the job would end in c, its restart included if it moves
+    v_c = s^(1 - size) D^-gamma (p* / p_c)^eta     p_c  seconds until the job would end in c, restart included
     D   = s p* / (w (1 + waited / length / patience)^aging)     p* = min_c p_c,  s  accelerators of that configuration
 
 So a job's worth is a concave priority (short, heavy and long-waiting jobs first) times the relative efficiency of the
@@ -11,8 +11,9 @@ assigned exactly, gangs by prices and local search. An elastic job is measured b
 accelerator-second; larger ones are worth more than that, as the root of their speed. A job runs where its worth minus
 the price of the place is largest, and waits where that is negative.
 
-A job whose predicted slowdown exceeds `slowdown` (or `margin` x the mean of all) is overdue until it ends: overdue
-jobs are placed first, in the order in which they became so, in a reserve of `reserve` of every pool. That bounds how
+A job whose predicted slowdown exceeds `slowdown` (or `margin` x the mean of all) is overdue until it ends, and urgent
+beyond 1.2 times that. Urgent jobs are placed first, in the order in which they became so, then the other overdue jobs,
+the shortest first, in a reserve of `reserve` of every pool; gangs larger than that may have all of it. That bounds how
 long anybody waits. Priority classes are served one after the other. Lengths may be known, guessed or unknown: then a
 job is taken to have its Gittins rank left, and nobody is overdue.
 
@@ -59,6 +60,15 @@ class Walras:
             "job is slow."
         ),
     ] = 0.5
+    size: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Weight of narrow jobs: exponent of a gang's accelerators by which its value is reduced; "
+            "higher favours jobs of few accelerators.",
+        ),
+    ] = 0.2
     patience: Annotated[
         float,
         Field(
@@ -116,7 +126,7 @@ class Walras:
     moves: Annotated[bool, Field(description="False: a running job is never moved or preempted.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. The memory is the overdue jobs in the order in which they became so."""
+        """The plan. The memory is the overdue and the urgent jobs in the order in which they became so."""
         from optimizer.assignment import column_values, plan_draft, remaining_time
         from optimizer.assignment.fair_standing import fair_standing
 
@@ -127,20 +137,21 @@ class Walras:
         if standing is not None:
             values = replace(values, value=values.value * standing.factor[problem.columns.job])
         measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
-        plan, overdue, first = plan_draft.begin_plan(problem), list[int](), list[int]()
+        plan, told, first = plan_draft.begin_plan(problem), dict[str, object](overdue=[]), list[int]()
         if len(problem.jobs):
             from optimizer.assignment import starvation_guard  # compiled: only where there is something to decide
             from optimizer.assignment.column_assignment import assign_jobs
             from optimizer.assignment.transportation import assign_by_search
 
             rules = starvation_guard.StarvationGuard(self.slowdown, self.margin, self.reserve)
-            overdue = starvation_guard.overdue_jobs(problem, known, memory, rules)
+            late = starvation_guard.late_jobs(problem, known, memory, rules)
+            told = late.remembered(problem.jobs.job_id)
             ends_s = np.where(remaining_time.modest_columns(problem, measured_by), values.ends_s, np.inf)
-            first = overdue if standing is None else standing.within_shares(problem, overdue)
+            first = late.in_order(known)
+            first = first if standing is None else standing.within_shares(problem, first)
             starvation_guard.place_overdue(problem, ends_s, first, plan.free, plan.column, rules)
             plan_draft.count_fixed(plan, values.value)
             assign_jobs(problem, values.value, plan, assign_by_search, only_fitting=False)
-        told: dict[str, object] = {"overdue": problem.jobs.job_id[overdue].tolist()}
         if standing is not None:
             told["fair"] = standing.remembered(problem, plan.column)
         return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, first), told
@@ -157,7 +168,7 @@ class Walras:
     def _terms(self) -> "ValueTerms":
         from optimizer.assignment.column_values import ValueTerms
 
-        return ValueTerms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd)
+        return ValueTerms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd, self.size)
 
 
 def _alone(newcomer: Newcomer) -> Problem:

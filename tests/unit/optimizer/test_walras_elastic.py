@@ -94,7 +94,7 @@ def test_an_overdue_job_is_not_given_more_than_its_part() -> None:
     setting = Elastic([SPEEDS] * 4, [8], remaining_steps=[100.0] * 4, at=1000.0)
     late = problem_of(replace(setting, submitted_at=[0.0, 999.0, 999.0, 999.0]))
     plan, memory = Walras().decide(late, None)
-    assert memory == {"overdue": [1]}
+    assert memory == {"overdue": [1], "urgent": [1]}
     assert plan.rows.tolist()[0] == 0
     assert places_of(late, plan) == [(0, 2)] * 4
 

@@ -1,6 +1,7 @@
 """The policy walras on small problems: who gets which place, who is overdue, what is believed of lengths."""
 
 from dataclasses import replace
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -102,9 +103,9 @@ def test_an_overdue_job_comes_first_and_stays_so() -> None:
     late = build(Setting([[1.0], [1.0]], [2], gangs=[2.0, 1.0], remaining_steps=[100.0, 1.0]))
     late = replace(with_jobs(late, submitted_at=[0.0, 999.0]), at=1000.0)
     pools, _, memory = planned(late, margin=0.0)
-    assert (pools, memory) == ([0, -1], {"overdue": [1]})
+    assert (pools, memory) == ([0, -1], {"overdue": [1], "urgent": [1]})
     again = replace(late, at=999.0)
-    assert planned(again, memory, slowdown=1e6)[2] == {"overdue": [1]}
+    assert planned(again, memory, slowdown=1e6)[2] == {"overdue": [1], "urgent": [1]}
     assert planned(again, None, slowdown=1e6)[2] == {"overdue": []}
 
 
@@ -113,6 +114,25 @@ def test_overdue_jobs_have_no_more_than_the_reserve() -> None:
     late = build(Setting([[1.0]] * 3, [2], remaining_steps=[1e6, 1e6, 1.0]))
     late = replace(with_jobs(late, submitted_at=[0.0, 0.0, 9e6]), at=9e6)
     assert planned(late, margin=0.0)[0] == [0, -1, 0]
+
+
+def test_a_short_overdue_job_passes_a_long_one_until_that_is_urgent() -> None:
+    """Both exceed the limit of 2.5: the shorter first. Above 3 the long one is, though the other has waited longer."""
+    late = build(Setting([[1.0]] * 2, [2], gangs=[2.0, 2.0], remaining_steps=[1000.0, 100.0]))
+    late = replace(with_jobs(late, submitted_at=[8300.0, 9820.0]), at=10_000.0)
+    assert planned(late, margin=0.0) == ([-1, 0], ANY, {"overdue": [1, 2]})
+    urgent = with_jobs(late, submitted_at=[7900.0, 9820.0])
+    pools, _, memory = planned(urgent, margin=0.0)
+    assert (pools, memory) == ([0, -1], {"overdue": [1, 2], "urgent": [1]})
+    later = with_jobs(urgent, submitted_at=[7900.0, 9000.0])
+    assert planned(later, memory, margin=0.0) == ([0, -1], ANY, {"overdue": [1, 2], "urgent": [1, 2]})
+
+
+def test_an_overdue_gang_larger_than_the_reserve_has_what_earlier_ones_leave_of_the_pool() -> None:
+    """Three of four beside an urgent single one that came before it; its own turn, not the whole reserve, decides."""
+    late = build(Setting([[1.0]] * 3, [4], gangs=[1.0, 3.0, 1.0], remaining_steps=[1e6, 1e6, 1.0]))
+    late = replace(with_jobs(late, submitted_at=[0.0, 1.0, 9e6]), at=9e6)
+    assert planned(late, margin=0.0)[0] == [0, 0, -1]
 
 
 def test_lengths_are_taken_from_steps_then_the_guess_then_the_others() -> None:
@@ -158,6 +178,13 @@ def test_money_keeps_jobs_off_dear_places() -> None:
     problem = build(Setting([[2.0, 1.5]], [1, 1], remaining_steps=[100.0], usd_per_h=[3.0, 0.1]))
     assert planned(problem)[0] == [0]
     assert planned(problem, usd=0.1)[0] == [1]
+
+
+def test_narrow_jobs_count_more_than_their_accelerators() -> None:
+    """Three of a gang's places serve three: by accelerators alone it has them, being a little shorter than they are."""
+    problem = build(Setting([[1.0]] * 4, [3], gangs=[3.0, 1.0, 1.0, 1.0], remaining_steps=[100.0] + [400.0] * 3))
+    assert planned(problem, size=0.0)[0] == [0, -1, -1, -1]
+    assert planned(problem)[0] == [-1, 0, 0, 0]
 
 
 def test_a_newcomer_is_valued_as_if_it_were_there() -> None:
