@@ -8,11 +8,14 @@ problem, with `with_added`: from there on they are configurations like all other
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
+
+if TYPE_CHECKING:
+    from optimizer.assignment.assignment_problem import Contest
 
 #: A policy's memory between decisions: a small JSON value, owned and journaled by the scheduler. None starts afresh.
 Memory = Any
@@ -189,6 +192,9 @@ class Plan:
     added: Columns | None = None
     #: Rows of jobs on paid machines that they are no reason to keep: whoever pays for these displaces them.
     riders: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: The assignments that were decided by prices, one of each priority class, for `plan_relaxation`; nobody else reads
+    #: them, and they are in no document.
+    contests: "tuple[Contest, ...]" = ()
 
 
 Decision = Shares | Order | Plan

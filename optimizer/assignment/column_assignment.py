@@ -21,11 +21,11 @@ Shapes: n jobs that compete, c columns, p pools.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
+from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem, Contest
+from optimizer.assignment.limit_rows import LimitedEntities
 from optimizer.assignment.plan_draft import PlanDraft, accelerators_held
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
@@ -34,88 +34,17 @@ from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 _WHOLE = 1e-9
 
 
-@dataclass(frozen=True)
-class AssignmentProblem:
-    """Jobs 0..n-1, each with at least one column; columns are grouped by job, and all values are above 0."""
-
-    #: Job of each column, ascending, and what the column is worth (c,).
-    job: IntArray
-    value: FloatArray
-    #: Parallel arrays of uses: accelerators of a pool that a column takes.
-    use_column: IntArray
-    use_pool: IntArray
-    use_count: FloatArray
-    #: Accelerators of each pool that are free (p,).
-    capacity: FloatArray
-    #: Whether the job runs in the column now (c,); empty: no job runs.
-    running: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-
-    @property
-    def jobs(self) -> int:
-        """n."""
-        return int(self.job[-1]) + 1 if len(self.job) else 0
-
-    @cached_property
-    def first(self) -> IntArray:
-        """First column of each job (n,)."""
-        return np.searchsorted(self.job, np.arange(self.jobs))
-
-    @property
-    def size(self) -> FloatArray:
-        """Accelerators of each column over all pools (c,)."""
-        return sum_by(self.use_column, self.use_count, len(self.job))
-
-    def net(self, prices: FloatArray) -> FloatArray:
-        """Value minus price of each column (c,)."""
-        return self.value - sum_by(self.use_column, prices[self.use_pool] * self.use_count, len(self.job))
-
-    def used(self, column: IntArray) -> FloatArray:
-        """Accelerators of each pool that the columns of jobs take; -1 among them is ignored (p,)."""
-        held = np.zeros(len(self.job), dtype=np.bool_)
-        held[column[column >= 0]] = True
-        ours = held[self.use_column]
-        return sum_by(self.use_pool[ours], self.use_count[ours], len(self.capacity))
-
-    def value_of(self, column: IntArray) -> float:
-        """Sum of the values of the columns of jobs, -1 for a job that waits (n,)."""
-        return float(self.value[column[column >= 0]].sum())
-
-    def best_net(self, net: FloatArray) -> FloatArray:
-        """The largest net value of each job's columns (n,)."""
-        return np.asarray(np.maximum.reduceat(net, self.first))
-
-    def dual_bound(self, prices: FloatArray) -> float:
-        """What no assignment is worth more than, by weak duality at these prices (p,)."""
-        return self.bound_by(self.best_net(self.net(prices)), prices)
-
-    def bound_by(self, best_net: FloatArray, prices: FloatArray) -> float:
-        """`dual_bound` where the largest net values (n,) at these prices are known."""
-        return float(np.maximum(best_net, 0.0).sum() + prices @ self.capacity)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Assignment:
-    """An assignment, with the prices that explain it."""
-
-    #: Column of each job, -1: the job waits (n,).
-    column: IntArray
-    #: Price of an accelerator of each pool (p,).
-    prices: FloatArray
-    value: float
-    #: No assignment is worth more.
-    bound: float
-
-    @property
-    def gap(self) -> float:
-        """Distance to the bound, relative to it."""
-        return (self.bound - self.value) / max(self.bound, 1e-12)
-
-
 AssignmentMethod = Callable[[AssignmentProblem], Assignment]
 
 
 def assign_jobs(
-    problem: Problem, value: FloatArray, draft: PlanDraft, method: AssignmentMethod, *, only_fitting: bool = True
+    problem: Problem,
+    value: FloatArray,
+    draft: PlanDraft,
+    method: AssignmentMethod,
+    *,
+    only_fitting: bool = True,
+    limits: LimitedEntities | None = None,
 ) -> None:
     """Let the jobs without a place compete for what is free, the higher priority classes before the lower.
 
@@ -126,20 +55,28 @@ def assign_jobs(
         method: assigns the jobs of one priority class.
         only_fitting: leave out columns for which there is no room even before anybody is placed. They cannot be taken,
             but they tell a method that moves prices how much is wanted.
+        limits: of entities, which become rows beside those of the pools; None: there are none.
     """
-    classes = problem.jobs.priority_class
+    classes, p = problem.jobs.priority_class, len(problem.pools)
     for priority_class in np.unique(classes)[::-1].tolist():
         competing = (classes == priority_class) & (draft.column < 0)
         question, kept = assignment_problem_of(problem, value, competing, draft.free, only_fitting=only_fitting)
         if not len(kept):
             continue
+        if limits is not None:
+            left = limits.left(problem, draft.column)
+            question = limits.rows_beside(question, left, problem.columns.job[kept])
         found = method(question)
         placed = kept[found.column[found.column >= 0]]
         draft.column[problem.columns.job[placed]] = placed
         draft.free = np.maximum(draft.free - accelerators_held(problem, placed), 0.0)
-        draft.prices = np.maximum(draft.prices, found.prices)
+        draft.prices = np.maximum(draft.prices, found.prices[:p])
+        if limits is not None:
+            draft.limit_prices = np.maximum(draft.limit_prices, limits.prices_of_jobs(found.prices[p:]))
         draft.reached += found.value
         draft.bound += found.bound
+        if found.bound > found.value:
+            draft.contests.append(Contest(question, found.bound))
 
 
 def assignment_problem_of(

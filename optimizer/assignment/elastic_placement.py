@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.assignment.column_assignment import Assignment, AssignmentProblem, assignment_problem_of, fitting_columns
+from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
+from optimizer.assignment.column_assignment import assignment_problem_of, fitting_columns
 from optimizer.assignment.multiple_choice_knapsack import solve_knapsack
 from optimizer.assignment.plan_draft import ElasticJobs, PlanDraft
 from optimizer.classes.segments import sum_by

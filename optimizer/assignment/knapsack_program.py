@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from optimizer.assignment.column_assignment import AssignmentProblem
+from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.lp.highs import ColumnMatrix, highs_model, highs_solver, set_options
 from optimizer.problem import FloatArray, IntArray
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.assignment.column_assignment import Assignment, AssignmentProblem
+from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
 from optimizer.problem import FloatArray, IntArray
 
 

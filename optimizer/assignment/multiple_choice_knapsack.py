@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.assignment.column_assignment import Assignment, AssignmentProblem
+from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: A choice this near to its bound is good enough.

@@ -7,7 +7,8 @@ Shapes: n jobs, c columns, p pools.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from optimizer.classes.segments import sum_by
 from optimizer.decision import BoundReport, Memory, Plan, Quote
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import column_accelerators, usable_columns
+
+if TYPE_CHECKING:
+    from optimizer.assignment.assignment_problem import Contest
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +35,10 @@ class PlanDraft:
     prices: FloatArray
     reached: float = 0.0
     bound: float = 0.0
+    #: What each job pays for an accelerator because of the limits of its project and user (n,).
+    limit_prices: FloatArray = field(default_factory=lambda: np.zeros(1))
+    #: What was decided by prices, where these do not prove that nothing is better.
+    contests: "list[Contest]" = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,8 @@ def finish_plan(
     """
     columns, jobs, n = problem.columns, problem.jobs, len(problem.jobs)
     cost = sum_by(columns.use_column, draft.prices[columns.use_pool] * columns.use_count, len(columns))
+    if draft.limit_prices.any():
+        cost += draft.limit_prices[columns.job] * column_accelerators(columns)
     surplus, density = np.zeros(n), np.zeros(n)
     np.maximum.at(surplus, columns.job, value - cost)
     np.maximum.at(density, columns.job, value / np.maximum(size, 1.0))
@@ -104,7 +114,8 @@ def finish_plan(
     yardstick = BoundReport(
         measure.name, measure.unit, draft.reached, bound, relative_gap(draft.reached, bound), maximise=True
     )
-    return Plan(draft.column, rows, Quote(draft.prices, measure.price_unit or measure.unit, 1.0), surplus, yardstick)
+    quote = Quote(draft.prices, measure.price_unit or measure.unit, 1.0)
+    return Plan(draft.column, rows, quote, surplus, yardstick, contests=tuple(draft.contests))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

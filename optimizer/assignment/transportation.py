@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from optimizer.assignment.column_assignment import Assignment, AssignmentProblem
+from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
 from optimizer.assignment.local_search import assign_gangs, compiled
 from optimizer.problem import FloatArray, IntArray
 

@@ -12,12 +12,17 @@ program per question suffices. With n[c] = 1 where a packing runs column c:
 (the last from sum w log u' <= sum w log(w / y) + W log(y . u' / W) for all u', by Jensen's inequality). Limits that
 some jobs share hold on average, not at every instant: in a packing they are paid for at their price. What is maximised
 comes from the policy's measure (`optimizer.checking`), so no policy need know of this file.
+
+A plan is a packing itself: there the integer program is that of its assignments, limits of entities among the rows.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
 
+from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedObjective, CheckedSum, DualProof
 from optimizer.check.jobwise_problem import JobwiseProblem, cheapest_mixture, cheapest_mixture_at_least
 from optimizer.check.policy_checks import jobwise_problem, policy_check_of
@@ -25,7 +30,7 @@ from optimizer.check.policy_measures import CheckRequest
 from optimizer.check.stage_proofs import recompute_stages
 from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import ClassProblem
-from optimizer.decision import Decision, Memory, Shares
+from optimizer.decision import Decision, Memory, Plan, Shares
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
 
@@ -51,6 +56,8 @@ def integral_bound(problem: Problem, policy: PolicySpec, decision: Decision, mem
         the bound, in the certificate's unit. None where there is none: for orders, for fleets of more than
         `LARGEST_FLEET` accelerators, where jobs run two by two, and for policies that maximise nothing by prices.
     """
+    if isinstance(decision, Plan):
+        return _bound_of_plan(decision) if problem.pools.capacity.sum() <= LARGEST_FLEET else None
     if not isinstance(decision, Shares) or not decision.stages:
         return None
     check = policy_check_of(policy)
@@ -68,6 +75,34 @@ def integral_bound(problem: Problem, policy: PolicySpec, decision: Decision, mem
     first = recomputed[0]
     fluid = _FractionalOptimum(facts, first.proof, decision, first.bound)
     return measure.certified(decision, first.value, min(first.bound, _objective_bound(first.form, fluid)))[1]
+
+
+def _bound_of_plan(plan: Plan) -> float | None:
+    """The bound of a plan with what its prices prove of each assignment replaced by what the integer program proves."""
+    if plan.yardstick is None or not plan.yardstick.maximise:
+        return None
+    gained = sum(max(contest.bound - whole_assignment_bound(contest.question), 0.0) for contest in plan.contests)
+    return max(plan.yardstick.bound - gained, plan.yardstick.objective)
+
+
+def whole_assignment_bound(question: AssignmentProblem) -> float:
+    """What no assignment of whole gangs is worth more than: inf if HiGHS proves nothing within its nodes."""
+    columns, rows = len(question.job), len(question.capacity)
+    shape = (question.jobs + rows, columns)
+    values = np.concatenate((np.ones(columns), question.use_count))
+    at = (
+        np.concatenate((question.job, question.jobs + question.use_pool)),
+        np.concatenate((np.arange(columns), question.use_column)),
+    )
+    limits = np.concatenate((np.ones(question.jobs), question.capacity))
+    found = milp(
+        -question.value,
+        constraints=LinearConstraint(sparse.csc_array((values, at), shape=shape), ub=limits),
+        integrality=np.ones(columns),
+        bounds=Bounds(0, 1),
+        options={"node_limit": _NODES},
+    )
+    return np.inf if found.mip_dual_bound is None else -float(found.mip_dual_bound)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

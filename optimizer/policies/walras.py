@@ -141,6 +141,7 @@ class Walras:
         if len(problem.jobs):
             from optimizer.assignment import starvation_guard  # compiled: only where there is something to decide
             from optimizer.assignment.column_assignment import assign_jobs
+            from optimizer.assignment.limit_rows import limited_entities
             from optimizer.assignment.transportation import assign_by_search
 
             rules = starvation_guard.StarvationGuard(self.slowdown, self.margin, self.reserve)
@@ -151,7 +152,8 @@ class Walras:
             first = first if standing is None else standing.within_shares(problem, first)
             starvation_guard.place_overdue(problem, ends_s, first, plan.free, plan.column, rules)
             plan_draft.count_fixed(plan, values.value)
-            assign_jobs(problem, values.value, plan, assign_by_search, only_fitting=False)
+            limits = limited_entities(problem)
+            assign_jobs(problem, values.value, plan, assign_by_search, only_fitting=False, limits=limits)
         if standing is not None:
             told["fair"] = standing.remembered(problem, plan.column)
         return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, first), told

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from optimizer.assignment.limit_rows import limits_of_rest
 from optimizer.assignment.plan_draft import accelerators_held
 from optimizer.classes.class_problem import relative_gap
 from optimizer.classes.segments import max_by, sum_by
@@ -98,7 +99,9 @@ class _Market:
         if kept.all() and np.array_equal(capacity, pools.capacity):
             return cls(problem, kept, is_whole=True)
         staying = accelerators_held(problem, np.flatnonzero(_stays(problem)))
-        question = replace(problem, pools=replace(pools, capacity=np.maximum(capacity, staying)))
+        capacity = np.maximum(capacity, staying)
+        entities = limits_of_rest(problem, np.full(len(problem.jobs), -1), capacity)
+        question = replace(problem, pools=replace(pools, capacity=capacity), entities=entities)
         return cls(_with_columns(question, kept), kept, is_whole=False)
 
 
@@ -124,7 +127,9 @@ def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, 
     kept = waits[problem.columns.job] & ~_short_of(problem, free)
     if not kept.any():
         return plan
-    left = replace(problem, pools=replace(problem.pools, capacity=np.maximum(free, 0.0)))
+    free = np.maximum(free, 0.0)
+    entities = limits_of_rest(told, column, free)
+    left = replace(problem, pools=replace(problem.pools, capacity=free), entities=entities)
     more, _ = policy.decide(_with_columns(left, kept), memory)
     if more.added is not None:
         return plan  # gangs over several pools are made for those who have a right to them

@@ -6,13 +6,17 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from optimizer.policy import PolicySpec
 from scheduler.core.commands import Solve
-from scheduler.core.events import Solved, SolveFailed
+from scheduler.core.cycle.solve_requests import integral_gang_bound
+from scheduler.core.events import Proposal, Solved, SolveFailed
 from scheduler.live.loop.solver_pool import SolverPool, WholeGangBound
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent, world
+from tests.support.problems import Setting, build
 
 pytestmark = pytest.mark.slow
 API = "/api/v1"
@@ -92,6 +96,34 @@ async def _both_entitled(face: Face) -> None:
             return
         await asyncio.sleep(0.2)
     raise AssertionError("no solve within a minute")
+
+
+async def test_the_bound_of_a_plan_comes_from_cvxpy_once_that_is_ready_in_the_solver(tmp_path: Path) -> None:
+    """The first answer does not wait for it; a later one has the same plan, and a smaller bound."""
+    random = np.random.default_rng(0)
+    speeds = random.uniform(0.5, 2.0, (16, 2)).tolist()
+    problem = build(Setting(speeds, [5, 6], gangs=random.choice([2, 4], 16).tolist()))
+    question = Solve(1, problem, PolicySpec("walras"), None, 0.0)
+    async with world(tmp_path) as w:
+        pool = SolverPool(w.loop, 60.0)
+        try:
+            await pool.start()
+            first = await _proposal(pool, question)
+            later = await _proposal(pool, question)
+        finally:
+            await pool.close()
+    assert (first.path, later.path) == ("assignment at prices", "assignment at prices; bound: cvxpy/highs")
+    assert later.objective == first.objective <= later.bound < first.bound
+    assert (later.job_ids, later.pool_rows, later.prices) == (first.job_ids, first.pool_rows, first.prices)
+    whole = integral_gang_bound(question)
+    assert whole is not None
+    assert first.objective <= whole <= later.bound * (1 + 1e-6)
+
+
+async def _proposal(pool: SolverPool, question: Solve) -> Proposal:
+    found = await pool._event(question)
+    assert isinstance(found, Solved)
+    return found.proposal
 
 
 async def test_a_search_that_takes_too_long_finds_no_bound(tmp_path: Path) -> None:

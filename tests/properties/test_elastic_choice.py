@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from optimizer.assignment.column_assignment import AssignmentProblem
+from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.assignment.multiple_choice_knapsack import solve_knapsack
 from optimizer.check.certificate import plan_complaints
 from optimizer.policy import PolicySpec

@@ -28,11 +28,16 @@ from walras.job_request import JobId
 SMALLEST_SHARE = 1e-6
 
 
-def run_solve(command: Solve) -> Proposal:
-    """Decide, and make the decision compact. Shares are rounded to 1e-6: noise must not look like a change."""
+def run_solve(command: Solve, tighten: Callable[[Plan], Plan] | None = None) -> Proposal:
+    """Decide, and make the decision compact. Shares are rounded to 1e-6: noise must not look like a change.
+
+    `tighten`: looks for a smaller bound of a plan, which it leaves as it is otherwise.
+    """
     decision, memory, rental = answer_problem(
         make(command.policy), command.problem, command.memory, command.delay_usd_per_h
     )
+    if tighten is not None and isinstance(decision, Plan):
+        decision = tighten(decision)
     problem, decision = with_added(command.problem, decision)
     machines = np.zeros(len(problem.pools)) if rental is None else rental.machines
     if isinstance(decision, Plan):

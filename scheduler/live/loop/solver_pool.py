@@ -6,8 +6,10 @@ reach at best for the last question that was solved; the answer is kept, however
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 
 from optimizer.assignment.whole_gang_bound import LARGEST_FLEET
 from scheduler.core.commands import Solve
@@ -26,6 +28,27 @@ def _import_solver() -> bool:
     return True
 
 
+#: Set in the solver's process once a bound by cvxpy takes milliseconds there.
+_PROGRAM_IS_READY = threading.Event()
+
+
+def _prepare_program() -> None:
+    """In the solver's process, after its first answer. Not beside one: two threads that import can fail each other."""
+    from optimizer.renting.plan_relaxation import prepare_relaxation
+
+    prepare_relaxation()
+    _PROGRAM_IS_READY.set()
+
+
+def solve_and_bound(command: Solve) -> Proposal:
+    """Decide; the bound of a plan is the one of the program stated in cvxpy as soon as that can be had at once."""
+    if not _PROGRAM_IS_READY.is_set():
+        return run_solve(command)
+    from optimizer.renting.plan_relaxation import with_relaxed_bound
+
+    return run_solve(command, with_relaxed_bound)
+
+
 class SolverPool:
     """Answers `Solve` commands, one process at a time."""
 
@@ -33,7 +56,7 @@ class SolverPool:
         self,
         loop: ServerLoop,
         timeout_s: float,
-        solve_it: Callable[[Solve], Proposal] = run_solve,
+        solve_it: Callable[[Solve], Proposal] = solve_and_bound,
         clocks: Clocks = SYSTEM_CLOCKS,
     ) -> None:
         self._loop = loop
@@ -41,6 +64,7 @@ class SolverPool:
         self._timeout_s = timeout_s
         self._solve_it = solve_it
         self._pool = new_worker_process()
+        self._is_prepared = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.state = "starting"
         #: The last question that was answered; a large one is not kept.
@@ -82,6 +106,10 @@ class SolverPool:
             self.state = f"failed: {error}"[:200]
             return SolveFailed(0.0, command.request_id, f"{type(error).__name__}: {error}"[:500])
         self.state = "ok"
+        if not self._is_prepared:
+            self._is_prepared = True
+            with suppress(RuntimeError):  # the process has died since, or is being ended: the answer is here
+                self._pool.submit(_prepare_program)
         self.answered = command if command.problem.pools.capacity.sum() <= LARGEST_FLEET else None
         solved = Solved(0.0, command.request_id, proposal, took_s=self._clocks.monotonic() - began)
         # As a reader of the journal will see it, or a replay could differ. Large, so not in the loop's thread.
@@ -90,6 +118,7 @@ class SolverPool:
     def _restart(self) -> None:
         kill_worker_process(self._pool)
         self._pool = new_worker_process()
+        self._is_prepared = False
         self.state = "restarted"
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 
 from optimizer.assignment import local_search as gangs_of
 from optimizer.assignment import transportation as transport_of
-from optimizer.assignment.column_assignment import AssignmentProblem
+from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.assignment.local_search import assign_gangs
 from optimizer.assignment.transportation import assign_by_search, solve_transportation
 

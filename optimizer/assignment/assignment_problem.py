@@ -1,0 +1,104 @@
+"""The question of an assignment, and what answers it: jobs, their columns and what these take; prices and the bound.
+
+Any prices l >= 0 of the rows bound every assignment (weak duality):
+
+    sum_c v_c y_c  <=  sum_j max(0, max_{c of j} v_c - l.use_c)  +  l.N
+
+Shapes: n jobs that compete, c columns, p rows: pools and, after them, limits of entities.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from optimizer.classes.segments import sum_by
+from optimizer.problem import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class AssignmentProblem:
+    """Jobs 0..n-1, each with at least one column; columns are grouped by job, and all values are above 0."""
+
+    #: Job of each column, ascending, and what the column is worth (c,).
+    job: IntArray
+    value: FloatArray
+    #: Parallel arrays of uses: accelerators of a pool that a column takes.
+    use_column: IntArray
+    use_pool: IntArray
+    use_count: FloatArray
+    #: Accelerators of each pool that are free (p,).
+    capacity: FloatArray
+    #: Whether the job runs in the column now (c,); empty: no job runs.
+    running: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    #: The last so many rows of `capacity` are limits of entities, no pools (`limit_rows`).
+    limits: int = 0
+
+    @property
+    def jobs(self) -> int:
+        """n."""
+        return int(self.job[-1]) + 1 if len(self.job) else 0
+
+    @cached_property
+    def first(self) -> IntArray:
+        """First column of each job (n,)."""
+        return np.searchsorted(self.job, np.arange(self.jobs))
+
+    @property
+    def size(self) -> FloatArray:
+        """Accelerators of each column over all pools (c,)."""
+        of_pools = self.use_pool < len(self.capacity) - self.limits
+        return sum_by(self.use_column[of_pools], self.use_count[of_pools], len(self.job))
+
+    def net(self, prices: FloatArray) -> FloatArray:
+        """Value minus price of each column (c,)."""
+        return self.value - sum_by(self.use_column, prices[self.use_pool] * self.use_count, len(self.job))
+
+    def used(self, column: IntArray) -> FloatArray:
+        """Accelerators of each pool that the columns of jobs take; -1 among them is ignored (p,)."""
+        held = np.zeros(len(self.job), dtype=np.bool_)
+        held[column[column >= 0]] = True
+        ours = held[self.use_column]
+        return sum_by(self.use_pool[ours], self.use_count[ours], len(self.capacity))
+
+    def value_of(self, column: IntArray) -> float:
+        """Sum of the values of the columns of jobs, -1 for a job that waits (n,)."""
+        return float(self.value[column[column >= 0]].sum())
+
+    def best_net(self, net: FloatArray) -> FloatArray:
+        """The largest net value of each job's columns (n,)."""
+        return np.asarray(np.maximum.reduceat(net, self.first))
+
+    def dual_bound(self, prices: FloatArray) -> float:
+        """What no assignment is worth more than, by weak duality at these prices (p,)."""
+        return self.bound_by(self.best_net(self.net(prices)), prices)
+
+    def bound_by(self, best_net: FloatArray, prices: FloatArray) -> float:
+        """`dual_bound` where the largest net values (n,) at these prices are known."""
+        return float(np.maximum(best_net, 0.0).sum() + prices @ self.capacity)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assignment:
+    """An assignment, with the prices that explain it."""
+
+    #: Column of each job, -1: the job waits (n,).
+    column: IntArray
+    #: Price of an accelerator of each pool (p,).
+    prices: FloatArray
+    value: float
+    #: No assignment is worth more.
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """Distance to the bound, relative to it."""
+        return (self.bound - self.value) / max(self.bound, 1e-12)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contest:
+    """An assignment that was decided: the question, and the bound that the method's prices prove."""
+
+    question: AssignmentProblem
+    bound: float

@@ -1,0 +1,112 @@
+"""The program of a plan three ways: by prices and search, stated in cvxpy, and for whole gangs; with limits as rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from problems import Setting, build
+
+from optimizer.assignment.assignment_problem import AssignmentProblem
+from optimizer.assignment.limit_rows import limited_entities
+from optimizer.assignment.transportation import assign_by_search
+from optimizer.assignment.whole_gang_bound import integral_bound, whole_assignment_bound
+from optimizer.classes.segments import sum_by
+from optimizer.decision import Plan
+from optimizer.policies.walras import Walras
+from optimizer.policy import PolicySpec
+from optimizer.problem import Problem
+from optimizer.renting.plan_relaxation import RELAXED, relaxed_optimum, with_relaxed_bound
+
+SAME = 1e-6
+
+
+def random_problem(seed: int) -> Problem:
+    """Jobs of two projects, the second with two users; every other problem has limits, every third has no gangs."""
+    random = np.random.default_rng(seed)
+    jobs, pools = int(random.integers(2, 24)), int(random.integers(1, 4))
+    gangs = np.ones(jobs, dtype=np.int64) if seed % 3 == 0 else random.choice([1, 2, 4], jobs)
+    problem = build(
+        Setting(
+            random.uniform(0.5, 2.0, (jobs, pools)).tolist(), random.integers(4, 9, pools).tolist(),
+            gangs=gangs.tolist(), entity=random.choice([0, 2, 3], jobs).tolist(), entity_weights=[1, 1, 1, 1],
+            remaining_steps=random.uniform(1e3, 9e3, jobs).tolist(),
+        )
+    )  # fmt: skip
+    limit = np.array([0.3, 0.6, 1.0, 0.25]) if seed % 2 else np.ones(4)
+    return replace(problem, entities=replace(problem.entities, parent=np.array([-1, -1, 1, 1]), limit=limit))
+
+
+def plan_of(problem: Problem) -> Plan:
+    return Walras(slowdown=1e9).decide(problem, None)[0]
+
+
+def question_of(problem: Problem, seed: int) -> AssignmentProblem:
+    """The problem's columns at random values, with its limits as rows."""
+    columns = problem.columns
+    value = np.random.default_rng(seed).uniform(0.2, 3.0, len(columns))
+    pools = problem.pools.capacity
+    question = AssignmentProblem(columns.job, value, columns.use_column, columns.use_pool, columns.use_count, pools)
+    limits = limited_entities(problem)
+    nobody = np.full(len(problem.jobs), -1)
+    return question if limits is None else limits.rows_beside(question, limits.left(problem, nobody), columns.job)
+
+
+@pytest.mark.parametrize("seeds", [range(first, first + 25) for first in range(0, 200, 25)], ids=str)
+def test_the_statement_lies_within_the_certified_gap_of_the_prices(seeds: range) -> None:
+    for seed in seeds:
+        question = question_of(random_problem(seed), seed)
+        searched, stated = assign_by_search(question), relaxed_optimum(question)
+        assert stated is not None
+        optimum, prices = stated
+        scale = max(1.0, optimum)
+        assert searched.value - SAME * scale <= optimum <= searched.bound + SAME * scale, f"seed {seed}"
+        assert question.dual_bound(prices) == pytest.approx(optimum, abs=SAME * scale), f"seed {seed}"
+        if len(question.use_column) == len(question.job) and np.all(question.use_count == 1):
+            assert searched.value == pytest.approx(optimum, abs=SAME * scale), f"seed {seed}: both are exact"
+        whole = whole_assignment_bound(question)
+        assert searched.value - SAME * scale <= whole <= optimum + SAME * scale, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(1, 80, 2))
+def test_a_plan_keeps_limits_of_projects_and_users(seed: int) -> None:
+    problem = random_problem(seed)
+    plan = plan_of(problem)
+    held = sum_by(problem.jobs.entity, np.where(plan.column >= 0, problem.jobs.gang, 0.0), 4)
+    held[1] += held[2] + held[3]
+    assert np.all(held <= problem.entities.limit * problem.pools.capacity.sum() + 1e-9)
+
+
+def test_a_limit_that_binds_has_a_price() -> None:
+    """A machine is free, and yet a job of the limited project waits: the price of the limit says why."""
+    setting = Setting(
+        [[1.0]] * 4, [4], entity=[0, 0, 0, 1], entity_weights=[1, 1], remaining_steps=[1e3, 2e3, 3e3, 4e3]
+    )
+    problem = build(setting)
+    problem = replace(problem, entities=replace(problem.entities, limit=np.array([0.5, 1.0])))
+    plan = plan_of(problem)
+    assert (plan.column >= 0).tolist() == [True, True, False, True]
+    assert plan.quote.prices.tolist() == [0.0], "a machine is free"
+    assert plan.surplus[2] <= plan.surplus[1], "who waits gains no more than who runs"
+    assert plan.surplus[3] > 0
+    assert plan.yardstick is not None
+    assert plan.yardstick.gap <= 0.05
+
+
+def test_a_smaller_bound_names_who_proved_it() -> None:
+    names, closer = set[str](), 0
+    for seed in range(40):
+        problem = random_problem(seed)
+        plan = plan_of(problem)
+        told = with_relaxed_bound(plan)
+        assert plan.yardstick is not None
+        assert told.yardstick is not None
+        assert told.yardstick.objective == plan.yardstick.objective <= told.yardstick.bound <= plan.yardstick.bound
+        assert (RELAXED in told.yardstick.name) == (told.yardstick.bound < plan.yardstick.bound)
+        assert told.quote is plan.quote
+        names.add(told.yardstick.name)
+        closer += told.yardstick.gap < 0.9 * plan.yardstick.gap
+        whole = integral_bound(problem, PolicySpec("walras"), plan)
+        assert whole is not None
+        assert plan.yardstick.objective <= whole <= told.yardstick.bound + SAME
+    assert len(names) == 2
+    assert closer >= 3
