@@ -1,9 +1,8 @@
 """Messages between the server and the agents on machines: JSON, checked on both sides.
 
 The agent calls out; nothing ever calls the agent. One call, `POST /agent/v1/heartbeat`, carries everything: reports up,
-commands and the lease down. Delivery is at least once in both directions: the agent repeats a report until its
-`report_id` is acknowledged, the server repeats a command until its `command_id` is. Both sides ignore what they have
-already handled. Instants never cross machines: a lease travels as a length.
+commands and the lease down. Delivery is at least once in both directions: reports and commands are repeated until their
+ids are acknowledged, and ignored once handled. Instants never cross machines: a lease travels as a length.
 """
 
 from itertools import islice
