@@ -137,7 +137,7 @@ async def _serve(
     store: SqliteStore,
     listen: ListenOptions,
     tls: TlsMaterial | None,
-    greet: Callable[[str], None] | None,
+    greet: Callable[[str], None] | None = None,
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
