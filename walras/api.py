@@ -236,6 +236,8 @@ class ReasonView(Body):
     reason: Reason
     detail: str = ""
     fix: str = ""
+    #: Worth and price of the place in the policy's own units; empty: it has none.
+    figures: str = ""
 
 
 class ConditionView(Body):

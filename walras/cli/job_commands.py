@@ -142,7 +142,13 @@ async def _shown(client: "Client", job_id: int) -> "tuple[JobDetail, KeptFiles]"
     return detail, await kept_files(client, job_id) if "outputs" in detail.spec else KeptFiles({}, [])
 
 
-def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+def explain_command(
+    job: JobArgument,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also what the place is worth and costs, in the policy's units.")
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
     """Explain why a job waits or runs where it does, and what would change that."""
     job_id = job_id_of(job)
     answer, detail = with_client(lambda client: _explained(client, job_id))
@@ -160,6 +166,8 @@ def explain_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE)
         show_line(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:
         show_line(f"  {reason.reason}  {reason.detail}".rstrip())
+        if verbose and reason.figures:
+            show_line(f"      {reason.figures}")
         if reason.fix:
             show_line(f"      to change this: {reason.fix}")
     for condition in answer.conditions:

@@ -7,14 +7,11 @@ what is believed of its speed on each pool.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from types import MappingProxyType
 
 import numpy as np
 
 from scheduler.core.core import SchedulerCore
-from scheduler.core.cycle.problem_snapshot import configurations_of
-from scheduler.core.cycle.round import describe_newcomer
 from scheduler.core.explain.feasibility import (
     expected_free_text,
     infeasibility,
@@ -22,15 +19,16 @@ from scheduler.core.explain.feasibility import (
     remedies,
     removed_pools_text,
 )
+from scheduler.core.explain.place_prices import price_figure, values_and_costs, why_not_rented
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
-from scheduler.core.rules import Backfill, RoundRules
+from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.spending import SpendingAccount
 from scheduler.core.state.throughput import BelievedSpeed
 from scheduler.core.state.unsaved_work import is_fixed, why_fixed, why_unmovable
-from walras.cluster import PoolId, gang_usd_per_h
-from walras.job_request import JobId, JobRequest
+from walras.cluster import PoolId
+from walras.job_request import JobId
 from walras.states import JobState, Reason
 
 _NOTHING_MORE: Mapping[PoolId, int] = MappingProxyType({})
@@ -47,6 +45,8 @@ class PendingReason:
     detail: str
     #: What would change it; empty when only time will.
     fix: str = ""
+    #: Worth and price of the place in units of the policy's own, for those who look closely; empty: it has none.
+    figures: str = ""
 
 
 def pending_reasons(
@@ -183,7 +183,7 @@ def _pool_reasons(core: SchedulerCore, job: JobRecord, *, counts_ahead: bool) ->
             detail += f"; {expected_free_text(core, reservation)}"
         yield PendingReason(reason, detail, fix)
         fix = ""
-    job_class, worth = ledger.class_of(job), _values_and_costs(core, job)
+    job_class, worth = ledger.class_of(job), values_and_costs(core, job)
     counts, entitled = ledger.classes.shapes[job_class.shape].counts, ledger.columns.entitled[job.slot]
     # Where it has a share comes first, then where it is fastest.
     for row in np.lexsort((-job_class.rates, -entitled)).tolist():
@@ -262,30 +262,16 @@ def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, count
     if ledger.fleet.find(state.row, shape) is None:
         return PendingReason(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *facts)))
     reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
-    price = () if is_planned else _price(core, state.row)
-    return PendingReason(reason, "; ".join((need, *facts, *price)))
-
-
-def _values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[float, float, str]]:
-    """Under a plan, by pool: what the place is worth to the job, what it costs at the plan's prices, and their unit."""
-    ledger, policy = core.ledger, core.cycle.policy
-    quote, pools = policy.quote, ledger.fleet.pools
-    if policy.pricing is None or not policy.plans or quote is None or len(quote.prices) != len(pools):
-        return {}
-    capacity = np.array([float(state.capacity) for state in pools])
-    ways = configurations_of(ledger.classes, np.array([job.class_row]), capacity)
-    if not len(ways.job):
-        return {}
-    value = policy.value(describe_newcomer(ledger, job, ways, capacity), quote)
-    cost = ways.count * quote.prices[ways.pool]
-    # Of several gang sizes on a pool, the one that gains most.
-    return {int(ways.pool[at]): (value[at], cost[at], quote.unit) for at in np.argsort(value - cost, kind="stable")}
+    figures = "" if is_planned else price_figure(core, state.row)
+    return PendingReason(reason, "; ".join((need, *facts)), figures=figures)
 
 
 def _with_price(line: PendingReason, value: float, cost: float, unit: str) -> PendingReason:
     """Who would have to pay more than a place is worth to it waits for the price."""
-    detail = f"{line.detail}; worth {value:.3g} here, price {cost:.3g} ({unit})"
-    return PendingReason(Reason.WAIT_PRICE if cost > value else line.reason, detail, line.fix)
+    figures = f"worth {value:.3g} here, price {cost:.3g} ({unit})"
+    if cost <= value:
+        return replace(line, figures=figures)
+    return PendingReason(Reason.WAIT_PRICE, f"{line.detail}; others make more of it", line.fix, figures)
 
 
 def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, *tuple[str, ...]]:
@@ -302,27 +288,6 @@ def _capacity_reason(state: PoolState, count: int, now: float) -> tuple[Reason, 
             return Reason.WAIT_CAPACITY, "the policy rents no more machines at this price"
         return Reason.WAIT_CAPACITY, "more of its machines must join, or take jobs again"
     return (Reason.WAIT_CAPACITY,)
-
-
-def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, count: int) -> tuple[str, str]:
-    """Why no machine of a pool is rented for a job by what it is worth, and the remedy; empty if that is not why."""
-    if not state.rented or state.pool.drained or request.deadline_at < inf:
-        return "", ""
-    value, by = rules.value_of(request)
-    price = gang_usd_per_h(state.pool, count)
-    if value >= price and value > 0:
-        return "", ""
-    says = "nobody says what an hour of this job is worth" if not by else f"its {by} says {value:g} USD/h"
-    if by in ("job", "policy"):
-        says = f"an hour of it is worth {value:g} USD by the {by}"
-    detail = (
-        f"the policy rents no more machines at this price: {says}, and {count} accelerators here cost {price:g} USD/h"
-    )
-    fix = (
-        f"state a value above {price:g} USD/h: `value_usd_per_h` of the job, `rules.values` of the policy file for "
-        f"project {request.project}, or `rules.delay_usd_per_h` for all"
-    )
-    return detail, fix
 
 
 def _machines(core: SchedulerCore, job: JobRecord, state: PoolState) -> list[str]:
@@ -368,13 +333,6 @@ def _taking_jobs_again(state: PoolState) -> str:
         return f"walras admin pool drain {state.pool.pool_id} --off"
     aside = [each.node_id for each in state.members.values() if each.condition is MachineCondition.QUARANTINED]
     return f"see why jobs fail there, then: walras admin resume {aside[0]}" if aside else ""
-
-
-def _price(core: SchedulerCore, pool: int) -> tuple[str, ...]:
-    policy = core.ledger.policy
-    if policy.quote is None or pool >= len(policy.quote.prices):
-        return ()
-    return (f"price {policy.quote.prices[pool]:.3g} {policy.quote.unit}",)
 
 
 def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:

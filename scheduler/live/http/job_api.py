@@ -132,7 +132,12 @@ async def explain_job(call: RequestContext) -> Explanation:
     lines = pending_reasons(call.server.core, row.job_id, call.server.state.expected_machines)
     lines = tuple(replace(line, fix=without_failing(line.fix, *tried)) for line in lines)
     reasons = [
-        ReasonView(reason=line.reason, detail=line.detail, fix=followable(line, call.user, people, row.project))
+        ReasonView(
+            reason=line.reason,
+            detail=line.detail,
+            fix=followable(line, call.user, people, row.project),
+            figures=line.figures,
+        )
         for line in lines
     ]
     if row.state.is_final:

@@ -23,7 +23,7 @@ from optimizer.policy import Newcomer, best_configuration_at
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
 from scheduler.core.explain.feasibility import infeasibility, pool_limits
-from scheduler.core.explain.pending_reasons import why_not_rented
+from scheduler.core.explain.place_prices import why_not_rented
 from scheduler.core.state.ledger import ActivePolicy, Ledger
 from scheduler.core.state.unsaved_work import CANNOT_MOVE, CANNOT_MOVE_FIX
 from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller

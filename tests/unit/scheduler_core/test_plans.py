@@ -1,5 +1,6 @@
 """Plans carried out: started where planned, exchanged, dropped where they no longer fit, explained by prices."""
 
+import re
 from dataclasses import replace
 
 from fake_fleet import FakeFleet, cluster, job, pool
@@ -149,7 +150,7 @@ def test_a_place_that_others_want_waits_for_a_plan_that_is_near() -> None:
 
 
 def test_who_waits_is_told_what_its_place_is_worth_and_costs() -> None:
-    """WAIT:PRICE, with both numbers."""
+    """In words; both numbers stand beside, for those who look closely."""
     fleet = planning()
     for number, steps in ((1, 100.0), (2, 1e6)):
         fleet.tell(ev.JobSubmitted(0.0, job(number, "a", 4, steps=steps)))
@@ -159,8 +160,8 @@ def test_who_waits_is_told_what_its_place_is_worth_and_costs() -> None:
     (line,) = pending_reasons(fleet.core, J2)
     assert line.reason is Reason.WAIT_PRICE
     assert "not planned here" in line.detail
-    assert "worth" in line.detail
-    assert "price" in line.detail
+    assert line.detail.endswith("others make more of it")
+    assert re.fullmatch(r"worth [.0-9]+ here, price [.0-9]+ \(.+\)", line.figures)
 
 
 def test_who_waits_is_told_who_cannot_be_stopped_for_it() -> None:

@@ -325,7 +325,7 @@ async def test_a_refused_start_is_explained_with_the_machine_and_its_words(face:
         await agent.beat({"type": "refused", "job_id": job_id, "attempt": number, "detail": words})
         _, explained = await face.json("GET", f"{API}/jobs/{job_id}/explain")
         if number == 1:
-            refused = {"reason": "INFRA:START_REFUSED", "detail": f"n1: {words}", "fix": ""}
+            refused = {"reason": "INFRA:START_REFUSED", "detail": f"n1: {words}", "fix": "", "figures": ""}
             assert (explained["reasons"][0]["reason"], refused in explained["reasons"]) == ("WAIT:BACKOFF", True)
         await face.world.advance(60.0)
         await agent.beat()

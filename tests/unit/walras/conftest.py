@@ -208,7 +208,8 @@ class FakeServer:
 
     async def _explain(self, request: web.Request) -> web.Response:
         job = self.found(request)
-        reasons = [{"reason": job["reason"], "detail": job["detail"], "fix": "accept v100 too"}]
+        figures = "worth 2 here, price 3 (USD/h)"
+        reasons = [{"reason": job["reason"], "detail": job["detail"], "fix": "accept v100 too", "figures": figures}]
         body = {"job_id": job["id"], "state": job["state"], "reasons": reasons, "target": job.get("target")}
         return web.json_response(body)
 

@@ -230,6 +230,8 @@ def test_show_and_explain(run: Run, fake: Any) -> None:
     explained = run("explain", "1").stdout
     assert "WAIT:CAPACITY" in explained
     assert "accept v100 too" in explained
+    assert "worth 2" not in explained
+    assert "worth 2 here, price 3 (USD/h)" in run("explain", "1", "-v").stdout
     assert json.loads(run("explain", "1", "-o", "json").stdout)["reasons"][0]["fix"] == "accept v100 too"
     missing = run("show", "99")
     assert (missing.exit_code, "no job 99" in missing.stderr) == (2, True)

@@ -1,0 +1,64 @@
+"""What places are worth to a waiting job and cost: why no machine is rented for it, and the figures of a plan.
+
+The worth that a plan compares is in units of the policy's own: it ranks the places of one solve, and alone it means
+nothing to people. The reasons why a job waits say in words who has its place and who goes first, and carry the figures
+beside, for those who look closely.
+"""
+
+from math import inf
+
+import numpy as np
+
+from scheduler.core.core import SchedulerCore
+from scheduler.core.cycle.problem_snapshot import configurations_of
+from scheduler.core.cycle.round import describe_newcomer
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.fleet import PoolState
+from scheduler.core.state.ledger import JobRecord
+from walras.cluster import gang_usd_per_h
+from walras.job_request import JobRequest
+
+
+def values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[float, float, str]]:
+    """Under a plan, by pool: what the place is worth to the job, what it costs at the plan's prices, and their unit."""
+    ledger, policy = core.ledger, core.cycle.policy
+    quote, pools = policy.quote, ledger.fleet.pools
+    if policy.pricing is None or not policy.plans or quote is None or len(quote.prices) != len(pools):
+        return {}
+    capacity = np.array([float(state.capacity) for state in pools])
+    ways = configurations_of(ledger.classes, np.array([job.class_row]), capacity)
+    if not len(ways.job):
+        return {}
+    value = policy.value(describe_newcomer(ledger, job, ways, capacity), quote)
+    cost = ways.count * quote.prices[ways.pool]
+    # Of several gang sizes on a pool, the one that gains most.
+    return {int(ways.pool[at]): (value[at], cost[at], quote.unit) for at in np.argsort(value - cost, kind="stable")}
+
+
+def price_figure(core: SchedulerCore, pool: int) -> str:
+    """Under shares: what an accelerator of the pool costs at their prices; empty where the policy has none."""
+    policy = core.ledger.policy
+    if policy.quote is None or pool >= len(policy.quote.prices):
+        return ""
+    return f"price {policy.quote.prices[pool]:.3g} {policy.quote.unit}"
+
+
+def why_not_rented(rules: RoundRules, request: JobRequest, state: PoolState, count: int) -> tuple[str, str]:
+    """Why no machine of a pool is rented for a job by what it is worth, and the remedy; empty if that is not why."""
+    if not state.rented or state.pool.drained or request.deadline_at < inf:
+        return "", ""
+    value, by = rules.value_of(request)
+    price = gang_usd_per_h(state.pool, count)
+    if value >= price and value > 0:
+        return "", ""
+    says = "nobody says what an hour of this job is worth" if not by else f"its {by} says {value:g} USD/h"
+    if by in ("job", "policy"):
+        says = f"an hour of it is worth {value:g} USD by the {by}"
+    detail = (
+        f"the policy rents no more machines at this price: {says}, and {count} accelerators here cost {price:g} USD/h"
+    )
+    fix = (
+        f"state a value above {price:g} USD/h: `value_usd_per_h` of the job, `rules.values` of the policy file for "
+        f"project {request.project}, or `rules.delay_usd_per_h` for all"
+    )
+    return detail, fix
