@@ -19,8 +19,6 @@ A plan is a packing itself: there the integer program is that of its assignments
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.check.dual_bounds import CheckedLevel, CheckedLog, CheckedObjective, CheckedSum, DualProof
@@ -87,6 +85,9 @@ def _bound_of_plan(plan: Plan) -> float | None:
 
 def whole_assignment_bound(question: AssignmentProblem) -> float:
     """What no assignment of whole gangs is worth more than: inf if HiGHS proves nothing within its nodes."""
+    from scipy import sparse  # not loaded by a simulation, which asks for no such bound
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     columns, rows = len(question.job), len(question.capacity)
     shape = (question.jobs + rows, columns)
     values = np.concatenate((np.ones(columns), question.use_count))

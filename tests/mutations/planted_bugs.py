@@ -111,8 +111,8 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "renewal_forgotten_by_server",
         _GATEWAY,
-        "            node.heard_at = now\n            node.leased_until = now + lease_s\n        commands",
-        "            node.heard_at = now\n        commands",
+        "            node.heard_at = now\n            node.leased_until = now + lease_s\n        known",
+        "            node.heard_at = now\n        known",
     ),
     PlantedBug(
         "no_lease_after_restart",
@@ -147,8 +147,8 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "vanished_not_noticed",
         _COMPARISON,
-        "        if part.ordered:\n",
-        "        if False:\n",
+        "        elif part.ordered:\n",
+        "        elif False:\n",
     ),
     PlantedBug(
         "coming_start_taken_for_vanished",
@@ -221,8 +221,8 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "resume_forgotten",
         _APPLY,
-        "        resume=None\n        if checkpoint is None\n",
-        "        resume=None\n        if True\n",
+        "resume=None if checkpoint is None else _manifest(checkpoint)",
+        "resume=None",
     ),
     PlantedBug(
         "stops_not_sent",

@@ -237,8 +237,6 @@ class Observer(Hooks):
                 has_run = any(run.attempt == key[1] for run in self.runs[key[0]])
                 is_unheld = len(places) > 1 and not has_run
                 is_lost |= is_unheld and any(self.agent_began_at.get(place, 0.0) >= known_from for place in places)
-                # A start that is not confirmed for a lease is withdrawn: an agent that was restarted has none of it.
-                is_lost |= not has_run and now - began > self.lease_s
                 if not is_lost and now >= self.split_until:
                     where = f"job {key[0]} attempt {key[1]} at {attempt.placement}"
                     self.violate("false_lost", f"{where}: {attempt.reason}")

@@ -14,6 +14,7 @@ from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import highest_number_told
 from scheduler.live.services.agent_reports import end_vanished_part
+from scheduler.live.services.unconfirmed_starts import is_withdrawn, refuse_withdrawn
 from walras.job_request import JobId
 from walras.states import Reason
 from walras.wire import AttemptHere, Heartbeat, PrepareCommand, StartCommand
@@ -37,7 +38,9 @@ def compare_machine(transaction: Transaction, node: LiveNode, message: Heartbeat
         if attempt is None or (job_id, number) in here or (job_id, number) in coming:
             continue
         part = attempt.parts[node.row.node_id]
-        if part.ordered:
+        if is_withdrawn(part):
+            refuse_withdrawn(transaction, part)
+        elif part.ordered:
             end_vanished_part(transaction, part)
 
 

@@ -286,6 +286,20 @@ async def test_a_start_that_is_never_confirmed_is_withdrawn_and_tried_again(tmp_
         assert "did not confirm the start within 20 s" in w.server.store.job(job_id).detail  # type: ignore[union-attr]
 
 
+async def test_a_withdrawn_start_is_not_told_as_a_lost_machine_when_its_agent_starts_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        agent = await FakeAgent(w, "n1").names_itself().register()
+        job_id = await w.submit({})
+        await agent.beat()
+        agent.here.clear()
+        await _pass_time(w, 25, agent)
+        await agent.beat(resync=True)
+        assert [row.state.value for row in w.server.store.attempts(job_id)] == ["START_FAILED"]
+        job = w.server.store.job(job_id)
+        assert job is not None
+        assert (job.state.value, job.restarts) == ("PENDING", 0)
+
+
 async def test_a_start_that_is_withdrawn_as_it_begins_is_no_failure_of_the_job(tmp_path: Path) -> None:
     """Its ranks end by our stop: the job is queued again, without using a restart."""
     async with world(tmp_path) as w:

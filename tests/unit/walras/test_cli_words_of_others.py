@@ -30,7 +30,7 @@ def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         ("ps", "walras queue"),
         ("top", "queue --watch"),
         ("requeue 1", "walras rerun"),
-        ("quota", "walras money"),
+        ("quota", "walras share"),
         ("run train.py", "walras submit"),
         ("sbatch train.sh", "walras submit"),
         ("update 1 --deadline +3h", "--set deadline=+3h"),
