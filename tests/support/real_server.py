@@ -26,11 +26,11 @@ FIFO = {"policy": {"name": "fifo"}, "rules": {"round_s": 5, "backoff_s": 1}}
 A = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 2, "memory": "1GB", "emulated": True}
 
 
-def wait_for(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
-    """The first truthy look; fails loudly at the end of the time."""
+def wait_for(look: Callable[[], Any], timeout_s: float, what: str, then: Callable[[], Any] = str) -> Any:
+    """The first truthy look; fails loudly at the end of the time, with what `then` says of the state at that time."""
     until = time.monotonic() + timeout_s
     while not (seen := look()):
-        assert time.monotonic() < until, f"not within {timeout_s} s: {what}"
+        assert time.monotonic() < until, f"not within {timeout_s} s: {what}; {then()}"
         time.sleep(0.05)
     return seen
 
@@ -134,7 +134,7 @@ class RealServer:
         return found
 
     def until_state(self, job_id: int, state: str, timeout_s: float = 30.0) -> None:
-        wait_for(lambda: self.state(job_id) == state, timeout_s, f"job {job_id} is {state}; {self.job(job_id)}")
+        wait_for(lambda: self.state(job_id) == state, timeout_s, f"job {job_id} is {state}", lambda: self.job(job_id))
 
     def until_running(self, job_id: int, attempt: int = 1, timeout_s: float = 30.0) -> dict[str, Any]:
         """The attempt, once it runs."""
@@ -143,11 +143,11 @@ class RealServer:
             newest = self.job(job_id)["attempt_list"][-1:]
             return newest[0] if newest and (newest[0]["attempt"], newest[0]["state"]) == (attempt, "RUNNING") else None
 
-        found: dict[str, Any] = wait_for(look, timeout_s, f"attempt {attempt} runs; {self.job(job_id)}")
+        found: dict[str, Any] = wait_for(look, timeout_s, f"attempt {attempt} runs", lambda: self.job(job_id))
         return found
 
     def until_step(self, job_id: int, step: float, timeout_s: float = 30.0) -> None:
-        wait_for(lambda: self.job(job_id)["steps"] >= step, timeout_s, f"step {step}; {self.job(job_id)}")
+        wait_for(lambda: self.job(job_id)["steps"] >= step, timeout_s, f"step {step}", lambda: self.job(job_id))
 
     def node(self, name: str) -> dict[str, Any] | None:
         return next((node for node in self.call("GET", "/nodes")[1] if node["node_id"] == name), None)
