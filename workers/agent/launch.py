@@ -42,6 +42,8 @@ _PREFIX = "walras-"
 _SERVES = "state"
 #: Folders looked at, and sockets in each.
 _LOOKED_AT = 1000
+#: A folder that was used since may be that of a living agent whose state cannot be seen from here (a container's).
+_UNUSED_S = 3600.0
 
 
 def socket_folder(state: Path) -> Path:
@@ -52,22 +54,32 @@ def socket_folder(state: Path) -> Path:
         return folder
     link = state / "socket-folder"
     if not link.is_dir():
-        remove_orphans(TEMPORARY)
         link.unlink(missing_ok=True)
         made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=TEMPORARY))
         (made / _SERVES).symlink_to(state.absolute())
         link.symlink_to(made)
-    return Path(os.readlink(link))
+        remove_orphans(TEMPORARY, made.stat().st_mtime - _UNUSED_S)
+    found = Path(os.readlink(link))
+    os.utime(found)
+    return found
 
 
-def remove_orphans(temporary: Path) -> None:
-    """Remove the folders of this user whose agents' state is gone."""
+def remove_orphans(temporary: Path, unused_since: float) -> None:
+    """Remove the folders of this user whose agents' state is gone, and that no agent has used since (seconds, Unix)."""
     for folder in islice(temporary.glob(f"{_PREFIX}*"), _LOOKED_AT):
-        serves = folder / _SERVES
-        if folder.is_symlink() or not serves.is_symlink() or serves.exists() or folder.stat().st_uid != os.getuid():
-            continue
-        if not any(map(_is_listened_to, _first_paths(folder.iterdir()))):
-            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another agent has removed it meanwhile
+            if _is_orphan(folder, unused_since):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_orphan(folder: Path, unused_since: float) -> bool:
+    serves = folder / _SERVES
+    if folder.is_symlink() or not serves.is_symlink() or serves.exists():
+        return False
+    about = folder.stat()
+    if about.st_uid != os.getuid() or about.st_mtime > unused_since:
+        return False
+    return not any(map(_is_listened_to, _first_paths(folder.iterdir())))
 
 
 def _first_paths(paths: Iterable[Path]) -> Iterable[Path]:

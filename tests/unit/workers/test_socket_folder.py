@@ -1,7 +1,9 @@
 """Folders of sockets in /tmp: made where a path is too long, and not left behind for ever."""
 
+import os
 import shutil
 import socket
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -51,10 +53,22 @@ def test_a_folder_whose_agent_is_gone_is_removed_by_the_next(tmp_path: Path, tem
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(folder / "1.a"))
     shutil.rmtree(state)
+    os.utime(folder, (0, 0))
     strange = temporary / "walras-strange"
     strange.mkdir()
     kept = socket_folder(long_state(tmp_path, "y"))
     assert {path.name for path in temporary.iterdir()} == {kept.name, "walras-strange"}
+
+
+def test_a_folder_in_use_stays_though_its_agents_state_cannot_be_seen(tmp_path: Path, temporary: Path) -> None:
+    """Two agents in mount namespaces of their own share /tmp: neither takes the other's folder for an orphan."""
+    state = long_state(tmp_path)
+    folder = socket_folder(state)
+    os.utime(folder, (0, 0))
+    assert socket_folder(state) == folder
+    state.rename(tmp_path / "unseen")
+    socket_folder(long_state(tmp_path, "y"))
+    assert folder.is_dir()
 
 
 def test_a_folder_where_somebody_listens_stays(tmp_path: Path, temporary: Path) -> None:
@@ -65,7 +79,7 @@ def test_a_folder_where_somebody_listens_stays(tmp_path: Path, temporary: Path) 
     with socket.socket(socket.AF_UNIX) as alive:
         alive.bind(str(folder / "1.a"))
         alive.listen()
-        remove_orphans(temporary)
+        remove_orphans(temporary, inf)
         assert folder.is_dir()
-    remove_orphans(temporary)
+    remove_orphans(temporary, inf)
     assert not folder.exists()
