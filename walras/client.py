@@ -51,6 +51,7 @@ from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
 from walras.transport import ApiCall, Patience, Transport
+from walras.what_if import WhatIfCalls
 
 _API = "/api/v1"
 #: A page of a listing; the server may send fewer.
@@ -64,7 +65,7 @@ _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 
-class Client(PeopleCalls):
+class Client(PeopleCalls, WhatIfCalls):
     """Asynchronous calls to one server with one token. Errors are those of `walras.errors`."""
 
     def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:

@@ -33,6 +33,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.handlers.restored_state import gather_state
 from scheduler.core.rules import RoundRules
+from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -52,6 +53,8 @@ class CoreSnapshot:
 
     at: float
     policy: PolicyChanged
+    #: Weights, guarantees and limits that administrators have set.
+    shares: SharesDeclared
     money: MoneyRestated
     #: Pools and machines, in the order in which they are told.
     fleet: tuple[Event, ...]
@@ -90,6 +93,7 @@ def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, Core
     return CoreSnapshot(
         now,
         PolicyChanged(now, policy.spec, policy.rules),
+        SharesDeclared(now, tuple(ledger.usage.shares.values())),
         MoneyRestated(now, core.cycle.spending.stated(now)),
         fleet,
         replace(remembered, at=now),
@@ -208,7 +212,8 @@ class CoreCopy:
         ledger = self.core.ledger
         ledger.table, ledger.costs = deepcopy(snapshot.speeds), deepcopy(snapshot.costs)
         ledger.networks, ledger.classes = deepcopy(snapshot.networks), JobClasses(ledger.table)
-        for event in (snapshot.policy, snapshot.money, *snapshot.fleet, snapshot.remembered, *snapshot.jobs):
+        told = (snapshot.policy, snapshot.shares, snapshot.money, *snapshot.fleet, snapshot.remembered, *snapshot.jobs)
+        for event in told:
             # A core keeps no event, and changes none.
             self.core.handle(event)
 

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, inf, log
-from random import Random
 from time import process_time
 
 from scheduler.core.events import Event
@@ -77,11 +76,10 @@ def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
         spent_s = process_time() - began_s
         if draw >= _DRAWS_LEAST and spent_s + spent_s / draw > question.cpu_s:
             break
-        chance = Random(f"{question.seed}/{draw}")
         copy = CoreCopy(snapshot)
         for event in question.told:
             copy.tell(event)
-        rollout = Rollout(snapshot, copy, question.past, lengths, chance)
+        rollout = Rollout(snapshot, copy, question.past, lengths, f"{question.seed}/{draw}")
         # One future may take what is left for it, if the fewest are to be made.
         limits = RolloutLimits(cpu_until_s=began_s + question.cpu_s * max(draw + 1, _DRAWS_LEAST) / _DRAWS_LEAST)
         rollout.run(limits)

@@ -48,7 +48,7 @@ from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
 from scheduler.forecast.past_jobs import Arrival, DrawnLengths, PastJobs, as_newcomer, drawn_arrivals
 from walras.cluster import Market
 from walras.contract import EXIT_CHECKPOINTED
-from walras.job_request import JobId
+from walras.job_request import JobId, JobRequest
 from walras.states import JobState
 
 #: A solve that is asked for t seconds ahead is answered this part of t later; two wakes are at least this part apart.
@@ -109,11 +109,15 @@ class Rollout:
         copy: CoreCopy,
         past: PastJobs,
         lengths: DrawnLengths,
-        chance: Random,
+        luck: str,
         solve: Callable[[Solve], Proposal] = run_solve,
     ) -> None:
+        """`luck`: names the draws. Each thing that is unknown has draws of its own: futures of the same luck from
+        states that differ a little draw the same lengths, arrivals, boots and revocations.
+        """
         self._snapshot, self._copy, self._core = snapshot, copy, copy.core
-        self._past, self._lengths, self._chance, self._solve = past, lengths, chance, solve
+        self._past, self._lengths, self._luck, self._solve = past, lengths, luck, solve
+        self._chance = Random(f"{luck}/jobs")
         self._began_at = self.now = snapshot.at
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
@@ -147,7 +151,8 @@ class Rollout:
         for job in list(ledger):
             self._begin(job)
         if arrivals:
-            self._arrivals: Iterator[Arrival] = drawn_arrivals(self._past, self._began_at, self._chance)
+            chance = Random(f"{self._luck}/arrivals")
+            self._arrivals: Iterator[Arrival] = drawn_arrivals(self._past, self._began_at, chance)
             self._next_arrival(None)
         for machine in list(ledger.fleet.machines):
             if machine is not None:
@@ -201,7 +206,9 @@ class Rollout:
         self.jobs[job.job_id] = RolledJob()
         self._open += job.state is not JobState.HELD
         best, had_s = self._core.ledger.class_of(job).best_rate, self._snapshot.had_s.get(job.job_id, 0.0)
-        self._truths[job.job_id] = truth = _Truth(self._drawn_steps(job, had_s, max(best, 1e-9)))
+        self._truths[job.job_id] = truth = _Truth(
+            self._drawn_steps(job.request, job.steps, had_s, max(best, 1e-9), self._chance)
+        )
         if not job.holds:
             return
         self._holding += 1
@@ -221,18 +228,21 @@ class Rollout:
         if job.placement is not None and len(job.placement.parts) > 1 and len(job.prepared) < len(job.placement.parts):
             self._prepare(Prepare(job.job_id, job.attempt, job.placement))
 
-    def _drawn_steps(self, job: JobRecord, had_s: float, best: float) -> float:
+    def _drawn_steps(self, request: JobRequest, steps: float, had_s: float, best: float, chance: Random) -> float:
         """Steps left."""
-        request = job.request
         if request.steps is not None and request.steps > 0:
-            done = job.steps / request.steps
-            return max(self._lengths.ratio(request, done, self._chance) - done, 1e-6) * request.steps
-        return max(self._lengths.length_s(request, had_s, self._chance) - had_s, 1.0) * best
+            done = steps / request.steps
+            return max(self._lengths.ratio(request, done, chance) - done, 1e-6) * request.steps
+        return max(self._lengths.length_s(request, had_s, chance) - had_s, 1.0) * best
 
     def _next_arrival(self, arrived: Arrival | None) -> None:
         if arrived is not None:
             self._newcomers += 1
             request = as_newcomer(arrived, JobId(self._newcomers))
+            ledger = self._core.ledger
+            best = max(ledger.classes.classes[ledger.classes.row(request)].best_rate, 1e-9)
+            chance = Random(f"{self._luck}/{request.job_id}")
+            self._truths[request.job_id] = _Truth(self._drawn_steps(request, 0.0, 0.0, best, chance))
             self._send(JobSubmitted(self.now, request))
         following = next(self._arrivals, None)
         if following is not None:
@@ -247,10 +257,7 @@ class Rollout:
 
     def _start(self, command: Start) -> None:
         job = self._core.ledger.jobs[command.job_id]
-        truth = self._truths.get(command.job_id)
-        if truth is None:  # a newcomer
-            best = max(self._core.ledger.class_of(job).best_rate, 1e-9)
-            truth = self._truths[command.job_id] = _Truth(self._drawn_steps(job, 0.0, best))
+        truth = self._truths[command.job_id]
         truth.attempt, truth.leased_at = command.attempt, self.now
         self._know_place(job, truth)
         takes_s = self._core.ledger.restart_s(job, self._core.cycle.policy.rules)
@@ -341,7 +348,8 @@ class Rollout:
         row = self._core.ledger.fleet.pool_row(command.pool_id)
         if row is None:
             return
-        boot_s = self._core.ledger.fleet.pools[row].pool.boot_s * self._chance.lognormvariate(0.0, _BOOT_SPREAD)
+        chance = Random(f"{self._luck}/boot/{self._nodes}")
+        boot_s = self._core.ledger.fleet.pools[row].pool.boot_s * chance.lognormvariate(0.0, _BOOT_SPREAD)
         for _ in range(command.machines):
             self._nodes += 1
             joined = NodeJoined(self.now, f"rolled-{self._nodes}", command.pool_id, command.token)  # type: ignore[arg-type]
@@ -359,7 +367,8 @@ class Rollout:
         per_h = self._snapshot.revocations_per_h.get(pool_id, 0.0)
         row = self._core.ledger.fleet.pool_row(pool_id)  # type: ignore[arg-type]
         if per_h > 0 and row is not None and self._core.ledger.fleet.pools[row].pool.market is Market.SPOT:
-            self._schedule(self.now + 3600.0 * self._chance.expovariate(per_h), self._reclaimed, node_id)
+            lives_h = Random(f"{self._luck}/life/{node_id}").expovariate(per_h)
+            self._schedule(self.now + 3600.0 * lives_h, self._reclaimed, node_id)
 
     def _reclaimed(self, node_id: Any) -> None:
         machine = self._core.ledger.fleet.machine(node_id)

@@ -8,7 +8,6 @@ are told, with the time that it took.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
-from random import Random
 
 from scheduler.core.events import Event, JobCancelled, JobReprioritised, JobSubmitted
 from scheduler.core.explain.feasibility import Remedy
@@ -67,7 +66,7 @@ def starts_after(snapshot: CoreSnapshot, request: JobRequest, remedy: Remedy, wi
     """Seconds from the change to the start of the job, or of what is submitted in its place; inf: not within that."""
     at, anew = snapshot.at, JobId(max(snapshot.requests()) + 1)
     job_id = anew if remedy.demands else request.job_id
-    rollout = Rollout(snapshot, CoreCopy(snapshot), PastJobs(), DrawnLengths(()), Random(0))
+    rollout = Rollout(snapshot, CoreCopy(snapshot), PastJobs(), DrawnLengths(()), "one")
     # Others may take what becomes free by the change: it is made while the copy decides, as it is in life.
     events = change_events(request, remedy, at, anew)
     rollout.run(RolloutLimits(horizon_s=within_s), arrivals=False, then=events, until_started=job_id)

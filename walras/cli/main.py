@@ -57,6 +57,7 @@ from walras.cli.simulate_commands import simulate_commands
 from walras.cli.solve_commands import check_command, solve_command
 from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import show_line, warn
+from walras.cli.what_if_commands import what_if_command
 from walras.cli.workload_commands import workload_commands
 from walras.errors import ServerUnreachable, UserError, WalrasError
 
@@ -287,6 +288,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "prices": prices_command,
     "money": money_command,
     "share": share_command,
+    "whatif": what_if_command,
     "offers": offers_command,
     "recommend": recommend_command,
     "search": search_command,

@@ -148,6 +148,10 @@ def submit_command(
             "--dry-run", help="Validate the job and show which configurations it could run in; submit nothing."
         ),
     ] = False,
+    quote: Annotated[
+        bool,
+        typer.Option("--quote", help="Say when it would start and end on each type, and at what cost; submit nothing."),
+    ] = False,
     sbatch: Annotated[
         list[str] | None,
         typer.Option("--sbatch", metavar="OPTION", help="An option of sbatch, as in a #SBATCH line; repeatable."),
@@ -168,6 +172,9 @@ def submit_command(
     if dry_run:
         answer = with_client(lambda client: client.dry_run(spec))
         show_json(answer.model_dump(mode="json")) if output is OutputFormat.JSON else _show_dry_run(answer, spec)
+        return
+    if quote:
+        _quote(spec, output)
         return
 
     async def send(client: "Client") -> "SubmitResult":
@@ -191,6 +198,14 @@ def submit_command(
         if spec.code is not None:
             show_line(f"  with it travel {spec.code.files} files ({spec.code.size / 1e6:,.1f} MB) of {folder}")
         show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
+
+
+def _quote(spec: "JobSpec", output: OutputFormat) -> None:
+    from walras.cli.what_if_text import show_quote
+    from walras.spec.job_spec import spec_mapping
+
+    found = with_client(lambda client: client.quote(spec_mapping(spec)))
+    show_json(found.model_dump(mode="json")) if output is OutputFormat.JSON else show_quote(found)
 
 
 def _show_submitted(submitted: "SubmitResult", spec: "JobSpec") -> None:

@@ -43,7 +43,7 @@ from scheduler.live.store.table_rows import AnswerRow
 from walras.api import BatchResult, DryRun, SubmitResult
 from walras.content import DamagedContent
 from walras.errors import JobSpecError, NotFound, UserError
-from walras.job_request import JobId
+from walras.job_request import JobId, JobRequest
 from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
 from walras.spec.job_travel import needs_of
 from walras.spec.sweeps import JOBS_MOST, array_indices, is_sweep, parse_array
@@ -364,14 +364,24 @@ def _repeated_answer(answer: str) -> web.Response:
 
 
 async def dry_run_endpoint(call: RequestContext) -> DryRun:
-    draft = _draft_of(call, _parsed(call, await call.body()))
+    server = call.server
+    draft, request = tried_request(call, _parsed(call, await call.body()), JobId(server.state.next_job_id))
+    found = dry_run(server.core, request).model_copy(update={"defaults": list(draft.defaults)})
+    event = JobSubmitted(server.loop.clock.now(), request)
+    forecast = await server.start_forecasts.foresee_job(event, request.job_id)
+    return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults), "forecast": forecast})
+
+
+def tried_request(call: RequestContext, data: Any, job_id: JobId) -> tuple[JobDraft, JobRequest]:
+    """The job that this data would submit, under a number that nothing is stored of. Raises JobSpecError, Forbidden."""
+    draft = _draft_of(call, data)
     if is_sweep(draft.spec):  # its first job stands for all
         first = array_indices(draft.spec)[0]
         draft = replace(draft, spec=draft.spec.model_copy(update={"array_index": first}))
     server, now = call.server, call.server.loop.clock.now()
     request = to_request(
         draft.spec,
-        JobId(server.state.next_job_id),
+        job_id,
         user=call.user.name,
         project=draft.project,
         at=now,
@@ -379,6 +389,4 @@ async def dry_run_endpoint(call: RequestContext) -> DryRun:
     )
     request = replace(request, unproven=is_unproven(draft.spec))
     check_feasible(server.core, server.state, request, needs_of(draft.spec))
-    found = dry_run(server.core, request).model_copy(update={"defaults": list(draft.defaults)})
-    forecast = await server.start_forecasts.foresee_job(JobSubmitted(now, request), request.job_id)
-    return found.model_copy(update={"value_by": value_owner(found.value_by, draft.defaults), "forecast": forecast})
+    return draft, request

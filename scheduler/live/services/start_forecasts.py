@@ -10,11 +10,12 @@ long, leaves the last one, which says as of when it holds.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from math import inf
+from typing import TypeVar
 
 from scheduler.core.events import Event
 from scheduler.core.explain.feasibility import Remedy
@@ -30,6 +31,7 @@ from scheduler.forecast.job_forecasts import (
 from scheduler.forecast.past_jobs import EndedJob, PastJobs
 from scheduler.forecast.rollout import RolloutLimits
 from scheduler.forecast.verified_changes import ChangeQuestion, verified_changes
+from scheduler.forecast.what_if import WhatIfAnswer, WhatIfQuestion, what_if
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.loop.worker_process import kill_worker_process, new_worker_process
@@ -42,12 +44,16 @@ from walras.job_request import JobId, JobRequest
 from walras.states import JobState
 
 log = logging.getLogger(__name__)
+QuestionT = TypeVar("QuestionT")
+AnswerT = TypeVar("AnswerT")
 
 #: The part of one core that forecasts may take in the long run, and the least time between two of them.
 CORE_SHARE, EVERY_S = 0.05, 10.0
 #: Processor time of one refresh, and of a question that a person waits for; what takes twice as long is given up.
 REFRESH_CPU_S, ASKED_CPU_S = 8.0, 4.0
 _DRAWS, _DRAWS_ASKED = 40, 12
+#: Of futures that are compared: processor time, and how long whoever asks waits.
+COMPARED_CPU_S, _COMPARED_WITHIN_S = 8.0, 25.0
 #: Whoever asks waits no longer than this, and no more than so many wait.
 ASKED_WITHIN_S, _ASKING_MAX = 12.0, 4
 #: A copy of so many jobs is tried in a thread: faster than another process hears of it.
@@ -131,7 +137,8 @@ class StartForecasts:
         past = await asyncio.get_running_loop().run_in_executor(None, self._read_past)
         self._past = past.jobs
         self._learn(past.rows)
-        answer = await self._answered(ForecastQuestion(await self._snapshot(), past.jobs, _DRAWS, REFRESH_CPU_S))
+        question = ForecastQuestion(await self._snapshot(), past.jobs, _DRAWS, REFRESH_CPU_S)
+        answer = await self._answered(forecast_jobs, question, REFRESH_CPU_S)
         if answer is None:
             return REFRESH_CPU_S
         self.answer = answer
@@ -149,7 +156,7 @@ class StartForecasts:
     async def foresee(self, told: tuple[Event, ...] = ()) -> ForecastAnswer | None:
         """What would be if these events came now; None where that could not be told in time."""
         question = ForecastQuestion(await self._snapshot(), self._past, _DRAWS_ASKED, ASKED_CPU_S, told=told)
-        return await self._answered(question)
+        return await self._answered(forecast_jobs, question, ASKED_CPU_S)
 
     async def foresee_job(self, event: Event, job_id: JobId) -> ForecastView | None:
         """When a job would start and end that this event brings, or changes. None where nobody can tell soon."""
@@ -164,6 +171,26 @@ class StartForecasts:
             self._asking -= 1
         found = None if answer is None else answer.jobs.get(job_id)
         return None if answer is None or found is None else self.shown(answer.at, found)
+
+    async def compare(
+        self, make_alternatives: Callable[[CoreSnapshot], Sequence[Sequence[Event]]], visible: frozenset[str] | None
+    ) -> WhatIfAnswer | None:
+        """What would be different with each of these alternatives; None where that could not be told in time.
+
+        `make_alternatives` sees the state that they are alternatives to; what it raises is raised here.
+        """
+        if self._asking >= _ASKING_MAX:
+            return None
+        self._asking += 1
+        try:
+            snapshot = await self._snapshot()
+            alternatives = tuple(tuple(each) for each in make_alternatives(snapshot))
+            question = WhatIfQuestion(snapshot, self._past, alternatives, visible, cpu_s=COMPARED_CPU_S)
+            return await asyncio.wait_for(self._answered(what_if, question, COMPARED_CPU_S), _COMPARED_WITHIN_S)
+        except TimeoutError:
+            return None
+        finally:
+            self._asking -= 1
 
     async def changes_that_help(self, job_id: JobId, looks: Iterable[Remedy]) -> frozenset[str] | None:
         """Which of these start a waiting job soon, in words (`Remedy.text`); None: they could not be tried in time.
@@ -194,13 +221,16 @@ class StartForecasts:
         await self._loop.perform_in_pieces(step)
         return found[0]
 
-    async def _answered(self, question: ForecastQuestion) -> ForecastAnswer | None:
+    async def _answered(
+        self, answer: Callable[[QuestionT], AnswerT], question: QuestionT, cpu_s: float
+    ) -> AnswerT | None:
+        """The answer of the process; None where it has none. `cpu_s`: what it may take."""
         async with self._turn:
             if self._pool is None:
                 self._pool = self._make_pool()
-            work = asyncio.get_running_loop().run_in_executor(self._pool, forecast_jobs, question)
+            work = asyncio.get_running_loop().run_in_executor(self._pool, answer, question)
             try:
-                return await asyncio.wait_for(work, 30.0 + 4 * question.cpu_s)
+                return await asyncio.wait_for(work, 30.0 + 4 * cpu_s)
             except TimeoutError:
                 log.warning("forecasting: no answer in time")
             except BrokenProcessPool:

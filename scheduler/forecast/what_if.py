@@ -1,0 +1,237 @@
+"""What would be if something else were so: futures with and without a change, under the same luck.
+
+Each future is rolled forward twice or more: as things are, and once for each alternative, with the same lengths of
+jobs, the same arrivals, boots and revocations (`Rollout`). What is told are the differences between the two, as p10,
+p50 and p90 over the futures: luck that touches both is no difference. A change that changes nothing differs by 0 in
+every future.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from time import process_time
+
+from scheduler.core.events import Event
+from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
+from scheduler.forecast.job_forecasts import Interval, quantiles
+from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
+from scheduler.forecast.rollout import RolledJob, Rollout, RolloutLimits
+from walras.job_request import JobId
+
+#: Fewer futures say nothing of p10 and p90: they are made whatever time they take.
+_DRAWS_LEAST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfQuestion:
+    """A state, what else might be so at its instant, and how much may be spent on the answer."""
+
+    snapshot: CoreSnapshot
+    past: PastJobs
+    #: Each is tried by itself: events that come before the copy decides anything.
+    alternatives: tuple[tuple[Event, ...], ...]
+    #: Projects that are told of by name; None: all. The others are told of together, under "".
+    visible: frozenset[str] | None = None
+    draws: int = 20
+    #: Processor time, seconds.
+    cpu_s: float = 8.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDifference:
+    """What becomes different for the jobs of a project that are active now; negative is sooner, or less."""
+
+    jobs: int
+    #: Of the mean instant at which its jobs end, seconds.
+    completion_s: Interval
+    #: Of the mean instant at which those of them start that wait now, seconds; None: none waits.
+    waiting_s: Interval | None
+    #: Of what the machines they hold cost in all, USD.
+    usd: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class JobDifference:
+    """Of one job: when it starts (None: it runs) and ends, seconds."""
+
+    start_s: Interval | None
+    end_s: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class AddedJob:
+    """What becomes of a job that the alternative brings: instants, and what its machines cost, USD."""
+
+    start: Interval
+    end: Interval
+    usd: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativeOutcome:
+    """One alternative beside things as they are."""
+
+    total: GroupDifference
+    projects: dict[str, GroupDifference]
+    #: Those that start or end at another time in some future.
+    jobs: dict[JobId, JobDifference]
+    added: dict[JobId, AddedJob]
+    #: Jobs that had not ended where the futures were given up, mean: as things are, and with the change.
+    unfinished: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfAnswer:
+    """As of the question's instant."""
+
+    at: float
+    outcomes: tuple[AlternativeOutcome, ...]
+    draws: int
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class _Future:
+    jobs: dict[JobId, RolledJob]
+    until_at: float
+    #: It was given up for the time it took, not because nothing became of the jobs that were left.
+    is_cut: bool
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """One alternative's differences, future by future."""
+
+    completion_s: dict[str, list[float]] = field(default_factory=dict)
+    waiting_s: dict[str, list[float]] = field(default_factory=dict)
+    usd: dict[str, list[float]] = field(default_factory=dict)
+    starts: dict[JobId, list[float]] = field(default_factory=dict)
+    ends: dict[JobId, list[float]] = field(default_factory=dict)
+    added: dict[JobId, list[RolledJob]] = field(default_factory=dict)
+    unfinished: list[tuple[int, int]] = field(default_factory=list)
+
+
+def what_if(question: WhatIfQuestion) -> WhatIfAnswer:
+    """Roll forward until the draws are made or the time is spent."""
+    began_s, snapshot = process_time(), question.snapshot
+    lengths = DrawnLengths(question.past.ended)
+    groups, waiting = _groups(question), {job.job.job_id for job in snapshot.jobs if job.placement is None}
+    pairs = [_Pairs() for _ in question.alternatives]
+    draws = 0
+    for draw in range(question.draws):
+        spent_s = process_time() - began_s
+        if draw >= _DRAWS_LEAST and spent_s + spent_s / draw > question.cpu_s:
+            break
+        limits = RolloutLimits(cpu_until_s=began_s + question.cpu_s * max(draw + 1, _DRAWS_LEAST) / _DRAWS_LEAST)
+        luck = f"{question.seed}/{draw}"
+        as_is = _future(question, (), lengths, luck, limits)
+        for alternative, found in zip(question.alternatives, pairs, strict=True):
+            changed = _future(question, alternative, lengths, luck, limits)
+            _compare(found, as_is, changed, groups, waiting)
+        draws += 1
+    outcomes = tuple(_outcome(found, groups, waiting) for found in pairs)
+    return WhatIfAnswer(snapshot.at, outcomes, draws, process_time() - began_s)
+
+
+def _groups(question: WhatIfQuestion) -> dict[str, list[JobId]]:
+    """Jobs of the present by the name under which their project is told."""
+    groups: dict[str, list[JobId]] = {}
+    for job in question.snapshot.jobs:
+        project = job.job.project
+        told = project if question.visible is None or project in question.visible else ""
+        groups.setdefault(told, []).append(job.job.job_id)
+    return groups
+
+
+def _future(
+    question: WhatIfQuestion, told: Iterable[Event], lengths: DrawnLengths, luck: str, limits: RolloutLimits
+) -> _Future:
+    copy = CoreCopy(question.snapshot)
+    for event in told:
+        copy.tell(event)
+    rollout = Rollout(question.snapshot, copy, question.past, lengths, luck)
+    rollout.run(limits)
+    is_cut = rollout.events >= limits.events or process_time() > limits.cpu_until_s
+    return _Future(rollout.jobs, rollout.now, is_cut)
+
+
+def _compare(
+    found: _Pairs, as_is: _Future, changed: _Future, groups: dict[str, list[JobId]], waiting: set[JobId]
+) -> None:
+    present = [job_id for group in groups.values() for job_id in group]
+    open_is = sum(as_is.jobs[job_id].ends_at == inf for job_id in present)
+    open_changed = sum(changed.jobs[job_id].ends_at == inf for job_id in present)
+    found.unfinished.append((open_is, open_changed))
+    until_at = _compared_until(as_is, changed) if open_is or open_changed else inf
+    for name, group in groups.items():
+        later, waits, usd = 0.0, 0.0, 0.0
+        for job_id in group:
+            before, after = as_is.jobs[job_id], changed.jobs[job_id]
+            end_s = min(after.ends_at, until_at) - min(before.ends_at, until_at)
+            later += end_s
+            usd += after.usd - before.usd
+            found.ends.setdefault(job_id, []).append(end_s)
+            if job_id in waiting:
+                start_s = min(after.starts_at, until_at) - min(before.starts_at, until_at)
+                waits += start_s
+                found.starts.setdefault(job_id, []).append(start_s)
+        found.completion_s.setdefault(name, []).append(later)
+        found.waiting_s.setdefault(name, []).append(waits)
+        found.usd.setdefault(name, []).append(usd)
+    for job_id in changed.jobs.keys() - as_is.jobs.keys():
+        found.added.setdefault(job_id, []).append(changed.jobs[job_id])
+
+
+def _compared_until(as_is: _Future, changed: _Future) -> float:
+    """The instant at which a job counts as ended that has not: the end of what both have seen, where one was cut.
+
+    Else that of the longer one. A job that cannot run is then late by no more than it really is.
+    """
+    choose = min if as_is.is_cut or changed.is_cut else max
+    return choose(as_is.until_at, changed.until_at)
+
+
+def _outcome(found: _Pairs, groups: dict[str, list[JobId]], waiting: set[JobId]) -> AlternativeOutcome:
+    jobs = {
+        job_id: JobDifference(quantiles(found.starts[job_id]) if job_id in waiting else None, quantiles(ends))
+        for job_id, ends in found.ends.items()
+        if any(ends) or any(found.starts.get(job_id, ()))
+    }
+    return AlternativeOutcome(
+        _difference(found, groups, waiting, tuple(groups)),
+        {name: _difference(found, groups, waiting, (name,)) for name in groups},
+        jobs,
+        {job_id: _added(rolled) for job_id, rolled in found.added.items()},
+        (_mean([before for before, _ in found.unfinished]), _mean([after for _, after in found.unfinished])),
+    )
+
+
+def _difference(
+    found: _Pairs, groups: dict[str, list[JobId]], waiting: set[JobId], names: tuple[str, ...]
+) -> GroupDifference:
+    jobs = [job_id for name in names for job_id in groups[name]]
+    count, waits = len(jobs), sum(job_id in waiting for job_id in jobs)
+    return GroupDifference(
+        count,
+        _of_sums(found.completion_s, names, max(count, 1)),
+        _of_sums(found.waiting_s, names, waits) if waits else None,
+        _of_sums(found.usd, names, 1),
+    )
+
+
+def _of_sums(by_name: dict[str, list[float]], names: tuple[str, ...], divisor: int) -> Interval:
+    futures = zip(*(by_name[name] for name in names), strict=True)
+    return quantiles([sum(future) / divisor for future in futures] or [0.0])
+
+
+def _added(rolled: Sequence[RolledJob]) -> AddedJob:
+    return AddedJob(
+        quantiles([each.starts_at for each in rolled]),
+        quantiles([each.ends_at for each in rolled]),
+        quantiles([each.usd for each in rolled]),
+    )
+
+
+def _mean(values: Sequence[int]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,157 @@
+"""Endpoints about futures: what would be different with a change (`POST /whatif`), and the ways to run a job.
+
+Nothing is changed: copies of the core are rolled forward in the process of the forecasts. Whoever asks sees the
+projects of the token by name, and the others as one sum.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+
+from scheduler.core.events import Event, JobSubmitted
+from scheduler.forecast.core_copy import CoreSnapshot
+from scheduler.forecast.job_forecasts import Interval, JobForecast
+from scheduler.forecast.state_changes import AddedMachines, StateChanges, events_of_changes
+from scheduler.forecast.what_if import AlternativeOutcome, GroupDifference, WhatIfAnswer
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.http.requests import RequestContext, Route, parse_json_body
+from scheduler.live.http.submission_api import tried_request
+from scheduler.live.services.job_submission import check_feasible
+from walras.errors import ClusterError, UserError
+from walras.job_request import ANY_ACCELERATOR, Demand, JobId, JobRequest
+from walras.spec.job_spec import JobSpec
+from walras.spec.job_travel import needs_of
+from walras.what_if import DifferenceView, JobDifferenceView, QuoteView, Triple, WayView, WhatIfRequest, WhatIfView
+
+#: Jobs told of by name, and ways to run a job.
+_JOBS_MOST, _WAYS_MOST = 20, 6
+#: A job that ends later by this much is delayed, seconds.
+_DELAYED_S = 60.0
+MakeAlternatives = Callable[[CoreSnapshot], Sequence[Sequence[Event]]]
+
+
+async def compare_futures(call: RequestContext) -> WhatIfView:
+    asked = await call.model(WhatIfRequest)
+    if asked == WhatIfRequest():
+        raise UserError("nothing is to be different", field="add", fix="give add, remove, policy, submit or no_limit")
+    server = call.server
+    first = server.state.next_job_id
+    tried = [tried_request(call, each, JobId(first + number)) for number, each in enumerate(asked.submit)]
+    requests = [request for _, request in tried]
+    changes = StateChanges(
+        tuple(AddedMachines(each.accelerator, each.accelerators, each.market) for each in asked.add),
+        tuple(asked.remove),
+        None if asked.policy is None else server.policies.check(asked.policy),
+        tuple(requests),
+        tuple(asked.no_limit),
+    )
+    words: list[str] = []
+
+    def alternatives(snapshot: CoreSnapshot) -> Sequence[Sequence[Event]]:
+        events, told = events_of_changes(snapshot, changes)
+        words.extend(told)
+        return (events,)
+
+    answer = await _compared(call, alternatives)
+    (outcome,) = answer.outcomes
+    visible = call.user.visible_projects
+    return WhatIfView(
+        as_of=server.loop.clock.unix(answer.at),
+        draws=answer.draws,
+        changes=[*words, *(f"job {draft.spec.name} submitted" for draft, _ in tried)],
+        total=_difference("all", outcome.total),
+        projects=[_difference(name, found) for name, found in sorted(outcome.projects.items())],
+        jobs=_changed_jobs(call, outcome),
+        submitted=[_way(call, answer, outcome, request) for request in requests],
+        unfinished=outcome.unfinished if visible is None else (0.0, 0.0),
+    )
+
+
+async def quote_job(call: RequestContext) -> QuoteView:
+    """The job as it asks to be run, and with each type of accelerator that it may have, one at a time."""
+    data = parse_json_body(await call.body())
+    job_id = JobId(call.server.state.next_job_id)
+    draft, request = tried_request(call, data, job_id)
+    ways = [("", request)]
+    for demand in _single_demands(call, request):
+        one = replace(request, demands=(demand,), sizes=())
+        try:
+            check_feasible(call.server.core, call.server.state, one, needs_of(draft.spec))
+        except UserError:  # nothing in the cluster can ever hold it so
+            continue
+        ways.append((f"{demand.count} x {demand.accelerator}", one))
+    ways = ways[: _WAYS_MOST + 1] if len(ways) > 2 else [ways[-1]]
+    at = call.server.loop.clock.now()
+    answer = await _compared(call, lambda _: [(JobSubmitted(at, each),) for _, each in ways])
+    told = [
+        _way(call, answer, outcome, each).model_copy(update={"way": way})
+        for (way, each), outcome in zip(ways, answer.outcomes, strict=True)
+    ]
+    told.sort(key=lambda way: inf if way.forecast is None else way.forecast.end[1])
+    return QuoteView(as_of=call.server.loop.clock.unix(answer.at), draws=answer.draws, ways=told)
+
+
+def _single_demands(call: RequestContext, request: JobRequest) -> list[Demand]:
+    """One for each type that the job may have, in the order in which it names them."""
+    types = sorted({pool.shape.accelerator for pool in call.server.state.pools.values() if pool.shape.accelerators})
+    found: dict[str, Demand] = {}
+    for demand in request.demands:
+        for accelerator in types if demand.accelerator == ANY_ACCELERATOR else [demand.accelerator]:
+            found.setdefault(accelerator, Demand(accelerator, demand.count))
+    return list(found.values())
+
+
+async def _compared(call: RequestContext, alternatives: MakeAlternatives) -> WhatIfAnswer:
+    visible = call.user.visible_projects
+    answer = await call.server.start_forecasts.compare(alternatives, None if visible is None else frozenset(visible))
+    if answer is None:
+        raise ClusterError("the futures could not be compared in time; try again in a minute")
+    return answer
+
+
+def _changed_jobs(call: RequestContext, outcome: AlternativeOutcome) -> list[JobDifferenceView]:
+    told: list[JobDifferenceView] = []
+    by_change = sorted(outcome.jobs.items(), key=lambda item: (-abs(item[1].end_s.p50), item[0]))
+    for job_id, found in by_change:
+        live = call.server.state.jobs.get(job_id)
+        if live is None or not call.user.sees(live.row.project) or len(told) == _JOBS_MOST:
+            continue
+        start_s = None if found.start_s is None else _triple(found.start_s)
+        told.append(
+            JobDifferenceView(
+                id=job_id, name=live.row.name, project=live.row.project, start_s=start_s, end_s=_triple(found.end_s)
+            )
+        )
+    return told
+
+
+def _way(call: RequestContext, answer: WhatIfAnswer, outcome: AlternativeOutcome, request: JobRequest) -> WayView:
+    added = outcome.added[request.job_id]
+    later_s = [found.end_s.p50 for found in outcome.jobs.values() if found.end_s.p50 > _DELAYED_S]
+    forecast = call.server.start_forecasts.shown(answer.at, JobForecast(added.start, added.end))
+    return WayView(forecast=forecast, usd=_triple(added.usd), delayed_jobs=len(later_s), delay_s=sum(later_s))
+
+
+def _difference(name: str, found: GroupDifference) -> DifferenceView:
+    return DifferenceView(
+        project=name,
+        jobs=found.jobs,
+        completion_s=_triple(found.completion_s),
+        waiting_s=None if found.waiting_s is None else _triple(found.waiting_s),
+        usd=_triple(found.usd),
+    )
+
+
+def _triple(interval: Interval) -> Triple:
+    return interval.p10, interval.p50, interval.p90
+
+
+def what_if_routes() -> list[Route]:
+    """For those who may submit."""
+    user = UserRole.USER
+    return [
+        Route("POST", "/api/v1/whatif", compare_futures, "What would be different with a change", role=user,
+              request=WhatIfRequest, response=WhatIfView, waits=True),
+        Route("POST", "/api/v1/jobs:quote", quote_job, "The ways to run a job, with times and costs", role=user,
+              request=JobSpec, response=QuoteView, waits=True),
+    ]  # fmt: skip

@@ -1,0 +1,121 @@
+"""What would be different, in words: the answer of `walras whatif`, and the menu of `walras submit --quote`."""
+
+import time
+from typing import TYPE_CHECKING
+
+from walras.cli.forecast_text import clock_text, interval_text
+from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_line, show_listing
+from walras.units import format_length, format_money
+
+if TYPE_CHECKING:
+    from walras.what_if import DifferenceView, JobDifferenceView, QuoteView, Triple, WayView, WhatIfView
+
+#: Differences that a person would not notice: seconds, and USD.
+_SAME_S, _SAME_USD = 1.0, 0.005
+
+
+def show_what_if(found: "WhatIfView") -> None:
+    """What becomes different, by project and job; or that nothing does."""
+    show_line(
+        f"If: {'; '.join(found.changes)}. {found.draws} futures, each with and without; four in five lie between."
+    )
+    if all(_is_same(each) for each in (found.total, *found.projects)):
+        show_line("Nothing is different for the jobs of now in any of them.")
+    else:
+        rows = [found.total, *(found.projects if len(found.projects) > 1 else ())]
+        show_listing(Listing(_COLUMNS, [_row(each) for each in rows], None), OutputFormat.TABLE)
+    if found.jobs:
+        show_line("Jobs that change most:")
+        show_listing(Listing(_JOB_COLUMNS, [_job_row(each) for each in found.jobs], None), OutputFormat.TABLE)
+    for way in found.submitted:
+        show_line(f"The job: {_way_text(way)}")
+    before, after = found.unfinished
+    if max(before, after) > 0:
+        ends = "counted as ended where the futures were given up"
+        show_line(f"Never ended, and {ends}: {before:.0f} jobs as things are, {after:.0f} with it.")
+
+
+_COLUMNS = [
+    Column("PROJECT", shrinks=True),
+    Column("JOBS", right=True),
+    Column("START", spare=1),
+    Column("END"),
+    Column("USD"),
+]
+_JOB_COLUMNS = [
+    Column("JOB", right=True),
+    Column("NAME", shrinks=True, keeps_ends=True),
+    Column("PROJECT", shrinks=True, spare=1),
+    Column("START"),
+    Column("END"),
+]
+
+
+def _is_same(found: "DifferenceView") -> bool:
+    times = [*found.completion_s, *(found.waiting_s or ())]
+    return all(abs(each) < _SAME_S for each in times) and all(abs(each) < _SAME_USD for each in found.usd)
+
+
+def _row(found: "DifferenceView") -> list[str]:
+    usd = "same" if all(abs(each) < _SAME_USD for each in found.usd) else _money_text(found.usd)
+    return [found.project or "others", str(found.jobs), _waits(found.waiting_s), later_text(found.completion_s), usd]
+
+
+def _job_row(found: "JobDifferenceView") -> list[str]:
+    return [str(found.id), found.name, found.project, _waits(found.start_s), later_text(found.end_s)]
+
+
+def _waits(told: "Triple | None") -> str:
+    return dash(None) if told is None else later_text(told)
+
+
+def later_text(told: "Triple") -> str:
+    """Returns a difference in words: `12m sooner (8m to 20m)`; where its sign is not sure, both ends with theirs."""
+    low, middle, high = told
+    if max(abs(low), abs(high)) < _SAME_S:
+        return "same"
+    if low < -_SAME_S and high > _SAME_S:
+        return f"not sure ({_signed(low)} to {_signed(high)})"
+    near, far = sorted((abs(low), abs(high)))
+    word = "sooner" if middle < 0 else "later"
+    return f"{format_length(abs(middle))} {word} ({format_length(near)} to {format_length(far)})"
+
+
+def _signed(seconds: float) -> str:
+    return f"{format_length(abs(seconds))} {'sooner' if seconds < 0 else 'later'}"
+
+
+def _money_text(told: "Triple") -> str:
+    low, middle, high = (f"{'-' if each < 0 else '+'}{format_money(abs(each))}" for each in told)
+    return f"{middle} ({low} to {high})"
+
+
+# ---------------------------------------------------------------------------------------------------- the menu
+
+
+def show_quote(found: "QuoteView") -> None:
+    """The ways to run a job, one line each."""
+    show_line(f"{found.draws} futures of each way; four in five lie between. Nothing is submitted.")
+    columns = [Column("WAY"), Column("STARTS"), Column("ENDS"), Column("USD"), Column("DELAYS")]
+    show_listing(Listing(columns, [_quote_row(way) for way in found.ways], None), OutputFormat.TABLE)
+
+
+def _quote_row(way: "WayView") -> list[str]:
+    now, told = time.time(), way.forecast
+    starts = "not soon" if told is None or told.start is None else interval_text(told.start, now)
+    ends = "not soon" if told is None else interval_text(told.end, now)
+    low, _, high = way.usd
+    return [way.way or "as it asks", starts, ends, f"{format_money(low)} to {format_money(high)}", _delays(way)]
+
+
+def _way_text(way: "WayView") -> str:
+    if way.forecast is None or way.forecast.start is None:
+        return "it does not end within the time that is looked ahead"
+    now, start, end = time.time(), way.forecast.start, way.forecast.end
+    starts = f"starts about {clock_text(max(start[1], now), now)} ({interval_text(start, now)})"
+    ends = f"ends about {clock_text(max(end[1], now), now)} ({interval_text(end, now)})"
+    return f"{starts}, {ends}, costs {format_money(way.usd[1])}; delays {_delays(way)}"
+
+
+def _delays(way: "WayView") -> str:
+    return f"{way.delayed_jobs} jobs by {format_length(way.delay_s)} in all" if way.delayed_jobs else "nobody"
