@@ -418,19 +418,6 @@ class PoolRemoval(Body):
     stranded_jobs: list[int]
 
 
-class PolicyView(Body):
-    """The policy in force (`GET /policy`) and its place in the history."""
-
-    version: int
-    name: str
-    parameters: dict[str, Any]
-    rules: dict[str, Any]
-    changed_at: str
-    changed_by: str
-    #: Why the policy before it left: it failed, and this is the last good one. Empty: somebody wanted this one.
-    put_back: str = ""
-
-
 class Health(Body):
     ok: bool
     #: Checks by name: "event_loop", "database", "solver".

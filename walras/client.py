@@ -33,7 +33,6 @@ from walras.api import (
     JobView,
     MoneyReport,
     NodeView,
-    PolicyView,
     PoolRemoval,
     PoolView,
     PriceList,
@@ -46,6 +45,7 @@ from walras.log_reading import LogCursor, follow_attempt, log_start, read_log
 from walras.overview import Overview
 from walras.people import AuditView, WhoAmI
 from walras.people_client import PeopleCalls
+from walras.policy_views import PolicyCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
@@ -65,7 +65,7 @@ _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 
-class Client(PeopleCalls, WhatIfCalls):
+class Client(PeopleCalls, PolicyCalls, WhatIfCalls):
     """Asynchronous calls to one server with one token. Errors are those of `walras.errors`."""
 
     def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:
@@ -310,15 +310,6 @@ class Client(PeopleCalls, WhatIfCalls):
         """Have a provider revoke the pool's rented machines after a notice, for drills (administrators)."""
         body = {"pool_id": pool_id, "notice_s": notice_s}
         await self._transport.json(ApiCall("POST", f"{_API}/pools:revoke", body=body, repeatable=False))
-
-    async def policy(self) -> PolicyView:
-        """Returns the policy in force."""
-        return await self._body(PolicyView, ApiCall("GET", f"{_API}/policy"))
-
-    async def set_policy(self, policy: Mapping[str, Any], *, dry_run: bool = False) -> PolicyView:
-        """Put the policy of a policy file (`{"policy": ..., "rules": ...}`) in force, or only check it."""
-        query = {"dry_run": "true"} if dry_run else {}
-        return await self._body(PolicyView, ApiCall("PUT", f"{_API}/policy", query=query, body=dict(policy)))
 
     async def whoami(self) -> WhoAmI:
         """Whose token this client uses."""

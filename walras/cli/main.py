@@ -44,9 +44,10 @@ from walras.cli.job_control_commands import (
     wait_command,
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
-from walras.cli.operator_commands import admin_commands, agent_command, demo_command, policy_commands, server_command
+from walras.cli.operator_commands import admin_commands, agent_command, demo_command, server_command
 from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
 from walras.cli.plan_commands import plan_commands
+from walras.cli.policy_commands import policy_commands
 from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command

@@ -1,9 +1,8 @@
-"""`walras server`, `agent`, `demo`, `policy`, `admin`: starting the daemons and administering a cluster."""
+"""`walras server`, `agent`, `demo`, `admin`: starting the daemons and administering a cluster."""
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,18 +15,12 @@ from walras.cli.terminal_output import (
     OutputFormat,
     dash,
     exit_with,
-    show_json,
     show_line,
     show_listing,
     warn,
 )
 from walras.errors import UserError
 from walras.units import parse_size
-
-if TYPE_CHECKING:
-    from optimizer.registry import PolicyDescription
-    from walras.api import PolicyView
-
 
 #: What `--market` may say.
 _MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
@@ -243,107 +236,6 @@ def demo_command(
     from walras.demo.main import run_demo
 
     exit_with(run_demo(data=data, keep=keep, live=not no_live))
-
-
-policy_commands = typer.Typer(help="List, describe and change scheduling policies.", no_args_is_help=True)
-
-
-@policy_commands.command("show")
-def policy_show_command(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The policy to describe; default: the policy in force.")
-    ] = None,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Describe a policy: formula, source, parameters. Without a name, print the policy in force as a policy file."""
-    if name is None:
-        _show_policy(with_client(lambda client: client.policy()), output)
-        return
-    from optimizer.registry import describe
-
-    described = describe(name)
-    if output is OutputFormat.JSON:
-        show_json(asdict(described))
-    else:
-        _show_policy_description(described)
-
-
-@policy_commands.command("set")
-def policy_set_command(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="A policy file (YAML), or example:NAME.", callback=example_or_path("policies")
-        ),
-    ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate the file; change nothing.")] = False,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Put a policy file in force without a restart (administrators only)."""
-    from walras.spec.file_model import load_mapping
-
-    written = load_mapping(file)
-    view = with_client(lambda client: client.set_policy(written, dry_run=dry_run))
-    _show_policy(view, output, dry_run=dry_run)
-    if output is OutputFormat.TABLE:
-        show_line("# valid; nothing was changed" if dry_run else f"# version {view.version} is in force")
-
-
-@policy_commands.command("list")
-def policy_list_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
-    """List the installed policies. Needs no server."""
-    from optimizer.registry import describe, names
-
-    described = [describe(name) for name in sorted(names())]
-    columns = [
-        Column("POLICY"),
-        Column("FAMILY"),
-        Column("IN A SENTENCE", shrinks=True),
-        Column("SOURCE", shrinks=True),
-    ]
-    rows = [[each.name, each.family, each.summary, dash(each.source)] for each in described]
-    data = [
-        {"name": each.name, "family": each.family, "summary": each.summary, "source": each.source} for each in described
-    ]
-    show_listing(Listing(columns, rows, data), output, header=not no_header)
-
-
-def _show_policy(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:
-    if output is OutputFormat.JSON:
-        show_json(view.model_dump(mode="json"))
-        return
-    from walras.spec.text_formats import dump_yaml
-
-    by = f" by {view.changed_by}" if view.changed_by else ""
-    show_line(f"# version {view.version}" + (", if set" if dry_run else f", in force since {view.changed_at}{by}"))
-    if view.put_back:
-        show_line(f"# ATTENTION: {view.put_back}")
-        show_line("# so this one, the last that worked, is in force; the trace is in the server's log")
-    written = {"policy": {"name": view.name, "parameters": view.parameters}, "rules": view.rules}
-    for line in dump_yaml(written).splitlines():
-        show_line(line)
-
-
-def _show_policy_description(described: "PolicyDescription") -> None:
-    prices = f"; prices in {described.price_unit}" if described.price_unit else ""
-    show_line(f"{described.name} ({described.family}{prices})")
-    show_line("")
-    for line in described.about.splitlines():
-        show_line(line)
-    show_line("")
-    if not described.parameters:
-        show_line("It takes no parameters.")
-    for parameter in described.parameters:
-        unit = f" {parameter.unit}" if parameter.unit else ""
-        allowed = f" ({parameter.allowed})" if parameter.allowed else ""
-        show_line(f"{parameter.name}: {parameter.type}{allowed}, default {_default_text(parameter.default)}{unit}")
-        show_line(f"    {dash(parameter.description)}")
-
-
-def _default_text(value: Any) -> str:
-    from walras.spec.text_formats import dump_yaml
-
-    return dump_yaml([value])[2:].strip().replace("\n", " ") if not isinstance(value, list) else str(value)
 
 
 admin_commands = typer.Typer(help="Administer a server: tokens, machines, journal.", no_args_is_help=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from walras.cli.arguments import OutputOption, example_or_path
+from walras.cli.policy_commands import policy_mapping
 from walras.cli.session import with_client
 from walras.cli.submit_commands import read_job_file
 from walras.cli.terminal_output import OutputFormat, show_json
@@ -46,7 +47,7 @@ def what_if_command(
         {
             "add": [parse_added(each) for each in add or ()],
             "remove": remove or [],
-            "policy": None if policy is None else _policy_of(policy),
+            "policy": None if policy is None else policy_mapping(policy),
             "submit": [_job_of(each) for each in submit or ()],
             "no_limit": no_limit or [],
         }
@@ -67,14 +68,6 @@ def parse_added(text: str) -> dict[str, Any]:
         raise UserError(f"{text!r} says no number of accelerators of a type", field="--add", fix="such as 4xh100:spot")
     added: dict[str, Any] = {"accelerator": accelerator, "accelerators": int(count)}
     return added | ({"market": market.replace("-", "_")} if colon else {})
-
-
-def _policy_of(text: str) -> dict[str, Any]:
-    from optimizer.policy_files import is_policy_file
-    from walras.spec.file_model import load_mapping
-
-    is_file = Path(text).suffix in (".yaml", ".yml") and not is_policy_file(text)
-    return load_mapping(Path(text)) if is_file else {"policy": {"name": text}}
 
 
 def _job_of(path: Path) -> dict[str, Any]:

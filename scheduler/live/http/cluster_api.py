@@ -10,13 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.core.events import NodeLeaving, NodeUncordoned
 from scheduler.core.explain.share_standing import ShareStanding, share_standings
-from scheduler.core.rules import dump_policy
 from scheduler.live.auth.access_control import (
     AgentCaller,
     JoinCaller,
 )
 from scheduler.live.http.audit_trail import audited, node_standing, note_write
-from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, json_list, parse_json_body
+from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, json_list
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.billing import spending_report, sum_charges
@@ -24,10 +23,8 @@ from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_gateway import check_node_owner
 from scheduler.live.services.forgetting_machines import forget_machine
-from scheduler.live.services.policy_service import PolicyInForce
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
-from scheduler.live.store.table_rows import PolicyRow
-from walras.api import Health, MoneyReport, NodeView, PolicyView, PriceList
+from walras.api import Health, MoneyReport, NodeView, PriceList
 from walras.cluster import NodeId, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import Conflict, Forbidden, NotFound, UserError
@@ -148,31 +145,6 @@ async def revoke_pool(call: RequestContext) -> Revoked:
     noted = {"notice_s": asked.notice_s}
     await call.server.loop.perform(lambda turn: note_write(call, turn, f"pool {asked.pool_id}", after=noted))
     return Revoked(nodes=[*call.server.providers.revoke(PoolId(asked.pool_id), asked.notice_s)])
-
-
-# ------------------------------------------------------------------------------------------ policy
-
-
-async def show_current_policy(call: RequestContext) -> PolicyView:
-    return _policy_view(call, call.server.policies.in_force)
-
-
-async def put_policy(call: RequestContext) -> PolicyView:
-    data = parse_json_body(await call.body())
-    if call.flag("dry_run"):
-        spec, rules = await call.server.policies.try_out(data)
-        now, before = call.server.loop.clock.now(), call.server.policies.in_force.row.version
-        return _policy_view(call, PolicyInForce(PolicyRow(before + 1, "", now, call.user.name), spec, rules))
-
-    def note(transaction: Transaction, replaced: PolicyInForce | None, chosen: PolicyInForce) -> None:
-        was, now = (None if each is None else dump_policy(each.spec, each.rules) for each in (replaced, chosen))
-        note_write(call, transaction, f"policy, version {chosen.row.version}", before=was, after=now)
-
-    return _policy_view(call, await call.server.policies.change(data, call.user.name, note))
-
-
-def _policy_view(call: RequestContext, in_force: PolicyInForce) -> PolicyView:
-    return call.server.views.policy(in_force.row, dump_policy(in_force.spec, in_force.rules), in_force.put_back)
 
 
 # ------------------------------------------------------------------------------------------ health

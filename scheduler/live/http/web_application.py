@@ -30,6 +30,7 @@ from scheduler.live.http import (
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
+from scheduler.live.http.policy_api import policy_routes
 from scheduler.live.http.requests import (
     Audience,
     RequestContext,
@@ -55,7 +56,6 @@ from walras.api import (
     LogAccepted,
     MoneyReport,
     NodeView,
-    PolicyView,
     PriceList,
     ProblemDetail,
     SubmitResult,
@@ -296,9 +296,7 @@ def api_routes() -> list[Route]:
               request=job_api.KindStated, response=FactsView),
         Route("GET", f"{_API}/facts", job_api.list_kind_facts, "What is known of kinds of jobs",
               response=list[FactsView], query=("kind",)),
-        Route("GET", f"{_API}/policy", cluster_api.show_current_policy, "The policy in force", response=PolicyView),
-        Route("PUT", f"{_API}/policy", cluster_api.put_policy, "Change the policy", role=admin, response=PolicyView,
-              query=("dry_run",)),
+        *policy_routes(),
         *people_api.people_routes(),
         Route("GET", f"{_API}/share", cluster_api.list_shares, "Shares: entitled, held, used lately, borrowed",
               response=list[ShareView], query=("project",)),

@@ -21,7 +21,7 @@ from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_live_state, try_policy
 from scheduler.live.store.table_rows import PolicyRow
-from walras.errors import ConfigError
+from walras.errors import ConfigError, Conflict
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 DEFAULT_POLICY: Mapping[str, Any] = {"policy": {"name": "walras"}, "rules": {"resolve_min_s": 1.0}}
 #: In the body of a version that nobody asked for: which version failed, and how.
 _PUT_BACK = "put_back"
+#: In the body of a version: what whoever put it in force gave as the reason.
+_REASON = "reason"
 #: Copies what a policy is to be tried on; None: it needs no trial.
 MakeTrial = Callable[[PolicySpec], PolicyTrial | None]
 
@@ -40,6 +42,8 @@ class PolicyInForce:
     rules: RoundRules
     #: Which version failed, and how, if that is why this one is in force.
     put_back: str = ""
+    #: Why somebody wanted it, in their words.
+    reason: str = ""
 
     def is_same_as(self, spec: PolicySpec, rules: RoundRules) -> bool:
         """Whether that policy would decide what this one decides."""
@@ -65,9 +69,18 @@ def _refuse_code(data: Any) -> None:
 def parse_policy_row(row: PolicyRow) -> PolicyInForce:
     """A version of the history. Raises ConfigError where it means nothing here (any more)."""
     body = json.loads(row.body)
-    put_back = str(body.pop(_PUT_BACK, ""))
+    put_back, reason = str(body.pop(_PUT_BACK, "")), str(body.pop(_REASON, ""))
     spec, rules = parse_policy(body, bounded=False)
-    return PolicyInForce(row, spec, rules, put_back)
+    return PolicyInForce(row, spec, rules, put_back, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyWish:
+    """Who wants a policy, why, and instead of which version; None: whichever is in force."""
+
+    by: str
+    reason: str = ""
+    instead_of: int | None = None
 
 
 class PolicyService:
@@ -176,16 +189,18 @@ class PolicyService:
             )
         return spec, rules
 
-    async def change(self, data: Any, by: str, note: NotePolicy | None = None) -> PolicyInForce:
-        """Try a policy and put it in force. Raises ConfigError; then nothing changes.
+    async def change(self, data: Any, wish: PolicyWish, note: NotePolicy | None = None) -> PolicyInForce:
+        """Try a policy and put it in force. Raises ConfigError, and Conflict for another version than was meant to go.
 
-        `note` is called in the same transaction.
+        Then nothing changes. `note` is called in the same transaction.
         """
+        self._check_version(wish)
         spec, rules = await self.try_out(data)
 
         def step(transaction: Transaction) -> PolicyInForce:
+            self._check_version(wish)
             before = self._in_force
-            changed = self._version(spec, rules, by, transaction.at)
+            changed = self._version(spec, rules, wish.by, transaction.at, reason=wish.reason)
             self._put_in_force(transaction, changed)
             if note is not None:
                 note(transaction, before, changed)
@@ -194,6 +209,16 @@ class PolicyService:
         changed = await self._loop.perform(step)
         self._pace(rules)
         return changed
+
+    def _check_version(self, wish: PolicyWish) -> None:
+        if wish.instead_of is None or self._in_force is None or wish.instead_of == self._in_force.row.version:
+            return
+        row = self._in_force.row
+        raise Conflict(
+            f"version {row.version} by {row.changed_by} is in force, not {wish.instead_of}",
+            field="if_version",
+            fix=f"look at it (walras policy diff {wish.instead_of} {row.version}), then try again",
+        )
 
     # ---------------------------------------------------------------- when it fails
 
@@ -235,11 +260,19 @@ class PolicyService:
         return fault
 
     def _version(
-        self, spec: PolicySpec, rules: RoundRules, by: str, at: float | None = None, put_back: str = ""
+        self,
+        spec: PolicySpec,
+        rules: RoundRules,
+        by: str,
+        at: float | None = None,
+        put_back: str = "",
+        reason: str = "",
     ) -> PolicyInForce:
-        body = dump_policy(spec, rules) | ({_PUT_BACK: put_back} if put_back else {})
+        said = {name: text for name, text in ((_PUT_BACK, put_back), (_REASON, reason)) if text}
+        body = dump_policy(spec, rules) | said
         at = self._loop.clock.now() if at is None else at
-        return PolicyInForce(PolicyRow(self._last_version + 1, json.dumps(body), at, by), spec, rules, put_back)
+        row = PolicyRow(self._last_version + 1, json.dumps(body), at, by)
+        return PolicyInForce(row, spec, rules, put_back, reason)
 
     def _version_put_back(
         self, good: PolicyInForce, failed: int, fault: PolicyFault, at: float | None = None

@@ -23,7 +23,6 @@ from walras.api import (
     JobDetail,
     JobView,
     NodeView,
-    PolicyView,
     PriceList,
     PriceView,
     ReasonView,
@@ -32,6 +31,7 @@ from walras.api import (
 )
 from walras.cluster import Pool
 from walras.job_request import JobId
+from walras.policy_views import PolicyView
 from walras.states import JobState, Reason
 
 #: What devices did is shown for this long after it was heard: samples come every ten seconds.
@@ -328,14 +328,15 @@ class ApiViews:
 
     # ---------------------------------------------------------------- policy
 
-    def policy(self, row: PolicyRow, written: Mapping[str, Any], put_back: str) -> PolicyView:
-        """A policy file's content (`dump_policy`) in its place in the history."""
+    def policy(self, row: PolicyRow, written: Mapping[str, Any]) -> PolicyView:
+        """A policy file's content (`dump_policy`), and what was said of it, in its place in the history."""
         return PolicyView(
             version=row.version,
             name=written["policy"]["name"],
             parameters=written["policy"]["parameters"],
             rules=written["rules"],
-            put_back=put_back,
+            put_back=written.get("put_back", ""),
+            reason=written.get("reason", ""),
             changed_at=self._clock.shown(row.changed_at),
             changed_by=row.changed_by,
         )

@@ -10,13 +10,13 @@ from live_world import FIFO, FakeAgent, World, world
 
 from scheduler.core.events import PolicyChanged, SolveFailed
 from scheduler.live.loop.apply_commands import emit
-from scheduler.live.services.policy_service import DEFAULT_POLICY
+from scheduler.live.services.policy_service import DEFAULT_POLICY, PolicyWish
 from scheduler.live.services.policy_trial import run_trial, trial_on_live_state, try_policy
 from scheduler.live.store.event_journal import replay_journal
-from walras.api import PolicyView
-from walras.cli.operator_commands import _show_policy
+from walras.cli.policy_commands import show_policy
 from walras.cli.terminal_output import OutputFormat
 from walras.errors import ConfigError
+from walras.policy_views import PolicyView
 from walras.spec.text_formats import parse_yaml
 
 PLUG = '''
@@ -97,11 +97,11 @@ async def test_a_policy_that_raises_is_refused_with_method_and_line(tmp_path: Pa
     async with world(tmp_path / "data") as w:
         await started(w)
         with pytest.raises(ConfigError, match=r"key\(\) failed at walras_test_plug.py:2\d: RuntimeError: out of sorts"):
-            await w.server.policies.change(POLICY, "ada")
+            await w.server.policies.change(POLICY, PolicyWish("ada"))
         assert w.server.policies.in_force.spec.name == "fifo"
         assert [row.version for row in w.server.store.policies()] == [1]
         plug.be("good")
-        assert (await w.server.policies.change(POLICY, "ada")).row.version == 2
+        assert (await w.server.policies.change(POLICY, PolicyWish("ada"))).row.version == 2
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ async def test_a_policy_that_raises_later_is_put_back_to_the_last_good_one(tmp_p
     """Nothing ends; the last good policy is in force, says why, and the journal replays with the fault in it."""
     async with world(tmp_path / "data") as w:
         agent = await started(w)
-        await w.server.policies.change(POLICY, "ada")
+        await w.server.policies.change(POLICY, PolicyWish("ada"))
         plug.be("raises")
         await agent.end(1)
         await w.advance(20.0)
@@ -160,7 +160,7 @@ async def test_a_policy_that_raises_later_is_put_back_to_the_last_good_one(tmp_p
 async def test_a_stored_policy_that_fails_does_not_keep_the_server_from_starting(tmp_path: Path, plug: PlugIn) -> None:
     async with world(tmp_path / "data") as w:
         await started(w)
-        await w.server.policies.change(POLICY, "ada")
+        await w.server.policies.change(POLICY, PolicyWish("ada"))
     plug.be("raises")
     async with world(tmp_path / "data", policy=None) as again:  # type: ignore[arg-type]
         assert again.server.policies.in_force.spec.name == "fifo"
@@ -198,7 +198,7 @@ async def test_a_policy_whose_solves_fail_again_and_again_is_put_back(tmp_path: 
     async with world(tmp_path) as w:
         await started(w)
         w.loop.effect_handlers = [w.server.gateway, w.server.policies]  # nobody answers
-        await w.server.policies.change({"policy": {"name": "max_min_fairness"}}, "ada")
+        await w.server.policies.change({"policy": {"name": "max_min_fairness"}}, PolicyWish("ada"))
 
         async def fail() -> None:
             request = w.loop.core.cycle.solves.in_flight
@@ -220,7 +220,7 @@ def test_the_banner_names_the_version_that_failed(capsys: pytest.CaptureFixture[
     view = PolicyView(
         version=3, name="fifo", parameters={}, rules={}, changed_at="today", changed_by="walras", put_back=why
     )
-    _show_policy(view, OutputFormat.TABLE)
+    show_policy(view, OutputFormat.TABLE)
     shown = capsys.readouterr().out
     assert f"# ATTENTION: {why}" in shown
     assert parse_yaml(shown, source="shown", max_bytes=10_000) == {

@@ -15,6 +15,7 @@ from scheduler.core.events import (
 )
 from scheduler.live.loop.recurring_steps import keep_core_state
 from scheduler.live.services.agent_gateway import declare_node_lost
+from scheduler.live.services.policy_service import PolicyWish
 from scheduler.live.store.event_journal import decode_event, encode_event, replay_journal
 from scheduler.live.store.sqlite_store import read_stored_journal
 from scheduler.live.store.table_rows import JournalRow
@@ -226,7 +227,7 @@ def test_events_come_back_as_they_were_written() -> None:
 async def test_a_back_off_and_what_is_owed_outlive_the_server(tmp_path: Path) -> None:
     """They are written down, told to the fresh core as an event, and the journal replays with it."""
     async with world(tmp_path) as w:
-        await w.server.policies.change(SHARES | {"rules": SHARES["rules"] | {"backoff_s": 1000.0}}, "test")
+        await w.server.policies.change(SHARES | {"rules": SHARES["rules"] | {"backoff_s": 1000.0}}, PolicyWish("test"))
         agent = await FakeAgent(w, "n1").register()
         failing = await w.submit({"retry": {"max_restarts": 3}})
         await agent.start_all()

@@ -97,6 +97,7 @@ class FakeServer:
                 web.get(f"{api}/prices", self._prices),
                 web.get(f"{api}/policy", self._policy),
                 web.put(f"{api}/policy", self._policy),
+                web.get(f"{api}/policy/versions", self._policy_versions),
                 web.post(f"{api}/tokens", self._token),
                 web.get(f"{api}/whoami", self._whoami),
                 web.post("/content/v1/missing", self._missing),
@@ -274,6 +275,18 @@ class FakeServer:
             return problem(422, "unknown_policy", "no policy max_mim", "policy.name", "did you mean max_min_fairness?")
         view = {"version": 2, "name": name, "parameters": {"aware": True}, "rules": {"round_s": 12.0}}
         return web.json_response(view | {"changed_at": AT, "changed_by": "root"})
+
+    async def _policy_versions(self, request: web.Request) -> web.Response:
+        said = [
+            ("max_min_fairness", {"aware": True}, ""),
+            ("max_min_fairness", {"aware": True}, ""),
+            ("fifo", {}, "calm"),
+        ]
+        return web.json_response([
+            {"version": 9 - number, "name": name, "parameters": parameters, "rules": {"round_s": 12.0},
+             "changed_at": AT, "changed_by": "root", "reason": reason}
+            for number, (name, parameters, reason) in enumerate(said)
+        ])  # fmt: skip
 
     async def _audit(self, request: web.Request) -> web.Response:
         row = {"at": AT, "user": "ada", "role": "admin", "address": "10.0.0.7", "project": "vision", "subject": "job 1"}

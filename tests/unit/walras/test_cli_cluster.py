@@ -50,6 +50,30 @@ def test_nodes_and_prices(fake: Any) -> None:
     assert json.loads(run(fake, "prices", "-o", "json").stdout)["items"][0]["unit"] == "share per accelerator"
 
 
+def test_versions_of_the_policy_are_listed_compared_and_put_back(fake: Any, tmp_path: Path) -> None:
+    """A rollback goes to the newest version that is another policy, and only over the version that was looked at."""
+    history = run(fake, "policy", "history").stdout
+    assert "calm" in history
+    assert "fifo" in history
+    assert "name: fifo" in run(fake, "policy", "show", "--version", "7").stdout
+    diff = json.loads(run(fake, "policy", "diff", "7", "-o", "json").stdout)
+    assert {"field": "policy.name", "a": "fifo", "b": "max_min_fairness"} in diff
+    assert {"field": "policy.parameters.then", "a": None, "b": "levels"} in diff
+    assert "they are the same" in run(fake, "policy", "diff", "8", "current").stdout
+    file = tmp_path / "p.yaml"
+    file.write_text("policy: {name: fifo}\nrules: {round_s: 20}\n")
+    (row,) = json.loads(run(fake, "policy", "diff", "fifo", str(file), "-o", "json").stdout)
+    assert (row["field"], row["b"]) == ("rules.round_s", 20.0)
+    assert run(fake, "policy", "rollback").exit_code == 0
+    body = {"policy": {"name": "fifo", "parameters": {}}, "rules": {"round_s": 12.0}}
+    assert fake.requests[-1] == ("PUT", "/api/v1/policy?reason=back+to+version+7&if_version=9", body)
+    assert run(fake, "policy", "apply", "fifo", "--reason", "calm", "--if-version", "9").exit_code == 0
+    assert fake.requests[-1] == ("PUT", "/api/v1/policy?reason=calm&if_version=9", {"policy": {"name": "fifo"}})
+    refused = run(fake, "policy", "rollback", "3")
+    assert refused.exit_code == 2
+    assert "7 to 9" in refused.stderr
+
+
 def test_policy(fake: Any, tmp_path: Path) -> None:
     """The policy is shown as a policy file, checked without effect, set, and refused with the server's advice."""
     shown = run(fake, "policy", "show").stdout

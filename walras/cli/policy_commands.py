@@ -1,0 +1,271 @@
+"""`walras policy`: the policies there are, the one in force and those before it, and another one in its place."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli.arguments import NoHeaderOption, OutputOption, example_or_path
+from walras.cli.session import with_client
+from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.cli.what_if_text import show_what_if
+from walras.errors import NotFound, UnknownPolicyError
+
+if TYPE_CHECKING:
+    from optimizer.registry import PolicyDescription
+    from walras.client import Client
+    from walras.policy_views import PolicyView
+
+policy_commands = typer.Typer(help="List, describe and change scheduling policies.", no_args_is_help=True)
+
+
+@policy_commands.command("show")
+def policy_show_command(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The policy to describe; default: the policy in force.")
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option("--version", metavar="N", help="Print this version of the history as a policy file.")
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Describe a policy: formula, source, parameters. Without a name, print the policy in force as a policy file."""
+    if version is not None:
+        show_policy(_version_of(with_client(lambda client: client.policy_versions()), version), output)
+        return
+    if name is None:
+        show_policy(with_client(lambda client: client.policy()), output)
+        return
+    from optimizer.registry import describe
+
+    described = describe(name)
+    if output is OutputFormat.JSON:
+        show_json(asdict(described))
+    else:
+        _show_policy_description(described)
+
+
+_WantedArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE",
+        help="A policy by its name, a policy file (YAML), or example:NAME.",
+        callback=example_or_path("policies"),
+    ),
+]
+_ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the history.")]
+_IfVersionOption = Annotated[
+    int | None, typer.Option("--if-version", metavar="N", help="Only if this version is in force.")
+]
+
+
+@policy_commands.command("apply")
+@policy_commands.command("set", help="Do what `apply` does; its former name.")
+def policy_apply_command(
+    wanted: _WantedArgument,
+    reason: _ReasonOption = "",
+    if_version: _IfVersionOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate and try it; change nothing.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Put a policy in force without a restart (administrators only)."""
+    written = policy_mapping(wanted)
+    view = with_client(lambda client: client.set_policy(written, dry_run=dry_run, reason=reason, if_version=if_version))
+    _show_applied(view, output, dry_run=dry_run)
+
+
+@policy_commands.command("rollback")
+def policy_rollback_command(
+    version: Annotated[
+        int | None, typer.Argument(metavar="[N]", help="The version to go back to; default: the one before.")
+    ] = None,
+    reason: _ReasonOption = "",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Put a former version in force again, as a new one (administrators only)."""
+
+    async def go_back(client: "Client") -> "PolicyView":
+        versions = await client.policy_versions()
+        chosen = _version_of(versions, version)
+        written = {"policy": {"name": chosen.name, "parameters": chosen.parameters}, "rules": chosen.rules}
+        why = reason or f"back to version {chosen.version}"
+        return await client.set_policy(written, reason=why, if_version=versions[0].version)
+
+    _show_applied(with_client(go_back), output)
+
+
+def _version_of(versions: "Sequence[PolicyView]", version: int | None) -> "PolicyView":
+    """Returns the version of this number; None: the newest that is another policy than the one in force."""
+    now = versions[0]
+    for each in versions[1:] if version is None else versions:
+        is_other = (each.name, each.parameters, each.rules) != (now.name, now.parameters, now.rules)
+        if each.version == version or (version is None and is_other):
+            return each
+    kept = f"{versions[-1].version} to {now.version}"
+    what = "no other policy was in force before" if version is None else f"no version {version} is kept"
+    raise NotFound(what, field="N", fix=f"the versions {kept} are: walras policy history")
+
+
+@policy_commands.command("history")
+def policy_history_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
+    """List the versions that were in force, the newest first."""
+    versions = with_client(lambda client: client.policy_versions())
+    columns = [
+        Column("VERSION", right=True),
+        Column("POLICY"),
+        Column("SINCE"),
+        Column("BY", shrinks=True),
+        Column("WHY", shrinks=True),
+    ]
+    rows = [
+        [str(each.version), each.name, each.changed_at, dash(each.changed_by), dash(each.put_back or each.reason)]
+        for each in versions
+    ]
+    data = [each.model_dump(mode="json") for each in versions]
+    show_listing(Listing(columns, rows, data), output, header=not no_header)
+
+
+@policy_commands.command("diff")
+def policy_diff_command(
+    one: Annotated[str, typer.Argument(metavar="A", help="A name, a policy file, a version's number, or `current`.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="The same.")] = "current",
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """Show in what two policies differ. Needs a server for versions alone."""
+    before, after = _fields_of(one), _fields_of(other)
+    about = _parameters_in_words(before["policy.name"], after["policy.name"])
+    differs = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
+    rows = [[name, _value(before, name), _value(after, name), about.get(name, "")] for name in differs]
+    data = [{"field": name, "a": before.get(name), "b": after.get(name)} for name in differs]
+    if not differs and output is OutputFormat.TABLE:
+        show_line("they are the same")
+        return
+    columns = [Column("FIELD"), Column("A", shrinks=True), Column("B", shrinks=True), Column("UNIT", spare=1)]
+    show_listing(Listing(columns, rows, data), output, header=not no_header)
+
+
+def _fields_of(named: str) -> dict[str, Any]:
+    """Returns the fields of a policy with every default filled in: `policy.name`, `policy.parameters.x`, `rules.y`."""
+    from optimizer.registry import describe
+    from scheduler.core.rules import dump_policy, parse_policy
+
+    if named == "current" or named.isdecimal():
+        versions = with_client(lambda client: client.policy_versions())
+        chosen = versions[0] if named == "current" else _version_of(versions, int(named))
+        name, parameters, rules = chosen.name, chosen.parameters, chosen.rules
+    else:
+        written = dump_policy(*parse_policy(policy_mapping(named)))
+        name, parameters, rules = written["policy"]["name"], written["policy"]["parameters"], written["rules"]
+    try:
+        defaults = {each.name: each.default for each in describe(name).parameters}
+    except UnknownPolicyError:  # a version whose package is not installed here
+        defaults = {}
+    stated = {f"policy.parameters.{each}": value for each, value in (defaults | dict(parameters)).items()}
+    return {"policy.name": name, **stated, **{f"rules.{each}": value for each, value in rules.items()}}
+
+
+def _parameters_in_words(*names: str) -> dict[str, str]:
+    from optimizer.registry import describe
+
+    found: dict[str, str] = {}
+    for name in names:
+        with suppress(UnknownPolicyError):
+            found |= {f"policy.parameters.{each.name}": each.unit for each in describe(name).parameters}
+    return found
+
+
+def _value(fields: dict[str, Any], name: str) -> str:
+    return _default_text(fields[name]) if name in fields else "-"
+
+
+@policy_commands.command("check")
+def policy_check_command(wanted: _WantedArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Try a policy on a copy of the live state, and say who would gain and who would lose; nothing is changed."""
+    from walras.what_if import WhatIfRequest
+
+    found = with_client(lambda client: client.what_if(WhatIfRequest(policy=policy_mapping(wanted))))
+    if output is OutputFormat.JSON:
+        show_json(found.model_dump(mode="json"))
+    else:
+        show_what_if(found)
+
+
+def policy_mapping(wanted: str) -> dict[str, Any]:
+    """Returns the content of a policy file, or that of a file which only names the policy."""
+    from optimizer.policy_files import is_policy_file
+    from walras.spec.file_model import load_mapping
+
+    is_file = Path(wanted).suffix in (".yaml", ".yml", ".json") or (
+        Path(wanted).is_file() and not is_policy_file(wanted)
+    )
+    return load_mapping(Path(wanted)) if is_file else {"policy": {"name": wanted}}
+
+
+def _show_applied(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:
+    show_policy(view, output, dry_run=dry_run)
+    if output is OutputFormat.TABLE:
+        show_line("# valid; nothing was changed" if dry_run else f"# version {view.version} is in force")
+
+
+@policy_commands.command("list")
+def policy_list_command(output: OutputOption = OutputFormat.TABLE, no_header: NoHeaderOption = False) -> None:
+    """List the installed policies. Needs no server."""
+    from optimizer.registry import describe, names
+
+    described = [describe(name) for name in sorted(names())]
+    columns = [
+        Column("POLICY"),
+        Column("FAMILY"),
+        Column("IN A SENTENCE", shrinks=True),
+        Column("SOURCE", shrinks=True),
+    ]
+    rows = [[each.name, each.family, each.summary, dash(each.source)] for each in described]
+    data = [
+        {"name": each.name, "family": each.family, "summary": each.summary, "source": each.source} for each in described
+    ]
+    show_listing(Listing(columns, rows, data), output, header=not no_header)
+
+
+def show_policy(view: "PolicyView", output: OutputFormat, *, dry_run: bool = False) -> None:
+    """A policy as a policy file, with what is said of it as comments."""
+    if output is OutputFormat.JSON:
+        show_json(view.model_dump(mode="json"))
+        return
+    from walras.spec.text_formats import dump_yaml
+
+    by = f" by {view.changed_by}" if view.changed_by else ""
+    show_line(f"# version {view.version}" + (", if set" if dry_run else f", in force since {view.changed_at}{by}"))
+    if view.reason:
+        show_line(f"# {view.reason}")
+    if view.put_back:
+        show_line(f"# ATTENTION: {view.put_back}")
+        show_line("# so this one, the last that worked, is in force; the trace is in the server's log")
+    written = {"policy": {"name": view.name, "parameters": view.parameters}, "rules": view.rules}
+    for line in dump_yaml(written).splitlines():
+        show_line(line)
+
+
+def _show_policy_description(described: "PolicyDescription") -> None:
+    prices = f"; prices in {described.price_unit}" if described.price_unit else ""
+    show_line(f"{described.name} ({described.family}{prices})")
+    show_line("")
+    for line in described.about.splitlines():
+        show_line(line)
+    show_line("")
+    if not described.parameters:
+        show_line("It takes no parameters.")
+    for parameter in described.parameters:
+        unit = f" {parameter.unit}" if parameter.unit else ""
+        allowed = f" ({parameter.allowed})" if parameter.allowed else ""
+        show_line(f"{parameter.name}: {parameter.type}{allowed}, default {_default_text(parameter.default)}{unit}")
+        show_line(f"    {dash(parameter.description)}")
+
+
+def _default_text(value: Any) -> str:
+    from walras.spec.text_formats import dump_yaml
+
+    return dump_yaml([value])[2:].strip().replace("\n", " ") if not isinstance(value, list) else str(value)
