@@ -244,7 +244,7 @@ class ConditionView(Body):
     """A warning about a job that runs or waits; it does not change the job's state."""
 
     #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps |
-    #: target_late (after the declared steps) | target_out_of_reach
+    #: target_late (after the declared steps) | target_out_of_reach | waits_for_data (in a part of its steps)
     type: str
     detail: str
 

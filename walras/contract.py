@@ -19,10 +19,12 @@ SECONDS_PER_DAY = 86_400.0
 #: `JobRequest.priority_class` of urgent jobs; the classes below it are 1 (normal) and 0 (low).
 HIGH_PRIORITY_CLASS = 2
 
-#: Names of values that `walras.training` reports beside those of the script: the gradient noise scale in samples, and
-#: the bandwidth of the slowest link between the machines of a gang, bytes per second.
+#: Names of values that `walras.training` reports beside those of the script: the gradient noise scale in samples, the
+#: bandwidth of the slowest link between the machines of a gang, bytes per second, and the part of its steps in which
+#: rank 0 waited for its data.
 GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
+DATA_WAIT_VALUE = "data_wait"
 #: Above 0 where the script has a checkpoint open: it can save its work when it is asked to stop.
 SAVES_VALUE = "saves_checkpoints"
 #: That value where the script states how often it saves, and keeps to it.

@@ -22,8 +22,16 @@ from walras.training.checkpoint import Checkpoint, TornCheckpoint, rank_values
 from walras.training.fork import Fork
 from walras.training.gang import Gang
 from walras.training.loop_state import CheckpointSaver, DataPosition, read_position, seek_source
-from walras.training.measurements import ReportedValues, StepPacer, ThroughputMeter, noise_meter_for
+from walras.training.measurements import (
+    DataWaitMeter,
+    DeviceWork,
+    ReportedValues,
+    StepPacer,
+    ThroughputMeter,
+    noise_meter_for,
+)
 from walras.training.supervisor_link import (
+    DATA_WAIT_VALUE,
     EXIT_CHECKPOINT_LOST,
     EXIT_CHECKPOINTED,
     GRADIENT_NOISE_VALUE,
@@ -101,6 +109,7 @@ class Loop:
         self._link, self._gang, self._meter = SupervisorLink("", 0, 0), Gang(self._settings.rank), ThroughputMeter()
         self._noise = noise_meter_for(checkpoint.objects if checkpoint else (), noise_every, self._settings.rank)
         self._pacer = StepPacer(self._settings.pace) if self._settings.pace else None
+        self._data_wait, self._device = DataWaitMeter(), DeviceWork()
         self._sources, self._values = BatchSources(), ReportedValues()
         self._facts = model_counting.ModelFactsReporter(self._values, self._settings, is_wanted=fork is None)
         self._readers = 1  # ranks that read batches of their own at each position; those of forks and shares do not
@@ -138,7 +147,7 @@ class Loop:
             while not self._is_at_limit:
                 if self._new_samples:
                     iterator = self._begin(source, part)
-                batch = next(iterator, _EXHAUSTED)
+                batch = self._next_batch(iterator)
                 if self._is_ending and (batch is not _EXHAUSTED or not self._may_be_done):
                     self._stop()
                     iterator = self._begin(source, part)  # parked, and going on elsewhere
@@ -156,6 +165,14 @@ class Loop:
             self._report(time.monotonic())
         if self._is_at_limit and not self._in_epochs:
             self._finish()
+
+    def _next_batch(self, iterator: Iterator[Any]) -> Any:
+        """Returns the next batch, or `_EXHAUSTED`; measures how long the step waits for it."""
+        self._device.mark()
+        self._data_wait.asked(time.monotonic())
+        batch = next(iterator, _EXHAUSTED)
+        self._data_wait.got(time.monotonic(), is_hidden=self._device.is_under_way)
+        return batch
 
     def report(self, **values: Any) -> None:
         """Show named numbers, such as loss, beside the job: those of rank 0.
@@ -183,6 +200,7 @@ class Loop:
         saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._log, self._settings)
         is_saved = saver.save(self.step, place, self._seed, source)
         self._meter.disturb()
+        self._data_wait.disturb()
         self._saved_at = time.monotonic()
         if is_saved:
             self._saved_step = self.step
@@ -263,6 +281,7 @@ class Loop:
         else:
             own = source.begin(epoch, self._batch)
         iterator = self._facts.watch(own, source.batch_size if self._shares is None else None)
+        self._data_wait.begin()
         # Last of all: the skipping before must not have drawn from the generators.
         if folder is not None and (saved := rank_values(folder, self._gang.rank)) is not None:
             loop_state.restore_random_state(saved["rng"])
@@ -398,6 +417,8 @@ class Loop:
             return  # one voice: values of different ranks differ, and whose came last would be chance
         if self._noise is not None and (scale := self._noise.scale) is not None:
             self._values.take({GRADIENT_NOISE_VALUE: scale})
+        if self._fork is None and (waits := self._data_wait.share) is not None:  # parts of a fork wait for each other
+            self._values.take({DATA_WAIT_VALUE: waits})
         rate = self._fork or self._meter
         progress = {"steps": self.step, "steps_per_s": rate.steps_per_s, "samples": rate.samples}
         message = {"type": "progress", **progress, "pace": self._settings.pace, **self._values.message_fields()}

@@ -114,6 +114,79 @@ class ThroughputMeter:
         self._steps = 0
 
 
+#: Steps that the part of waiting is a mean of, at most and at least.
+DATA_WAIT_STEPS = 200
+DATA_WAIT_LEAST = 20
+
+
+class DataWaitMeter:
+    """Which part of its steps a loop waits for the next batch: `asked` for it, `got` it, and asks again.
+
+    A step that something else took part in (a checkpoint, a pause) is left out, and so are the first ones of a pass
+    over the data, in which the loader's workers start.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, float]] = deque(maxlen=DATA_WAIT_STEPS)
+        self._asked_at: float | None = None
+        self._wait_s = 0.0
+        self._to_skip = WARM_UP_STEPS
+
+    def begin(self) -> None:
+        """A pass over the data begins."""
+        self._asked_at, self._to_skip = None, WARM_UP_STEPS
+
+    def disturb(self) -> None:
+        """The step under way does not count."""
+        self._asked_at = None
+
+    def asked(self, at: float) -> None:
+        """The step before is over, and the loop asks for a batch."""
+        if self._asked_at is not None and at - self._asked_at < PAUSE_S + PAUSE_STEPS * self._usual_s():
+            if self._to_skip > 0:
+                self._to_skip -= 1
+            else:
+                self._kept.append((self._wait_s, at - self._asked_at))
+        self._asked_at, self._wait_s = at, 0.0
+
+    def got(self, at: float, *, is_hidden: bool = False) -> None:
+        """The batch is here. `is_hidden`: the accelerator was still at work on the step before; nobody waited."""
+        if self._asked_at is not None and not is_hidden:
+            self._wait_s = at - self._asked_at
+
+    def _usual_s(self) -> float:
+        return self._kept[-1][1] if self._kept else math.inf
+
+    @property
+    def share(self) -> float | None:
+        """From 0 to 1; None before `DATA_WAIT_LEAST` steps."""
+        whole_s = sum(step_s for _, step_s in self._kept)
+        if len(self._kept) < DATA_WAIT_LEAST or whole_s <= 0:
+            return None
+        return min(sum(wait_s for wait_s, _ in self._kept) / whole_s, 1.0)
+
+
+class DeviceWork:
+    """Whether the accelerator is still at work on what a step gave it: a CUDA event is asked, and not waited for."""
+
+    def __init__(self) -> None:
+        self._event: Any = None
+
+    def mark(self) -> None:
+        """All that was given to the accelerator so far is the step's."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return
+        if self._event is None:
+            self._event = cuda.Event()
+        self._event.record()
+
+    @property
+    def is_under_way(self) -> bool:
+        """False without CUDA: there the step is over when the script asks for the next batch."""
+        return self._event is not None and not self._event.query()
+
+
 class StepPacer:
     """Says how long to wait so that steps end `pace` times a second."""
 

@@ -28,6 +28,7 @@ EXIT_CHECKPOINTED = 85
 EXIT_CHECKPOINT_LOST = 86
 GRADIENT_NOISE_VALUE = "gradient_noise"
 BANDWIDTH_VALUE = "network_bytes_per_s"
+DATA_WAIT_VALUE = "data_wait"
 #: 1 where the script has a checkpoint open: it can save its work when it is asked to stop.
 SAVES_VALUE = "saves_checkpoints"
 #: Its value where the script states how often it saves, and leaves that to nobody.

@@ -195,6 +195,16 @@ _FLOPS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
+class DataWait:
+    """In which part of its steps a kind waits for its data, from 0 to 1, on the accelerators where that was seen."""
+
+    kind: Kind
+    accelerator: str
+    count: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class PredictionQuestion:
     """What was measured, and what is wanted. `nominal`: by accelerator type, as an administrator rates it."""
 
@@ -204,6 +214,7 @@ class PredictionQuestion:
     past: tuple[ScoredBelief, ...]
     #: Of kinds whose facts are known.
     facts: ModelKnowledge = field(default_factory=ModelKnowledge)
+    data_waits: tuple[DataWait, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -261,7 +272,40 @@ def predict_speeds(question: PredictionQuestion, sheets: Mapping[str, Accelerato
             each = ((name, predictions[name][place]) for name in sorted(predictions))
             parts = tuple(_guess(name, prediction) for name, prediction in each if prediction is not None)
             found.append(PredictedSpeed(*wanted, _guess(fusion.name, fused), parts))
-    return tuple(found)
+    return _data_bound(question, found)
+
+
+def _data_bound(question: PredictionQuestion, found: Iterable[PredictedSpeed]) -> tuple[PredictedSpeed, ...]:
+    """The same, where the wait for data is of a known length: it lasts as long on any accelerator.
+
+    Only of kinds that were measured on one type: speeds on two have it in them already.
+    """
+    types: dict[Kind, set[str]] = {}
+    for cell in question.known:
+        types.setdefault(cell.kind, set()).add(cell.accelerator)
+    step_s = {(cell.kind, cell.accelerator, cell.count): 1.0 / cell.steps_per_s for cell in question.known}
+    seen = {
+        wait.kind: (wait.share, step_s[wait.kind, wait.accelerator, wait.count])
+        for wait in question.data_waits
+        if types.get(wait.kind) == {wait.accelerator} and (wait.kind, wait.accelerator, wait.count) in step_s
+    }
+    return tuple(
+        speed
+        if (wait := seen.get(speed.kind)) is None
+        else replace(
+            speed,
+            fused=_waiting(speed.fused, *wait),
+            parts=tuple(_waiting(part, *wait) for part in speed.parts),
+        )
+        for speed in found
+    )
+
+
+def _waiting(guess: Guess, share: float, step_s: float) -> Guess:
+    """A guess of the whole step's speed, where that share of a step of this length (seconds) does not scale."""
+    bounds = (guess.steps_per_s, guess.low, guess.high)
+    found = [1.0 / (share * step_s + (1.0 - share) / speed) for speed in bounds]
+    return Guess(guess.source, *found)
 
 
 def _predictors(question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> tuple[Predictor, ...]:

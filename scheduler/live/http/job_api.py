@@ -150,6 +150,7 @@ async def explain_job(call: RequestContext) -> Explanation:
             # What its last attempt came to, which the core does not keep.
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
     told = [ConditionView(type=each.type, detail=each.detail) for each in job_conditions(call.server.core, row.job_id)]
+    told += call.server.views.stalls(row)
     target = call.server.views.target(row)
     return Explanation(
         job_id=row.job_id,

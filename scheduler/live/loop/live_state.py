@@ -267,6 +267,10 @@ class LiveState:
     counters: IgnoredCounters = field(default_factory=IgnoredCounters)
     #: Jobs whose target may be forecast anew, those that have waited longest first.
     to_forecast: dict[JobId, None] = field(default_factory=dict)
+    #: By kind, accelerator type and count: in which part of its steps rank 0 waited for its data, in tenths.
+    data_waits: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    #: Another number whenever one of them changed.
+    data_waits_version: int = 0
     #: Cells of this generation whose beliefs have been written down, with what was measured.
     scores_stored: int = 0
     next_job_id: int = 1

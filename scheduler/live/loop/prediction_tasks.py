@@ -16,6 +16,7 @@ from optimizer.planning.machine_recommendation import specs_by_accelerator
 from optimizer.prediction.loss_curve import TargetForecast, forecast_target
 from optimizer.prediction.predictor import AcceleratorSpecs
 from scheduler.core.cycle.speed_predictions import (
+    DataWait,
     PredictionQuestion,
     predict_speeds,
     prediction_question,
@@ -30,7 +31,7 @@ from scheduler.live.loop.live_state import LiveState
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.loop.worker_process import SingleFlightTask, try_worker_process
 from scheduler.live.store.event_journal import as_journaled
-from walras.job_request import JobId
+from walras.job_request import JobId, Kind
 from walras.spec.catalog import load_catalog
 
 #: From a change to the question: what is measured at about the same time is one question.
@@ -69,20 +70,24 @@ class SpeedPredictions:
         self._pace_s = pace_s
         self._timeout_s = timeout_s
         self._find = find
-        self._seen = (-1, -1, -1)
+        self._seen: tuple[int, ...] = ()
         self._asked: PredictionQuestion | None = None
         self._task = SingleFlightTask()
 
     def deliver(self, effects: TransactionEffects) -> None:
         """Called in the loop: a comparison of a few numbers where nothing is new."""
-        if prediction_versions(self._loop.core.ledger) != self._seen and not self._task.is_under_way:
+        if self._versions() != self._seen and not self._task.is_under_way:
             self._task.begin(self._follow())
 
     async def _follow(self) -> None:
         await asyncio.sleep(self._pace_s)
-        ledger = self._loop.core.ledger
-        self._seen = prediction_versions(ledger)
-        question = prediction_question(ledger, self._past)
+        self._seen = self._versions()
+        waits = (
+            DataWait(Kind(kind), accelerator, count, tenths / 10)
+            for (kind, accelerator, count), tenths in self._loop.state.data_waits.items()
+            if tenths
+        )
+        question = replace(prediction_question(self._loop.core.ledger, self._past), data_waits=tuple(waits))
         if question.is_empty or question == self._asked:
             return
         self._asked = question
@@ -90,6 +95,9 @@ class SpeedPredictions:
         for first in range(0, len(speeds), _SPEEDS_PER_STEP):
             event = SpeedsPredicted(0.0, speeds[first : first + _SPEEDS_PER_STEP])
             await self._tell(await asyncio.get_running_loop().run_in_executor(None, as_journaled, event))
+
+    def _versions(self) -> tuple[int, ...]:
+        return *prediction_versions(self._loop.core.ledger), self._loop.state.data_waits_version
 
     async def _tell(self, event: Event) -> None:
         def step(transaction: Transaction) -> None:

@@ -28,7 +28,14 @@ from scheduler.live.services.checkpoint_records import keep_checkpoint, lose_che
 from scheduler.live.services.former_reports import job_of_former_life, recover_report
 from scheduler.live.services.unconfirmed_starts import is_stopped_late, is_withdrawn, refuse_withdrawn
 from scheduler.live.store.table_rows import NetworkRow, PartRow, RestartCostRow, SpeedRow
-from walras.contract import BANDWIDTH_VALUE, EXIT_CHECKPOINT_LOST, EXIT_CHECKPOINTED, SAVES_AS_STATED, SAVES_VALUE
+from walras.contract import (
+    BANDWIDTH_VALUE,
+    DATA_WAIT_VALUE,
+    EXIT_CHECKPOINT_LOST,
+    EXIT_CHECKPOINTED,
+    SAVES_AS_STATED,
+    SAVES_VALUE,
+)
 from walras.job_request import JobId
 from walras.model_facts import believed_facts
 from walras.states import AttemptState
@@ -69,6 +76,8 @@ def record_counted_facts(transaction: Transaction, job: LiveJob, attempt: LiveAt
 _TYPES_TOLD = 100
 #: Bandwidths that a link can have, bytes per second: what else a job tells is not taken up.
 _NETWORK_LEAST, _NETWORK_MOST = 1.0, 1e15
+#: Cells of which it is known how long they wait for their data.
+_DATA_WAITS_MOST = 5_000
 #: The rest of a gang gets this long once a part has failed.
 _GANG_GRACE_S = 5.0
 
@@ -175,6 +184,7 @@ def _progressed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, re
         job.row.last_values = json.dumps(report.values)
         _forward_network_speed(transaction, attempt, report.values.get(BANDWIDTH_VALUE))
         _record_target_value(transaction, job, report)
+        _record_data_wait(transaction, attempt, job.row.kind, report.values.get(DATA_WAIT_VALUE))
     if report.facts:
         record_counted_facts(transaction, job, attempt, report.facts)
     is_first = earlier is None
@@ -206,6 +216,17 @@ def _record_target_value(transaction: Transaction, job: LiveJob, report: Progres
         job.target = job.target.with_report(report.steps, report.values)
         if job.target.is_worth_a_forecast:
             transaction.state.to_forecast.setdefault(job.row.job_id)
+
+
+def _record_data_wait(transaction: Transaction, attempt: LiveAttempt, kind: str, share: float | None) -> None:
+    """For predictions: rounded, so that noise asks no question again."""
+    if share is None or not 0.0 <= share <= 1.0:
+        return
+    waits, tenths = transaction.state.data_waits, round(10 * share)
+    cell = kind, attempt.row.accelerator, attempt.row.accelerators
+    if waits.get(cell) != tenths and (cell in waits or len(waits) < _DATA_WAITS_MOST):
+        waits[cell] = tenths
+        transaction.state.data_waits_version += 1
 
 
 def _forward_network_speed(transaction: Transaction, attempt: LiveAttempt, bytes_per_s: float | None) -> None:

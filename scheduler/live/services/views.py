@@ -19,6 +19,7 @@ from walras.api import (
     AttemptView,
     CertificateView,
     CheckpointView,
+    ConditionView,
     ForecastView,
     JobDetail,
     JobView,
@@ -30,12 +31,15 @@ from walras.api import (
     TargetView,
 )
 from walras.cluster import Pool
+from walras.contract import DATA_WAIT_VALUE
 from walras.job_request import JobId
 from walras.policy_views import PolicyView
 from walras.states import JobState, Reason
 
 #: What devices did is shown for this long after it was heard: samples come every ten seconds.
 _DEVICES_SHOWN_S = 60.0
+#: Part of its steps from which on a job is said to wait for its data.
+_WAITS_LEAST = 0.15
 _LOOK = "look at `walras logs {job_id}`"
 #: What helps against an end, for people.
 _END_FIXES = {
@@ -325,6 +329,17 @@ class ApiViews:
             high=speed.high,
             by=list(speed.by),
         )
+
+    def stalls(self, row: JobRow) -> list[ConditionView]:
+        """Whether a running job waits for its data in a part of its steps that is worth a word."""
+        live = self._state.jobs.get(row.job_id)
+        values = json.loads(row.last_values if live is None else live.row.last_values)
+        share = values.get(DATA_WAIT_VALUE)
+        if row.state is not JobState.RUNNING or share is None or not _WAITS_LEAST <= share <= 1.0:
+            return []
+        most = f"no accelerator could make it more than {1 / share:.1f} times as fast"
+        detail = f"{share:.0%} of its step it waits for its data: {most}; more loader workers or faster storage might"
+        return [ConditionView(type="waits_for_data", detail=detail)]
 
     # ---------------------------------------------------------------- policy
 

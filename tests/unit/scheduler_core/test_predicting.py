@@ -1,11 +1,12 @@
 """Speeds of cells that nobody measured: the table that keeps them, and what predictors make of the others."""
 
+from dataclasses import replace
 from math import exp
 
 import numpy as np
 import pytest
 
-from scheduler.core.cycle.speed_predictions import PredictionQuestion, predict_speeds
+from scheduler.core.cycle.speed_predictions import DataWait, PredictionQuestion, predict_speeds
 from scheduler.core.speed_events import Guess, PredictedSpeed
 from scheduler.core.state.throughput import MeasuredCell, ScoredBelief, SpeedSource, ThroughputTable
 from walras.job_request import Kind
@@ -106,3 +107,25 @@ def test_a_predictor_that_was_wrong_loses_weight() -> None:
     (before,) = predict_speeds(question(cells, {("k2", "b")}), {})
     (after,) = predict_speeds(question(cells, {("k2", "b")}, wrong), {})
     assert abs(after.fused.steps_per_s - 1.3) < abs(before.fused.steps_per_s - 1.3)
+
+
+def test_what_a_kind_waits_for_its_data_does_not_become_shorter_on_a_faster_accelerator() -> None:
+    """Half of a step of a second: rated four times as fast, the other half takes an eighth. An unlike kind gains all."""
+    known = tuple(MeasuredCell(Kind(kind), "a", 1, 1.0, 0.0, 5) for kind in ("cnn", "lm"))
+    wanted = tuple((Kind(kind), "b", 1) for kind in ("cnn", "lm"))
+    asked = PredictionQuestion(known, wanted, (("a", 1.0), ("b", 4.0)), ())
+    plain = {each.kind: each.fused.steps_per_s for each in predict_speeds(asked, {})}
+    waits = replace(asked, data_waits=(DataWait(Kind("cnn"), "a", 1, 0.5),))
+    found = {each.kind: each for each in predict_speeds(waits, {})}
+    assert found[Kind("cnn")].fused.steps_per_s == pytest.approx(1 / (0.5 + 0.5 / plain[Kind("cnn")]))
+    assert found[Kind("cnn")].fused.steps_per_s < 2.0 < plain[Kind("cnn")]
+    assert found[Kind("lm")].fused.steps_per_s == plain[Kind("lm")]
+    guess = found[Kind("cnn")].fused
+    assert guess.low < guess.steps_per_s < guess.high < 2.0
+
+
+def test_a_kind_that_was_measured_on_two_types_has_its_wait_in_its_speeds() -> None:
+    known = tuple(MeasuredCell(Kind("cnn"), name, 1, speed, 0.0, 5) for name, speed in (("a", 1.0), ("b", 1.5)))
+    asked = PredictionQuestion(known, ((Kind("cnn"), "c", 1),), (("a", 1.0), ("b", 4.0), ("c", 8.0)), ())
+    waits = replace(asked, data_waits=(DataWait(Kind("cnn"), "a", 1, 0.5),))
+    assert predict_speeds(waits, {}) == predict_speeds(asked, {})
