@@ -110,7 +110,7 @@ def test_a_predictor_that_was_wrong_loses_weight() -> None:
 
 
 def test_what_a_kind_waits_for_its_data_does_not_become_shorter_on_a_faster_accelerator() -> None:
-    """Half of a step of a second: rated four times as fast, the other half takes an eighth. An unlike kind gains all."""
+    """Half of a step of a second: rated four times as fast, the other half takes an eighth. Others gain all."""
     known = tuple(MeasuredCell(Kind(kind), "a", 1, 1.0, 0.0, 5) for kind in ("cnn", "lm"))
     wanted = tuple((Kind(kind), "b", 1) for kind in ("cnn", "lm"))
     asked = PredictionQuestion(known, wanted, (("a", 1.0), ("b", 4.0)), ())
