@@ -29,6 +29,7 @@ from scheduler.live.http import (
 )
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
+from scheduler.live.http.notify_api import notify_routes
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
 from scheduler.live.http.requests import (
     Audience,
@@ -298,7 +299,7 @@ def api_routes() -> list[Route]:
         Route("GET", f"{_API}/policy", cluster_api.show_current_policy, "The policy in force", response=PolicyView),
         Route("PUT", f"{_API}/policy", cluster_api.put_policy, "Change the policy", role=admin, response=PolicyView,
               query=("dry_run",)),
-        *people_api.people_routes(),
+        *people_api.people_routes(), *notify_routes(),
         Route("GET", f"{_API}/share", cluster_api.list_shares, "Shares: entitled, held, used lately, borrowed",
               response=list[ShareView], query=("project",)),
         Route("GET", f"{_API}/whoami", cluster_api.show_caller, "Whose token this is", response=WhoAmI),
