@@ -60,7 +60,11 @@ async def remove_channel(call: RequestContext) -> ChannelView:
 async def send_test(call: RequestContext) -> ChannelView:
     """Send a test and say what came of it: `problem` is empty where the receiver has it."""
     number, service = _number(call), call.server.notifications
-    problem = await service.test(call.user.name, number)
+
+    def note(transaction: Transaction, row: ChannelRow) -> None:
+        note_write(call, transaction, f"channel {number}", after=_standing(row))
+
+    problem = await service.test(call.user.name, number, note)
     view = _shown(call, service.channel_of(call.user.name, number))
     return ChannelView(**view | {"problem": problem})
 

@@ -154,8 +154,8 @@ class Notifications:
             raise NotFound(f"no channel {number}", field="channel_id", fix="check `walras notify list`")
         return row
 
-    async def test(self, user: str, number: int) -> str:
-        """Send a test to a channel. Returns what went wrong; empty: nothing, the receiver has it."""
+    async def test(self, user: str, number: int, note: Callable[[Transaction, ChannelRow], None]) -> str:
+        """Send a test to a channel, noted in the audit. Returns what went wrong; empty: the receiver has it."""
         outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def step(transaction: Transaction) -> int:
@@ -165,6 +165,7 @@ class Notifications:
             if any(_is_test(queue.waiting[seq]) for seq in queue.by_channel.get(number, ())):
                 raise Conflict("a test of this channel is under way", fix="see `walras notify list`")
             notice = put_notice(transaction, channel, NoticeKind.TEST, title, text)
+            note(transaction, channel)
             self._awaited[notice.seq] = outcome
             return notice.seq
 
