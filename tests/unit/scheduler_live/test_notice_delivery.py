@@ -19,6 +19,7 @@ from tests.support.http_face import facing
 from tests.support.live_world import world
 from tests.support.notice_receiver import (
     HERE,
+    SECRET_PATH,
     Receiver,
     add_channel,
     cancel_by_other,
@@ -167,6 +168,32 @@ def _connects(host: str) -> str:
     except OSError as error:
         return type(error).__name__
     return "connected"
+
+
+@pytest.mark.slow
+async def test_a_chat_gets_title_and_text_that_call_nobody(tmp_path: Path) -> None:
+    """Through Apprise, to a service on an allowed network; a redirect is not followed there either."""
+    pytest.importorskip("apprise")
+    receiver = Receiver()
+    receiver.answers = [200, 302]
+    async with receiver.listening() as url, facing(tmp_path / "data", cluster=HERE) as face:
+        w = face.world
+        chat = url.replace("http://", "ntfy://").replace(SECRET_PATH, "T0SECRET")
+        status, made = await face.json("POST", f"{API}/notify", {"url": chat, "kinds": ["failed"]})
+        assert (status, made["shown"], made["key"]) == (201, "ntfy://…", "")
+        status, refused = await face.json("POST", f"{API}/notify", {"url": "slack://s3cret", "kinds": ["failed"]})
+        assert (status, refused["detail"]) == (400, "the address is none of this service")
+        async with sending(w):
+            job_id = await w.submit({"name": "@everyone <!here> [x](y)"}, user="admin")
+            await w.loop.perform(lambda t: cancel_by_other(t, job_id))
+            await until(lambda: w.live_state.notices.channels[1].delivered == 1)
+            sent = json.dumps([[headers, body.decode()] for headers, body in receiver.requests])
+            assert "(at)everyone" in sent
+            assert "@everyone" not in sent
+            assert "<!here>" not in sent
+            _, tested = await face.json("POST", f"{API}/notify/1/test")
+            assert tested["problem"] == "the service did not take it"
+            assert len(receiver.requests) == 2
 
 
 # ------------------------------------------------------------------------------------------ bounds
