@@ -60,9 +60,6 @@ def note_command(transaction: Transaction, command: Command) -> None:
     row = transaction.state.jobs[command.job_id].row
     if command.state.is_final:
         _forget_told(transaction, command.job_id)
-    # A server that starts learns again what it knew.
-    if row.state is command.state and row.reason is command.reason:
-        return
     detail = command.detail or (row.detail if row.reason is command.reason else "")
     kind = _kind_of(row, command, detail)
     if kind is None:

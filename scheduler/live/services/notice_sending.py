@@ -123,22 +123,25 @@ def guard_process(networks: Sequence[str]) -> None:
 def send_all(batch: SendingBatch) -> list[SendingOutcome]:
     """Send all of them at once; returns within a second or two of `SEND_S`."""
     guard_process(batch.networks)
-    return asyncio.run(_send_all(batch.sendings))
-
-
-async def _send_all(sendings: Sequence[Sending]) -> list[SendingOutcome]:
-    # Threads of services that hang must not be waited for: the process ends with them.
-    threads = ThreadPoolExecutor(max(1, len(sendings)))
-    connector = aiohttp.TCPConnector(force_close=True, limit=0)
-    timeout = aiohttp.ClientTimeout(total=SEND_S)
+    # Threads that hang, in a service or over a name, must not be waited for: `asyncio.run` would.
+    loop = asyncio.new_event_loop()
+    threads, lookups = ThreadPoolExecutor(max(1, len(batch.sendings))), ThreadPoolExecutor(max(1, len(batch.sendings)))
+    loop.set_default_executor(lookups)
     try:
-        async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
-        ) as session:
-            work = (_post(session, each) if each.key else _tell_service(threads, each) for each in sendings)
-            return list(await asyncio.gather(*work))
+        return loop.run_until_complete(_send_all(batch.sendings, threads))
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
+        loop.close()
+
+
+async def _send_all(sendings: Sequence[Sending], threads: ThreadPoolExecutor) -> list[SendingOutcome]:
+    connector = aiohttp.TCPConnector(force_close=True, limit=0)
+    timeout = aiohttp.ClientTimeout(total=SEND_S)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+    ) as session:
+        work = (_post(session, each) if each.key else _tell_service(threads, each) for each in sendings)
+        return list(await asyncio.gather(*work))
 
 
 # ------------------------------------------------------------------------------------------ webhooks

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from scheduler.live.loop import notice_queue
 from scheduler.live.loop.notices import put_notice
 from scheduler.live.loop.worker_process import kill_worker_process, new_worker_process
-from scheduler.live.services.notice_sending import Sending, SendingBatch, send_all
+from scheduler.live.services.notice_sending import SEND_S, Sending, SendingBatch, SendingOutcome, send_all
 from scheduler.live.services.notifications import WAITS_S
 from tests.support.http_face import facing
 from tests.support.live_world import world
@@ -140,6 +141,26 @@ async def test_the_test_of_a_channel_says_what_came_of_it(tmp_path: Path) -> Non
             _, (view,) = await face.json("GET", f"{API}/notify")
             assert (view["delivered"], view["failed"], view["waiting"]) == (1, 2, 0)
             assert view["delivered_at"]
+
+
+@pytest.mark.slow
+def test_a_name_that_is_never_resolved_holds_a_batch_up_no_longer_than_a_receiver() -> None:
+    """Nobody waits for the thread that asks for it."""
+    process = new_worker_process()
+    try:
+        outcomes, took_s = process.submit(_send_to_unknown_names, 8).result(timeout=60)
+        assert {outcome.problem for outcome in outcomes} == {f"no answer within {SEND_S:g} s"}
+        assert took_s < SEND_S + 3.0
+    finally:
+        kill_worker_process(process)
+
+
+def _send_to_unknown_names(count: int) -> tuple[list[SendingOutcome], float]:
+    """In the process that sends, with a resolver that never answers."""
+    socket.getaddrinfo = lambda *_, **__: time.sleep(3 * SEND_S)  # type: ignore[assignment, return-value, func-returns-value]
+    key, began = "whsec_" + "A" * 32, time.monotonic()
+    batch = SendingBatch(tuple(Sending(seq, "a", f"http://n{seq}.example/x", key, "{}") for seq in range(count)))
+    return send_all(batch), time.monotonic() - began
 
 
 @pytest.mark.slow
