@@ -52,8 +52,11 @@ class LateJobNotices:
             record = records.get(job_id)
             if record is None or not queue.channels_of(job.row.user):
                 continue
+            known = queue.next_seq
             self._tell_at_risk(transaction, job, record)
             self._tell_stuck(transaction, job, record)
+            if queue.next_seq != known:  # a notice costs a hundred times what a look does
+                yield
 
     def _tell_at_risk(self, transaction: Transaction, job: LiveJob, record: JobRecord) -> None:
         deadline_at = record.request.deadline_at
