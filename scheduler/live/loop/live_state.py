@@ -88,6 +88,8 @@ class LaunchSpec(ScriptLaunch):
     grace_s: float
     #: Where its checkpoints are sent; empty: all machines share `checkpoint_dir`.
     store: str = field(default="", kw_only=True)
+    #: Kinds of notices that its owner's channels get of it; None: those that each channel is for.
+    notify: tuple[str, ...] | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)

@@ -57,7 +57,8 @@ def note_command(transaction: Transaction, command: Command) -> None:
     """Tell the owner of a job what has become of it. Called before the command changes the live state."""
     if not isinstance(command, JobTransitioned):
         return
-    row = transaction.state.jobs[command.job_id].row
+    job = transaction.state.jobs[command.job_id]
+    row = job.row
     if command.state.is_final:
         _forget_told(transaction, command.job_id)
     detail = command.detail or (row.detail if row.reason is command.reason else "")
@@ -67,7 +68,7 @@ def note_command(transaction: Transaction, command: Command) -> None:
     words = {NoticeKind.FINISHED: "finished", NoticeKind.BUDGET: "is held for its budget"}
     ended = {JobState.CANCELLED: "was cancelled", JobState.TIMEOUT: "ran out of time"}.get(command.state, "failed")
     why = ": ".join(filter(None, ("" if command.reason is None else command.reason.value, detail)))
-    for channel in transaction.state.notices.wanting(row.user, kind):
+    for channel in _channels_for(transaction, job, kind):
         reason = None if command.reason is None else command.reason.value
         _put_job_notice(transaction, channel, kind, row, words.get(kind, ended), why, command.state, reason)
 
@@ -81,10 +82,18 @@ def _kind_of(row: JobRow, command: JobTransitioned, detail: str) -> NoticeKind |
     return NoticeKind.FAILED if command.state.is_final and not by_owner else None
 
 
+def _channels_for(transaction: Transaction, job: LiveJob, kind: NoticeKind) -> list[ChannelRow]:
+    """Where the owner is told of it: what the job itself says comes before what its owner's channels are for."""
+    queue, own = transaction.state.notices, job.launch.notify
+    if own is None:
+        return queue.wanting(job.row.user, kind)
+    return queue.channels_of(job.row.user) if kind in own else []
+
+
 def tell_once(transaction: Transaction, job: LiveJob, kind: NoticeKind, words: str, why: str) -> None:
     """Tell the owner of an active job something that is told once for each job."""
     queue, row = transaction.state.notices, job.row
-    channels = queue.wanting(row.user, kind)
+    channels = _channels_for(transaction, job, kind)
     if not channels or kind in queue.told.get(row.job_id, ()):
         return
     queue.told.setdefault(row.job_id, set()).add(kind)

@@ -51,6 +51,19 @@ async def test_ends_of_jobs_become_notices_of_their_owner(tmp_path: Path) -> Non
         assert len({each["id"] for each in waiting_notices(w)}) == 2
 
 
+async def test_a_job_says_itself_what_is_told_of_it_also_after_a_restart(tmp_path: Path) -> None:
+    """To every address of its owner; an empty list mutes it."""
+    async with world(tmp_path) as w:
+        await add_channel(w, "https://example.org/x", "failed")
+        await add_channel(w, "https://example.org/y", "finished")
+        jobs = [await w.submit({"notify": words}) for words in ("failed", "stuck", [])]
+    async with world(tmp_path) as w:
+        for job_id in jobs:
+            await w.loop.perform(lambda t, job_id=job_id: cancel_by_other(t, job_id))
+        assert [(each["kind"], each["job"]["id"]) for each in waiting_notices(w)] == [("failed", jobs[0])] * 2
+        assert [row.channel_id for row in w.live_state.notices.waiting.values()] == [1, 2]
+
+
 async def test_cancels_budgets_and_lost_machines(tmp_path: Path) -> None:
     """A cancel by another is told, by oneself not; a hold for the budget once; a lost machine to operators alone."""
     async with facing(tmp_path / "data", cluster=HERE) as face:
