@@ -1,7 +1,7 @@
-"""Notices of events as their receivers get them: which kinds there are, how a webhook is signed, what is shown of it.
+"""Notifications as their receivers get them: which kinds there are, how a webhook is signed, what is shown of it.
 
 A webhook is signed as Standard Webhooks has it, so that a receiver may use any library for that. Headers: `webhook-id`
-(the same for every try of one notice: whoever has seen it drops the double), `webhook-timestamp` (Unix seconds), and
+(the same for every try of one notification: who has seen it drops the double), `webhook-timestamp` (Unix seconds), and
 `webhook-signature`: `v1,` and the base64 of HMAC-SHA256, under the key of the channel, over
 `webhook-id.webhook-timestamp.body`.
 """
@@ -22,7 +22,7 @@ SIGNED_WITHIN_S = 300.0
 _LONGEST_URL = 2000
 
 
-class NoticeKind(StrEnum):
+class NotificationKind(StrEnum):
     """What somebody may be told of."""
 
     FAILED = "failed"
@@ -36,7 +36,7 @@ class NoticeKind(StrEnum):
 
 
 #: What one may choose.
-CHOICES = tuple(kind for kind in NoticeKind if kind is not NoticeKind.TEST)
+CHOICES = tuple(kind for kind in NotificationKind if kind is not NotificationKind.TEST)
 
 
 class NewChannel(BaseModel):
@@ -46,7 +46,7 @@ class NewChannel(BaseModel):
 
     #: `https://...`, or the address of a chat or mail service as Apprise writes it. It is kept sealed.
     url: Annotated[str, Field(min_length=1, max_length=_LONGEST_URL)]
-    kinds: Annotated[list[NoticeKind], Field(min_length=1, max_length=len(NoticeKind))]
+    kinds: Annotated[list[NotificationKind], Field(min_length=1, max_length=len(NotificationKind))]
 
 
 class ChannelView(BaseModel):
@@ -59,7 +59,7 @@ class ChannelView(BaseModel):
     shown: str
     kinds: list[str]
     added_at: str
-    #: Notices that are still to be sent.
+    #: Notifications that are still to be sent.
     waiting: int = 0
     delivered: int = 0
     #: Given up after all tries, or because the receiver would not have them.
@@ -74,14 +74,14 @@ class ChannelView(BaseModel):
 class ChannelCreated(ChannelView):
     """The answer to `POST /notify`."""
 
-    #: What a webhook's notices are signed with; it is shown this once. Empty: the service has no signatures.
+    #: What a webhook's notifications are signed with; it is shown this once. Empty: the service has no signatures.
     key: str = ""
 
 
-def sign_notice(key: str, notice_id: str, unix_s: int, body: bytes) -> str:
+def sign_notification(key: str, notification_id: str, unix_s: int, body: bytes) -> str:
     """Returns the value of `webhook-signature`. Raises ValueError for a key that is none."""
     secret = base64.b64decode(key.removeprefix(KEY_PREFIX), validate=True)
-    signed = f"{notice_id}.{unix_s}.".encode() + body
+    signed = f"{notification_id}.{unix_s}.".encode() + body
     return "v1," + base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
 
 
@@ -91,6 +91,6 @@ def is_signed(key: str, headers: Mapping[str, str], body: bytes, unix_s: float) 
     at = headers.get("webhook-timestamp", "")
     if not (at.isascii() and at.isdigit()) or len(at) > 12 or abs(unix_s - int(at)) > SIGNED_WITHIN_S:
         return False
-    expected = sign_notice(key, headers.get("webhook-id", ""), int(at), body)
+    expected = sign_notification(key, headers.get("webhook-id", ""), int(at), body)
     given = headers.get("webhook-signature", "").split(" ")
     return any(hmac.compare_digest(each.encode(), expected.encode()) for each in given)

@@ -90,7 +90,7 @@ class PeopleCalls:
         return _channels.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/notify")))
 
     async def add_channel(self, url: str, kinds: Sequence[str]) -> ChannelCreated:
-        """Be told of these kinds of events at an address; the key that its notices are signed with is shown once."""
+        """Be told of these kinds of events at an address; the key of its signatures is shown this once."""
         call = ApiCall("POST", f"{_API}/notify", body={"url": url, "kinds": list(kinds)}, repeatable=False)
         return ChannelCreated.model_validate(await self._transport.json(call))
 

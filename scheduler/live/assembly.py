@@ -321,7 +321,7 @@ def _load_spending(state: LiveState, store: Store) -> None:
 
 
 def _notifications(config: ServerConfig, loop: ServerLoop, people: People, box: SecretBox) -> Notifications:
-    loop.state.notices.is_operator = people.is_operator
+    loop.state.notifications.is_operator = people.is_operator
     settings = NotifyEntry() if config.cluster is None else config.cluster.notify
     return Notifications(loop, box, settings.private_networks, config.chance)
 

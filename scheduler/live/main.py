@@ -33,7 +33,7 @@ from scheduler.live.providers.market_prices import MarketWatch, play_market_scri
 from scheduler.live.providers.queue_waits import QueueWatch
 from scheduler.live.server import Server
 from scheduler.live.services.content_sweep import sweep_for_ever
-from scheduler.live.services.late_jobs import LateJobNotices
+from scheduler.live.services.late_jobs import LateJobNotifications
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.retention import prune
 from scheduler.live.store.sqlite_store import SqliteStore
@@ -215,7 +215,7 @@ async def _start_parts(
     telling = _through_full_disks(server.notifications.watch)
     tasks.append(asyncio.create_task(telling, name="notifications"))
     stuck_after_s = (NotifyEntry() if config.cluster is None else config.cluster.notify).stuck_after
-    late_jobs = LateJobNotices(server.loop, server.start_forecasts.view, stuck_after_s)
+    late_jobs = LateJobNotifications(server.loop, server.start_forecasts.view, stuck_after_s)
     tasks.append(asyncio.create_task(_through_full_disks(late_jobs.watch), name="late jobs"))
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))

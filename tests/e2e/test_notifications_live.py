@@ -1,4 +1,4 @@
-"""Notices of a real server: nothing that was acknowledged goes unsaid after kill -9, and no address is in a log."""
+"""Notifications of a real server: what was acknowledged is told after kill -9 too, and no address is in a log."""
 
 import json
 import os

@@ -38,7 +38,7 @@ def notify_add_command(
     ] = _DEFAULT_KINDS,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Be told of events at an address. The key that a webhook's notices are signed with is printed once."""
+    """Be told of events at an address. The key that a webhook's notifications are signed with is printed once."""
     kinds = _kinds(on)
     address = (sys.stdin.read(_LONGEST_URL + 2) if url == "-" else url).strip()
     made = with_client(lambda client: client.add_channel(address, kinds))

@@ -251,22 +251,22 @@ def _as_tuple(value: object) -> object:
 
 
 #: What a job's owner may be told of it.
-_NOTICE_WORDS = ("failed", "finished", "at_risk", "budget", "stuck")
+_NOTIFICATION_WORDS = ("failed", "finished", "at_risk", "budget", "stuck")
 
 
-def _notice_words(value: object) -> object:
+def _notification_words(value: object) -> object:
     """Returns the kinds of a text such as `failed, finished`, or of a list, each once."""
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or len(words) > 100:
         raise ValueError("is no list of what to be told of; write such as `[failed, finished]`")
     found = [each.strip().lower().replace("-", "_") if isinstance(each, str) else "" for each in words]
-    unknown = [str(given)[:40] for given, word in zip(words, found, strict=True) if word not in _NOTICE_WORDS]
+    unknown = [str(given)[:40] for given, word in zip(words, found, strict=True) if word not in _NOTIFICATION_WORDS]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is nothing to be told of; choose of {', '.join(_NOTICE_WORDS)}")
+        raise ValueError(f"{unknown[0]!r} is nothing to be told of; choose of {', '.join(_NOTIFICATION_WORDS)}")
     return tuple(dict.fromkeys(found))
 
 
-_NOTICES_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(_NOTICE_WORDS)}}]}
+_NOTIFICATIONS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(_NOTIFICATION_WORDS)}}]}
 _LENGTH_SCHEMA = {"type": ["number", "string"], "description": "seconds, or text such as '10m', '1h30m'"}
 _DEMANDS_SCHEMA = {
     "anyOf": [
@@ -298,7 +298,9 @@ Dependencies = Annotated[
     Field(max_length=1000),
     BeforeValidator(_as_tuple),
 ]
-JobNotices = Annotated[tuple[str, ...], BeforeValidator(_notice_words), WithJsonSchema(_NOTICES_SCHEMA)]
+JobNotifications = Annotated[
+    tuple[str, ...], BeforeValidator(_notification_words), WithJsonSchema(_NOTIFICATIONS_SCHEMA)
+]
 Demands = Annotated[
     tuple[Demand, ...],
     BeforeValidator(parse_demands),

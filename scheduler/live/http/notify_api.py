@@ -15,22 +15,22 @@ from scheduler.live.http.requests import RequestContext, Route, json_list
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import ChannelRow
 from walras.errors import Forbidden, NotFound, UserError
-from walras.notifications import CHOICES, ChannelCreated, ChannelView, NewChannel, NoticeKind
+from walras.notifications import CHOICES, ChannelCreated, ChannelView, NewChannel, NotificationKind
 
 _DIGITS = 18
 
 
 async def list_channels(call: RequestContext) -> web.StreamResponse:
-    rows = call.server.state.notices.channels_of(call.user.name)
+    rows = call.server.state.notifications.channels_of(call.user.name)
     return json_list([ChannelView(**_shown(call, row)) for row in rows])
 
 
 async def add_channel(call: RequestContext) -> ChannelCreated:
     """Raises Forbidden for a kind that the caller may not hear of."""
     asked, service = await call.model(NewChannel), call.server.notifications
-    if NoticeKind.TEST in asked.kinds:
+    if NotificationKind.TEST in asked.kinds:
         raise UserError("test is nothing that happens", field="kinds", fix=f"choose of {', '.join(CHOICES)}")
-    if NoticeKind.MACHINE_LOST in asked.kinds and call.user.role < UserRole.OPERATOR:
+    if NotificationKind.MACHINE_LOST in asked.kinds and call.user.role < UserRole.OPERATOR:
         raise Forbidden("machines are an operator's to hear of", field="kinds", fix="leave machine_lost out")
     address = await service.checked(asked.url)
 
@@ -50,7 +50,7 @@ async def remove_channel(call: RequestContext) -> ChannelView:
     def step(transaction: Transaction) -> ChannelView:
         row = service.channel_of(call.user.name, number)
         view = ChannelView(**_shown(call, row))
-        transaction.state.notices.remove_channels(transaction.batch, [row])
+        transaction.state.notifications.remove_channels(transaction.batch, [row])
         note_write(call, transaction, f"channel {number}", before=_standing(row))
         return view
 
@@ -87,7 +87,7 @@ def _shown(call: RequestContext, row: ChannelRow) -> dict[str, Any]:
         "shown": row.shown,
         "kinds": json.loads(row.kinds),
         "added_at": clock.shown(row.added_at),
-        "waiting": len(call.server.state.notices.by_channel.get(row.channel_id, ())),
+        "waiting": len(call.server.state.notifications.by_channel.get(row.channel_id, ())),
         "delivered": row.delivered,
         "failed": row.failed,
         "dropped": row.dropped,

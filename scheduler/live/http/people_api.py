@@ -210,8 +210,8 @@ def _void_tokens(call: RequestContext, transaction: Transaction, user: str) -> N
             row.revoked_at = unix_s
             transaction.batch.tokens.append(row)
     # Nor are they, or whoever has the name next, told of anything where they used to be.
-    notices = transaction.state.notices
-    notices.remove_channels(transaction.batch, notices.channels_of(user))
+    notifications = transaction.state.notifications
+    notifications.remove_channels(transaction.batch, notifications.channels_of(user))
 
 
 # ------------------------------------------------------------------------------------------ projects and roles

@@ -38,7 +38,7 @@ from scheduler.core.events import (
 from scheduler.core.speed_events import FactsTold
 from scheduler.live.loop import billing
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, placement_json
-from scheduler.live.loop.notices import note_command, note_event
+from scheduler.live.loop.notification_events import note_command, note_event
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.event_journal import dump_facts, dump_pool
 from scheduler.live.store.table_rows import AttemptRow, CheckpointRow, FactsRow, PartRow, PoolRow, RentRow

@@ -13,11 +13,11 @@ from math import inf, isfinite
 from scheduler.core.state.ledger import JobRecord
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.live_state import LiveJob
-from scheduler.live.loop.notices import tell_once
+from scheduler.live.loop.notification_events import tell_once
 from scheduler.live.loop.transaction import Transaction
 from walras.api import ForecastView
 from walras.job_request import JobId
-from walras.notifications import NoticeKind
+from walras.notifications import NotificationKind
 from walras.states import JobState
 from walras.units import format_length
 
@@ -25,7 +25,7 @@ from walras.units import format_length
 _LOOK_EVERY_S, _IN_ONE_PIECE = 60.0, 200
 
 
-class LateJobNotices:
+class LateJobNotifications:
     """Tells owners of jobs that are at risk or stuck."""
 
     def __init__(
@@ -41,11 +41,11 @@ class LateJobNotices:
 
     async def look(self) -> None:
         """Look at all active jobs once."""
-        if self._loop.state.notices.channels:
+        if self._loop.state.notifications.channels:
             await self._loop.perform_in_pieces(self._tell_late)
 
     def _tell_late(self, transaction: Transaction) -> Iterator[None]:
-        queue, records = transaction.state.notices, transaction.core.ledger.jobs
+        queue, records = transaction.state.notifications, transaction.core.ledger.jobs
         for position, (job_id, job) in enumerate(list(transaction.state.jobs.items())):
             if position % _IN_ONE_PIECE == 0:
                 yield
@@ -55,7 +55,7 @@ class LateJobNotices:
             known = queue.next_seq
             self._tell_at_risk(transaction, job, record)
             self._tell_stuck(transaction, job, record)
-            if queue.next_seq != known:  # a notice costs a hundred times what a look does
+            if queue.next_seq != known:  # a notification costs a hundred times what a look does
                 yield
 
     def _tell_at_risk(self, transaction: Transaction, job: LiveJob, record: JobRecord) -> None:
@@ -71,7 +71,7 @@ class LateJobNotices:
             if end_at <= deadline_at:
                 return
             why = f"it is expected to end about {shown(end_at)}, its deadline is {shown(deadline_at)}"
-        tell_once(transaction, job, NoticeKind.AT_RISK, "may miss its deadline", why)
+        tell_once(transaction, job, NotificationKind.AT_RISK, "may miss its deadline", why)
 
     def _tell_stuck(self, transaction: Transaction, job: LiveJob, record: JobRecord) -> None:
         if record.state is not JobState.PENDING or record.blocked_by or record.awaits_turn:
@@ -85,4 +85,4 @@ class LateJobNotices:
             reason = "" if job.row.reason is None else f"{job.row.reason.value}; "
             why = f"{reason}`walras explain {job.row.job_id}` says why"
             words = f"has waited for {format_length(transaction.at - since_at)}"
-            tell_once(transaction, job, NoticeKind.STUCK, words, why)
+            tell_once(transaction, job, NotificationKind.STUCK, words, why)

@@ -1,11 +1,12 @@
 """Delivers what users are to be told: channels are added and removed here, and the queue is sent from beside the loop.
 
-What is sent is durable already (`ServerLoop.settled`). What came of it is a step of the loop: a notice leaves the table
-once its receiver has it. Killed in between, the server sends it again under the same id: at least once, never lost.
+What is sent is durable already (`ServerLoop.settled`). What came of it is a step of the loop: a notification leaves the
+table once its receiver has it. Killed in between, the server sends it again under the same id: at least once, never
+lost.
 
-Two processes send (`notice_sending.py`): one to channels whose last notice arrived, one to those whose last one failed.
-So a receiver that is down, or takes its time, holds the others up once, for `SEND_S`. Of each channel one notice is
-under way, the oldest; after a failure the channel waits, longer each time.
+Two processes send (`notification_sending.py`): one to channels whose last notification arrived, one to those whose last
+one failed. So a receiver that is down, or takes its time, holds the others up once, for `SEND_S`. Of each channel one
+notification is under way, the oldest; after a failure the channel waits, longer each time.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from random import Random
 
 from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop.event_loop import ServerLoop
-from scheduler.live.loop.notices import put_notice
+from scheduler.live.loop.notification_events import put_notification
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.loop.worker_process import (
     SingleFlightTask,
@@ -28,8 +29,8 @@ from scheduler.live.loop.worker_process import (
     new_worker_process,
     try_worker_process,
 )
-from scheduler.live.services.notice_addresses import NoticeAddress, read_address
-from scheduler.live.services.notice_sending import (
+from scheduler.live.services.notification_addresses import NotificationAddress, read_address
+from scheduler.live.services.notification_sending import (
     SEND_S,
     Sending,
     SendingBatch,
@@ -37,14 +38,14 @@ from scheduler.live.services.notice_sending import (
     is_known_service,
     send_all,
 )
-from scheduler.live.store.table_rows import ChannelRow, NoticeRow
+from scheduler.live.store.table_rows import ChannelRow, NotificationRow
 from walras.clocks import random_hex
 from walras.errors import Conflict, NotFound, UserError
-from walras.notifications import KEY_PREFIX, NoticeKind
+from walras.notifications import KEY_PREFIX, NotificationKind
 
 log = logging.getLogger(__name__)
 
-#: Waits between the tries of one notice, seconds; after the last one it is given up.
+#: Waits between the tries of one notification, seconds; after the last one it is given up.
 WAITS_S = (5.0, 15.0, 45.0, 135.0, 405.0, 1215.0, 3600.0, 3600.0, 3600.0, 3600.0)
 #: Sent by one process at once, each to another channel.
 _AT_ONCE = 32
@@ -68,7 +69,7 @@ class _SendingLane:
         if self._process is None:
             self._process = self._make_process()
         work = asyncio.get_running_loop().run_in_executor(self._process, send_all, batch)
-        problem = "the process that sends notices failed"
+        problem = "the process that sends notifications failed"
         try:
             outcomes = await asyncio.wait_for(work, _BATCH_S)
             if any(each.is_hung for each in outcomes):
@@ -77,9 +78,9 @@ class _SendingLane:
         except TimeoutError:
             problem = f"no answer within {_BATCH_S:g} s"
         except BrokenProcessPool:
-            log.warning("the process that sends notices has died")
+            log.warning("the process that sends notifications has died")
         except Exception as error:  # the outermost place of that process; its words may name an address
-            log.warning("the process that sends notices failed: %s", type(error).__name__)
+            log.warning("the process that sends notifications failed: %s", type(error).__name__)
         self.end_process()
         return [SendingOutcome(each.seq, problem) for each in batch.sendings]
 
@@ -107,16 +108,16 @@ class Notifications:
         self._lanes = (_SendingLane(make_process), _SendingLane(make_process))
         self._checking = asyncio.Lock()
         self._wake = asyncio.Event()
-        #: Notices that a process has, or whose outcome is not written yet.
+        #: Notifications that a process has, or whose outcome is not written yet.
         self._under_way: set[int] = set()
-        #: The number that the next notice had when the queue was looked at last.
+        #: The number that the next notification had when the queue was looked at last.
         self._known_seq = 0
         #: Tests that somebody waits for: what came of them.
         self._awaited: dict[int, asyncio.Future[str]] = {}
 
     # ---------------------------------------------------------------- channels
 
-    async def checked(self, url: str) -> NoticeAddress:
+    async def checked(self, url: str) -> NotificationAddress:
         """Raises UserError for an address that is not sent to, without repeating it."""
         address = read_address(url, self._networks)
         if address.is_webhook:
@@ -129,10 +130,10 @@ class Notifications:
         return address
 
     def add(
-        self, transaction: Transaction, user: str, address: NoticeAddress, kinds: Sequence[NoticeKind]
+        self, transaction: Transaction, user: str, address: NotificationAddress, kinds: Sequence[NotificationKind]
     ) -> tuple[ChannelRow, str]:
-        """Returns the new channel and the key of its notices (webhooks). Raises Conflict where there are too many."""
-        queue = transaction.state.notices
+        """Returns the new channel and, of a webhook, its key. Raises Conflict where there are too many."""
+        queue = transaction.state.notifications
         key = KEY_PREFIX + base64.b64encode(bytes.fromhex(random_hex(self._chance, 64))).decode()
         key = key if address.is_webhook else ""
         number = queue.next_channel_id
@@ -149,7 +150,7 @@ class Notifications:
 
     def channel_of(self, user: str, number: int) -> ChannelRow:
         """A channel of this user. Raises NotFound."""
-        row = self._loop.state.notices.channels.get(number)
+        row = self._loop.state.notifications.channels.get(number)
         if row is None or row.user != user:
             raise NotFound(f"no channel {number}", field="channel_id", fix="check `walras notify list`")
         return row
@@ -160,14 +161,14 @@ class Notifications:
 
         def step(transaction: Transaction) -> int:
             channel = self.channel_of(user, number)
-            title, text = "a test by Walras", "notices of this cluster will come here"
-            queue = transaction.state.notices
+            title, text = "a test by Walras", "notifications of this cluster will come here"
+            queue = transaction.state.notifications
             if any(_is_test(queue.waiting[seq]) for seq in queue.by_channel.get(number, ())):
                 raise Conflict("a test of this channel is under way", fix="see `walras notify list`")
-            notice = put_notice(transaction, channel, NoticeKind.TEST, title, text)
+            notification = put_notification(transaction, channel, NotificationKind.TEST, title, text)
             note(transaction, channel)
-            self._awaited[notice.seq] = outcome
-            return notice.seq
+            self._awaited[notification.seq] = outcome
+            return notification.seq
 
         seq = await self._loop.perform(step)
         try:
@@ -180,8 +181,8 @@ class Notifications:
     # ---------------------------------------------------------------- sending
 
     def deliver(self, effects: TransactionEffects) -> None:
-        """A batch is durable: there may be notices in it (`EffectHandler`)."""
-        next_seq = self._loop.state.notices.next_seq
+        """A batch is durable: there may be notifications in it (`EffectHandler`)."""
+        next_seq = self._loop.state.notifications.next_seq
         if next_seq != self._known_seq:
             self._known_seq = next_seq
             self._wake.set()
@@ -199,32 +200,38 @@ class Notifications:
 
     def _begin_due(self) -> float:
         """Give the processes what is due. Returns how long to wait for what is due next, seconds."""
-        queue, now, next_due_s = self._loop.state.notices, self._loop.clock.now(), _LOOK_EVERY_S
-        chosen: tuple[list[NoticeRow], list[NoticeRow]] = ([], [])
+        queue, now, next_due_s = self._loop.state.notifications, self._loop.clock.now(), _LOOK_EVERY_S
+        chosen: tuple[list[NotificationRow], list[NotificationRow]] = ([], [])
         for channel_id, seqs in queue.by_channel.items():
-            notice = queue.waiting[next(iter(seqs))]
-            if notice.seq in self._under_way:
+            notification = queue.waiting[next(iter(seqs))]
+            if notification.seq in self._under_way:
                 continue
-            if notice.due_at > now:
-                next_due_s = min(next_due_s, notice.due_at - now)
+            if notification.due_at > now:
+                next_due_s = min(next_due_s, notification.due_at - now)
                 continue
-            chosen[bool(queue.channels[channel_id].problem)].append(notice)
-        for lane, notices in zip(self._lanes, chosen, strict=True):
-            if notices and not lane.task.is_under_way:
+            chosen[bool(queue.channels[channel_id].problem)].append(notification)
+        for lane, notifications in zip(self._lanes, chosen, strict=True):
+            if notifications and not lane.task.is_under_way:
                 # Whoever was told least recently first.
-                notices.sort(key=lambda each: each.seq)
-                batch = notices[:_AT_ONCE]
+                notifications.sort(key=lambda each: each.seq)
+                batch = notifications[:_AT_ONCE]
                 self._under_way.update(each.seq for each in batch)
                 lane.task.begin(self._send(lane, batch))
         return max(next_due_s, 0.05)
 
-    async def _send(self, lane: _SendingLane, notices: Sequence[NoticeRow]) -> None:
+    async def _send(self, lane: _SendingLane, notifications: Sequence[NotificationRow]) -> None:
         sendings = []
-        for notice in notices:
-            channel = self._loop.state.notices.channels.get(notice.channel_id)
+        for notification in notifications:
+            channel = self._loop.state.notifications.channels.get(notification.channel_id)
             opened = {} if channel is None else self._box.open(channel.channel_id, channel.sealed)
             sendings.append(
-                Sending(notice.seq, notice.notice_id, opened.get("url", ""), opened.get("key", ""), notice.body)
+                Sending(
+                    notification.seq,
+                    notification.notification_id,
+                    opened.get("url", ""),
+                    opened.get("key", ""),
+                    notification.body,
+                )
             )
         known = tuple(each for each in sendings if each.url)
         outcomes = await lane.send(SendingBatch(known, self._networks)) if known else []
@@ -233,23 +240,23 @@ class Notifications:
 
     def _settle(self, transaction: Transaction, outcomes: Sequence[SendingOutcome]) -> None:
         """Write down what came of a batch."""
-        queue, batch = transaction.state.notices, transaction.batch
+        queue, batch = transaction.state.notifications, transaction.batch
         for outcome in outcomes:
             self._under_way.discard(outcome.seq)
-            notice = queue.waiting.get(outcome.seq)
-            if notice is None:  # it was dropped, or its channel removed, while it was under way
+            notification = queue.waiting.get(outcome.seq)
+            if notification is None:  # it was dropped, or its channel removed, while it was under way
                 continue
-            channel = queue.channels[notice.channel_id]
-            is_over = outcome.is_final or notice.tries >= len(WAITS_S) or _is_test(notice)
+            channel = queue.channels[notification.channel_id]
+            is_over = outcome.is_final or notification.tries >= len(WAITS_S) or _is_test(notification)
             if not outcome.problem:
                 done = replace(channel, delivered=channel.delivered + 1, delivered_at=transaction.at, problem="")
             else:
                 done = replace(channel, failed=channel.failed + is_over, problem=outcome.problem)
             queue.change_channel(batch, done)
             if is_over or not outcome.problem:
-                queue.remove(batch, notice.seq)
+                queue.remove(batch, notification.seq)
             else:
-                queue.try_later(batch, notice, transaction.at + WAITS_S[notice.tries])
+                queue.try_later(batch, notification, transaction.at + WAITS_S[notification.tries])
             awaited = self._awaited.get(outcome.seq)
             if awaited is not None and not awaited.done():
                 awaited.set_result(outcome.problem)
@@ -262,5 +269,5 @@ class Notifications:
             lane.end_process()
 
 
-def _is_test(notice: NoticeRow) -> bool:
-    return bool(json.loads(notice.body)["kind"] == NoticeKind.TEST)
+def _is_test(notification: NotificationRow) -> bool:
+    return bool(json.loads(notification.body)["kind"] == NotificationKind.TEST)

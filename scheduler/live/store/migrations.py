@@ -290,7 +290,7 @@ def keep_places_of_checkpoints(db: Database) -> None:
 
 
 @migrations()
-def keep_notices(db: Database) -> None:
+def keep_notifications(db: Database) -> None:
     """Where users are told of events, what they are still to be told, and of which jobs they were told what."""
     db.execute(
         """CREATE TABLE channels (
@@ -299,8 +299,8 @@ def keep_notices(db: Database) -> None:
         dropped INTEGER NOT NULL, delivered_at REAL, problem TEXT NOT NULL)"""
     )
     db.execute(
-        """CREATE TABLE notices (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT, notice_id TEXT NOT NULL, channel_id INTEGER NOT NULL,
+        """CREATE TABLE notifications (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, notification_id TEXT NOT NULL, channel_id INTEGER NOT NULL,
         body TEXT NOT NULL, tries INTEGER NOT NULL, due_at REAL NOT NULL)"""
     )
     db.execute(

@@ -48,7 +48,7 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
-    NoticeRow,
+    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
@@ -229,7 +229,7 @@ class SqliteStore:
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
             people=tuple(self._select("people", PeopleRow, "1 ORDER BY kind, name")),
             channels=tuple(self._select("channels", ChannelRow, "1 ORDER BY channel_id")),
-            notices=tuple(self._select("notices", NoticeRow, "1 ORDER BY seq")),
+            notifications=tuple(self._select("notifications", NotificationRow, "1 ORDER BY seq")),
             told=tuple(self._select("told", ToldRow, "1")),
             core_state=self._first(self._select("core_state", CoreStateRow, "1")),
             secrets=tuple(
@@ -240,7 +240,7 @@ class SqliteStore:
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
             last_channel_id=self._last_number("channels"),
-            last_notice_seq=self._last_number("notices"),
+            last_notification_seq=self._last_number("notifications"),
         )
 
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:

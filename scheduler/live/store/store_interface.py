@@ -24,7 +24,7 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
-    NoticeRow,
+    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
@@ -103,9 +103,9 @@ class WriteBatch:
     outputs: list[OutputsRow] = field(default_factory=list)
     channels: list[ChannelRow] = field(default_factory=list)
     channels_done: list[int] = field(default_factory=list)
-    notices: list[NoticeRow] = field(default_factory=list)
-    #: Notices that were delivered, given up or dropped.
-    notices_done: list[int] = field(default_factory=list)
+    notifications: list[NotificationRow] = field(default_factory=list)
+    #: Notifications that were delivered, given up or dropped.
+    notifications_done: list[int] = field(default_factory=list)
     told: list[ToldRow] = field(default_factory=list)
     #: Jobs that are over.
     told_done: list[JobId] = field(default_factory=list)
@@ -122,7 +122,7 @@ class WriteBatch:
         yield "nodes", "node_id", self.nodes_done
         yield "pools", "pool_id", self.pools_done
         yield "channels", "channel_id", self.channels_done
-        yield "notices", "seq", self.notices_done
+        yield "notifications", "seq", self.notifications_done
         yield "told", "job_id", self.told_done
 
 
@@ -150,7 +150,7 @@ class LoadedState:
     people: tuple[PeopleRow, ...]
     channels: tuple[ChannelRow, ...]
     #: Oldest first.
-    notices: tuple[NoticeRow, ...]
+    notifications: tuple[NotificationRow, ...]
     told: tuple[ToldRow, ...]
     #: What the last core knew beyond all this; None: nothing was kept.
     core_state: CoreStateRow | None
@@ -159,7 +159,7 @@ class LoadedState:
     last_charge_id: int
     #: The highest numbers that were ever given out.
     last_channel_id: int
-    last_notice_seq: int
+    last_notification_seq: int
     #: The cluster is older than stores of checkpoints: its machines share a disk unless somebody says otherwise.
     shares_checkpoints: bool = False
 

@@ -24,7 +24,7 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
-    NoticeRow,
+    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
@@ -77,7 +77,7 @@ TABLES: tuple[tuple[str, Any], ...] = (
     ("core_state", CoreStateRow),
     ("outputs", OutputsRow),
     ("channels", ChannelRow),
-    ("notices", NoticeRow),
+    ("notifications", NotificationRow),
     ("told", ToldRow),
 )
 

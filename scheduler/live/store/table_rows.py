@@ -349,15 +349,15 @@ class ChannelRow:
     user: str
     #: The address as it may be shown: what opens it is left out.
     shown: str
-    #: The address and the key that its notices are signed with, under the server's key.
+    #: The address and the key that its notifications are signed with, under the server's key.
     sealed: bytes
     #: JSON list of the kinds of events.
     kinds: str
     added_at: float
     delivered: int = 0
-    #: Notices that were given up, after all tries or because the receiver would not have them.
+    #: Notifications that were given up, after all tries or because the receiver would not have them.
     failed: int = 0
-    #: Notices that newer ones took the place of before they could be sent.
+    #: Notifications that newer ones took the place of before they could be sent.
     dropped: int = 0
     delivered_at: float | None = None
     #: Why the last try failed, in words; empty: it did not.
@@ -365,12 +365,12 @@ class ChannelRow:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeRow:
+class NotificationRow:
     """Something that a channel is still to be told."""
 
     seq: int
     #: Which receivers drop doubles by.
-    notice_id: str
+    notification_id: str
     channel_id: int
     #: JSON as webhooks send it.
     body: str

@@ -1,4 +1,4 @@
-"""Notices: which events become some, for whom, in which words, and where they may go."""
+"""Notifications: which events become some, for whom, in which words, and where they may go."""
 
 import json
 from pathlib import Path
@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from scheduler.live.auth.access_control import UserRole
-from scheduler.live.loop.notices import plain_text
+from scheduler.live.loop.notification_events import plain_text
 from scheduler.live.services.agent_gateway import declare_node_lost
-from scheduler.live.services.late_jobs import LateJobNotices
-from scheduler.live.services.notice_addresses import read_address
-from scheduler.live.services.notice_sending import is_allowed
+from scheduler.live.services.late_jobs import LateJobNotifications
+from scheduler.live.services.notification_addresses import read_address
+from scheduler.live.services.notification_sending import is_allowed
 from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent, world
-from tests.support.notice_receiver import (
+from tests.support.notification_receiver import (
     EVERYTHING,
     HERE,
     POOL,
     SECRET_PATH,
     add_channel,
     cancel_by_other,
-    waiting_notices,
+    waiting_notifications,
 )
 from walras.api import ForecastView
 from walras.cluster import NodeId
@@ -35,7 +35,7 @@ API = "/api/v1"
 # ------------------------------------------------------------------------------------------ events
 
 
-async def test_ends_of_jobs_become_notices_of_their_owner(tmp_path: Path) -> None:
+async def test_ends_of_jobs_become_notifications_of_their_owner(tmp_path: Path) -> None:
     """Success, failure, a cancel by somebody else; nothing of others' jobs, nor of one's own cancel."""
     async with world(tmp_path) as w:
         agent = await FakeAgent(w, "n1").register()
@@ -45,10 +45,10 @@ async def test_ends_of_jobs_become_notices_of_their_owner(tmp_path: Path) -> Non
             job_id = await w.submit({**spec, "name": name}, user=user)
             await agent.start_all()
             await agent.end(job_id, exit_code=code)
-        told = [(each["kind"], each["job"]["name"], each["job"]["reason"]) for each in waiting_notices(w)]
+        told = [(each["kind"], each["job"]["name"], each["job"]["reason"]) for each in waiting_notifications(w)]
         assert told == [("finished", "well", None), ("failed", "ill", "USER:EXIT_CODE")]
-        assert waiting_notices(w)[1]["title"] == "job 2 (ill) failed"
-        assert len({each["id"] for each in waiting_notices(w)}) == 2
+        assert waiting_notifications(w)[1]["title"] == "job 2 (ill) failed"
+        assert len({each["id"] for each in waiting_notifications(w)}) == 2
 
 
 async def test_a_job_says_itself_what_is_told_of_it_also_after_a_restart(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ async def test_a_job_says_itself_what_is_told_of_it_also_after_a_restart(tmp_pat
     async with world(tmp_path) as w:
         for job_id in jobs:
             await w.loop.perform(lambda t, job_id=job_id: cancel_by_other(t, job_id))
-        assert [(each["kind"], each["job"]["id"]) for each in waiting_notices(w)] == [("failed", jobs[0])] * 2
-        assert [row.channel_id for row in w.live_state.notices.waiting.values()] == [1, 2]
+        assert [(each["kind"], each["job"]["id"]) for each in waiting_notifications(w)] == [("failed", jobs[0])] * 2
+        assert [row.channel_id for row in w.live_state.notifications.waiting.values()] == [1, 2]
 
 
 async def test_cancels_budgets_and_lost_machines(tmp_path: Path) -> None:
@@ -81,16 +81,16 @@ async def test_cancels_budgets_and_lost_machines(tmp_path: Path) -> None:
             await face.json("POST", f"{API}/jobs", {"run": "true"}, token=ada)
         assert (await face.call("POST", f"{API}/jobs/1/cancel", token=ada)).status == 200
         assert (await face.call("POST", f"{API}/jobs/2/cancel", token=ops)).status == 200
-        assert [(each["kind"], each["job"]["detail"]) for each in waiting_notices(w)] == [
+        assert [(each["kind"], each["job"]["detail"]) for each in waiting_notifications(w)] == [
             ("failed", "USER:CANCELLED: by ops")
         ]
         await FakeAgent(w, "n1").register()
         await w.loop.perform(lambda t: declare_node_lost(t, NodeId("n1"), Reason.INFRA_NODE_LOST))
         await FakeAgent(w, "n2").register()
         await w.loop.perform(lambda t: declare_node_lost(t, NodeId("n2"), Reason.INFRA_SPOT_RECLAIM))
-        lost = waiting_notices(w)[1:]
+        lost = waiting_notifications(w)[1:]
         assert [(each["kind"], each["machine"]["id"]) for each in lost] == [("machine_lost", "n1")]
-        queue = w.live_state.notices
+        queue = w.live_state.notifications
         assert [queue.channels[row.channel_id].user for row in queue.waiting.values()] == ["ada", "ops"]
 
 
@@ -103,13 +103,13 @@ async def test_a_hold_for_a_budget_is_told_once_also_after_a_restart(tmp_path: P
         job_id = await w.submit({"limits": {"budget_usd": 2.0}, "resources": {"accelerators": {"a": 2}}})
         await agent.start_all()
         await w.advance(1801.0)
-        assert waiting_notices(w) == []
+        assert waiting_notifications(w) == []
         await agent.end(job_id, exit_code=85)
         assert w.state(job_id) == "HELD"
-        assert [each["kind"] for each in waiting_notices(w)] == ["budget"]
+        assert [each["kind"] for each in waiting_notifications(w)] == ["budget"]
     async with world(tmp_path, cluster=cluster) as w:
         assert w.state(job_id) == "HELD"
-        assert [each["kind"] for each in waiting_notices(w)] == ["budget"]
+        assert [each["kind"] for each in waiting_notifications(w)] == ["budget"]
 
 
 async def test_late_and_stuck_jobs_are_told_once_and_forgotten_with_the_job(tmp_path: Path) -> None:
@@ -129,26 +129,26 @@ async def test_late_and_stuck_jobs_are_told_once_and_forgotten_with_the_job(tmp_
             end = ends.get(job_id)
             return None if end is None else ForecastView(as_of=unix, start=None, end=(end - 60, end, end + 60))
 
-        look = LateJobNotices(w.loop, forecast, 3600.0).look
+        look = LateJobNotifications(w.loop, forecast, 3600.0).look
         await look()
         await look()
-        assert [(each["kind"], each["job"]["name"]) for each in waiting_notices(w)] == [("at_risk", "late")]
+        assert [(each["kind"], each["job"]["name"]) for each in waiting_notifications(w)] == [("at_risk", "late")]
         w.clock.at += 3601.0
         await look()
         await look()
-        assert [(each["kind"], each["job"]["name"]) for each in waiting_notices(w)[1:]] == [
+        assert [(each["kind"], each["job"]["name"]) for each in waiting_notifications(w)[1:]] == [
             ("stuck", "late"),
             ("stuck", "safe"),
         ]
-        assert "has waited for 1h" in waiting_notices(w)[1]["title"]
+        assert "has waited for 1h" in waiting_notifications(w)[1]["title"]
     async with world(tmp_path, cluster=HERE) as w:
-        assert w.live_state.notices.told == {late: {"at_risk", "stuck"}, safe: {"stuck"}}
-        await LateJobNotices(w.loop, forecast, 3600.0).look()
-        assert len(waiting_notices(w)) == 3
+        assert w.live_state.notifications.told == {late: {"at_risk", "stuck"}, safe: {"stuck"}}
+        await LateJobNotifications(w.loop, forecast, 3600.0).look()
+        assert len(waiting_notifications(w)) == 3
         await w.loop.perform(lambda t: cancel_by_other(t, late))
-        assert w.live_state.notices.told == {safe: {"stuck"}}
+        assert w.live_state.notifications.told == {safe: {"stuck"}}
     async with world(tmp_path, cluster=HERE) as w:
-        assert w.live_state.notices.told == {safe: {"stuck"}}
+        assert w.live_state.notifications.told == {safe: {"stuck"}}
 
 
 def test_names_are_bounded_and_control_nothing() -> None:
@@ -256,10 +256,10 @@ async def test_everybody_has_channels_of_their_own(tmp_path: Path) -> None:
         assert (await face.json("POST", f"{API}/notify", asked, token=viewer))[0] == 403
         await face.json("POST", f"{API}/jobs", {"run": "true"}, token=ada)
         await face.call("POST", f"{API}/jobs/1/cancel")
-        assert len(waiting_notices(face.world)) == 20
+        assert len(waiting_notifications(face.world)) == 20
         assert (await face.call("DELETE", f"{API}/users/ada")).status == 200
-        assert face.world.live_state.notices.channels == {}
-        assert waiting_notices(face.world) == []
+        assert face.world.live_state.notifications.channels == {}
+        assert waiting_notifications(face.world) == []
     async with facing(tmp_path / "data", cluster=HERE) as face:
-        assert face.world.live_state.notices.channels == {}
-        assert face.world.live_state.notices.next_channel_id == 21
+        assert face.world.live_state.notifications.channels == {}
+        assert face.world.live_state.notifications.next_channel_id == 21

@@ -1,4 +1,4 @@
-"""Sends notices, in a process of its own: this module runs there, and knows nothing of the server.
+"""Sends notifications, in a process of its own: this module runs there, and knows nothing of the server.
 
 Whatever a receiver does costs that process and nobody else: a send ends after `SEND_S`, no redirect is followed, no
 answer is read, and no proxy of the environment is used. A connection to an address that is not public is refused as it
@@ -24,13 +24,13 @@ import aiohttp
 
 import walras
 from walras.clocks import SYSTEM_CLOCKS
-from walras.notifications import sign_notice
+from walras.notifications import sign_notification
 
 #: A send that takes longer is given up, seconds.
 SEND_S = 10.0
 #: The process gives way to everything else on the machine, and cannot take all of its memory.
 _NICE, _MEMORY_BYTES = 10, 4 << 30
-#: Answers of a webhook after which the same notice is sent again; after any other it would be refused again.
+#: Answers of a webhook after which the same notification is sent again; after any other it would be refused again.
 _AGAIN = frozenset({408, 409, 425, 429})
 _REFUSED = "the address is not public"
 #: Network that stands for IPv4 addresses behind a translator.
@@ -44,10 +44,10 @@ class NotPublic(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """One notice for one receiver."""
+    """One notification for one receiver."""
 
     seq: int
-    notice_id: str
+    notification_id: str
     url: str = field(repr=False)
     #: Empty: the receiver is a chat or mail service.
     key: str = field(repr=False)
@@ -152,9 +152,9 @@ async def _post(session: aiohttp.ClientSession, sending: Sending) -> SendingOutc
     headers = {
         "content-type": "application/json",
         "user-agent": f"walras/{walras.__version__}",
-        "webhook-id": sending.notice_id,
+        "webhook-id": sending.notification_id,
         "webhook-timestamp": str(unix_s),
-        "webhook-signature": sign_notice(sending.key, sending.notice_id, unix_s, body),
+        "webhook-signature": sign_notification(sending.key, sending.notification_id, unix_s, body),
     }
     try:
         async with session.post(sending.url, data=body, headers=headers, allow_redirects=False) as answer:

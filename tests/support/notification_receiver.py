@@ -1,4 +1,4 @@
-"""A receiver of notices on the loopback, and a server that sends to it."""
+"""A receiver of notifications on the loopback, and a server that sends to it."""
 
 import asyncio
 import json
@@ -11,10 +11,10 @@ from aiohttp.test_utils import TestServer
 
 from scheduler.core.events import JobCancelled
 from scheduler.live.loop.apply_commands import emit
-from scheduler.live.services.notice_addresses import read_address
+from scheduler.live.services.notification_addresses import read_address
 from tests.support.live_world import World
 from walras.job_request import JobId
-from walras.notifications import NoticeKind
+from walras.notifications import NotificationKind
 
 POOL = {"shape": "ax2", "accelerator": "a", "accelerators": 2, "cpus": 8, "memory": "16GiB", "machines": 1}
 #: Receivers of these tests listen on the loopback, which only a cluster file may allow.
@@ -24,7 +24,7 @@ SECRET_PATH = "services/T0SECRET"
 
 
 class Receiver:
-    """Takes notices on a free port of the loopback, and answers as it is told."""
+    """Takes notifications on a free port of the loopback, and answers as it is told."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[dict[str, str], bytes]] = []
@@ -76,13 +76,13 @@ async def sending(w: World) -> AsyncIterator[None]:
 
 async def add_channel(w: World, url: str, *kinds: str, user: str = "ada") -> tuple[int, str]:
     address = read_address(url, ("127.0.0.0/8",))
-    asked = [NoticeKind(kind) for kind in kinds or EVERYTHING]
+    asked = [NotificationKind(kind) for kind in kinds or EVERYTHING]
     row, key = await w.loop.perform(lambda t: w.server.notifications.add(t, user, address, asked))
     return row.channel_id, key
 
 
-def waiting_notices(w: World) -> list[dict[str, Any]]:
-    return [json.loads(row.body) for row in w.live_state.notices.waiting.values()]
+def waiting_notifications(w: World) -> list[dict[str, Any]]:
+    return [json.loads(row.body) for row in w.live_state.notifications.waiting.values()]
 
 
 async def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:

@@ -1,4 +1,4 @@
-"""Delivery of notices: signed, tried again, after a kill too, within bounds, and at nobody else's cost."""
+"""Delivery of notifications: signed, tried again, after a kill too, within bounds, and at nobody else's cost."""
 
 import asyncio
 import json
@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from scheduler.live.loop import notice_queue
-from scheduler.live.loop.notices import put_notice
+from scheduler.live.loop import notification_queue
+from scheduler.live.loop.notification_events import put_notification
 from scheduler.live.loop.worker_process import kill_worker_process, new_worker_process
-from scheduler.live.services.notice_sending import SEND_S, Sending, SendingBatch, SendingOutcome, send_all
+from scheduler.live.services.notification_sending import SEND_S, Sending, SendingBatch, SendingOutcome, send_all
 from scheduler.live.services.notifications import WAITS_S
 from tests.support.http_face import facing
 from tests.support.live_world import world
-from tests.support.notice_receiver import (
+from tests.support.notification_receiver import (
     HERE,
     SECRET_PATH,
     Receiver,
@@ -26,9 +26,9 @@ from tests.support.notice_receiver import (
     cancel_by_other,
     sending,
     until,
-    waiting_notices,
+    waiting_notifications,
 )
-from walras.notifications import NoticeKind, is_signed, sign_notice
+from walras.notifications import NotificationKind, is_signed, sign_notification
 
 API = "/api/v1"
 
@@ -38,11 +38,15 @@ API = "/api/v1"
 
 def test_a_signature_is_that_of_the_standard_and_of_this_moment() -> None:
     """The published example of Standard Webhooks; another body, key or time does not pass."""
-    key, notice_id, unix_s = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330
+    key, notification_id, unix_s = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330
     body = b'{"test": 2432232314}'
-    signature = sign_notice(key, notice_id, unix_s, body)
+    signature = sign_notification(key, notification_id, unix_s, body)
     assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-    headers = {"webhook-id": notice_id, "webhook-timestamp": str(unix_s), "webhook-signature": f"v1,eA== {signature}"}
+    headers = {
+        "webhook-id": notification_id,
+        "webhook-timestamp": str(unix_s),
+        "webhook-signature": f"v1,eA== {signature}",
+    }
     assert is_signed(key, headers, body, unix_s + 100.0)
     assert not is_signed(key, headers, body + b" ", unix_s)
     assert not is_signed("whsec_" + "A" * 32, headers, body, unix_s)
@@ -52,7 +56,7 @@ def test_a_signature_is_that_of_the_standard_and_of_this_moment() -> None:
 
 
 @pytest.mark.slow
-async def test_a_notice_is_delivered_signed_and_tried_again(tmp_path: Path) -> None:
+async def test_a_notification_is_delivered_signed_and_tried_again(tmp_path: Path) -> None:
     """500 is tried again under the same id; 204 takes it; then there is nothing more to send."""
     receiver = Receiver()
     receiver.answers = [500]
@@ -61,14 +65,14 @@ async def test_a_notice_is_delivered_signed_and_tried_again(tmp_path: Path) -> N
         job_id = await w.submit({"name": "train"})
         await w.loop.perform(lambda t: cancel_by_other(t, job_id))
         await receiver.has(1)
-        await until(lambda: w.live_state.notices.channels[number].problem == "HTTP 500")
-        (row,) = w.live_state.notices.waiting.values()
+        await until(lambda: w.live_state.notifications.channels[number].problem == "HTTP 500")
+        (row,) = w.live_state.notifications.waiting.values()
         assert (row.tries, row.due_at) == (1, w.clock.at + WAITS_S[0])
         w.clock.at += WAITS_S[0]
         w.server.notifications._wake.set()
         await receiver.has(2)
-        await until(lambda: not w.live_state.notices.waiting)
-        channel = w.live_state.notices.channels[number]
+        await until(lambda: not w.live_state.notifications.waiting)
+        channel = w.live_state.notifications.channels[number]
         assert (channel.delivered, channel.failed, channel.problem) == (1, 0, "")
         assert len(set(receiver.ids)) == 1
         headers, body = receiver.requests[1]
@@ -88,18 +92,18 @@ async def test_a_server_killed_between_commit_and_delivery_delivers_after_its_st
             await add_channel(w, url, "failed")
             job_id = await w.submit({})
             await w.loop.perform(lambda t: cancel_by_other(t, job_id))
-            (before,) = waiting_notices(w)
+            (before,) = waiting_notifications(w)
         assert receiver.requests == []
         async with world(tmp_path, cluster=HERE) as w, sending(w):
             await receiver.has(1)
-            await until(lambda: not w.live_state.notices.waiting)
+            await until(lambda: not w.live_state.notifications.waiting)
             assert receiver.ids == [before["id"]]
             await w.loop.perform(lambda t: cancel_by_other(t, job_id) if job_id in t.state.jobs else None)
         async with world(tmp_path, cluster=HERE) as w:
-            assert w.live_state.notices.waiting == {}
-            assert w.live_state.notices.channels[1].delivered == 1
-            # A number is never given out twice: a receiver would take the second notice for a double.
-            assert w.live_state.notices.next_seq == 2
+            assert w.live_state.notifications.waiting == {}
+            assert w.live_state.notifications.channels[1].delivered == 1
+            # A number is never given out twice: a receiver would take the second notification for a double.
+            assert w.live_state.notifications.next_seq == 2
 
 
 @pytest.mark.slow
@@ -114,7 +118,7 @@ async def test_a_dead_receiver_harms_nobody_else(tmp_path: Path) -> None:
         for job_id in jobs[:3]:
             await w.loop.perform(lambda t, job_id=job_id: cancel_by_other(t, job_id))
         await alive.has(1, within_s=20.0)
-        await until(lambda: "no answer" in w.live_state.notices.channels[number].problem, within_s=20.0)
+        await until(lambda: "no answer" in w.live_state.notifications.channels[number].problem, within_s=20.0)
         w.clock.at += WAITS_S[0]
         w.server.notifications._wake.set()
         await dead.has(2)
@@ -123,7 +127,7 @@ async def test_a_dead_receiver_harms_nobody_else(tmp_path: Path) -> None:
             await w.loop.perform(lambda t, job_id=job_id: cancel_by_other(t, job_id))
             await alive.has(position + 2, within_s=5.0)
         assert asyncio.get_running_loop().time() - began < 5.0
-        assert [row.seq for row in w.live_state.notices.waiting.values()] == [1, 2]
+        assert [row.seq for row in w.live_state.notifications.waiting.values()] == [1, 2]
 
 
 @pytest.mark.slow
@@ -207,7 +211,7 @@ async def test_a_chat_gets_title_and_text_that_call_nobody(tmp_path: Path) -> No
         async with sending(w):
             job_id = await w.submit({"name": "@everyone <!here> [x](y)"}, user="admin")
             await w.loop.perform(lambda t: cancel_by_other(t, job_id))
-            await until(lambda: w.live_state.notices.channels[1].delivered == 1)
+            await until(lambda: w.live_state.notifications.channels[1].delivered == 1)
             sent = json.dumps([[headers, body.decode()] for headers, body in receiver.requests])
             assert "(at)everyone" in sent
             assert "@everyone" not in sent
@@ -220,12 +224,14 @@ async def test_a_chat_gets_title_and_text_that_call_nobody(tmp_path: Path) -> No
 # ------------------------------------------------------------------------------------------ bounds
 
 
-async def test_waiting_notices_are_bounded_by_user_and_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_notifications_are_bounded_by_user_and_in_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The oldest leave, and their channel counts them; one user's many do not push out another's few."""
-    monkeypatch.setattr(notice_queue, "WAITING_OF_USER", 5)
-    monkeypatch.setattr(notice_queue, "WAITING_MOST", 8)
+    monkeypatch.setattr(notification_queue, "WAITING_OF_USER", 5)
+    monkeypatch.setattr(notification_queue, "WAITING_MOST", 8)
     async with world(tmp_path, cluster=HERE) as w:
-        queue = w.live_state.notices
+        queue = w.live_state.notifications
         numbers = {
             user: (await add_channel(w, "https://example.org/x", user=user))[0] for user in ("ada", "eve", "bob")
         }
@@ -233,7 +239,7 @@ async def test_waiting_notices_are_bounded_by_user_and_in_all(tmp_path: Path, mo
         async def put(user: str, count: int) -> None:
             def step(transaction: Any) -> None:
                 for _ in range(count):
-                    put_notice(transaction, queue.channels[numbers[user]], NoticeKind.FAILED, "t", "t")
+                    put_notification(transaction, queue.channels[numbers[user]], NotificationKind.FAILED, "t", "t")
 
             await w.loop.perform(step)
 
@@ -245,11 +251,11 @@ async def test_waiting_notices_are_bounded_by_user_and_in_all(tmp_path: Path, mo
         assert len(queue.waiting) == 8
         assert queue.channels[numbers["ada"]].dropped == 1
     async with world(tmp_path, cluster=HERE) as w:
-        assert list(w.live_state.notices.waiting) == [97, 98, 99, 100, 101, 102, 103, 104]
-        assert w.live_state.notices.channels[numbers["eve"]].dropped == 95
+        assert list(w.live_state.notifications.waiting) == [97, 98, 99, 100, 101, 102, 103, 104]
+        assert w.live_state.notifications.channels[numbers["eve"]].dropped == 95
 
 
-async def test_a_notice_is_given_up_after_all_its_tries(tmp_path: Path) -> None:
+async def test_a_notification_is_given_up_after_all_its_tries(tmp_path: Path) -> None:
     """Counted as failed with the last reason; the process that sends may die at each of them."""
     async with world(tmp_path, cluster=HERE) as w:
         number, _ = await add_channel(w, "https://example.org/x", "failed")
@@ -265,13 +271,15 @@ async def test_a_notice_is_given_up_after_all_its_tries(tmp_path: Path) -> None:
             job_id = await w.submit({})
             await w.loop.perform(lambda t: cancel_by_other(t, job_id))
             for tries in range(1, len(WAITS_S) + 1):
-                await until(lambda tries=tries: [r.tries for r in w.live_state.notices.waiting.values()] == [tries])
+                await until(
+                    lambda tries=tries: [r.tries for r in w.live_state.notifications.waiting.values()] == [tries]
+                )
                 w.clock.at += WAITS_S[tries - 1]
                 w.server.notifications._wake.set()
-            await until(lambda: not w.live_state.notices.waiting)
-        channel = w.live_state.notices.channels[number]
+            await until(lambda: not w.live_state.notifications.waiting)
+        channel = w.live_state.notifications.channels[number]
         assert (channel.delivered, channel.failed) == (0, 1)
-        assert channel.problem == "the process that sends notices failed"
+        assert channel.problem == "the process that sends notifications failed"
         assert len(made) == len(WAITS_S) + 1
 
 

@@ -1,4 +1,4 @@
-"""Where notices may go: what an address says, what of it may be shown, and what is refused at once.
+"""Where notifications may go: what an address says, what of it may be shown, and what is refused at once.
 
 `https://` and `http://` are webhooks of ours. Others are chat and mail services as Apprise writes them, of which those
 are taken that do nothing on the server's machine. Their addresses are secrets as a whole (a token often stands where a
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
-from scheduler.live.services.notice_sending import is_allowed
+from scheduler.live.services.notification_sending import is_allowed
 from walras.errors import UserError
 
 WEBHOOKS = ("https", "http")
@@ -30,7 +30,7 @@ _FIELD = "url"
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeAddress:
+class NotificationAddress:
     """A checked address."""
 
     url: str = field(repr=False)
@@ -39,7 +39,7 @@ class NoticeAddress:
     is_webhook: bool
 
 
-def read_address(url: str, networks: Sequence[str] = ()) -> NoticeAddress:
+def read_address(url: str, networks: Sequence[str] = ()) -> NotificationAddress:
     """Check an address as far as that needs no network. Raises UserError, which does not repeat it."""
     url = url.strip()
     if not url.isascii() or not url.isprintable() or " " in url:
@@ -59,20 +59,20 @@ def read_address(url: str, networks: Sequence[str] = ()) -> NoticeAddress:
     if importlib.util.find_spec("apprise") is None:
         fix = "have the server's owner install it: pip install 'walras[notify]'; webhooks need nothing"
         raise UserError("the server has no apprise, which chat and mail need", field=_FIELD, fix=fix)
-    return NoticeAddress(url, f"{scheme}://…", is_webhook=False)
+    return NotificationAddress(url, f"{scheme}://…", is_webhook=False)
 
 
-def _webhook(url: str, scheme: str, host: str, has_user: bool, networks: Sequence[str]) -> NoticeAddress:
+def _webhook(url: str, scheme: str, host: str, has_user: bool, networks: Sequence[str]) -> NotificationAddress:
     if not host:
         raise UserError("the address names no host", field=_FIELD, fix="write https://HOST/PATH")
     if has_user:
-        fix = "leave it out: notices are signed, and the path may hold a token"
+        fix = "leave it out: notifications are signed, and the path may hold a token"
         raise UserError("the address holds a user or a password", field=_FIELD, fix=fix)
     named = "127.0.0.1" if host == "localhost" or host.endswith(".localhost") else host
     if _is_number(named) and not is_allowed(named, networks):
         fix = "have the server's owner allow its network: `notify: {private_networks: [...]}` in the cluster file"
         raise UserError(f"{host} is not a public address", field=_FIELD, fix=fix)
-    return NoticeAddress(url, f"{scheme}://{host}/…", is_webhook=True)
+    return NotificationAddress(url, f"{scheme}://{host}/…", is_webhook=True)
 
 
 def _is_number(host: str) -> bool:

@@ -19,9 +19,9 @@ from scheduler.core.commands import Command, JobTransitioned
 from scheduler.core.events import Event, NodeLost
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
-from scheduler.live.store.table_rows import ChannelRow, JobRow, NoticeRow, ToldRow
+from scheduler.live.store.table_rows import ChannelRow, JobRow, NotificationRow, ToldRow
 from walras.job_request import JobId
-from walras.notifications import NoticeKind
+from walras.notifications import NotificationKind
 from walras.states import JobState, Reason
 
 _NAME_MOST, _TEXT_MOST = 100, 300
@@ -40,7 +40,7 @@ def note_event(transaction: Transaction, event: Event) -> None:
     """Tell operators of a machine that is lost. Called before the event changes the live state."""
     if not isinstance(event, NodeLost) or event.reason in _EXPECTED_ENDS:
         return
-    channels = transaction.state.notices.wanting_machines()
+    channels = transaction.state.notifications.wanting_machines()
     node = transaction.state.nodes.get(event.node_id)
     if not channels or node is None:
         return
@@ -50,7 +50,7 @@ def note_event(transaction: Transaction, event: Event) -> None:
     told = {"id": name, "pool": pool, "reason": event.reason.value, "jobs": jobs[:100]}
     text = f"{event.reason.value}; pool {pool}; jobs there: {', '.join(map(str, jobs[:20])) or 'none'}"
     for channel in channels:
-        put_notice(transaction, channel, NoticeKind.MACHINE_LOST, title, text, machine=told)
+        put_notification(transaction, channel, NotificationKind.MACHINE_LOST, title, text, machine=told)
 
 
 def note_command(transaction: Transaction, command: Command) -> None:
@@ -65,34 +65,34 @@ def note_command(transaction: Transaction, command: Command) -> None:
     kind = _kind_of(row, command, detail)
     if kind is None:
         return
-    words = {NoticeKind.FINISHED: "finished", NoticeKind.BUDGET: "is held for its budget"}
+    words = {NotificationKind.FINISHED: "finished", NotificationKind.BUDGET: "is held for its budget"}
     ended = {JobState.CANCELLED: "was cancelled", JobState.TIMEOUT: "ran out of time"}.get(command.state, "failed")
     why = ": ".join(filter(None, ("" if command.reason is None else command.reason.value, detail)))
     for channel in _channels_for(transaction, job, kind):
         reason = None if command.reason is None else command.reason.value
-        _put_job_notice(transaction, channel, kind, row, words.get(kind, ended), why, command.state, reason)
+        _put_job_notification(transaction, channel, kind, row, words.get(kind, ended), why, command.state, reason)
 
 
-def _kind_of(row: JobRow, command: JobTransitioned, detail: str) -> NoticeKind | None:
+def _kind_of(row: JobRow, command: JobTransitioned, detail: str) -> NotificationKind | None:
     if command.state is JobState.SUCCEEDED:
-        return NoticeKind.FINISHED
+        return NotificationKind.FINISHED
     if command.state is JobState.HELD and command.reason is Reason.HOLD_BUDGET:
-        return NoticeKind.BUDGET
+        return NotificationKind.BUDGET
     by_owner = command.reason is Reason.USER_CANCELLED and detail in ("", f"by {row.user}")
-    return NoticeKind.FAILED if command.state.is_final and not by_owner else None
+    return NotificationKind.FAILED if command.state.is_final and not by_owner else None
 
 
-def _channels_for(transaction: Transaction, job: LiveJob, kind: NoticeKind) -> list[ChannelRow]:
+def _channels_for(transaction: Transaction, job: LiveJob, kind: NotificationKind) -> list[ChannelRow]:
     """Where the owner is told of it: what the job itself says comes before what its owner's channels are for."""
-    queue, own = transaction.state.notices, job.launch.notify
+    queue, own = transaction.state.notifications, job.launch.notify
     if own is None:
         return queue.wanting(job.row.user, kind)
     return queue.channels_of(job.row.user) if kind in own else []
 
 
-def tell_once(transaction: Transaction, job: LiveJob, kind: NoticeKind, words: str, why: str) -> None:
+def tell_once(transaction: Transaction, job: LiveJob, kind: NotificationKind, words: str, why: str) -> None:
     """Tell the owner of an active job something that is told once for each job."""
-    queue, row = transaction.state.notices, job.row
+    queue, row = transaction.state.notifications, job.row
     channels = _channels_for(transaction, job, kind)
     if not channels or kind in queue.told.get(row.job_id, ()):
         return
@@ -100,18 +100,18 @@ def tell_once(transaction: Transaction, job: LiveJob, kind: NoticeKind, words: s
     transaction.batch.told.append(ToldRow(row.job_id, kind))
     reason = None if row.reason is None else row.reason.value
     for channel in channels:
-        _put_job_notice(transaction, channel, kind, row, words, why, row.state, reason)
+        _put_job_notification(transaction, channel, kind, row, words, why, row.state, reason)
 
 
 def _forget_told(transaction: Transaction, job_id: JobId) -> None:
-    if transaction.state.notices.told.pop(job_id, None) is not None:
+    if transaction.state.notifications.told.pop(job_id, None) is not None:
         transaction.batch.told_done.append(job_id)
 
 
-def _put_job_notice(
+def _put_job_notification(
     transaction: Transaction,
     channel: ChannelRow,
-    kind: NoticeKind,
+    kind: NotificationKind,
     row: JobRow,
     words: str,
     why: str,
@@ -123,16 +123,16 @@ def _put_job_notice(
     told |= {"state": state.value, "reason": reason, "detail": plain_text(why)}
     title = f"job {row.job_id} ({name}) {words}" if name else f"job {row.job_id} {words}"
     text = "; ".join(filter(None, (plain_text(why), f"project {project}")))
-    put_notice(transaction, channel, kind, title, text, job=told)
+    put_notification(transaction, channel, kind, title, text, job=told)
 
 
-def put_notice(
-    transaction: Transaction, channel: ChannelRow, kind: NoticeKind, title: str, text: str, **about: Any
-) -> NoticeRow:
-    """Queue a notice for a channel, in this transaction. `about`: what it is about, as programs read it."""
+def put_notification(
+    transaction: Transaction, channel: ChannelRow, kind: NotificationKind, title: str, text: str, **about: Any
+) -> NotificationRow:
+    """Queue a notification for a channel, in this transaction. `about`: what it is about, as programs read it."""
     state = transaction.state
-    notice_id = f"{state.identity.incarnation}-{state.notices.next_seq}"
+    notification_id = f"{state.identity.incarnation}-{state.notifications.next_seq}"
     at = datetime.fromtimestamp(state.epoch_unix_s + transaction.at, UTC).isoformat(timespec="seconds")
-    body = {"id": notice_id, "kind": kind.value, "at": at, "cluster": state.identity.cluster_id}
+    body = {"id": notification_id, "kind": kind.value, "at": at, "cluster": state.identity.cluster_id}
     body |= {"title": title, "text": text, **about}
-    return state.notices.put(transaction.batch, channel, notice_id, json.dumps(body), transaction.at)
+    return state.notifications.put(transaction.batch, channel, notification_id, json.dumps(body), transaction.at)
