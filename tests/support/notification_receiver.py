@@ -32,7 +32,6 @@ class Receiver:
         self.answers: list[int] = []
         #: Never answers while set.
         self.is_dead = False
-        self._server: TestServer | None = None
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:

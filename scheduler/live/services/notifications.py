@@ -4,24 +4,28 @@ What is sent is durable already (`ServerLoop.settled`). What came of it is a ste
 table once its receiver has it. Killed in between, the server sends it again under the same id: at least once, never
 lost.
 
-Two processes send (`notification_sending.py`): one to channels whose last notification arrived, one to those whose last
-one failed. So a receiver that is down, or takes its time, holds the others up once, for `SEND_S`. Of each channel one
-notification is under way, the oldest; after a failure the channel waits, longer each time.
+Two processes send (`notification_sending.py`): one to users all of whose receivers work, one to those who had a failure
+within the last hour. So whoever has a receiver that is down, takes its time, or does so now and then, holds the others
+up once an hour, for `SEND_S`. Of each channel one notification is under way, the oldest; after a failure the channel
+waits, longer each time.
 """
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from math import inf
 from random import Random
 
 from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop.event_loop import ServerLoop
 from scheduler.live.loop.notification_events import put_notification
+from scheduler.live.loop.notification_queue import CHANNELS_MOST
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.loop.worker_process import (
     SingleFlightTask,
@@ -54,6 +58,8 @@ _BATCH_S, _LOOK_EVERY_S = SEND_S + 20.0, 30.0
 #: Whoever tests a channel waits no longer than this for what comes of it.
 _TEST_S = 25.0
 _CHECK_S = 15.0
+#: For so long after a failure a user's receivers are sent to apart from those of others, seconds.
+_APART_S = 3600.0
 
 
 class _SendingLane:
@@ -112,6 +118,8 @@ class Notifications:
         self._under_way: set[int] = set()
         #: The number that the next notification had when the queue was looked at last.
         self._known_seq = 0
+        #: By user, when a receiver of theirs failed last.
+        self._failed_at: dict[str, float] = {}
         #: Tests that somebody waits for: what came of them.
         self._awaited: dict[int, asyncio.Future[str]] = {}
 
@@ -193,10 +201,10 @@ class Notifications:
             self._wake.clear()
             await self._loop.settled()
             next_due_s = self._begin_due()
-            try:
-                await asyncio.wait_for(self._wake.wait(), next_due_s)
-            except TimeoutError:
-                continue
+            # Not `wait_for`: it forgets that it was cancelled where the event comes at the same moment.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(next_due_s):
+                    await self._wake.wait()
 
     def _begin_due(self) -> float:
         """Give the processes what is due. Returns how long to wait for what is due next, seconds."""
@@ -209,7 +217,9 @@ class Notifications:
             if notification.due_at > now:
                 next_due_s = min(next_due_s, notification.due_at - now)
                 continue
-            chosen[bool(queue.channels[channel_id].problem)].append(notification)
+            channel = queue.channels[channel_id]
+            had_failure = now - self._failed_at.get(channel.user, -inf) < _APART_S
+            chosen[bool(channel.problem) or had_failure].append(notification)
         for lane, notifications in zip(self._lanes, chosen, strict=True):
             if notifications and not lane.task.is_under_way:
                 # Whoever was told least recently first.
@@ -252,6 +262,7 @@ class Notifications:
                 done = replace(channel, delivered=channel.delivered + 1, delivered_at=transaction.at, problem="")
             else:
                 done = replace(channel, failed=channel.failed + is_over, problem=outcome.problem)
+                self._note_failure(channel.user, transaction.at)
             queue.change_channel(batch, done)
             if is_over or not outcome.problem:
                 queue.remove(batch, notification.seq)
@@ -261,6 +272,11 @@ class Notifications:
             if awaited is not None and not awaited.done():
                 awaited.set_result(outcome.problem)
         self._wake.set()
+
+    def _note_failure(self, user: str, at: float) -> None:
+        self._failed_at[user] = at
+        if len(self._failed_at) > CHANNELS_MOST:  # of many, those of the last hour
+            self._failed_at = {each: then for each, then in self._failed_at.items() if then > at - _APART_S}
 
     async def close(self) -> None:
         """Give up what is under way: the next start sends it again."""

@@ -106,28 +106,48 @@ async def test_a_server_killed_between_commit_and_delivery_delivers_after_its_st
             assert w.live_state.notifications.next_seq == 2
 
 
+async def test_sending_stops_when_it_is_told_to_whatever_arrives_just_then(tmp_path: Path) -> None:
+    """A server that stops as something is written must not wait for ever."""
+    async with world(tmp_path, cluster=HERE) as w:
+        service = w.server.notifications
+        for ticks in range(6):
+            task = asyncio.create_task(service.watch())
+            await asyncio.sleep(0.02)
+            service._wake.set()
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task}, timeout=1.0)
+            assert task.cancelled(), f"it goes on, {ticks} turns later"
+
+
 @pytest.mark.slow
 async def test_a_dead_receiver_harms_nobody_else(tmp_path: Path) -> None:
-    """It holds the others up once, for one batch; from then on it is tried apart. The event loop never waits."""
+    """It holds the others up once, for one batch; from then on it is tried apart, also if it answers now and then."""
     dead, alive = Receiver(), Receiver()
     dead.is_dead = True
     async with dead.listening() as dead_url, alive.listening() as url, world(tmp_path, cluster=HERE) as w, sending(w):
         number, _ = await add_channel(w, dead_url, "failed", user="eve")
         await add_channel(w, url, "failed")
-        jobs = [await w.submit({}, user=user) for user in ("eve", "eve", "ada", "ada", "ada")]
-        for job_id in jobs[:3]:
+        jobs = [await w.submit({}, user=user) for user in ("eve", "ada", "eve", "ada", "ada")]
+        for job_id in jobs[:2]:
             await w.loop.perform(lambda t, job_id=job_id: cancel_by_other(t, job_id))
         await alive.has(1, within_s=20.0)
         await until(lambda: "no answer" in w.live_state.notifications.channels[number].problem, within_s=20.0)
+        dead.is_dead = False
         w.clock.at += WAITS_S[0]
         w.server.notifications._wake.set()
-        await dead.has(2)
+        await until(lambda: w.live_state.notifications.channels[number].delivered == 1)
+        assert w.live_state.notifications.channels[number].problem == ""
+        dead.is_dead = True
+        await w.loop.perform(lambda t: cancel_by_other(t, jobs[2]))
+        await dead.has(3)
         began = asyncio.get_running_loop().time()
         for position, job_id in enumerate(jobs[3:]):
             await w.loop.perform(lambda t, job_id=job_id: cancel_by_other(t, job_id))
             await alive.has(position + 2, within_s=5.0)
         assert asyncio.get_running_loop().time() - began < 5.0
-        assert [row.seq for row in w.live_state.notifications.waiting.values()] == [1, 2]
+        assert [row.seq for row in w.live_state.notifications.waiting.values()] == [3]
 
 
 @pytest.mark.slow
