@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
+from walras.notifications import ChannelCreated, ChannelView
 from walras.people import ProjectView, RoleView, ShareView, TokenCreated, TokenList, TokenView, UserView
 from walras.transport import ApiCall, Transport
 
@@ -13,6 +14,7 @@ _API = "/api/v1"
 _users: TypeAdapter[list[UserView]] = TypeAdapter(list[UserView])
 _projects: TypeAdapter[list[ProjectView]] = TypeAdapter(list[ProjectView])
 _shares: TypeAdapter[list[ShareView]] = TypeAdapter(list[ShareView])
+_channels: TypeAdapter[list[ChannelView]] = TypeAdapter(list[ChannelView])
 _roles: TypeAdapter[list[RoleView]] = TypeAdapter(list[RoleView])
 
 
@@ -82,6 +84,26 @@ class PeopleCalls:
         """Returns where the caller's projects and their users stand; of one project, or all."""
         query = {"project": project} if project else {}
         return _shares.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/share", query=query)))
+
+    async def channels(self) -> list[ChannelView]:
+        """Returns where the caller is told of events."""
+        return _channels.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/notify")))
+
+    async def add_channel(self, url: str, kinds: Sequence[str]) -> ChannelCreated:
+        """Be told of these kinds of events at an address; the key of its signatures is shown this once."""
+        call = ApiCall("POST", f"{_API}/notify", body={"url": url, "kinds": list(kinds)}, repeatable=False)
+        return ChannelCreated.model_validate(await self._transport.json(call))
+
+    async def remove_channel(self, channel_id: int) -> ChannelView:
+        """Be told there no more."""
+        return ChannelView.model_validate(
+            await self._transport.json(ApiCall("DELETE", f"{_API}/notify/{channel_id:d}"))
+        )
+
+    async def test_channel(self, channel_id: int) -> ChannelView:
+        """Send a test there and wait for what comes of it: `problem` says what went wrong."""
+        call = ApiCall("POST", f"{_API}/notify/{channel_id:d}/test", repeatable=False)
+        return ChannelView.model_validate(await self._transport.json(call))
 
     async def _add(self, kind: str, name: str, settings: Mapping[str, Any]) -> Any:
         body = {"name": name, "settings": dict(settings)}

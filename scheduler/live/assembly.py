@@ -64,6 +64,7 @@ from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.checkpoint_records import CheckpointPlaces
 from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
+from scheduler.live.services.notifications import Notifications
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
 from scheduler.live.services.start_forecasts import StartForecasts
@@ -81,7 +82,7 @@ from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
 from walras.object_store import ObjectFolder
 from walras.people import UserSettings
-from walras.spec.cluster_file import ClusterConfig
+from walras.spec.cluster_file import ClusterConfig, NotifyEntry
 from walras.spec.job_spec import parse_spec
 from walras.states import AttemptState, Reason
 
@@ -265,9 +266,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     if absence is not None:
         log.info("away for %.0f s, %.0f s of it by wall time alone", absence.elapsed_s, absence.unproved_s)
         discount_unproved_time(state, absence.unproved_s, settings.lease_s)
-    state.spent_month_usd = store.spent()
-    for (project, _), usd in state.spent_month_usd.items():
-        state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
+    _load_spending(state, store)
     loop = ServerLoop(SchedulerCore(), state, store, clock, settings)
     policies = PolicyService(loop, store.policies())
     secrets = Secrets(
@@ -286,7 +285,8 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     predictions = SpeedPredictions(loop, loaded.scores)
     forecasts, start_forecasts = TargetForecasts(loop), StartForecasts(loop, store, clocks=config.clocks)
     metrics = ClusterMetrics(loop, solver)
-    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies, metrics]
+    notifications = _notifications(config, loop, secrets.people, SecretBox(secret, "channel"))
+    loop.effect_handlers += [gateway, solver, provisioner, predictions, forecasts, policies, metrics, notifications]
     server = Server(
         loop=loop,
         store=store,
@@ -302,6 +302,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         admission=admission,
         views=ApiViews(clock, loop, start_forecasts.view),
         metrics=metrics,
+        notifications=notifications,
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         content=ContentStore(folder.content),
         version=walras.__version__,
@@ -311,6 +312,18 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     used = _prior_usage(store, specs, clock.now())
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
     return AssembledServer(server, providers, loaded, requests, used)
+
+
+def _load_spending(state: LiveState, store: Store) -> None:
+    state.spent_month_usd = store.spent()
+    for (project, _), usd in state.spent_month_usd.items():
+        state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
+
+
+def _notifications(config: ServerConfig, loop: ServerLoop, people: People, box: SecretBox) -> Notifications:
+    loop.state.notifications.is_operator = people.is_operator
+    settings = NotifyEntry() if config.cluster is None else config.cluster.notify
+    return Notifications(loop, box, settings.private_networks, config.chance)
 
 
 def _places_of_checkpoints(config: ServerConfig, loaded: LoadedState) -> CheckpointPlaces:

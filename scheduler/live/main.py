@@ -33,12 +33,13 @@ from scheduler.live.providers.market_prices import MarketWatch, play_market_scri
 from scheduler.live.providers.queue_waits import QueueWatch
 from scheduler.live.server import Server
 from scheduler.live.services.content_sweep import sweep_for_ever
+from scheduler.live.services.late_jobs import LateJobNotifications
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.retention import prune
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import StoreUnavailable
 from walras.errors import ConfigError
-from walras.spec.cluster_file import ClusterConfig, KeepEntry
+from walras.spec.cluster_file import ClusterConfig, KeepEntry, NotifyEntry
 from walras.spec.file_model import load_mapping, load_yaml
 
 log = logging.getLogger(__name__)
@@ -211,6 +212,11 @@ async def _start_parts(
     await server.solver.start()
     forecasting = _through_full_disks(server.start_forecasts.watch)
     tasks.append(asyncio.create_task(forecasting, name="start forecasts"))
+    telling = _through_full_disks(server.notifications.watch)
+    tasks.append(asyncio.create_task(telling, name="notifications"))
+    stuck_after_s = (NotifyEntry() if config.cluster is None else config.cluster.notify).stuck_after
+    late_jobs = LateJobNotifications(server.loop, server.start_forecasts.view, stuck_after_s)
+    tasks.append(asyncio.create_task(_through_full_disks(late_jobs.watch), name="late jobs"))
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
     if config.cluster is not None and config.cluster.market:
@@ -312,6 +318,7 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     await server.predictions.close()
     await server.forecasts.close()
     await server.start_forecasts.close()
+    await server.notifications.close()
     await server.solver.close()
     server.loop.close()
     server.readers.shutdown(wait=True)

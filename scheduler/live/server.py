@@ -29,6 +29,7 @@ from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
+from scheduler.live.services.notifications import Notifications
 from scheduler.live.services.policy_service import PolicyService
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.views import ApiViews
@@ -74,6 +75,7 @@ class Server:
     admission: JobAdmission
     views: ApiViews
     metrics: ClusterMetrics
+    notifications: Notifications
     logs: LogStore
     content: ContentStore
     version: str

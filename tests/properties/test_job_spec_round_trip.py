@@ -54,6 +54,7 @@ SPECS = st.fixed_dictionaries(
             {}, optional={"dir": st.just("a/b"), "keep": st.integers(1, 9), "interval": LENGTHS}
         ),
         "labels": st.dictionaries(NAMES | TRICKY, TEXT | TRICKY, max_size=3),
+        "notify": st.lists(st.sampled_from(["failed", "Finished", "at-risk", "stuck"]), max_size=5),
         "value_usd_per_h": NUMBERS,
         "weight": st.floats(min_value=1e-3, max_value=1e6),
         "hold": st.booleans(),

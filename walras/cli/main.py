@@ -44,6 +44,7 @@ from walras.cli.job_control_commands import (
     wait_command,
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
+from walras.cli.notify_commands import notify_commands
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, server_command
 from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
 from walras.cli.plan_commands import plan_commands
@@ -313,6 +314,7 @@ admin_commands.add_typer(pool_commands, name="pool")
 for _name, _group in PEOPLE_COMMANDS.items():
     admin_commands.add_typer(_group, name=_name)
 app.add_typer(admin_commands, name="admin")
+app.add_typer(notify_commands, name="notify")
 app.add_typer(simulate_commands, name="simulate")
 app.add_typer(workload_commands, name="workload")
 app.add_typer(profile_commands, name="profile")

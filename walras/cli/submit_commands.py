@@ -133,6 +133,10 @@ _EnvOption = Annotated[
 _GpusOption = Annotated[
     str | None, typer.Option("--gpus", metavar="[TYPE:]N", help="Accelerators of the whole gang, such as a100:4.")
 ]
+_NotifyOption = Annotated[
+    str | None,
+    typer.Option("--notify", metavar="KINDS", help="What your addresses are told of it, such as failed,finished."),
+]
 
 
 def submit_command(
@@ -142,6 +146,7 @@ def submit_command(
     name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
     gpus: _GpusOption = None,
     env: _EnvOption = None,
+    notify: _NotifyOption = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -166,7 +171,7 @@ def submit_command(
     """Submit a job to the queue."""
     from walras.spec.shipped_files import folder_of_relative_paths
 
-    changes = [*_changes_of(name, gpus), *(setting or [])]
+    changes = [*_changes_of(name, gpus, notify), *(setting or [])]
     spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=sbatch or ())
     folder, spec, tree = with_snapshot(spec, folder_of_relative_paths(file))
     if dry_run:
@@ -220,11 +225,13 @@ def _show_submitted(submitted: "SubmitResult", spec: "JobSpec") -> None:
     show_line(f"  one of them: {submitted.id}[INDEX]    all of them: walras queue --expand")
 
 
-def _changes_of(name: str | None, gpus: str | None) -> list[str]:
+def _changes_of(name: str | None, gpus: str | None, notify: str | None) -> list[str]:
     """Returns the options that stand for a field as `--set` would have them."""
     changes = [] if name is None else [f"name={json.dumps(name)}"]
     if gpus is not None:
         changes.append(f"resources.accelerators={gpus if ':' in gpus else f'any:{gpus}'}")
+    if notify is not None:
+        changes.append(f"notify={json.dumps(notify)}")
     return changes
 
 

@@ -3,6 +3,7 @@
 The same file drives the live server, the demo and the simulator.
 """
 
+from ipaddress import ip_network
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -19,6 +20,13 @@ LARGEST_POOL = 100_000
 
 
 # --------------------------------------------------------------------------------------------------- the cluster
+
+
+def _checked_network(written: str) -> str:
+    try:
+        return str(ip_network(written))
+    except ValueError:
+        raise ValueError(f"{written[:60]!r} is no network; write 10.1.0.0/16, or one address") from None
 
 
 def _market_word(value: object) -> object:
@@ -122,6 +130,17 @@ class MarketStep(FileModel):
     revoke: Length | None = None
 
 
+class NotifyEntry(FileModel):
+    """What a live server tells its users of, and where it may send that."""
+
+    #: Networks that are not public and may still be sent to, such as `10.1.0.0/16`.
+    private_networks: Annotated[
+        tuple[Annotated[str, AfterValidator(_checked_network)], ...], Field(max_length=100)
+    ] = ()
+    #: A job that waits for longer is stuck: its owner is told.
+    stuck_after: Annotated[Length, Field(ge=60)] = 86_400.0
+
+
 class KeepEntry(FileModel):
     """How long a live server keeps what it has of jobs that ended; older ones are deleted once a day."""
 
@@ -157,6 +176,8 @@ class ClusterConfig(ProviderSections):
     checkpoints: Annotated[str, AfterValidator(_checked_store)] | None = None
     #: None: ended jobs and their logs are kept until `walras admin prune` deletes them.
     keep: KeepEntry | None = None
+    #: What users are told of outside of Walras (`walras notify`).
+    notify: NotifyEntry = NotifyEntry()
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.
     speeds: dict[ShownName, dict[AcceleratorName, Annotated[Number, Field(gt=0, le=1e9)]]] = Field(default_factory=dict)
     #: Price changes and revocations that a live server simulates, for rehearsals.

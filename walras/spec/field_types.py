@@ -250,6 +250,23 @@ def _as_tuple(value: object) -> object:
     return (value,) if isinstance(value, str | int) else value
 
 
+#: What a job's owner may be told of it.
+_NOTIFICATION_WORDS = ("failed", "finished", "at_risk", "budget", "stuck")
+
+
+def _notification_words(value: object) -> object:
+    """Returns the kinds of a text such as `failed, finished`, or of a list, each once."""
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or len(words) > 100:
+        raise ValueError("is no list of what to be told of; write such as `[failed, finished]`")
+    found = [each.strip().lower().replace("-", "_") if isinstance(each, str) else "" for each in words]
+    unknown = [str(given)[:40] for given, word in zip(words, found, strict=True) if word not in _NOTIFICATION_WORDS]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is nothing to be told of; choose of {', '.join(_NOTIFICATION_WORDS)}")
+    return tuple(dict.fromkeys(found))
+
+
+_NOTIFICATIONS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"enum": list(_NOTIFICATION_WORDS)}}]}
 _LENGTH_SCHEMA = {"type": ["number", "string"], "description": "seconds, or text such as '10m', '1h30m'"}
 _DEMANDS_SCHEMA = {
     "anyOf": [
@@ -280,6 +297,9 @@ Dependencies = Annotated[
     tuple[Annotated[int | str, BeforeValidator(_dependency)], ...],
     Field(max_length=1000),
     BeforeValidator(_as_tuple),
+]
+JobNotifications = Annotated[
+    tuple[str, ...], BeforeValidator(_notification_words), WithJsonSchema(_NOTIFICATIONS_SCHEMA)
 ]
 Demands = Annotated[
     tuple[Demand, ...],

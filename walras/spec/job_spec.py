@@ -20,6 +20,7 @@ from walras.spec.field_types import (
     EnvName,
     EnvValue,
     InstantText,
+    JobNotifications,
     LabelText,
     Number,
     PositiveLength,
@@ -146,6 +147,8 @@ class JobSpec(FileModel):
     checkpoint: CheckpointSpec = CheckpointSpec()
     #: Free text by key, for people and for filters.
     labels: Annotated[dict[LabelText, LabelText], Field(max_length=64)] = Field(default_factory=dict)
+    #: What its submitter's addresses are told of it (`walras notify`), nothing if empty. None: as each address says.
+    notify: JobNotifications | None = None
     #: Value of an hour at full speed, USD; bounds the price of machines rented for it. None: the project's value.
     value_usd_per_h: Annotated[Number, Field(ge=0, le=1e9)] | None = None
     #: Share against other jobs of the same class: 2 is entitled to twice the normalised throughput.
@@ -175,7 +178,7 @@ class JobSpec(FileModel):
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"files", "file_mounts", "mounts", "volumes", "image_id", "ports", "gang"}
-        | {"packable", "notify", "schedule", "slo", "queue"}
+        | {"packable", "schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
 

@@ -17,7 +17,6 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from scheduler.live.auth.access_control import Caller, JobCaller, UserCaller, UserRole
-from walras.job_request import JobId
 from walras.spec.job_secrets import SecretSource
 from walras.spec.job_spec import JobSpec
 
@@ -52,27 +51,28 @@ def without_secret_values(spec: JobSpec) -> tuple[JobSpec, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class SecretBox:
-    """Seals and opens the values of a job's secrets, by name."""
+    """Seals and opens the values of a job's secrets, by name; or those of what else has a number."""
 
     secret: bytes = field(repr=False)
+    #: Whose: each purpose has a key of its own.
+    purpose: str = "job"
 
-    def seal(self, job_id: JobId, values: Mapping[str, str]) -> bytes:
+    def seal(self, job_id: int, values: Mapping[str, str]) -> bytes:
         """Returns the values, readable with the server's key alone."""
         nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._cipher().encrypt(nonce, json.dumps(dict(values)).encode(), _bound_to(job_id))
+        return nonce + self._cipher().encrypt(nonce, json.dumps(dict(values)).encode(), self._bound_to(job_id))
 
-    def open(self, job_id: JobId, sealed: bytes) -> dict[str, str]:
+    def open(self, job_id: int, sealed: bytes) -> dict[str, str]:
         """Returns the values; none (and a line in the log) where they were sealed with another key, or changed."""
         try:
-            text = self._cipher().decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound_to(job_id))
+            text = self._cipher().decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._bound_to(job_id))
         except (InvalidTag, ValueError):
-            log.error("the secrets of job %d do not open: is secret.key another one?", job_id)
+            log.error("the secrets of %s %d do not open: is secret.key another one?", self.purpose, job_id)
             return {}
         return dict(json.loads(text))
 
     def _cipher(self) -> AESGCM:
-        return AESGCM(hmac.new(self.secret, b"secrets of jobs", hashlib.sha256).digest())
+        return AESGCM(hmac.new(self.secret, f"secrets of {self.purpose}s".encode(), hashlib.sha256).digest())
 
-
-def _bound_to(job_id: JobId) -> bytes:
-    return b"job %d" % job_id
+    def _bound_to(self, number: int) -> bytes:
+        return f"{self.purpose} {number}".encode()

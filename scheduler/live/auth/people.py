@@ -94,6 +94,11 @@ class People:
                     found.append(EntityShare(name, share.weight, share.guaranteed, limits))
         return tuple(found)
 
+    def is_operator(self, user: str) -> bool:
+        """Whether a user may hear of machines."""
+        known = None if self.is_removed(user) else self.users.get(user)
+        return known is not None and UserRole[known.role.upper()] >= UserRole.OPERATOR
+
     # ---------------------------------------------------------------- caps
 
     def caps(self, caller: UserCaller, project: str) -> Caps:

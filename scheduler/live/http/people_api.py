@@ -209,6 +209,9 @@ def _void_tokens(call: RequestContext, transaction: Transaction, user: str) -> N
         if row.user == user and row.revoked_at is None:
             row.revoked_at = unix_s
             transaction.batch.tokens.append(row)
+    # Nor are they, or whoever has the name next, told of anything where they used to be.
+    notifications = transaction.state.notifications
+    notifications.remove_channels(transaction.batch, notifications.channels_of(user))
 
 
 # ------------------------------------------------------------------------------------------ projects and roles

@@ -29,6 +29,7 @@ from scheduler.live.http import (
 )
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.connection_guard import ConnectionGuard
+from scheduler.live.http.notify_api import notify_routes
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
 from scheduler.live.http.policy_api import policy_routes
 from scheduler.live.http.requests import (
@@ -297,7 +298,7 @@ def api_routes() -> list[Route]:
         Route("GET", f"{_API}/facts", job_api.list_kind_facts, "What is known of kinds of jobs",
               response=list[FactsView], query=("kind",)),
         *policy_routes(),
-        *people_api.people_routes(),
+        *people_api.people_routes(), *notify_routes(),
         Route("GET", f"{_API}/share", cluster_api.list_shares, "Shares: entitled, held, used lately, borrowed",
               response=list[ShareView], query=("project",)),
         Route("GET", f"{_API}/whoami", cluster_api.show_caller, "Whose token this is", response=WhoAmI),

@@ -38,6 +38,7 @@ from scheduler.core.events import (
 from scheduler.core.speed_events import FactsTold
 from scheduler.live.loop import billing
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, placement_json
+from scheduler.live.loop.notification_events import note_command, note_event
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.event_journal import dump_facts, dump_pool
 from scheduler.live.store.table_rows import AttemptRow, CheckpointRow, FactsRow, PartRow, PoolRow, RentRow
@@ -63,11 +64,13 @@ def emit(transaction: Transaction, event: Event) -> None:
 
 def emit_in_pieces(transaction: Transaction, event: Event) -> Iterator[None]:
     """As `emit`, with a pause after the core's answer and after each of its commands: a plan may have hundreds."""
+    note_event(transaction, event)
     _apply_event(transaction, event)
     commands = transaction.core.handle(event)
     transaction.record(event, commands)
     yield
     for command in commands:
+        note_command(transaction, command)
         _APPLY_COMMAND[type(command)](transaction, command)
         yield
 

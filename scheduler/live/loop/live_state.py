@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
 from scheduler.core.events import Proposal, StateRestored
+from scheduler.live.loop.notification_queue import NotificationQueue
 from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
@@ -87,6 +88,8 @@ class LaunchSpec(ScriptLaunch):
     grace_s: float
     #: Where its checkpoints are sent; empty: all machines share `checkpoint_dir`.
     store: str = field(default="", kw_only=True)
+    #: Kinds of notifications that its owner's channels get of it; None: those that each channel is for.
+    notify: tuple[str, ...] | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -262,6 +265,8 @@ class LiveState:
     ended: dict[JobId, JobState] = field(default_factory=dict)
     #: Sealed secrets of jobs that have some.
     secrets: dict[JobId, bytes] = field(default_factory=dict, repr=False)
+    #: What users are to be told, and where.
+    notifications: NotificationQueue = field(default_factory=NotificationQueue)
     proposal: Proposal | None = None
     solved_at: float = 0.0
     counters: IgnoredCounters = field(default_factory=IgnoredCounters)
@@ -359,6 +364,7 @@ def load_live_state(
     """Returns the state of a starting server. Machines get a full lease from now: none granted earlier ends later."""
     state = LiveState(next_job_id=loaded.last_job_id + 1, next_command_id=loaded.last_command_id + 1)
     state.next_charge_id = loaded.last_charge_id + 1
+    state.notifications = NotificationQueue.of(loaded)
     for job in loaded.jobs:
         state.jobs[job.job_id] = LiveJob(job, launches[job.job_id], target=parse_target(job.target))
         if job.target:

@@ -248,6 +248,7 @@ class JobAdmission:
             grace_s=spec.grace_period,
             store=self._checkpoints.store_of(folder),
             memory_bytes=spec.resources.memory,
+            notify=spec.notify,
         )
 
     @staticmethod

@@ -57,6 +57,10 @@ class ClusterGauges:
         self._spent = gauge("walras_spent_usd", "What was charged so far, by the ledger of money.")
         self._lease = gauge("walras_lease_left_seconds", "The shortest lease that an attempt's machine has left.")
         self._heard = gauge("walras_machine_silence_seconds", "The longest silence of a machine that is a member.")
+        self._notifications = gauge("walras_notifications_waiting", "Notifications to users that are still to be sent.")
+        self._failing = gauge(
+            "walras_notification_channels_failing", "Addresses of users whose last notification did not arrive."
+        )
         self._ignored = gauge("walras_ignored_reports", "Reports ignored by design since the start.", ("kind",))
 
     async def refresh(self) -> None:
@@ -71,6 +75,9 @@ class ClusterGauges:
             self._look_at_prices()
             self._solver_up.set(self._solver.state == "ok")
             self._store_up.set(self._loop.is_store_writable)
+            notifications = self._loop.state.notifications
+            self._notifications.set(len(notifications.waiting))
+            self._failing.set(sum(bool(each.problem) for each in notifications.channels.values()))
             counters = self._loop.state.counters
             for kind in ("stale_reports", "stale_commits", "fenced", "unknown_reports"):
                 self._ignored.labels(kind).set(getattr(counters, kind))

@@ -287,3 +287,22 @@ def keep_places_of_checkpoints(db: Database) -> None:
     """Which store has a checkpoint's content where that is not the server; machines that do not reach theirs."""
     db.execute("ALTER TABLE checkpoints ADD COLUMN store TEXT NOT NULL DEFAULT ''")
     db.execute("ALTER TABLE nodes ADD COLUMN private INTEGER NOT NULL DEFAULT 0")
+
+
+@migrations()
+def keep_notifications(db: Database) -> None:
+    """Where users are told of events, what they are still to be told, and of which jobs they were told what."""
+    db.execute(
+        """CREATE TABLE channels (
+        channel_id INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, shown TEXT NOT NULL, sealed BLOB NOT NULL,
+        kinds TEXT NOT NULL, added_at REAL NOT NULL, delivered INTEGER NOT NULL, failed INTEGER NOT NULL,
+        dropped INTEGER NOT NULL, delivered_at REAL, problem TEXT NOT NULL)"""
+    )
+    db.execute(
+        """CREATE TABLE notifications (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, notification_id TEXT NOT NULL, channel_id INTEGER NOT NULL,
+        body TEXT NOT NULL, tries INTEGER NOT NULL, due_at REAL NOT NULL)"""
+    )
+    db.execute(
+        "CREATE TABLE told (job_id INTEGER NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (job_id, kind)) WITHOUT ROWID"
+    )

@@ -39,6 +39,7 @@ from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
     AuditRow,
+    ChannelRow,
     ChargeRow,
     CheckpointRow,
     CoreStateRow,
@@ -47,6 +48,7 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
+    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
@@ -59,6 +61,7 @@ from scheduler.live.store.table_rows import (
     SpecRow,
     SpeedRow,
     TokenRow,
+    ToldRow,
 )
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import NodeId
@@ -225,6 +228,9 @@ class SqliteStore:
             networks=tuple(self._select("networks", NetworkRow, "1 ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "1")),
             people=tuple(self._select("people", PeopleRow, "1 ORDER BY kind, name")),
+            channels=tuple(self._select("channels", ChannelRow, "1 ORDER BY channel_id")),
+            notifications=tuple(self._select("notifications", NotificationRow, "1 ORDER BY seq")),
+            told=tuple(self._select("told", ToldRow, "1")),
             core_state=self._first(self._select("core_state", CoreStateRow, "1")),
             secrets=tuple(
                 self._select("secrets", SecretRow, "job_id IN (SELECT job_id FROM jobs WHERE ended_at IS NULL)")
@@ -233,6 +239,8 @@ class SqliteStore:
             shares_checkpoints=bool(self._value("SELECT shares_folder FROM checkpoint_habit")),
             last_command_id=int(self._value("SELECT value FROM meta WHERE name = 'last_command_id'") or 0),
             last_charge_id=int(self._value("SELECT max(charge_id) FROM charges") or 0),
+            last_channel_id=self._last_number("channels"),
+            last_notification_seq=self._last_number("notifications"),
         )
 
     def journal(self, *, whole: bool = False) -> Iterator[JournalRow]:
@@ -356,6 +364,10 @@ class SqliteStore:
     def _value(self, sql: str, *values: Any) -> Any:
         row = self._reader().execute(sql, values).fetchone()
         return None if row is None else row[0]
+
+    def _last_number(self, table: str) -> int:
+        """The highest number that a table whose numbers are used once ever gave to a row."""
+        return int(self._value("SELECT seq FROM sqlite_sequence WHERE name = ?", table) or 0)
 
     @staticmethod
     def _first(rows: list[Row]) -> Row | None:

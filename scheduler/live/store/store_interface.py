@@ -14,6 +14,7 @@ from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
     AuditRow,
+    ChannelRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
@@ -23,6 +24,7 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
+    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
@@ -35,6 +37,7 @@ from scheduler.live.store.table_rows import (
     SpecRow,
     SpeedRow,
     TokenRow,
+    ToldRow,
 )
 from walras.cluster import NodeId, PoolId
 from walras.errors import ClusterError
@@ -98,6 +101,14 @@ class WriteBatch:
     secrets_done: list[JobId] = field(default_factory=list)
     core_state: list[CoreStateRow] = field(default_factory=list)
     outputs: list[OutputsRow] = field(default_factory=list)
+    channels: list[ChannelRow] = field(default_factory=list)
+    channels_done: list[int] = field(default_factory=list)
+    notifications: list[NotificationRow] = field(default_factory=list)
+    #: Notifications that were delivered, given up or dropped.
+    notifications_done: list[int] = field(default_factory=list)
+    told: list[ToldRow] = field(default_factory=list)
+    #: Jobs that are over.
+    told_done: list[JobId] = field(default_factory=list)
     #: Machines that leave the table.
     nodes_done: list[NodeId] = field(default_factory=list)
 
@@ -110,6 +121,9 @@ class WriteBatch:
         yield "outbox", "command_id", self.outbox_done
         yield "nodes", "node_id", self.nodes_done
         yield "pools", "pool_id", self.pools_done
+        yield "channels", "channel_id", self.channels_done
+        yield "notifications", "seq", self.notifications_done
+        yield "told", "job_id", self.told_done
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +148,18 @@ class LoadedState:
     restart_costs: tuple[RestartCostRow, ...]
     secrets: tuple[SecretRow, ...]
     people: tuple[PeopleRow, ...]
+    channels: tuple[ChannelRow, ...]
+    #: Oldest first.
+    notifications: tuple[NotificationRow, ...]
+    told: tuple[ToldRow, ...]
     #: What the last core knew beyond all this; None: nothing was kept.
     core_state: CoreStateRow | None
     last_job_id: int
     last_command_id: int
     last_charge_id: int
+    #: The highest numbers that were ever given out.
+    last_channel_id: int
+    last_notification_seq: int
     #: The cluster is older than stores of checkpoints: its machines share a disk unless somebody says otherwise.
     shares_checkpoints: bool = False
 

@@ -14,6 +14,7 @@ from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
     AuditRow,
+    ChannelRow,
     ChargeKind,
     ChargeRow,
     CheckpointRow,
@@ -23,6 +24,7 @@ from scheduler.live.store.table_rows import (
     JournalRow,
     NetworkRow,
     NodeRow,
+    NotificationRow,
     OutboxRow,
     OutputsRow,
     PartRow,
@@ -35,6 +37,7 @@ from scheduler.live.store.table_rows import (
     SpecRow,
     SpeedRow,
     TokenRow,
+    ToldRow,
 )
 from walras.states import AttemptState, JobState, Reason
 
@@ -73,6 +76,9 @@ TABLES: tuple[tuple[str, Any], ...] = (
     ("secrets", SecretRow),
     ("core_state", CoreStateRow),
     ("outputs", OutputsRow),
+    ("channels", ChannelRow),
+    ("notifications", NotificationRow),
+    ("told", ToldRow),
 )
 
 

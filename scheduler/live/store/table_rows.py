@@ -341,6 +341,52 @@ class PeopleRow:
     removed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelRow:
+    """Where a user is told of events, and what came of that so far."""
+
+    channel_id: int
+    user: str
+    #: The address as it may be shown: what opens it is left out.
+    shown: str
+    #: The address and the key that its notifications are signed with, under the server's key.
+    sealed: bytes
+    #: JSON list of the kinds of events.
+    kinds: str
+    added_at: float
+    delivered: int = 0
+    #: Notifications that were given up, after all tries or because the receiver would not have them.
+    failed: int = 0
+    #: Notifications that newer ones took the place of before they could be sent.
+    dropped: int = 0
+    delivered_at: float | None = None
+    #: Why the last try failed, in words; empty: it did not.
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationRow:
+    """Something that a channel is still to be told."""
+
+    seq: int
+    #: Which receivers drop doubles by.
+    notification_id: str
+    channel_id: int
+    #: JSON as webhooks send it.
+    body: str
+    tries: int
+    #: Not tried (again) before.
+    due_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRow:
+    """The owner of a job that is not over was told this of it, and is not told again."""
+
+    job_id: JobId
+    kind: str
+
+
 @dataclass(slots=True)
 class TokenRow:
     """A user's token: only its hash is kept."""

@@ -79,6 +79,15 @@ def test_a_script_or_a_program_is_submitted_as_it_is_typed(run: Run, fake: Any, 
     assert spec["code"]["files"] == 2
 
 
+def test_what_is_told_of_a_job_is_an_option(run: Run, fake: Any) -> None:
+    """`--notify` stands for the field; a word that is none is refused by it."""
+    result = run("submit", "train.py", "--notify", "failed,at-risk")
+    assert result.exit_code == 0, result.output
+    assert fake.jobs[2]["spec"]["notify"] == ["failed", "at_risk"]
+    refused = run("submit", "train.py", "--notify", "death")
+    assert (refused.exit_code, "'death' is nothing to be told of" in refused.output) == (2, True)
+
+
 def test_a_program_that_is_not_there_is_said_to_be_no_file(run: Run) -> None:
     result = run("submit", "nosuchprogram", "x")
     assert (result.exit_code, "No such file" in result.output) == (2, True)

@@ -54,6 +54,7 @@ depends_on: [12, prepare]
 condition: finished
 checkpoint: {dir: resnet, keep: 5, interval: 10m}
 labels: {paper: 3, team: vision}
+notify: failed, At-Risk
 value_usd_per_h: 4.5
 weight: 2
 hold: true
@@ -85,6 +86,7 @@ def test_every_field_is_read() -> None:
     assert spec.depends_on == (12, "prepare")
     assert spec.target == TargetSpec(value="loss", at_most=0.35)
     assert spec.labels == {"paper": "3", "team": "vision"}
+    assert spec.notify == ("failed", "at_risk")
     assert spec.throughput == {"a100-40gb": 12.0}
 
 
@@ -128,7 +130,9 @@ BAD = [
     ("run: x\ntarget: loss", "target", "write its fields below it: value, at_most"),
     ("run: x\ncolour: red", "colour", "known fields"),
     ("run: x\ngang: mixed", "gang", "this version does not carry it out"),
-    ("run: x\nnotify: {A: b}", "notify", "this version does not carry it out"),
+    ("run: x\nnotify: {A: b}", "notify", "such as `[failed, finished]`"),
+    ("run: x\nnotify: [failed, machine_lost]", "notify", "'machine_lost' is nothing to be told of"),
+    ("run: x\nnotify: [1]", "notify", "'1' is nothing to be told of"),
     ("run: x\nsecrets: {A: b}", "secrets.A", "says not where the value comes from"),
     ("run: x\nsecrets: {A: {env: B, file: c}}", "secrets.A", "has several sources"),
     ("run: x\nresources: {spot: only}", "resources.spot", "this version does not carry it out"),

@@ -1,0 +1,239 @@
+"""Sends notifications, in a process of its own: this module runs there, and knows nothing of the server.
+
+Whatever a receiver does costs that process and nobody else: a send ends after `SEND_S`, no redirect is followed, no
+answer is read, and no proxy of the environment is used. A connection to an address that is not public is refused as it
+is made, so after the name is resolved, and in every library: an audit hook sees each connection of the process. No
+address of a receiver leaves it: what went wrong is told in our own words.
+"""
+
+import asyncio
+import ipaddress
+import json
+import logging
+import os
+import resource
+import socket
+import ssl
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+import walras
+from walras.clocks import SYSTEM_CLOCKS
+from walras.notifications import sign_notification
+
+#: A send that takes longer is given up, seconds.
+SEND_S = 10.0
+#: The process gives way to everything else on the machine, and cannot take all of its memory.
+_NICE, _MEMORY_BYTES = 10, 4 << 30
+#: Answers of a webhook after which the same notification is sent again; after any other it would be refused again.
+_AGAIN = frozenset({408, 409, 425, 429})
+_REFUSED = "the address is not public"
+#: Network that stands for IPv4 addresses behind a translator.
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class NotPublic(OSError):
+    """A connection that the cluster does not allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """One notification for one receiver."""
+
+    seq: int
+    notification_id: str
+    url: str = field(repr=False)
+    #: Empty: the receiver is a chat or mail service.
+    key: str = field(repr=False)
+    body: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SendingBatch:
+    sendings: tuple[Sending, ...]
+    #: Networks that are not public and may be sent to.
+    networks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SendingOutcome:
+    seq: int
+    #: Why it failed, in words; empty: the receiver has it.
+    problem: str = ""
+    #: Sent again, it would fail again.
+    is_final: bool = False
+    #: Something of it may go on in the process that sent it.
+    is_hung: bool = False
+
+
+def is_allowed(host: str, networks: Iterable[str] = ()) -> bool:
+    """Whether an address (text, of either version) is public, or in one of the networks."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if any(address.version == network.version and address in network for network in map(_network, networks)):
+        return True
+    if isinstance(address, ipaddress.IPv6Address):
+        # Each of these reaches an IPv4 address, of which the same must hold.
+        within = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
+        if within is None and address in _TRANSLATED:
+            within = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if within is not None:
+            return is_allowed(str(within), networks)
+    return address.is_global and not address.is_multicast
+
+
+def _network(written: str) -> _Network:
+    return ipaddress.ip_network(written)
+
+
+_guarded = False
+
+
+def guard_process(networks: Sequence[str]) -> None:
+    """From now on this process connects to allowed addresses alone. It cannot be taken back."""
+    global _guarded
+    if _guarded:
+        return
+    _guarded = True
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+            address = args[1]
+            if not isinstance(address, tuple) or not is_allowed(str(address[0]), networks):
+                raise NotPublic(_REFUSED)
+
+    sys.addaudithook(hook)
+    logging.disable(logging.CRITICAL)
+    for name in [each for each in os.environ if each.lower().endswith("_proxy")]:
+        del os.environ[name]
+    os.nice(_NICE)
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard == resource.RLIM_INFINITY or hard > _MEMORY_BYTES:
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, hard))
+
+
+def send_all(batch: SendingBatch) -> list[SendingOutcome]:
+    """Send all of them at once; returns within a second or two of `SEND_S`."""
+    guard_process(batch.networks)
+    # Threads that hang, in a service or over a name, must not be waited for: `asyncio.run` would.
+    loop = asyncio.new_event_loop()
+    threads, lookups = ThreadPoolExecutor(max(1, len(batch.sendings))), ThreadPoolExecutor(max(1, len(batch.sendings)))
+    loop.set_default_executor(lookups)
+    try:
+        return loop.run_until_complete(_send_all(batch.sendings, threads))
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+        loop.close()
+
+
+async def _send_all(sendings: Sequence[Sending], threads: ThreadPoolExecutor) -> list[SendingOutcome]:
+    connector = aiohttp.TCPConnector(force_close=True, limit=0)
+    timeout = aiohttp.ClientTimeout(total=SEND_S)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+    ) as session:
+        work = (_post(session, each) if each.key else _tell_service(threads, each) for each in sendings)
+        return list(await asyncio.gather(*work))
+
+
+# ------------------------------------------------------------------------------------------ webhooks
+
+
+async def _post(session: aiohttp.ClientSession, sending: Sending) -> SendingOutcome:
+    body, unix_s = sending.body.encode(), int(SYSTEM_CLOCKS.wall())
+    headers = {
+        "content-type": "application/json",
+        "user-agent": f"walras/{walras.__version__}",
+        "webhook-id": sending.notification_id,
+        "webhook-timestamp": str(unix_s),
+        "webhook-signature": sign_notification(sending.key, sending.notification_id, unix_s, body),
+    }
+    try:
+        async with session.post(sending.url, data=body, headers=headers, allow_redirects=False) as answer:
+            status = answer.status
+    except TimeoutError:
+        return SendingOutcome(sending.seq, f"no answer within {SEND_S:g} s")
+    except Exception as error:  # the outermost place: a receiver may answer anything
+        return _failed_connection(sending.seq, error)
+    if 200 <= status < 300:
+        return SendingOutcome(sending.seq)
+    told = f"it redirects (HTTP {status}), which is not followed" if 300 <= status < 400 else f"HTTP {status}"
+    return SendingOutcome(sending.seq, told, is_final=status < 500 and status not in _AGAIN)
+
+
+def _failed_connection(seq: int, error: Exception) -> SendingOutcome:
+    """What went wrong, without the words of libraries: they name addresses."""
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, NotPublic) or _REFUSED in str(cause):  # a name of several addresses has several causes
+        return SendingOutcome(seq, _REFUSED, is_final=True)
+    if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(cause, socket.gaierror):
+        return SendingOutcome(seq, "its name is not known")
+    if isinstance(error, ssl.SSLError | aiohttp.ClientSSLError) or isinstance(cause, ssl.SSLError):
+        return SendingOutcome(seq, "no TLS connection: check its certificate")
+    if isinstance(error, aiohttp.InvalidURL | ValueError):
+        return SendingOutcome(seq, "the address is none", is_final=True)
+    if isinstance(cause, OSError) and cause.errno:
+        return SendingOutcome(seq, f"no connection: {os.strerror(cause.errno)}")
+    return SendingOutcome(seq, "the connection broke")
+
+
+# ------------------------------------------------------------------------------------------ chat and mail services
+
+
+async def _tell_service(threads: ThreadPoolExecutor, sending: Sending) -> SendingOutcome:
+    work = asyncio.get_running_loop().run_in_executor(threads, _notify_service, sending)
+    try:
+        is_sent = await asyncio.wait_for(work, SEND_S)
+    except TimeoutError:
+        return SendingOutcome(sending.seq, f"no answer within {SEND_S:g} s", is_hung=True)
+    except ModuleNotFoundError:
+        return SendingOutcome(sending.seq, "the server has no apprise: pip install 'walras[notify]'")
+    except Exception as error:  # the outermost place: plugins of other people's services
+        return _failed_connection(sending.seq, error)
+    return SendingOutcome(sending.seq, "" if is_sent else "the service did not take it")
+
+
+def _notify_service(sending: Sending) -> bool:
+    import apprise
+
+    channel = apprise.Apprise(asset=_service_rules())
+    told = json.loads(sending.body)
+    if not channel.add(sending.url):
+        return False
+    plain = apprise.NotifyFormat.TEXT
+    return bool(channel.notify(title=_unmarked(told["title"]), body=_unmarked(told["text"]), body_format=plain))
+
+
+def _service_rules() -> Any:
+    import apprise
+
+    return apprise.AppriseAsset(
+        app_id="Walras",
+        app_desc="Walras",
+        async_mode=False,
+        secure_logging=True,
+        storage_mode=apprise.PersistentStoreMode.MEMORY,
+        http_redirects=False,
+        allow_templates=False,
+    )
+
+
+def _unmarked(text: str) -> str:
+    """A job's name must not call everybody in a channel, nor be a link."""
+    return text.translate({ord("@"): "(at)", ord("<"): "‹", ord(">"): "›", ord("["): "(", ord("]"): ")", ord("`"): "'"})
+
+
+def is_known_service(url: str) -> bool:
+    """Whether Apprise can make something of an address; in a process of its own too. Raises ModuleNotFoundError."""
+    import apprise
+
+    guard_process(())
+    return bool(apprise.Apprise(asset=_service_rules()).add(url))

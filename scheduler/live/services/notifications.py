@@ -1,0 +1,289 @@
+"""Delivers what users are to be told: channels are added and removed here, and the queue is sent from beside the loop.
+
+What is sent is durable already (`ServerLoop.settled`). What came of it is a step of the loop: a notification leaves the
+table once its receiver has it. Killed in between, the server sends it again under the same id: at least once, never
+lost.
+
+Two processes send (`notification_sending.py`): one to users all of whose receivers work, one to those who had a failure
+within the last hour. So whoever has a receiver that is down, takes its time, or does so now and then, holds the others
+up once an hour, for `SEND_S`. Of each channel one notification is under way, the oldest; after a failure the channel
+waits, longer each time.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from math import inf
+from random import Random
+
+from scheduler.live.auth.job_privacy import SecretBox
+from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.notification_events import put_notification
+from scheduler.live.loop.notification_queue import CHANNELS_MOST
+from scheduler.live.loop.transaction import Transaction, TransactionEffects
+from scheduler.live.loop.worker_process import (
+    SingleFlightTask,
+    kill_worker_process,
+    new_worker_process,
+    try_worker_process,
+)
+from scheduler.live.services.notification_addresses import NotificationAddress, read_address
+from scheduler.live.services.notification_sending import (
+    SEND_S,
+    Sending,
+    SendingBatch,
+    SendingOutcome,
+    is_known_service,
+    send_all,
+)
+from scheduler.live.store.table_rows import ChannelRow, NotificationRow
+from walras.clocks import random_hex
+from walras.errors import Conflict, NotFound, UserError
+from walras.notifications import KEY_PREFIX, NotificationKind
+
+log = logging.getLogger(__name__)
+
+#: Waits between the tries of one notification, seconds; after the last one it is given up.
+WAITS_S = (5.0, 15.0, 45.0, 135.0, 405.0, 1215.0, 3600.0, 3600.0, 3600.0, 3600.0)
+#: Sent by one process at once, each to another channel.
+_AT_ONCE = 32
+#: The process that sends is given up after this time; the queue is looked at so often at least.
+_BATCH_S, _LOOK_EVERY_S = SEND_S + 20.0, 30.0
+#: Whoever tests a channel waits no longer than this for what comes of it.
+_TEST_S = 25.0
+_CHECK_S = 15.0
+#: For so long after a failure a user's receivers are sent to apart from those of others, seconds.
+_APART_S = 3600.0
+
+
+class _SendingLane:
+    """One process that sends, started when it is needed."""
+
+    def __init__(self, make_process: Callable[[], Executor]) -> None:
+        self._make_process = make_process
+        self._process: Executor | None = None
+        self.task = SingleFlightTask()
+
+    async def send(self, batch: SendingBatch) -> list[SendingOutcome]:
+        """What came of each; where the process fails, all of them failed."""
+        if self._process is None:
+            self._process = self._make_process()
+        work = asyncio.get_running_loop().run_in_executor(self._process, send_all, batch)
+        problem = "the process that sends notifications failed"
+        try:
+            outcomes = await asyncio.wait_for(work, _BATCH_S)
+            if any(each.is_hung for each in outcomes):
+                self.end_process()
+            return outcomes
+        except TimeoutError:
+            problem = f"no answer within {_BATCH_S:g} s"
+        except BrokenProcessPool:
+            log.warning("the process that sends notifications has died")
+        except Exception as error:  # the outermost place of that process; its words may name an address
+            log.warning("the process that sends notifications failed: %s", type(error).__name__)
+        self.end_process()
+        return [SendingOutcome(each.seq, problem) for each in batch.sendings]
+
+    def end_process(self) -> None:
+        if isinstance(self._process, ProcessPoolExecutor):
+            kill_worker_process(self._process)
+        elif self._process is not None:
+            self._process.shutdown(wait=False, cancel_futures=True)
+        self._process = None
+
+
+class Notifications:
+    """Where users are told of events, and the sending of it."""
+
+    def __init__(
+        self,
+        loop: ServerLoop,
+        box: SecretBox,
+        networks: Sequence[str] = (),
+        chance: Random | None = None,
+        make_process: Callable[[], Executor] = new_worker_process,
+    ) -> None:
+        """`networks`: those that are not public and may be sent to. `chance`: None for keys that nobody can guess."""
+        self._loop, self._box, self._networks, self._chance = loop, box, tuple(networks), chance
+        self._lanes = (_SendingLane(make_process), _SendingLane(make_process))
+        self._checking = asyncio.Lock()
+        self._wake = asyncio.Event()
+        #: Notifications that a process has, or whose outcome is not written yet.
+        self._under_way: set[int] = set()
+        #: The number that the next notification had when the queue was looked at last.
+        self._known_seq = 0
+        #: By user, when a receiver of theirs failed last.
+        self._failed_at: dict[str, float] = {}
+        #: Tests that somebody waits for: what came of them.
+        self._awaited: dict[int, asyncio.Future[str]] = {}
+
+    # ---------------------------------------------------------------- channels
+
+    async def checked(self, url: str) -> NotificationAddress:
+        """Raises UserError for an address that is not sent to, without repeating it."""
+        address = read_address(url, self._networks)
+        if address.is_webhook:
+            return address
+        if self._checking.locked():
+            raise Conflict("another address is being checked", fix="try again in a few seconds")
+        async with self._checking:
+            if await try_worker_process(is_known_service, address.url, _CHECK_S, "checking an address") is not True:
+                raise UserError("the address is none of this service", field="url", fix="see the service at Apprise")
+        return address
+
+    def add(
+        self, transaction: Transaction, user: str, address: NotificationAddress, kinds: Sequence[NotificationKind]
+    ) -> tuple[ChannelRow, str]:
+        """Returns the new channel and, of a webhook, its key. Raises Conflict where there are too many."""
+        queue = transaction.state.notifications
+        key = KEY_PREFIX + base64.b64encode(bytes.fromhex(random_hex(self._chance, 64))).decode()
+        key = key if address.is_webhook else ""
+        number = queue.next_channel_id
+        row = ChannelRow(
+            channel_id=number,
+            user=user,
+            shown=address.shown,
+            sealed=self._box.seal(number, {"url": address.url, "key": key}),
+            kinds=json.dumps(sorted(set(kinds))),
+            added_at=transaction.at,
+        )
+        queue.add_channel(transaction.batch, row)
+        return row, key
+
+    def channel_of(self, user: str, number: int) -> ChannelRow:
+        """A channel of this user. Raises NotFound."""
+        row = self._loop.state.notifications.channels.get(number)
+        if row is None or row.user != user:
+            raise NotFound(f"no channel {number}", field="channel_id", fix="check `walras notify list`")
+        return row
+
+    async def test(self, user: str, number: int, note: Callable[[Transaction, ChannelRow], None]) -> str:
+        """Send a test to a channel, noted in the audit. Returns what went wrong; empty: the receiver has it."""
+        outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def step(transaction: Transaction) -> int:
+            channel = self.channel_of(user, number)
+            title, text = "a test by Walras", "notifications of this cluster will come here"
+            queue = transaction.state.notifications
+            if any(_is_test(queue.waiting[seq]) for seq in queue.by_channel.get(number, ())):
+                raise Conflict("a test of this channel is under way", fix="see `walras notify list`")
+            notification = put_notification(transaction, channel, NotificationKind.TEST, title, text)
+            note(transaction, channel)
+            self._awaited[notification.seq] = outcome
+            return notification.seq
+
+        seq = await self._loop.perform(step)
+        try:
+            return await asyncio.wait_for(outcome, _TEST_S)
+        except TimeoutError:
+            return "it waits for others; see `walras notify list`"
+        finally:
+            self._awaited.pop(seq, None)
+
+    # ---------------------------------------------------------------- sending
+
+    def deliver(self, effects: TransactionEffects) -> None:
+        """A batch is durable: there may be notifications in it (`EffectHandler`)."""
+        next_seq = self._loop.state.notifications.next_seq
+        if next_seq != self._known_seq:
+            self._known_seq = next_seq
+            self._wake.set()
+
+    async def watch(self) -> None:
+        """For ever."""
+        while True:
+            self._wake.clear()
+            await self._loop.settled()
+            next_due_s = self._begin_due()
+            # Not `wait_for`: it forgets that it was cancelled where the event comes at the same moment.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(next_due_s):
+                    await self._wake.wait()
+
+    def _begin_due(self) -> float:
+        """Give the processes what is due. Returns how long to wait for what is due next, seconds."""
+        queue, now, next_due_s = self._loop.state.notifications, self._loop.clock.now(), _LOOK_EVERY_S
+        chosen: tuple[list[NotificationRow], list[NotificationRow]] = ([], [])
+        for channel_id, seqs in queue.by_channel.items():
+            notification = queue.waiting[next(iter(seqs))]
+            if notification.seq in self._under_way:
+                continue
+            if notification.due_at > now:
+                next_due_s = min(next_due_s, notification.due_at - now)
+                continue
+            channel = queue.channels[channel_id]
+            had_failure = now - self._failed_at.get(channel.user, -inf) < _APART_S
+            chosen[bool(channel.problem) or had_failure].append(notification)
+        for lane, notifications in zip(self._lanes, chosen, strict=True):
+            if notifications and not lane.task.is_under_way:
+                # Whoever was told least recently first.
+                notifications.sort(key=lambda each: each.seq)
+                batch = notifications[:_AT_ONCE]
+                self._under_way.update(each.seq for each in batch)
+                lane.task.begin(self._send(lane, batch))
+        return max(next_due_s, 0.05)
+
+    async def _send(self, lane: _SendingLane, notifications: Sequence[NotificationRow]) -> None:
+        sendings = []
+        for notification in notifications:
+            channel = self._loop.state.notifications.channels.get(notification.channel_id)
+            opened = {} if channel is None else self._box.open(channel.channel_id, channel.sealed)
+            sendings.append(
+                Sending(
+                    notification.seq,
+                    notification.notification_id,
+                    opened.get("url", ""),
+                    opened.get("key", ""),
+                    notification.body,
+                )
+            )
+        known = tuple(each for each in sendings if each.url)
+        outcomes = await lane.send(SendingBatch(known, self._networks)) if known else []
+        outcomes += [SendingOutcome(each.seq, "its address does not open", True) for each in sendings if not each.url]
+        self._loop.perform_soon(lambda transaction: self._settle(transaction, outcomes))
+
+    def _settle(self, transaction: Transaction, outcomes: Sequence[SendingOutcome]) -> None:
+        """Write down what came of a batch."""
+        queue, batch = transaction.state.notifications, transaction.batch
+        for outcome in outcomes:
+            self._under_way.discard(outcome.seq)
+            notification = queue.waiting.get(outcome.seq)
+            if notification is None:  # it was dropped, or its channel removed, while it was under way
+                continue
+            channel = queue.channels[notification.channel_id]
+            is_over = outcome.is_final or notification.tries >= len(WAITS_S) or _is_test(notification)
+            if not outcome.problem:
+                done = replace(channel, delivered=channel.delivered + 1, delivered_at=transaction.at, problem="")
+            else:
+                done = replace(channel, failed=channel.failed + is_over, problem=outcome.problem)
+                self._note_failure(channel.user, transaction.at)
+            queue.change_channel(batch, done)
+            if is_over or not outcome.problem:
+                queue.remove(batch, notification.seq)
+            else:
+                queue.try_later(batch, notification, transaction.at + WAITS_S[notification.tries])
+            awaited = self._awaited.get(outcome.seq)
+            if awaited is not None and not awaited.done():
+                awaited.set_result(outcome.problem)
+        self._wake.set()
+
+    def _note_failure(self, user: str, at: float) -> None:
+        self._failed_at[user] = at
+        if len(self._failed_at) > CHANNELS_MOST:  # of many, those of the last hour
+            self._failed_at = {each: then for each, then in self._failed_at.items() if then > at - _APART_S}
+
+    async def close(self) -> None:
+        """Give up what is under way: the next start sends it again."""
+        for lane in self._lanes:
+            await lane.task.close()
+            lane.end_process()
+
+
+def _is_test(notification: NotificationRow) -> bool:
+    return bool(json.loads(notification.body)["kind"] == NotificationKind.TEST)
