@@ -74,15 +74,25 @@ def test_spot_that_disappears_is_left_for_on_demand_in_time() -> None:
         assert "h left" in said[0]
 
 
-def test_a_job_that_nobody_rents_for_is_moved_at_the_last_moment() -> None:
-    """The policy sees no worth in a machine (an hour of waiting costs nothing): the deadline alone rents it."""
-    told = scenario(PolicySpec("walras"), [])
-    told = replace(told, rules=replace(told.rules, delay_usd_per_h=0.0))
+def without_worth(incidents: list[Incident], *, seed: int = 0, notice_s: float = 30.0) -> Scenario:
+    """The policy sees no worth in a machine (an hour of waiting costs nothing): the deadline alone rents one."""
+    told = scenario(PolicySpec("walras"), incidents, seed=seed, notice_s=notice_s)
+    return replace(told, rules=replace(told.rules, delay_usd_per_h=0.0))
+
+
+def test_a_job_that_nobody_rents_for_is_on_spot_while_there_is_any() -> None:
+    ended_at, where, _ = run(without_worth([]), 1.0, 4.0)
+    assert [pool for _, pool in where] == [SPOT.pool_id]
+    assert where[0][0] < 300.0
+    assert ended_at <= 1.2 * HOUR_S
+
+
+def test_without_spot_it_is_moved_at_the_last_moment() -> None:
+    told = without_worth([MarketChange(0.0, SPOT.pool_id, capacity=0.0)])
     ended_at, where, said = run(told, 1.0, 4.0)
     assert [pool for _, pool in where] == [SURE.pool_id]
-    assert 2.4 * HOUR_S <= where[0][0] <= 3.0 * HOUR_S
-    assert 3.5 * HOUR_S <= ended_at <= 4.0 * HOUR_S
-    assert said[0].startswith("needs 1.0")
+    assert 2.0 * HOUR_S <= where[0][0] <= 3.0 * HOUR_S
+    assert ended_at <= 4.0 * HOUR_S
 
 
 @pytest.mark.parametrize("seed", range(6))
