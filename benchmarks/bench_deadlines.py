@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import zone_runs
 from benchmarks.scheduled_deadlines import ScheduledTotal, scheduled_total
 from benchmarks.spot_runs import JOB, Total, fitted_elsewhere, judged, starts, total, totalled
 from benchmarks.tables import Measured
@@ -22,15 +23,17 @@ _STARTS_EACH = 60
 _WORTH = 2.0
 #: The scheduler may be this far behind the calculator, points of the cost of on-demand alone.
 _BEHIND = 2.0
-ROWS = ("no-value", "value")
+ROWS = ("no-value", "value", *zone_runs.REGIONS)
 
 
 def measure(scale: float, row: str) -> list[Measured]:
-    """The job alone on its market; `row`: whether somebody says what an hour of it is worth."""
+    """The job alone on its market; `row`: whether an hour of it is said to be worth something, or a region."""
     given = os.environ.get("WALRAS_DATA")
     if not given:
         raise SystemExit("WALRAS_DATA is not set: no market to run on")
     data, each = Path(given), max(1, round(_STARTS_EACH * scale))
+    if row in zone_runs.REGIONS:
+        return [_zones(data, row, max(1, each // 2))]
     begun = starts(judged(data), each)
     plan = plan_slack(JOB, fit_spot_markets(fitted_elsewhere(data)))
     ours = total(begun, lambda _: plan.policy())
@@ -40,6 +43,16 @@ def measure(scale: float, row: str) -> list[Measured]:
     _scheduled(measured, scheduled_total(begun, worth), ours, is_judged=not worth)
     _calculated(measured, begun, ours)
     return [measured]
+
+
+def _zones(data: Path, region: str, many: int) -> Measured:
+    begun, fitted = zone_runs.begun(zone_runs.region(data, region), many), zone_runs.fitted(data)
+    ours = totalled(zone_runs.across(begun, fitted.two, fitted.markets))
+    measured = Measured(f"the same over the zones of {region}", f"{many} random starts")
+    _scheduled(measured, scheduled_total(begun, 0.0), ours, is_judged=True)
+    for name, found in (("ours over zones", ours), ("optimum over zones", totalled(replay_optimum(JOB, begun)))):
+        measured.add(f"calculator, {name}, cost of on-demand alone", 100 * found.cost, "%")
+    return measured
 
 
 def _scheduled(measured: Measured, found: ScheduledTotal, ours: Total, *, is_judged: bool) -> None:

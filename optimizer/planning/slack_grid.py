@@ -5,9 +5,9 @@ alike share one. Lengths go to the grid on the safe side: slack is rounded down,
 left up; slack beyond `_MOST_SLACK` units is not used. The chances that availability changes are per `WATCH_S`; on
 longer slots they are scaled as hazards are.
 
-What is believed of a spot market before it is watched is fitted on recorded availability (AWS, V100 and K80 machines
-of four zones in December 2022, and of five in February 2023), one hypothesis for each trace; of several zones for pairs
-of traces, one zone's machine being as good as another's. `MarketBelief` weighs them by what a pool shows.
+What is believed of a spot market before it is watched is fitted on recorded availability of V100 and K80 machines of
+AWS: one hypothesis for each trace of December 2022 and February 2023; of several zones on pairs of traces of October to
+December 2022, one zone's machine being as good as another's. `MarketBelief` weighs them by what a market shows.
 """
 
 from collections.abc import Sequence
@@ -43,12 +43,14 @@ _ONE_ZONE: tuple[_Changes, ...] = (
 )
 #: The same of zones together, after the chance per slot that a machine is taken while another zone has one.
 _SEVERAL_ZONES: tuple[tuple[float, _Changes], ...] = (
-    (0.0325, ((0.836, 0.382, 0.301, 0.0679, 0.0406), (0.0564, 0.0637, 0.0316, 0.0213, 0.0115))),
-    (0.0069, ((0.321, 0.255, 0.103, 0.038, 0.0569), (0.302, 0.185, 0.0349, 0.0342, 0.00301))),
-    (0.0258, ((0.56, 0.295, 0.128, 0.0451, 0.0334), (0.397, 0.264, 0.142, 0.0315, 0.00442))),
-    (0.0224, ((0.26, 0.191, 0.0903, 0.06, 0.0302), (0.31, 0.226, 0.121, 0.0406, 0.0295))),
-    (0.005, ((0.325, 0.227, 0.104, 0.0594, 0.0431), (0.255, 0.164, 0.0692, 0.0343, 0.00976))),
-    (0.00648, ((0.36, 0.323, 0.124, 0.0762, 0.0774), (0.15, 0.0885, 0.0357, 0.0173, 0.00382))),
+    (0.0253, ((0.291, 0.181, 0.178, 0.0834, 0.0612), (0.41, 0.258, 0.113, 0.0403, 0.0147))),
+    (0.0193, ((0.405, 0.259, 0.125, 0.0741, 0.0719), (0.262, 0.122, 0.0788, 0.0325, 0.0219))),
+    (0.0119, ((0.562, 0.186, 0.143, 0.111, 0.132), (0.337, 0.194, 0.0669, 0.0169, 0.0127))),
+    (0.0172, ((0.407, 0.383, 0.213, 0.0818, 0.138), (0.102, 0.139, 0.0693, 0.0231, 0.0153))),
+    (0.0171, ((0.592, 0.348, 0.201, 0.0751, 0.0591), (0.419, 0.12, 0.111, 0.0285, 0.0054))),
+    (0.00961, ((0.363, 0.179, 0.104, 0.12, 0.0401), (0.391, 0.209, 0.0354, 0.028, 0.00107))),
+    (0.035, ((0.89, 0.365, 0.293, 0.0755, 0.0401), (0.035, 0.0518, 0.0223, 0.0311, 0.0175))),
+    (0.00871, ((0.684, 0.165, 0.158, 0.161, 0.0401), (0.121, 0.129, 0.05, 0.0122, 0.00162))),
 )
 
 

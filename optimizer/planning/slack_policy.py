@@ -199,8 +199,11 @@ class MarketBelief:
         self._available: bool | None = None
         self._age = _UNKNOWN_AGE
 
-    def see(self, available: bool) -> None:
-        """Take in the slot that begins."""
+    def see(self, available: bool, slots: int = 1) -> None:
+        """Take in the slot that begins, so many after the one that was seen last.
+
+        Where it is as it was then, it is taken to have been so all the time; else to have changed halfway.
+        """
         if self._available is None:
             # Nothing is known of how long it has been so: only how usual it is.
             off, on = (1.0 / self._change[:, state].mean(axis=1) for state in range(2))
@@ -208,14 +211,14 @@ class MarketBelief:
         else:
             changed = self._change[:, int(self._available), age_class(self._age)]
             self._log += np.log(changed if available != self._available else 1 - changed)
-            self._age = 1 if available != self._available else self._age + 1
+            self._age = max(1, slots // 2) if available != self._available else self._age + slots
         self._available = available
 
-    def seen(self, available: bool) -> "MarketBelief":
+    def seen(self, available: bool, slots: int = 1) -> "MarketBelief":
         """What would be believed had the slot that begins been seen so. This one stays as it is."""
         other = copy(self)
         other._log = self._log.copy()
-        other.see(available)
+        other.see(available, slots)
         return other
 
     @property

@@ -54,8 +54,9 @@ def settle_spot_holding(cycle: Cycle) -> None:
     while heap and heap[0][0] <= cycle.now:
         entry = heappop(heap)
         job = cycle.ledger.jobs.get(entry[1])
-        if job is not None and job.deadline_pool < 0 and _offer(cycle, job) is not None:
-            watch.market.holds.setdefault(job.job_id, SpotHold())
+        offer = None if job is None or job.deadline_pool >= 0 else _offer(cycle, job)
+        if job is not None and offer is not None:
+            _adopt(cycle, job, offer)
         else:
             others.append(entry)
     for entry in others:
@@ -70,11 +71,19 @@ def settle_spot_holding(cycle: Cycle) -> None:
             _choose(cycle, job, hold)
 
 
+def _adopt(cycle: Cycle, job: JobRecord, offer: _Offer) -> None:
+    """Choose for the job from now on. Where it runs on a machine that was rented for it, by the core before this one,
+    it stays."""
+    cycle.deadlines.market.holds.setdefault(job.job_id, SpotHold())
+    if _here(cycle, job) in (*offer.zones, offer.sure) and job.job_id not in cycle.policy.riders:
+        deadlines.secure(cycle, job, _here(cycle, job))
+
+
 # ------------------------------------------------------------------------------------------------ what there is
 
 
 def _offer(cycle: Cycle, job: JobRecord) -> _Offer | None:
-    """None: its deadline is none that slack is spent for, or there is nothing to choose between."""
+    """None: its deadline is none that slack is spent for, or there is no spot pool for it, cheap or dear."""
     request, ledger = job.request, cycle.ledger
     if request.deadline_at <= cycle.now or request.steps is None or request.sizes or request.spreads:
         return None
@@ -85,7 +94,7 @@ def _offer(cycle: Cycle, job: JobRecord) -> _Offer | None:
         return None
     job_class, boot_s = ledger.class_of(job), ledger.fleet.pools[sure].pool.boot_s
     rate = float(job_class.rates[sure])
-    price = {}
+    price, is_dear = dict[int, float](), False
     for state in ledger.fleet.pools:
         if state.pool.market is not Market.SPOT or float(job_class.rates[state.row]) < _FAST_ENOUGH * rate:
             continue
@@ -93,11 +102,12 @@ def _offer(cycle: Cycle, job: JobRecord) -> _Offer | None:
         if not count or state.quota < ceil(count / state.pool.shape.accelerators):
             continue
         part = _usd_per_step(ledger, job, state) / _usd_per_step(ledger, job, ledger.fleet.pools[sure])
+        is_dear = is_dear or part >= 1
         if 0 < part < 1:
             price[state.row] = part
             boot_s = max(boot_s, state.pool.boot_s)
     restart_s = ledger.restart_s(job, cycle.policy.rules) + boot_s
-    return _Offer(sure, rate, tuple(sorted(price)), price, restart_s) if price else None
+    return _Offer(sure, rate, tuple(sorted(price)), price, restart_s) if price or is_dear else None
 
 
 def _sure_pool(ledger: Ledger, job: JobRecord) -> int:
@@ -140,7 +150,8 @@ def _situation(cycle: Cycle, job: JobRecord, offer: _Offer) -> SlackSituation:
         )
         if job.state is JobState.STARTING:
             pending_s = max(0.0, restart_s - (cycle.now - job.leased_at))
-    unsaved_s = FIRST_BY_S if job.checkpoint_every_s is None else job.checkpoint_every_s
+    planned_s = job.request.checkpoint_every_s or job.checkpoint_every_s
+    unsaved_s = FIRST_BY_S if planned_s is None else planned_s
     work_s += deadlines.reserve_s(work_s) + unsaved_s + job.request.grace_s
     price = min(offer.price.values())
     left_s = job.request.deadline_at - cycle.now
@@ -206,13 +217,15 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
     is_kept_back = job.blocked_by or job.over_budget or job.awaits_turn or job.state is JobState.HELD
     if is_kept_back or job.ready_at > cycle.now:
         return
-    if _here(cycle, job) >= 0 and job.deadline_pool < 0:
-        _ride(cycle, job, hold)
+    if not offer.zones and _held(cycle, job) is not HeldMachine.ON_DEMAND:
+        _let_go(cycle, job)
+    if not offer.zones or (_here(cycle, job) >= 0 and job.deadline_pool < 0):
+        _bide(cycle, job, hold)
         return
     market, now = cycle.deadlines.market.market(offer.zones), _situation(cycle, job, offer)
     if now.held is HeldMachine.SPOT:
         market.see(cycle.now, available=True)
-    belief = market.if_it_were(available=True)
+    belief = market.if_it_were(cycle.now, available=True)
     worth = cycle.deadlines.market.plans.worth(now, belief, spot=True)
     wanted = min(worth, key=lambda held: worth[held], default=HeldMachine.ON_DEMAND)
     if wanted is HeldMachine.SPOT:
@@ -221,7 +234,7 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
             return
         if refused:
             market.see(cycle.now, available=False)
-        worth = cycle.deadlines.market.plans.worth(now, market.if_it_were(available=False), spot=False)
+        worth = cycle.deadlines.market.plans.worth(now, market.if_it_were(cycle.now, available=False), spot=False)
         wanted = min(worth, key=lambda held: worth[held], default=HeldMachine.ON_DEMAND)
     if wanted is HeldMachine.ON_DEMAND and job.deadline_pool != offer.sure:
         _take(cycle, job, offer.sure)
@@ -233,10 +246,12 @@ def _look_again(cycle: Cycle, hold: SpotHold, at: float) -> None:
     cycle.timers.set(at, "deadline")
 
 
-def _ride(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
-    """It is where the policy has it, for nothing: until the last moment at which it could move."""
+def _bide(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
+    """It is where the policy has it, or waits for cheaper spot, until the last moment at which it could move."""
     found = deadlines.deadline_outlook(cycle.ledger, job)
     hold.why = ""
+    if job.deadline_pool >= 0:
+        return
     if found is not None and found.slack_s <= 0 and cycle.ledger.fleet.pools[found.pool].rented:
         _take(cycle, job, found.pool)
     elif found is not None:
@@ -256,7 +271,7 @@ def _ask(cycle: Cycle, job: JobRecord, hold: SpotHold, offer: _Offer, refused: s
     watch, pools = cycle.deadlines.market, cycle.ledger.fleet.pools
 
     def cost(row: int) -> tuple[float, int]:
-        stay_s = likely_stay_s(watch.market((row,)).if_it_were(available=True))
+        stay_s = likely_stay_s(watch.market((row,)).if_it_were(cycle.now, available=True))
         return offer.price[row] * (1 + offer.restart_s / stay_s), row
 
     for row in refused:
@@ -295,14 +310,14 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> bool:
 def _why(wanted: HeldMachine, now: SlackSituation, market: WatchedMarket, *, is_forced: bool = False) -> str:
     slack = f"its slack of {now.slack_s / SECONDS_PER_HOUR:.1f} h"
     if wanted is HeldMachine.SPOT:
-        return f"holds spot: {slack} outlasts the loss of a machine"
+        return f"holds spot, or asks for it: {slack} outlasts the loss of a machine"
     if wanted is HeldMachine.NOTHING:
         return (
             f"waits for spot: {slack} outlasts the gap, which is likely to last {format_length(_stay_s(market))} more"
         )
-    if is_forced or now.slack_s < 2 * now.restart_s:
+    if is_forced:
         return f"holds machines on demand: {slack} is what a boot and a restart need"
-    return f"holds machines on demand: {slack} is worth more later than the wait for spot now"
+    return f"holds machines on demand: to spend {slack} on waiting for spot now would cost more than it saves"
 
 
 def _stay_s(market: WatchedMarket) -> float:

@@ -29,13 +29,20 @@ class WatchedMarket:
 
     def see(self, now: float, *, available: bool) -> None:
         """Take in what is seen now; once a slot, and at once where it changes."""
-        if available != self.available or now >= self.seen_at + _EARLY * WATCH_S:
-            self.belief.see(available)
+        if self._is_news(now, available):
+            self.belief.see(available, self._slots(now))
             self.seen_at, self.available = now, available
 
-    def if_it_were(self, *, available: bool) -> MarketBelief:
+    def if_it_were(self, now: float, *, available: bool) -> MarketBelief:
         """What would be believed if it were so now."""
-        return self.belief if available == self.available else self.belief.seen(available)
+        return self.belief.seen(available, self._slots(now)) if self._is_news(now, available) else self.belief
+
+    def _is_news(self, now: float, available: bool) -> bool:
+        return available != self.available or now >= self.seen_at + _EARLY * WATCH_S
+
+    def _slots(self, now: float) -> int:
+        """Since it was seen last."""
+        return 1 if self.available is None else max(1, round((now - self.seen_at) / WATCH_S))
 
 
 @dataclass(slots=True)
