@@ -29,6 +29,8 @@ from walras.units import format_length
 
 #: A spot machine is as fast as this part of the one on demand at least.
 _FAST_ENOUGH = 0.8
+#: The market may have another machine this long after it took one.
+_AFTER_LOSS_S = 30.0
 #: A spot machine that was asked for is waited for this much longer than machines take to boot.
 _PATIENCE_S = 120.0
 
@@ -167,7 +169,7 @@ def _follow_up(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
     if row >= 0 and pools[row].pool.market is Market.SPOT and _is_gone(cycle, job, row):
         _let_go(cycle, job)
         hold.refused.add(row)
-        hold.look_at = cycle.now
+        hold.look_at = hold.lost_at = cycle.now
     if hold.asked < 0:
         return
     row = hold.asked
@@ -213,7 +215,7 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
         _give_up(cycle, job)
         return
     refused, hold.refused = hold.refused, set()
-    _look_again(cycle, hold, cycle.now + WATCH_S)
+    _look_again(cycle, hold, cycle.now + (_AFTER_LOSS_S if hold.lost_at == cycle.now else WATCH_S))
     is_kept_back = job.blocked_by or job.over_budget or job.awaits_turn or job.state is JobState.HELD
     if is_kept_back or job.ready_at > cycle.now:
         return

@@ -54,6 +54,8 @@ class SpotHold:
     #: Row of the spot pool that was asked for a machine, -1: none; and when.
     asked: int = -1
     asked_at: float = -inf
+    #: When the market took its machine; -inf: never.
+    lost_at: float = -inf
     #: Spot pools that gave none since the last choice.
     refused: set[int] = field(default_factory=set)
     #: Why it holds what it holds, in words; empty before the first choice.
