@@ -15,7 +15,7 @@ from optimizer.planning.deadline_job import HeldMachine
 from optimizer.planning.slack_grid import WATCH_S, SlackSituation, likely_stay_s
 from scheduler.core.commands import Rent
 from scheduler.core.handlers import deadlines
-from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S
+from scheduler.core.placement.checkpoint_intervals import FIRST_BY_S, is_warned_in_time
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
@@ -141,7 +141,8 @@ def _held(cycle: Cycle, job: JobRecord) -> HeldMachine:
 
 
 def _situation(cycle: Cycle, job: JobRecord, offer: _Offer) -> SlackSituation:
-    """Where it stands, on the safe side: what the next checkpoint has not saved may be lost, and the time to stop."""
+    """Where it stands, on the safe side: stopping takes time, and what is not saved is lost with a machine whose end
+    is not announced early enough."""
     ledger, held = cycle.ledger, _held(cycle, job)
     restart_s, pending_s = offer.restart_s, 0.0
     if held is HeldMachine.NOTHING:
@@ -152,9 +153,10 @@ def _situation(cycle: Cycle, job: JobRecord, offer: _Offer) -> SlackSituation:
         )
         if job.state is JobState.STARTING:
             pending_s = max(0.0, restart_s - (cycle.now - job.leased_at))
-    planned_s = job.request.checkpoint_every_s or job.checkpoint_every_s
-    unsaved_s = FIRST_BY_S if planned_s is None else planned_s
-    work_s += deadlines.reserve_s(work_s) + unsaved_s + job.request.grace_s
+    work_s += deadlines.reserve_s(work_s) + job.request.grace_s
+    if not is_warned_in_time(ledger, job, [ledger.fleet.pools[row] for row in offer.zones]):
+        planned_s = job.request.checkpoint_every_s or job.checkpoint_every_s
+        work_s += FIRST_BY_S if planned_s is None else planned_s
     price = min(offer.price.values())
     left_s = job.request.deadline_at - cycle.now
     return SlackSituation(work_s, left_s, restart_s, pending_s, held, 1 / price, len(offer.zones))
@@ -310,7 +312,7 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> bool:
 
 
 def _why(wanted: HeldMachine, now: SlackSituation, market: WatchedMarket, *, is_forced: bool = False) -> str:
-    slack = f"its slack of {now.slack_s / SECONDS_PER_HOUR:.1f} h"
+    slack = f"its slack of {max(now.slack_s, 0.0) / SECONDS_PER_HOUR:.1f} h"
     if wanted is HeldMachine.SPOT:
         return f"holds spot, or asks for it: {slack} outlasts the loss of a machine"
     if wanted is HeldMachine.NOTHING:
