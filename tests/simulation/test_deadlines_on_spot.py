@@ -97,15 +97,18 @@ def test_without_spot_it_is_moved_at_the_last_moment() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("notice_s", [30.0, 0.0])
-def test_no_deadline_is_missed_however_spot_comes_and_goes(seed: int, notice_s: float) -> None:
-    """Random capacity of the spot market, with notice and without: always in time."""
+@pytest.mark.parametrize("worth", [2.0, 0.0])
+def test_no_deadline_is_missed_however_spot_comes_and_goes(seed: int, notice_s: float, worth: float) -> None:
+    """Random capacity of the spot market, with notice and without, an hour worth something or not: always in time."""
     random, at, incidents = Random(seed), 0.0, list[Incident]()
     while at < 6 * HOUR_S:
         at += random.expovariate(1 / (0.4 * HOUR_S))
         incidents.append(MarketChange(at, SPOT.pool_id, capacity=random.choice((0.0, 0.0, 2.0))))
     hours = random.uniform(1.0, 3.0)
     deadline_h = hours * random.uniform(1.2, 2.0) + 0.3
-    ended_at, _, _ = run(scenario(PolicySpec("walras"), incidents, seed=seed, notice_s=notice_s), hours, deadline_h)
+    told = scenario(PolicySpec("walras"), incidents, seed=seed, notice_s=notice_s)
+    told = replace(told, rules=replace(told.rules, delay_usd_per_h=worth))
+    ended_at, _, _ = run(told, hours, deadline_h)
     assert ended_at <= deadline_h * HOUR_S
 
 

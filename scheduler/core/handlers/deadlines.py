@@ -7,7 +7,8 @@ save little on spot and leave only faster machines, which cost more. The moment 
 of the newest checkpoint, the speed there, and a margin. It recedes as the job makes progress, so it is computed
 again only when it has come. A job that was moved stays until it has ended, because going back would cost the
 restarts that the margin was kept for. Only machines that do not come are given up for others, at the last moment for
-these.
+these. Jobs that may be on spot, and of which nobody says what an hour is worth, choose by their slack instead
+(`handlers/spot_holding.py`).
 """
 
 from dataclasses import dataclass

@@ -155,7 +155,9 @@ def _situation(cycle: Cycle, job: JobRecord, offer: _Offer) -> SlackSituation:
             pending_s = max(0.0, restart_s - (cycle.now - job.leased_at))
     work_s += deadlines.reserve_s(work_s) + job.request.grace_s
     if not is_warned_in_time(ledger, job, [ledger.fleet.pools[row] for row in offer.zones]):
-        planned_s = job.request.checkpoint_every_s or job.checkpoint_every_s
+        # Elsewhere it saves at another interval than it will on spot.
+        told_s = job.checkpoint_every_s if held is HeldMachine.SPOT else None
+        planned_s = job.request.checkpoint_every_s or told_s
         work_s += FIRST_BY_S if planned_s is None else planned_s
     price = min(offer.price.values())
     left_s = job.request.deadline_at - cycle.now

@@ -63,7 +63,7 @@ class SpotHold:
 
 
 @dataclass(slots=True)
-class MarketWatch:
+class SpotWatch:
     """Markets, and the jobs on them."""
 
     holds: dict[JobId, SpotHold] = field(default_factory=dict)
