@@ -12,7 +12,7 @@ December 2022, one zone's machine being as good as another's. `MarketBelief` wei
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
@@ -22,10 +22,14 @@ from optimizer.planning.slack_policy import NEVER, MarketBelief, SlackPlan, Slac
 #: A market is looked at once in so many seconds: the slots that beliefs are fitted on.
 WATCH_S = 600.0
 _MOST_SLOTS, _MOST_SLACK, _MOST_PER_SLOT = 300, 120, 5
+#: A restart takes at most so many slots: longer ones make longer slots.
+_MOST_CHANGEOVER = 3
+#: On demand costs between so many times what spot costs.
+_LEAST_PRICE, _MOST_PRICE = 1.1, 100.0
 #: Plans are made for this many times the slots and slack that are asked for, so that jobs that follow find one.
 _ROOM = 1.25
-#: Plans that are kept.
-_MOST_PLANS = 16
+#: Tables of the plans that are kept, in all.
+_MOST_BYTES = 128 * 2**20
 _ROUNDING = 1e-6
 
 #: Change of what is not there, and of what is, by age; (2, AGE_CLASSES) of each hypothesis.
@@ -103,13 +107,14 @@ class _Grid:
         """Slots of `WATCH_S` or a little more, so that the changeover is a whole number of units where it can be."""
         slot_s, per_slot = WATCH_S, 1
         if now.restart_s >= WATCH_S:
-            slot_s = now.restart_s / int(now.restart_s / WATCH_S)
+            slot_s = now.restart_s / min(int(now.restart_s / WATCH_S), _MOST_CHANGEOVER)
         else:
             per_slot = min(ceil(WATCH_S / max(now.restart_s, 1.0) - _ROUNDING), _MOST_PER_SLOT)
         while now.time_left_s > _MOST_SLOTS * slot_s:
             slot_s *= 2
         changeover = max(ceil(now.restart_s / slot_s * per_slot - _ROUNDING), 1)
-        return cls(slot_s, per_slot, changeover, max(round(now.on_demand_price, 1), 1.1), now.zones > 1)
+        price = min(max(round(now.on_demand_price, 1), _LEAST_PRICE), _MOST_PRICE)
+        return cls(slot_s, per_slot, changeover, price, now.zones > 1)
 
 
 class SlackPlans:
@@ -124,10 +129,10 @@ class SlackPlans:
         What may miss the deadline is not among them; empty: everything may. `spot`: a machine can be had, as `belief`
         (`market_belief`) has seen.
         """
+        if not (0 <= now.slack_s < inf and now.work_left_s > 0 and now.restart_s <= now.time_left_s):
+            return {}
         grid = _Grid.of(now)
         slack = min(int(now.slack_s / grid.unit_s + _ROUNDING), _MOST_SLACK)
-        if slack < 0 or now.work_left_s <= 0:
-            return {}
         slots = max(ceil(now.time_left_s / grid.slot_s - _ROUNDING), ceil(slack / grid.per_slot), 1)
         plan = self._plan(grid, slots, slack)
         time_left = slots * grid.per_slot
@@ -152,7 +157,8 @@ class SlackPlans:
         job = DeadlineJob(grid.per_slot, deadline - slack, deadline, grid.changeover, grid.on_demand_price)
         taken: Sequence[float] = [chance for chance, _ in _SEVERAL_ZONES] if grid.several else ()
         plan = plan_slack(job, _hypotheses(2 if grid.several else 1, grid.slot_s), taken)
-        if len(self._plans) >= _MOST_PLANS and grid not in self._plans:
+        self._plans.pop(grid, None)
+        while self._plans and sum(each.ahead.nbytes for each in self._plans.values()) + plan.ahead.nbytes > _MOST_BYTES:
             self._plans.pop(next(iter(self._plans)))
         self._plans[grid] = plan
         return plan

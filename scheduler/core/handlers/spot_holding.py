@@ -74,9 +74,8 @@ def settle_spot_holding(cycle: Cycle) -> None:
 
 
 def _adopt(cycle: Cycle, job: JobRecord, offer: _Offer) -> None:
-    """Choose for the job from now on. Where it runs on a machine that was rented for it, by the core before this one,
-    it stays."""
-    cycle.deadlines.market.holds.setdefault(job.job_id, SpotHold())
+    """Choose for the job from now on. It stays on a machine that the core before this one rented for it."""
+    cycle.deadlines.market.holds.setdefault(job.job_id, SpotHold()).look_at = cycle.now
     if _here(cycle, job) in (*offer.zones, offer.sure) and job.job_id not in cycle.policy.riders:
         deadlines.secure(cycle, job, _here(cycle, job))
 
@@ -318,9 +317,8 @@ def _why(wanted: HeldMachine, now: SlackSituation, market: WatchedMarket, *, is_
     if wanted is HeldMachine.SPOT:
         return f"holds spot, or asks for it: {slack} outlasts the loss of a machine"
     if wanted is HeldMachine.NOTHING:
-        return (
-            f"waits for spot: {slack} outlasts the gap, which is likely to last {format_length(_stay_s(market))} more"
-        )
+        gap = format_length(_stay_s(market))
+        return f"waits for spot: {slack} allows it so far; the gap is likely to last {gap} more"
     if is_forced:
         return f"holds machines on demand: {slack} is what a boot and a restart need"
     return f"holds machines on demand: to spend {slack} on waiting for spot now would cost more than it saves"

@@ -47,12 +47,30 @@ def test_a_job_that_goes_on_uses_the_plan_that_was_made(monkeypatch: pytest.Monk
     assert len(made) == 2
 
 
-def test_long_jobs_get_longer_slots_and_small_tables() -> None:
+@pytest.mark.parametrize("restart_s", [1.0, 720.0, 10 * 3600.0, 9 * 86_400.0])
+def test_long_jobs_and_restarts_get_longer_slots_and_small_tables(restart_s: float) -> None:
     plans = SlackPlans()
-    plans.worth(replace(NOW, work_left_s=20 * 86_400.0, time_left_s=30 * 86_400.0), believed(True), spot=True)
-    (plan,) = plans._plans.values()
-    assert plan.job.slots <= 300
-    assert plan.ahead.nbytes < 64 * 2**20
+    long = replace(NOW, work_left_s=20 * 86_400.0, time_left_s=30 * 86_400.0, restart_s=restart_s)
+    for price in (2.0, 3.0, 4.0):
+        plans.worth(replace(long, on_demand_price=price), believed(True), spot=True)
+    kept = plans._plans.values()
+    assert all(plan.job.slots <= 300 for plan in kept)
+    assert sum(plan.ahead.nbytes for plan in kept) <= 128 * 2**20
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"work_left_s": float("inf")},
+        {"time_left_s": -1.0},
+        {"restart_s": 1e9},
+        {"on_demand_price": 1e12},
+        {"work_left_s": 0.0},
+    ],
+)
+def test_numbers_beyond_all_bounds_are_no_error(told: dict[str, float]) -> None:
+    worth = SlackPlans().worth(replace(NOW, **told), believed(True), spot=True)
+    assert all(0 <= each < 1e3 for each in worth.values())
 
 
 @pytest.mark.parametrize("seed", range(4))
