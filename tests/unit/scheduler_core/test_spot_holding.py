@@ -95,6 +95,18 @@ def test_a_machine_that_is_taken_is_followed_by_another_or_one_on_demand() -> No
     assert 0.5 * HOUR_S <= fleet.at < 1.5 * HOUR_S
 
 
+@pytest.mark.parametrize(("notice_s", "slack"), [(120.0, "5.9 h"), (0.0, "5.4 h")])
+def test_work_that_no_warning_saves_is_no_slack(notice_s: float, slack: str) -> None:
+    """Two hours in eight, less 5 % and 30 s; half an hour between checkpoints is lost without a warning."""
+    fleet = FakeFleet()
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(restart_default_s=60.0)))
+    for each in (SURE, replace(SPOT, notice_s=notice_s)):
+        fleet.tell(ev.PoolDeclared(0.0, each))
+    request = job(1, "gpu", steps=2 * HOUR_S, deadline_at=8 * HOUR_S, checkpoint_every_s=1800.0)
+    fleet.tell(ev.JobSubmitted(0.0, request))
+    assert f"its slack of {slack} " in says(fleet)
+
+
 @pytest.mark.parametrize(
     "more",
     [{"value_usd_per_h": 2.0}, {"preemptible": False}, {"steps": None}],
