@@ -49,6 +49,11 @@ def fitted(data: Path) -> list[list[tuple[bool, ...]]]:
     return found
 
 
+def fitted_elsewhere(data: Path) -> list[tuple[bool, ...]]:
+    """The traces of dates on which nothing is judged, traces without a machine left out."""
+    return [trace for trace in traces(data, _FITTED) if any(trace)]
+
+
 def traces(data: Path, prefixes: tuple[str, ...]) -> list[tuple[bool, ...]]:
     """The traces of some sets, in the order of their names."""
     return list(named(data, prefixes).values())

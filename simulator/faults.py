@@ -295,10 +295,17 @@ class FaultInjector:
         return () if takeback is None else self._notice(takeback)
 
     def _notice(self, takeback: SpotRevocation) -> Iterable[Event]:
-        node = self._machines.nodes[takeback.notice.node_id]
+        node = self._machines.nodes.get(takeback.notice.node_id)
+        if node is None:
+            # It was rented at this very instant, and joins before anything that is scheduled now.
+            self._engine.schedule(takeback.notice.at, self._noticed_as_it_joins, takeback)
+            return ()
         node.leaving = self._engine.schedule(takeback.end.at, self._taken_back, node)
         # A machine that is dead or out of reach cannot pass the notice on.
         return (takeback.notice,) if node.link is NodeLink.UP else ()
+
+    def _noticed_as_it_joins(self, at: float, takeback: SpotRevocation) -> Iterable[Event]:
+        return self._notice(takeback) if takeback.notice.node_id in self._machines.nodes else ()
 
     def _taken_back(self, at: float, node: SimNode) -> Iterable[Event]:
         return self._machines.gone(at, node, Reason.INFRA_SPOT_RECLAIM)

@@ -14,6 +14,7 @@ mean over the markets, weighed by Bayes' rule with what this trace has shown so 
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -198,8 +199,11 @@ class MarketBelief:
         self._available: bool | None = None
         self._age = _UNKNOWN_AGE
 
-    def see(self, available: bool) -> None:
-        """Take in the slot that begins."""
+    def see(self, available: bool, slots: int = 1) -> None:
+        """Take in the slot that begins, so many after the one that was seen last.
+
+        Where it is as it was then, it is taken to have been so all the time; else to have changed halfway.
+        """
         if self._available is None:
             # Nothing is known of how long it has been so: only how usual it is.
             off, on = (1.0 / self._change[:, state].mean(axis=1) for state in range(2))
@@ -207,8 +211,15 @@ class MarketBelief:
         else:
             changed = self._change[:, int(self._available), age_class(self._age)]
             self._log += np.log(changed if available != self._available else 1 - changed)
-            self._age = 1 if available != self._available else self._age + 1
+            self._age = max(1, slots // 2) if available != self._available else self._age + slots
         self._available = available
+
+    def seen(self, available: bool, slots: int = 1) -> "MarketBelief":
+        """What would be believed had the slot that begins been seen so. This one stays as it is."""
+        other = copy(self)
+        other._log = self._log.copy()
+        other.see(available, slots)
+        return other
 
     @property
     def weights(self) -> FloatArray:
@@ -252,22 +263,30 @@ def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[
     Args:
         taken: for each market the chance per slot that the machine is taken while others can be had (several zones).
     """
-    chances = taken or [0.0] * len(markets)
-    plans = [_ahead(job, market, chance) for market, chance in zip(markets, chances, strict=True)]
-    return SlackPlan(job, tuple(markets), np.stack(plans))
+    chances = np.array(taken or [0.0] * len(markets))
+    if len(chances) != len(markets):
+        raise ValueError(f"{len(chances)} chances for {len(markets)} markets")
+    return SlackPlan(job, tuple(markets), _ahead(job, markets, chances))
 
 
-def _ahead(job: DeadlineJob, market: SpotMarket, taken: float) -> NDArray[np.float32]:
-    spot, chances, lost = spot_states(), market.transitions().T, modes_after_revocation(job)
-    value = deadline_values(job, MARKET_STATES)
-    found: list[NDArray[np.float32]] = []
+def _ahead(job: DeadlineJob, markets: Sequence[SpotMarket], taken: FloatArray) -> NDArray[np.float32]:
+    """See `SlackPlan.ahead`; all markets at once, laid side by side as states of one."""
+    many, lost = len(markets), modes_after_revocation(job)
+    # By market: where a state comes from, to be multiplied from the left.
+    chances = np.array([market.transitions() for market in markets])
+    spot, gone_too = np.tile(spot_states(), many), np.repeat(taken, MARKET_STATES)
+    value = deadline_values(job, many * MARKET_STATES)
+    found = np.empty((job.slots, many, len(value), value.shape[1], MARKET_STATES), dtype=np.float32)
     for slots_left in range(job.slots):
-        value = value if slots_left == 0 else slot_values(job, slots_left, found[-1].astype(np.float64), spot)
+        if slots_left:
+            before = np.moveaxis(found[slots_left - 1], 0, 2).reshape(value.shape).astype(np.float64)
+            value = slot_values(job, slots_left, before, spot)
         # A machine that the market takes at the end of the slot is nothing at the start of the next.
         gone = value[:, lost]
-        arrived = np.where(spot, (1 - taken) * value + taken * gone, gone)
-        found.append((arrived @ chances).astype(np.float32))
-    return np.stack(found)
+        arrived = np.where(spot, (1 - gone_too) * value + gone_too * gone, gone)
+        by_market = np.moveaxis(arrived.reshape(*value.shape[:2], many, MARKET_STATES), 2, 0)
+        found[slots_left] = by_market @ chances.transpose(0, 2, 1)[:, None]
+    return np.moveaxis(found, 1, 0)
 
 
 @dataclass(slots=True)

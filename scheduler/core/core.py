@@ -26,6 +26,7 @@ from scheduler.core.handlers import (
     pool_events,
     restored_state,
     speed_reports,
+    spot_holding,
 )
 from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import FleetMachine
@@ -83,6 +84,8 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
     """After every event: budgets and deadlines first, then the round, then idle machines and the next wake-up."""
     if cycle.spending.has_news:
         budgets.settle_budgets(cycle)
+    if cycle.deadlines.heap or cycle.deadlines.market.holds:
+        spot_holding.settle_spot_holding(cycle)
     if cycle.deadlines.heap or cycle.deadlines.secured:
         deadlines.settle_deadlines(cycle)
     if cycle.limits.are_declared or cycle.limits.parked or cycle.limits.barred:

@@ -21,6 +21,7 @@ from scheduler.core.explain.feasibility import (
 )
 from scheduler.core.explain.place_prices import price_figure, values_and_costs, why_not_rented
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
+from scheduler.core.handlers.spot_holding import holding_text
 from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
@@ -346,7 +347,7 @@ def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
 
 
 AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
-CANNOT_BE_MOVED = "cannot_be_moved"
+CANNOT_BE_MOVED, SPENDS_SLACK = "cannot_be_moved", "spends_slack"
 #: A job that states its steps is expected to report one within this time after its ranks were up.
 NO_STEPS_AFTER_S = 600.0
 
@@ -363,8 +364,11 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
         return ()
     found = []
     deadline, spending = deadline_outlook(core.ledger, job), core.cycle.spending
-    if deadline is not None and deadline.is_at_risk:
+    holding = holding_text(core.cycle, job)
+    if deadline is not None and (not deadline.is_feasible if holding else deadline.is_at_risk):
         found.append(JobCondition(AT_RISK, deadline_risk_text(deadline)))
+    if holding:
+        found.append(JobCondition(SPENDS_SLACK, holding))
     for account in spending.accounts_of(job):
         if any(spent >= account.warn_at * limit for spent, limit, _ in spending.spent_now(account)):
             found.append(JobCondition(BUDGET_LOW, spending.text(account)))

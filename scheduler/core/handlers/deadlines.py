@@ -7,7 +7,8 @@ save little on spot and leave only faster machines, which cost more. The moment 
 of the newest checkpoint, the speed there, and a margin. It recedes as the job makes progress, so it is computed
 again only when it has come. A job that was moved stays until it has ended, because going back would cost the
 restarts that the margin was kept for. Only machines that do not come are given up for others, at the last moment for
-these.
+these. Jobs that may be on spot, and of which nobody says what an hour is worth, choose by their slack instead
+(`handlers/spot_holding.py`).
 """
 
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ class DeadlineOutlook:
     @property
     def is_safe(self) -> bool:
         """It would end in time though the work takes a little longer: checkpoints and a warm-up are not in speeds."""
-        return self.left_s >= self.needs_s + _margin_s(self.needs_s)
+        return self.left_s >= self.needs_s + reserve_s(self.needs_s)
 
     @property
     def is_at_risk(self) -> bool:
@@ -121,19 +122,19 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOut
     if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
         # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
         needs_s = remaining_here_s(ledger, job)
-        margin_s = 2 * restart_s + state.pool.boot_s + _margin_s(needs_s)
+        margin_s = 2 * restart_s + state.pool.boot_s + reserve_s(needs_s)
         return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
     is_free = ledger.fleet.find(state.row, shape) is not None
     if not is_free and (not state.rented or state.pool.drained):
         return None  # others hold the owned ones
     stop_s = job.request.grace_s if job.holds else 0.0
     needs_s = from_checkpoint_s(job, rate) + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
-    margin_s = restart_s + _margin_s(needs_s)
+    margin_s = restart_s + reserve_s(needs_s)
     return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, False)
 
 
-def _margin_s(needs_s: float) -> float:
-    """Seconds kept in reserve for work that takes a little longer than its speed says."""
+def reserve_s(needs_s: float) -> float:
+    """Return seconds kept in reserve for work that takes a little longer than its speed says."""
     return _MARGIN_S + _MARGIN_PART * needs_s
 
 
@@ -147,10 +148,7 @@ def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
     found, left_s = deadline_outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
     is_due = found is not None and found.slack_s <= 0 and left_s > 0
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
-        _secure(cycle, job, found.pool)
-        cycle.deadlines.secured.add(job.job_id)
-        _entitle(cycle, job)
-        cycle.solves.problem_changed = True
+        secure(cycle, job, found.pool)
         return
     wait_s = _RECHECK_S + (left_s / 10 if found is None or found.slack_s <= 0 else found.slack_s)
     if left_s > 0:
@@ -158,24 +156,26 @@ def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
         cycle.timers.set(cycle.deadlines.heap[0][0], "deadline")
 
 
-def _secure(cycle: Cycle, job: JobRecord, pool: int) -> None:
+def secure(cycle: Cycle, job: JobRecord, pool: int) -> None:
+    """The job goes to this pool and stays there, whatever the policy says."""
     job.deadline_pool = pool
     job.is_secured = job.holds and int(cycle.ledger.columns.pool[job.slot]) == pool
+    cycle.deadlines.secured.add(job.job_id)
+    _entitle(cycle, job)
+    cycle.solves.problem_changed = True
 
 
 def _reconsider(cycle: Cycle, job: JobRecord) -> None:
     """Machines that do not come are asked for until the last moment to take others; then those are."""
     state = cycle.ledger.fleet.pools[job.deadline_pool]
-    if job.is_secured or not state.rent_failures or state.awaited:
+    if job.is_secured or not state.rent_failures or state.awaited or state.pool.market is Market.SPOT:
         return
     found = deadline_outlook(cycle.ledger, job, job.deadline_pool)
     if found is None or not cycle.ledger.fleet.pools[found.pool].rented:
         return
     if found.slack_s <= 0 < found.left_s:
         drop_reservation(cycle, job.job_id)
-        _secure(cycle, job, found.pool)
-        _entitle(cycle, job)
-        cycle.solves.problem_changed = True
+        secure(cycle, job, found.pool)
         return
     failures, look_at = cycle.deadlines.stranded.get(job.job_id, (0, 0.0))
     if failures != state.rent_failures or look_at <= cycle.now:
@@ -241,10 +241,15 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
 
 
 def accelerators_awaited(cycle: Cycle, row: int) -> int:
-    """Accelerators that jobs being moved to the pool still wait for."""
+    """Accelerators that jobs being moved to the pool, or that asked for a spot machine there, still wait for."""
     ledger = cycle.ledger
+    asked = (
+        ledger.jobs[each]
+        for each, hold in cycle.deadlines.market.holds.items()
+        if hold.asked == row and each in ledger.jobs
+    )
     jobs = (ledger.jobs[each] for each in cycle.deadlines.secured if each in ledger.jobs)
-    return sum(
+    return sum(ledger.count_on(each, row) for each in asked) + sum(
         ledger.count_on(each, row)
         for each in jobs
         if each.deadline_pool == row and not (each.holds and int(ledger.columns.pool[each.slot]) == row)

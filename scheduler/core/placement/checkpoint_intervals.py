@@ -7,6 +7,7 @@ an hour costs where it would have to make up for lost work. Where the market war
 without a warning count. The attempt is told when the plan differs notably from what it was told last.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
 
@@ -100,12 +101,10 @@ def plan_interval(ledger: Ledger, job: JobRecord) -> IntervalPlan | None:
     if not machines:
         return None
     measured_s, lag_s = ledger.costs.write_s(job.request.kind), ledger.costs.lag_s(job.request.kind)
-    write_s = max(UNMEASURED_WRITE_S if measured_s is None else measured_s, 1e-3)
+    write_s = _write_s(measured_s)
     lost_price = _lost_price(ledger, job, ledger.fleet.pools[machines[0].pool])
-    needs_warning_s = _WARNING_FACTOR * (write_s + lag_s) + _WARNING_MARGIN_S
     states = [ledger.fleet.pools[machine.pool] for machine in machines]
-    rented_on_spot = [state for state in states if state.pool.market is Market.SPOT]
-    is_warned = all(state.lives.warning_s(state.pool) >= needs_warning_s for state in rented_on_spot)
+    is_warned = is_warned_in_time(ledger, job, states)
     # What is planned counts from the last checkpoint, or from when the attempt began to work.
     since = max(job.checkpoint_at, min(job.running_at, ledger.now))
     if len(machines) == 1:
@@ -118,6 +117,19 @@ def plan_interval(ledger: Ledger, job: JobRecord) -> IntervalPlan | None:
     longest_s = FIRST_BY_S if measured_s is None else _LONGEST_S
     every_s = min(max(every_h * SECONDS_PER_HOUR, _SHORTEST_S, lag_s), longest_s)
     return IntervalPlan(every_s, write_s, measured_s is not None, lost_price, is_warned)
+
+
+def is_warned_in_time(ledger: Ledger, job: JobRecord, states: Sequence[PoolState]) -> bool:
+    """Whether those of these pools that are spot announce the end of a machine early enough for the job to save."""
+    needs_s = _WARNING_FACTOR * (
+        _write_s(ledger.costs.write_s(job.request.kind)) + ledger.costs.lag_s(job.request.kind)
+    )
+    spot = (state for state in states if state.pool.market is Market.SPOT)
+    return all(state.lives.warning_s(state.pool) >= needs_s + _WARNING_MARGIN_S for state in spot)
+
+
+def _write_s(measured_s: float | None) -> float:
+    return max(UNMEASURED_WRITE_S if measured_s is None else measured_s, 1e-3)
 
 
 def replan_interval(cycle: Cycle, job: JobRecord) -> None:

@@ -15,6 +15,7 @@ from scheduler.core.commands import AttemptTransitioned, Command, JobTransitione
 from scheduler.core.events import RoundEnded
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import ActivePolicy, JobRecord, Ledger
+from scheduler.core.state.market_watch import SpotWatch
 from scheduler.core.state.placement_limits import PlacementLimits
 from scheduler.core.state.spending import SpendingMeter
 from scheduler.core.state.sweep_turns import SweepTurns
@@ -265,6 +266,8 @@ class DeadlineWatch:
     secured: set[JobId] = field(default_factory=set)
     #: Of these, those whose machines do not come: failed requests of the pool at the last check, when to check again.
     stranded: dict[JobId, tuple[int, float]] = field(default_factory=dict)
+    #: Spot markets, and jobs that hold machines there by their slack (`handlers/spot_holding.py`).
+    market: SpotWatch = field(default_factory=SpotWatch)
 
 
 @dataclass(slots=True)

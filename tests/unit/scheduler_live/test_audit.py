@@ -49,7 +49,7 @@ WRITES: tuple[tuple[str, str, Any], ...] = (
     ("DELETE", "nodes/n1", None),
 )
 #: Asks, though it is sent as a write is.
-ASKING = {"/api/v1/jobs:dryrun"}
+ASKING = {"/api/v1/jobs:dryrun", "/api/v1/jobs:quote", "/api/v1/whatif"}
 
 
 @pytest.fixture

@@ -1,0 +1,175 @@
+"""The slack policy for jobs as they are on a cluster: lengths in seconds, many jobs on one grid, no traces at hand.
+
+A plan's costs to go hold for every job with the same changeover and prices and no more time and slack, so jobs that are
+alike share one. Lengths go to the grid on the safe side: slack is rounded down, the changeover and the slots that are
+left up; slack beyond `_MOST_SLACK` units is not used. The chances that availability changes are per `WATCH_S`; on
+longer slots they are scaled as hazards are.
+
+What is believed of a spot market before it is watched is fitted on recorded availability of V100 and K80 machines of
+AWS: one hypothesis for each trace of December 2022 and February 2023; of several zones on pairs of traces of October to
+December 2022, one zone's machine being as good as another's. `MarketBelief` weighs them by what a market shows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+import numpy as np
+
+from optimizer.planning.deadline_job import DeadlineJob, DeadlineState, HeldMachine
+from optimizer.planning.slack_policy import NEVER, MarketBelief, SlackPlan, SlackPolicy, SpotMarket, plan_slack
+
+#: A market is looked at once in so many seconds: the slots that beliefs are fitted on.
+WATCH_S = 600.0
+_MOST_SLOTS, _MOST_SLACK, _MOST_PER_SLOT = 300, 120, 5
+#: A restart takes at most so many slots: longer ones make longer slots.
+_MOST_CHANGEOVER = 3
+#: On demand costs between so many times what spot costs.
+_LEAST_PRICE, _MOST_PRICE = 1.1, 100.0
+#: Plans are made for this many times the slots and slack that are asked for, so that jobs that follow find one.
+_ROOM = 1.25
+#: Tables of the plans that are kept, in all.
+_MOST_BYTES = 128 * 2**20
+_ROUNDING = 1e-6
+
+#: Change of what is not there, and of what is, by age; (2, AGE_CLASSES) of each hypothesis.
+_Changes = tuple[tuple[float, ...], tuple[float, ...]]
+_ONE_ZONE: tuple[_Changes, ...] = (
+    ((0.309, 0.174, 0.0528, 0.0416, 0.0131), (0.368, 0.273, 0.191, 0.083, 0.0979)),
+    ((0.231, 0.178, 0.0818, 0.0621, 0.026), (0.265, 0.203, 0.131, 0.0379, 0.0345)),
+    ((0.278, 0.231, 0.08, 0.0461, 0.0342), (0.224, 0.11, 0.0634, 0.0315, 0.0102)),
+    ((0.216, 0.373, 0.143, 0.0917, 0.111), (0.205, 0.135, 0.0554, 0.0312, 0.00982)),
+    ((0.284, 0.321, 0.154, 0.079, 0.0839), (0.21, 0.127, 0.0508, 0.0406, 0.00709)),
+    ((0.868, 0.458, 0.355, 0.053, 0.0188), (0.0448, 0.0837, 0.062, 0.0366, 0.0235)),
+    ((0.715, 0.24, 0.106, 0.0437, 0.00779), (0.164, 0.145, 0.123, 0.0896, 0.126)),
+    ((0.39, 0.24, 0.12, 0.0277, 0.0709), (0.292, 0.143, 0.0337, 0.0207, 0.00572)),
+    ((0.595, 0.29, 0.121, 0.0529, 0.0374), (0.514, 0.247, 0.0882, 0.0256, 0.0118)),
+)
+#: The same of zones together, after the chance per slot that a machine is taken while another zone has one.
+_SEVERAL_ZONES: tuple[tuple[float, _Changes], ...] = (
+    (0.0253, ((0.291, 0.181, 0.178, 0.0834, 0.0612), (0.41, 0.258, 0.113, 0.0403, 0.0147))),
+    (0.0193, ((0.405, 0.259, 0.125, 0.0741, 0.0719), (0.262, 0.122, 0.0788, 0.0325, 0.0219))),
+    (0.0119, ((0.562, 0.186, 0.143, 0.111, 0.132), (0.337, 0.194, 0.0669, 0.0169, 0.0127))),
+    (0.0172, ((0.407, 0.383, 0.213, 0.0818, 0.138), (0.102, 0.139, 0.0693, 0.0231, 0.0153))),
+    (0.0171, ((0.592, 0.348, 0.201, 0.0751, 0.0591), (0.419, 0.12, 0.111, 0.0285, 0.0054))),
+    (0.00961, ((0.363, 0.179, 0.104, 0.12, 0.0401), (0.391, 0.209, 0.0354, 0.028, 0.00107))),
+    (0.035, ((0.89, 0.365, 0.293, 0.0755, 0.0401), (0.035, 0.0518, 0.0223, 0.0311, 0.0175))),
+    (0.00871, ((0.684, 0.165, 0.158, 0.161, 0.0401), (0.121, 0.129, 0.05, 0.0122, 0.00162))),
+)
+
+
+def market_belief(zones: int) -> MarketBelief:
+    """What is believed of a market of so many zones that nobody has watched yet; slots of `WATCH_S`."""
+    return MarketBelief(_hypotheses(zones, WATCH_S))
+
+
+def _hypotheses(zones: int, slot_s: float) -> list[SpotMarket]:
+    changes = _ONE_ZONE if zones == 1 else [change for _, change in _SEVERAL_ZONES]
+    return [SpotMarket(1.0 - (1.0 - np.array(change)) ** (slot_s / WATCH_S)) for change in changes]
+
+
+@dataclass(frozen=True, slots=True)
+class SlackSituation:
+    """Where a job stands, seconds; work on the machines that are sure."""
+
+    work_left_s: float
+    time_left_s: float
+    #: Paid time without progress at each start of a machine; and how much of it what is held has still to go.
+    restart_s: float
+    pending_s: float
+    held: HeldMachine
+    #: Work on demand costs so many times what it costs on spot.
+    on_demand_price: float
+    zones: int
+
+    @property
+    def slack_s(self) -> float:
+        """Time that may pass without progress."""
+        return self.time_left_s - self.work_left_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """What jobs must have in common to share a plan."""
+
+    slot_s: float
+    per_slot: int
+    changeover: int
+    on_demand_price: float
+    several: bool
+
+    @property
+    def unit_s(self) -> float:
+        return self.slot_s / self.per_slot
+
+    @classmethod
+    def of(cls, now: SlackSituation) -> "_Grid":
+        """Slots of `WATCH_S` or a little more, so that the changeover is a whole number of units where it can be."""
+        slot_s, per_slot = WATCH_S, 1
+        if now.restart_s >= WATCH_S:
+            slot_s = now.restart_s / min(int(now.restart_s / WATCH_S), _MOST_CHANGEOVER)
+        else:
+            per_slot = min(ceil(WATCH_S / max(now.restart_s, 1.0) - _ROUNDING), _MOST_PER_SLOT)
+        while now.time_left_s > _MOST_SLOTS * slot_s:
+            slot_s *= 2
+        changeover = max(ceil(now.restart_s / slot_s * per_slot - _ROUNDING), 1)
+        price = min(max(round(now.on_demand_price, 1), _LEAST_PRICE), _MOST_PRICE)
+        return cls(slot_s, per_slot, changeover, price, now.zones > 1)
+
+
+class SlackPlans:
+    """Plans that were made, by their grid."""
+
+    def __init__(self) -> None:
+        self._plans: dict[_Grid, SlackPlan] = {}
+
+    def worth(self, now: SlackSituation, belief: MarketBelief, *, spot: bool) -> dict[HeldMachine, float]:
+        """Money until the end by what is held in the slot that begins, in parts of what all work left costs on demand.
+
+        What may miss the deadline is not among them; empty: everything may. `spot`: a machine can be had, as `belief`
+        (`market_belief`) has seen.
+        """
+        if not (0 <= now.slack_s < inf and now.work_left_s > 0 and now.restart_s <= now.time_left_s):
+            return {}
+        grid = _Grid.of(now)
+        slack = min(int(now.slack_s / grid.unit_s + _ROUNDING), _MOST_SLACK)
+        slots = max(ceil(now.time_left_s / grid.slot_s - _ROUNDING), ceil(slack / grid.per_slot), 1)
+        plan = self._plan(grid, slots, slack)
+        time_left = slots * grid.per_slot
+        pending = _pending(plan.job, ceil(now.pending_s / grid.unit_s - _ROUNDING))
+        state = DeadlineState(time_left, time_left - slack, now.held, pending, spot)
+        worth = SlackPolicy(plan, belief).worth(plan.job, state)
+        # What is in time costs at most on demand from now until the deadline; `NEVER` times the rarest chance is more.
+        most = plan.job.on_demand_price * (slots + 1)
+        whole = plan.job.on_demand_price * now.work_left_s / grid.slot_s
+        return {held: usd / whole for held, usd in worth.items() if usd <= min(most, NEVER)}
+
+    def _plan(self, grid: _Grid, slots: int, slack: int) -> SlackPlan:
+        known = self._plans.get(grid)
+        if known is not None and known.job.slots >= slots and known.job.deadline - known.job.work >= slack:
+            return known
+        if known is not None:
+            slots = max(slots, known.job.slots)
+            slack = max(slack, known.job.deadline - known.job.work)
+        slots = min(ceil(_ROOM * slots), max(slots, _MOST_SLOTS))
+        slack = min(ceil(_ROOM * slack), max(slack, _MOST_SLACK))
+        deadline = max(slots, ceil(slack / grid.per_slot)) * grid.per_slot
+        job = DeadlineJob(grid.per_slot, deadline - slack, deadline, grid.changeover, grid.on_demand_price)
+        taken: Sequence[float] = [chance for chance, _ in _SEVERAL_ZONES] if grid.several else ()
+        plan = plan_slack(job, _hypotheses(2 if grid.several else 1, grid.slot_s), taken)
+        self._plans.pop(grid, None)
+        while self._plans and sum(each.ahead.nbytes for each in self._plans.values()) + plan.ahead.nbytes > _MOST_BYTES:
+            self._plans.pop(next(iter(self._plans)))
+        self._plans[grid] = plan
+        return plan
+
+
+def _pending(job: DeadlineJob, units: int) -> int:
+    """The part of a changeover to come, among those that a plan knows: the next larger one."""
+    known = sorted({max(job.changeover - slots * job.slot, 0) for slots in range(1, job.changeover // job.slot + 2)})
+    return next((each for each in known if each >= units), known[-1])
+
+
+def likely_stay_s(belief: MarketBelief) -> float:
+    """Seconds for which the market is likely to stay as it is."""
+    return belief.remaining * WATCH_S

@@ -1,0 +1,106 @@
+"""Jobs in seconds on the grid of the slack policy: rounded to the safe side, and plans that are shared."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from optimizer.planning import slack_grid
+from optimizer.planning.deadline_job import DeadlineJob, DeadlineState, HeldMachine, run_deadline_job
+from optimizer.planning.slack_grid import WATCH_S, SlackPlans, SlackSituation, likely_stay_s, market_belief
+
+#: Eight hours of work in eleven; a start takes twelve minutes.
+NOW = SlackSituation(8 * 3600.0, 11 * 3600.0, 720.0, 0.0, HeldMachine.NOTHING, 3.0, 1)
+
+
+def believed(*seen: bool) -> slack_grid.MarketBelief:
+    belief = market_belief(1)
+    for each in seen:
+        belief.see(each)
+    return belief
+
+
+def test_spot_is_cheapest_where_there_is_any_and_slack() -> None:
+    worth = SlackPlans().worth(NOW, believed(True, True), spot=True)
+    assert min(worth, key=lambda held: worth[held]) is HeldMachine.SPOT
+    assert 1 / 3 <= worth[HeldMachine.SPOT] < worth[HeldMachine.ON_DEMAND] <= 1.05
+
+
+@pytest.mark.parametrize("slack_s", [0.0, 700.0, 1400.0])
+def test_without_slack_for_a_restart_on_demand_alone_is_left(slack_s: float) -> None:
+    worth = SlackPlans().worth(replace(NOW, time_left_s=NOW.work_left_s + slack_s), believed(False), spot=False)
+    assert worth.keys() <= {HeldMachine.ON_DEMAND}
+
+
+def test_what_is_late_for_sure_has_no_choice() -> None:
+    assert SlackPlans().worth(replace(NOW, time_left_s=NOW.work_left_s - 1), believed(True), spot=True) == {}
+
+
+def test_a_job_that_goes_on_uses_the_plan_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans, made = SlackPlans(), []
+    plan = slack_grid.plan_slack
+    monkeypatch.setattr(slack_grid, "plan_slack", lambda job, *rest: made.append(job) or plan(job, *rest))
+    for gone_s in (0.0, 1800.0, 3600.0):
+        plans.worth(replace(NOW, time_left_s=NOW.time_left_s - gone_s), believed(False), spot=False)
+    assert len(made) == 1
+    plans.worth(replace(NOW, on_demand_price=2.0), believed(False), spot=False)
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("restart_s", [1.0, 720.0, 10 * 3600.0, 9 * 86_400.0])
+def test_long_jobs_and_restarts_get_longer_slots_and_small_tables(restart_s: float) -> None:
+    plans = SlackPlans()
+    long = replace(NOW, work_left_s=20 * 86_400.0, time_left_s=30 * 86_400.0, restart_s=restart_s)
+    for price in (2.0, 3.0, 4.0):
+        plans.worth(replace(long, on_demand_price=price), believed(True), spot=True)
+    kept = plans._plans.values()
+    assert all(plan.job.slots <= 300 for plan in kept)
+    assert sum(plan.ahead.nbytes for plan in kept) <= 128 * 2**20
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"work_left_s": float("inf")},
+        {"time_left_s": -1.0},
+        {"restart_s": 1e9},
+        {"on_demand_price": 1e12},
+        {"work_left_s": 0.0},
+    ],
+)
+def test_numbers_beyond_all_bounds_are_no_error(told: dict[str, float]) -> None:
+    worth = SlackPlans().worth(replace(NOW, **told), believed(True), spot=True)
+    assert all(0 <= each < 1e3 for each in worth.values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_by_it_is_in_time_whatever_the_market_does(seed: int) -> None:
+    """Slot by slot, on markets that change from slot to slot or stay for hours."""
+    random, plans, belief = Random(seed), SlackPlans(), market_belief(1)
+    job = DeadlineJob(slot=5, work=240, deadline=330, changeover=6, on_demand_price=3.0)
+    trace = [random.random() < 0.5]
+    while len(trace) < job.slots:
+        trace.append(trace[-1] != (random.random() < (0.5, 0.1)[seed % 2]))
+
+    class ByTheGrid:
+        def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
+            belief.see(now.spot)
+            unit_s = WATCH_S / job.slot
+            told = SlackSituation(
+                now.work_left * unit_s, now.time_left * unit_s, 720.0, now.pending * unit_s, now.held, 3.0, 1
+            )
+            worth = plans.worth(told, belief, spot=now.spot)
+            return min(worth, key=lambda held: worth[held], default=HeldMachine.ON_DEMAND)
+
+    outcome = run_deadline_job(job, ByTheGrid(), trace)
+    assert outcome.late == 0
+    assert outcome.cost < 1.1 * job.work / job.slot * job.on_demand_price
+
+
+def test_what_would_be_believed_leaves_what_is_believed() -> None:
+    belief = believed(False, False)
+    before, stay_s = belief.weights.tolist(), likely_stay_s(belief)
+    other = belief.seen(True, 12)
+    assert belief.weights.tolist() == before
+    assert likely_stay_s(belief) == stay_s
+    assert likely_stay_s(other) > likely_stay_s(belief.seen(True)), "it may have been there for hours"

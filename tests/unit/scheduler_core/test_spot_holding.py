@@ -1,0 +1,162 @@
+"""What a job with a deadline holds by its slack, event by event: spot, machines on demand, or nothing."""
+
+from dataclasses import replace
+
+import pytest
+from fake_fleet import FakeFleet, job, pool
+
+from optimizer.policy import PolicySpec
+from scheduler.core import events as ev
+from scheduler.core.explain.pending_reasons import SPENDS_SLACK, job_conditions
+from scheduler.core.rules import RoundRules
+from walras.cluster import Market, NodeId, NodeShare, Placement, PoolId
+from walras.job_request import JobId
+from walras.states import JobState, Reason
+
+SPOT = replace(pool("gpu", quota=1, market=Market.SPOT), pool_id=PoolId("spot-a"), usd_per_h=1.0)
+OTHER = replace(SPOT, pool_id=PoolId("spot-b"))
+SURE = replace(pool("gpu", quota=1, market=Market.ON_DEMAND), pool_id=PoolId("sure"), usd_per_h=3.0)
+HOUR_S = 3600.0
+
+
+def submitted(hours: float, in_hours: float, *, zones: bool = False, **more: object) -> FakeFleet:
+    fleet = FakeFleet()
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(restart_default_s=60.0)))
+    for each in (SURE, SPOT, *((OTHER,) if zones else ())):
+        fleet.tell(ev.PoolDeclared(0.0, each))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", steps=hours * HOUR_S, deadline_at=in_hours * HOUR_S, **more)))
+    return fleet
+
+
+def refuse(fleet: FakeFleet, at: float) -> None:
+    fleet.tell(ev.RentFailed(at, fleet.rents[-1].token, "the market has none", 1))
+
+
+def asked(fleet: FakeFleet) -> list[str]:
+    return [str(rent.pool_id) for rent in fleet.rents]
+
+
+def says(fleet: FakeFleet) -> str:
+    return next(each.detail for each in job_conditions(fleet.core, JobId(1)) if each.type == SPENDS_SLACK)
+
+
+def wake(fleet: FakeFleet, until: float) -> None:
+    """Until it rents on demand; the market never has a machine."""
+    while fleet.wake_at <= until and "sure" not in asked(fleet):
+        fleet.tell(ev.Woke(fleet.wake_at))
+        if fleet.rents[-1].pool_id != SURE.pool_id and fleet.core.ledger.fleet.pools[1].awaited:
+            refuse(fleet, fleet.at)
+
+
+def test_it_asks_for_spot_at_once_and_starts_there() -> None:
+    fleet = submitted(2.0, 8.0)
+    assert asked(fleet) == ["spot-a"]
+    fleet.tell(ev.NodeJoined(60.0, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
+    assert str(fleet.attempts[JobId(1)].placement.pool_id) == "spot-a"
+    assert fleet.core.ledger.jobs[JobId(1)].is_secured
+    assert says(fleet).startswith("holds spot")
+
+
+def test_a_zone_that_has_none_is_followed_by_the_next() -> None:
+    fleet = submitted(2.0, 8.0, zones=True)
+    refuse(fleet, 0.0)
+    assert asked(fleet) == ["spot-a", "spot-b"]
+    refuse(fleet, 0.0)
+    assert asked(fleet) == ["spot-a", "spot-b"], "there is time: it waits"
+    assert says(fleet).startswith("waits for spot: its slack of ")
+
+
+def test_it_asks_again_and_goes_on_demand_when_its_slack_is_what_a_restart_needs() -> None:
+    fleet = submitted(2.0, 4.0)
+    refuse(fleet, 0.0)
+    wake(fleet, 4 * HOUR_S)
+    assert asked(fleet).count("spot-a") > 3
+    assert asked(fleet)[-1] == "sure"
+    rented_at = float(fleet.rents[-1].token.split("@")[1].split("/")[0])
+    assert 0.5 * HOUR_S < rented_at < 2 * HOUR_S - 60.0
+    assert says(fleet).startswith("holds machines on demand")
+
+
+def test_where_there_is_no_time_it_is_on_demand_from_the_start() -> None:
+    fleet = submitted(2.0, 2.25)
+    assert asked(fleet) == ["sure"]
+    assert "is what a boot and a restart need" in says(fleet)
+
+
+def test_a_machine_that_is_taken_is_followed_by_another_or_one_on_demand() -> None:
+    fleet = submitted(2.0, 3.0)
+    fleet.tell(ev.NodeJoined(0.0, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
+    fleet.tell(ev.AttemptStarted(0.0, JobId(1), 1))
+    fleet.tell(ev.NodeLost(0.5 * HOUR_S, NodeId("s1"), Reason.INFRA_SPOT_RECLAIM))
+    while fleet.core.ledger.fleet.pools[1].awaited:
+        refuse(fleet, fleet.at)
+    wake(fleet, 3 * HOUR_S)
+    assert asked(fleet)[-1] == "sure"
+    assert 0.5 * HOUR_S <= fleet.at < 1.5 * HOUR_S
+
+
+@pytest.mark.parametrize(("notice_s", "slack"), [(120.0, "5.9 h"), (0.0, "5.4 h")])
+def test_work_that_no_warning_saves_is_no_slack(notice_s: float, slack: str) -> None:
+    """Two hours in eight, less 5 % and 30 s; half an hour between checkpoints is lost without a warning."""
+    fleet = FakeFleet()
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(restart_default_s=60.0)))
+    for each in (SURE, replace(SPOT, notice_s=notice_s)):
+        fleet.tell(ev.PoolDeclared(0.0, each))
+    request = job(1, "gpu", steps=2 * HOUR_S, deadline_at=8 * HOUR_S, checkpoint_every_s=1800.0)
+    fleet.tell(ev.JobSubmitted(0.0, request))
+    assert f"its slack of {slack} " in says(fleet)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"value_usd_per_h": 2.0}, {"preemptible": False}, {"steps": None}],
+    ids=["worth something", "never stopped", "of unknown length"],
+)
+def test_others_are_left_to_other_rules(more: dict[str, object]) -> None:
+    fleet = FakeFleet()
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules()))
+    for each in (SURE, SPOT):
+        fleet.tell(ev.PoolDeclared(0.0, each))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", deadline_at=8 * HOUR_S, **{"steps": 2 * HOUR_S, **more})))
+    assert asked(fleet) == []
+    assert fleet.core.cycle.deadlines.market.holds == {}
+
+
+def test_spot_that_costs_as_much_is_not_asked_for() -> None:
+    fleet = FakeFleet()
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules()))
+    for each in (SURE, replace(SPOT, usd_per_h=3.0)):
+        fleet.tell(ev.PoolDeclared(0.0, each))
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", steps=2 * HOUR_S, deadline_at=8 * HOUR_S)))
+    assert asked(fleet) == []
+
+
+def test_spot_that_has_become_dear_is_left_and_found_again() -> None:
+    fleet = submitted(2.0, 8.0)
+    fleet.tell(ev.NodeJoined(60.0, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
+    fleet.tell(ev.AttemptStarted(60.0, JobId(1), 1))
+    fleet.tell(ev.PoolDeclared(120.0, replace(SPOT, usd_per_h=4.0)))
+    while fleet.wake_at <= 900.0:
+        fleet.tell(ev.Woke(fleet.wake_at))
+    assert not fleet.core.ledger.jobs[JobId(1)].is_secured
+    assert SPENDS_SLACK not in {each.type for each in job_conditions(fleet.core, JobId(1))}
+    fleet.tell(ev.NodeLost(900.0, NodeId("s1"), Reason.INFRA_SPOT_RECLAIM))
+    fleet.tell(ev.PoolDeclared(900.0, SPOT))
+    while fleet.wake_at <= 1800.0 and len(fleet.rents) == 1:
+        fleet.tell(ev.Woke(fleet.wake_at))
+    assert asked(fleet) == ["spot-a", "spot-a"]
+
+
+def test_a_job_that_was_on_spot_when_the_core_was_replaced_stays_there() -> None:
+    fleet = FakeFleet()
+    fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(restart_default_s=60.0)))
+    for each in (SURE, SPOT):
+        fleet.tell(ev.PoolDeclared(0.0, each))
+    fleet.tell(ev.NodeJoined(0.0, NodeId("s1"), SPOT.pool_id, "token"))
+    request = job(1, "gpu", steps=2 * HOUR_S, deadline_at=8 * HOUR_S)
+    place = Placement(SPOT.pool_id, (NodeShare(NodeId("s1"), (0,)),))
+    fleet.tell(ev.JobRestored(0.0, request, 0.0, JobState.RUNNING, attempt=3, placement=place))
+    record = fleet.core.ledger.jobs[JobId(1)]
+    assert record.is_secured
+    assert asked(fleet) == []
+    assert says(fleet).startswith("holds spot")
