@@ -26,7 +26,6 @@ from scheduler.core.handlers import (
     pool_events,
     restored_state,
     speed_reports,
-    spot_holding,
 )
 from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import FleetMachine
@@ -85,7 +84,9 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
     if cycle.spending.has_news:
         budgets.settle_budgets(cycle)
     if cycle.deadlines.heap or cycle.deadlines.market.holds:
-        spot_holding.settle_spot_holding(cycle)
+        from scheduler.core.handlers.spot_holding import settle_spot_holding  # with the planner, which few runs need
+
+        settle_spot_holding(cycle)
     if cycle.deadlines.heap or cycle.deadlines.secured:
         deadlines.settle_deadlines(cycle)
     if cycle.limits.are_declared or cycle.limits.parked or cycle.limits.barred:

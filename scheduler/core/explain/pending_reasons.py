@@ -21,7 +21,6 @@ from scheduler.core.explain.feasibility import (
 )
 from scheduler.core.explain.place_prices import price_figure, values_and_costs, why_not_rented
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
-from scheduler.core.handlers.spot_holding import holding_text
 from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
@@ -364,7 +363,8 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
         return ()
     found = []
     deadline, spending = deadline_outlook(core.ledger, job), core.cycle.spending
-    holding = holding_text(core.cycle, job)
+    hold = core.cycle.deadlines.market.holds.get(job_id)
+    holding = "" if hold is None else hold.why
     if deadline is not None and (not deadline.is_feasible if holding else deadline.is_at_risk):
         found.append(JobCondition(AT_RISK, deadline_risk_text(deadline)))
     if holding:

@@ -327,9 +327,3 @@ def _why(wanted: HeldMachine, now: SlackSituation, market: WatchedMarket, *, is_
 def _stay_s(market: WatchedMarket) -> float:
     stay_s = likely_stay_s(market.belief)
     return round(stay_s / 60) * 60.0 if stay_s < inf else stay_s
-
-
-def holding_text(cycle: Cycle, job: JobRecord) -> str:
-    """Why a job with a deadline holds what it holds; empty for one that does not choose by its slack."""
-    hold = cycle.deadlines.market.holds.get(job.job_id)
-    return "" if hold is None else hold.why

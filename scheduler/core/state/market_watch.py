@@ -7,10 +7,13 @@ share what was seen.
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import TYPE_CHECKING
 
-from optimizer.planning.slack_grid import WATCH_S, SlackPlans, market_belief
-from optimizer.planning.slack_policy import MarketBelief
 from walras.job_request import JobId
+
+if TYPE_CHECKING:  # loaded by the first job that spends its slack: most clusters and simulations have none
+    from optimizer.planning.slack_grid import SlackPlans
+    from optimizer.planning.slack_policy import MarketBelief
 
 #: Looks that come a little early still count as one slot later.
 _EARLY = 0.9
@@ -22,7 +25,9 @@ _MARKETS_MOST = 1000
 class WatchedMarket:
     """Some spot pools as one market."""
 
-    belief: MarketBelief
+    belief: "MarketBelief"
+    #: Length of a slot, seconds.
+    slot_s: float
     seen_at: float = -inf
     #: Whether it had a machine when it was seen last; None: it was not seen yet.
     available: bool | None = None
@@ -33,16 +38,16 @@ class WatchedMarket:
             self.belief.see(available, self._slots(now))
             self.seen_at, self.available = now, available
 
-    def if_it_were(self, now: float, *, available: bool) -> MarketBelief:
+    def if_it_were(self, now: float, *, available: bool) -> "MarketBelief":
         """What would be believed if it were so now."""
         return self.belief.seen(available, self._slots(now)) if self._is_news(now, available) else self.belief
 
     def _is_news(self, now: float, available: bool) -> bool:
-        return available != self.available or now >= self.seen_at + _EARLY * WATCH_S
+        return available != self.available or now >= self.seen_at + _EARLY * self.slot_s
 
     def _slots(self, now: float) -> int:
         """Since it was seen last."""
-        return 1 if self.available is None else max(1, round((now - self.seen_at) / WATCH_S))
+        return 1 if self.available is None else max(1, round((now - self.seen_at) / self.slot_s))
 
 
 @dataclass(slots=True)
@@ -67,20 +72,33 @@ class SpotWatch:
     """Markets, and the jobs on them."""
 
     holds: dict[JobId, SpotHold] = field(default_factory=dict)
-    plans: SlackPlans = field(default_factory=SlackPlans)
     #: When each spot pool was last asked for the sake of a deadline, by row.
     asked_at: dict[int, float] = field(default_factory=dict)
     _markets: dict[tuple[int, ...], WatchedMarket] = field(default_factory=dict)
+    _plans: "SlackPlans | None" = None
+
+    @property
+    def plans(self) -> "SlackPlans":
+        """What is worth holding, computed once for jobs that are alike."""
+        if self._plans is None:
+            from optimizer.planning.slack_grid import SlackPlans
+
+            self._plans = SlackPlans()
+        return self._plans
 
     def market(self, zones: tuple[int, ...]) -> WatchedMarket:
         """These pools (rows, ascending) as one market."""
         known = self._markets.get(zones)
         if known is None:
+            from optimizer.planning.slack_grid import WATCH_S, market_belief
+
             if len(self._markets) >= _MARKETS_MOST:
                 del self._markets[next(iter(self._markets))]
-            known = self._markets[zones] = WatchedMarket(market_belief(len(zones)))
+            known = self._markets[zones] = WatchedMarket(market_belief(len(zones)), WATCH_S)
         return known
 
     def may_ask(self, row: int, now: float) -> bool:
         """Whether a pool that gave no machine may be asked again: once a slot."""
+        from optimizer.planning.slack_grid import WATCH_S
+
         return now >= self.asked_at.get(row, -inf) + _EARLY * WATCH_S
