@@ -10,14 +10,21 @@ AWS: one hypothesis for each trace of December 2022 and February 2023; of severa
 December 2022, one zone's machine being as good as another's. `MarketBelief` weighs them by what a market shows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
 
 from optimizer.planning.deadline_job import DeadlineJob, DeadlineState, HeldMachine
-from optimizer.planning.slack_policy import NEVER, MarketBelief, SlackPlan, SlackPolicy, SpotMarket, plan_slack
+from optimizer.planning.slack_policy import (
+    NEVER,
+    MarketBelief,
+    SlackPlan,
+    SlackPolicy,
+    SpotMarket,
+    plan_slack_in_pieces,
+)
 
 #: A market is looked at once in so many seconds: the slots that beliefs are fitted on.
 WATCH_S = 600.0
@@ -122,6 +129,28 @@ class SlackPlans:
 
     def __init__(self) -> None:
         self._plans: dict[_Grid, SlackPlan] = {}
+        #: Plans that are being made, and what each was asked for.
+        self._making: dict[_Grid, tuple[tuple[int, int], Generator[None, None, SlackPlan]]] = {}
+
+    def make_ready(self, now: SlackSituation, pieces: int) -> bool:
+        """Go on with the plan for such a job, by at most so many of its slots. Returns whether `worth` has it."""
+        found = _place(now)
+        if found is None:
+            return True
+        grid, slots, slack = found
+        if self._known(grid, slots, slack) is not None:
+            return True
+        wanted, making = self._making.get(grid, ((0, 0), None))
+        if making is None or wanted[0] < slots or wanted[1] < slack:
+            wanted, making = self._begin(grid, slots, slack)
+            self._making[grid] = wanted, making
+        for _ in range(pieces):
+            try:
+                next(making)
+            except StopIteration as end:
+                self._keep(grid, end.value)
+                return True
+        return False
 
     def worth(self, now: SlackSituation, belief: MarketBelief, *, spot: bool) -> dict[HeldMachine, float]:
         """Money until the end by what is held in the slot that begins, in parts of what all work left costs on demand.
@@ -129,11 +158,10 @@ class SlackPlans:
         What may miss the deadline is not among them; empty: everything may. `spot`: a machine can be had, as `belief`
         (`market_belief`) has seen.
         """
-        if not (0 <= now.slack_s < inf and now.work_left_s > 0 and now.restart_s <= now.time_left_s):
+        found = _place(now)
+        if found is None:
             return {}
-        grid = _Grid.of(now)
-        slack = min(int(now.slack_s / grid.unit_s + _ROUNDING), _MOST_SLACK)
-        slots = max(ceil(now.time_left_s / grid.slot_s - _ROUNDING), ceil(slack / grid.per_slot), 1)
+        grid, slots, slack = found
         plan = self._plan(grid, slots, slack)
         time_left = slots * grid.per_slot
         pending = _pending(plan.job, ceil(now.pending_s / grid.unit_s - _ROUNDING))
@@ -145,9 +173,25 @@ class SlackPlans:
         return {held: usd / whole for held, usd in worth.items() if usd <= min(most, NEVER)}
 
     def _plan(self, grid: _Grid, slots: int, slack: int) -> SlackPlan:
+        known = self._known(grid, slots, slack)
+        if known is None:
+            _, making = self._begin(grid, slots, slack)
+            while known is None:
+                try:
+                    next(making)
+                except StopIteration as end:
+                    known = self._keep(grid, end.value)
+        return known
+
+    def _known(self, grid: _Grid, slots: int, slack: int) -> SlackPlan | None:
+        """The plan, where it is for as many slots and as much slack."""
         known = self._plans.get(grid)
-        if known is not None and known.job.slots >= slots and known.job.deadline - known.job.work >= slack:
-            return known
+        fits = known is not None and known.job.slots >= slots and known.job.deadline - known.job.work >= slack
+        return known if fits else None
+
+    def _begin(self, grid: _Grid, slots: int, slack: int) -> tuple[tuple[int, int], Generator[None, None, SlackPlan]]:
+        """Returns what the plan will be for, and how it is made."""
+        known = self._plans.get(grid)
         if known is not None:
             slots = max(slots, known.job.slots)
             slack = max(slack, known.job.deadline - known.job.work)
@@ -156,12 +200,26 @@ class SlackPlans:
         deadline = max(slots, ceil(slack / grid.per_slot)) * grid.per_slot
         job = DeadlineJob(grid.per_slot, deadline - slack, deadline, grid.changeover, grid.on_demand_price)
         taken: Sequence[float] = [chance for chance, _ in _SEVERAL_ZONES] if grid.several else ()
-        plan = plan_slack(job, _hypotheses(2 if grid.several else 1, grid.slot_s), taken)
+        hypotheses = _hypotheses(2 if grid.several else 1, grid.slot_s)
+        return (slots, slack), plan_slack_in_pieces(job, hypotheses, taken)
+
+    def _keep(self, grid: _Grid, plan: SlackPlan) -> SlackPlan:
+        self._making.pop(grid, None)
         self._plans.pop(grid, None)
         while self._plans and sum(each.ahead.nbytes for each in self._plans.values()) + plan.ahead.nbytes > _MOST_BYTES:
             self._plans.pop(next(iter(self._plans)))
         self._plans[grid] = plan
         return plan
+
+
+def _place(now: SlackSituation) -> tuple[_Grid, int, int] | None:
+    """The grid, and slots and units of slack that are left on it; None where everything may miss the deadline."""
+    if not (0 <= now.slack_s < inf and now.work_left_s > 0 and now.restart_s <= now.time_left_s):
+        return None
+    grid = _Grid.of(now)
+    slack = min(int(now.slack_s / grid.unit_s + _ROUNDING), _MOST_SLACK)
+    slots = max(ceil(now.time_left_s / grid.slot_s - _ROUNDING), ceil(slack / grid.per_slot), 1)
+    return grid, slots, slack
 
 
 def _pending(job: DeadlineJob, units: int) -> int:

@@ -13,7 +13,7 @@ held impossible. For each the cost to go is computed once; in each slot the choi
 mean over the markets, weighed by Bayes' rule with what this trace has shown so far.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -263,18 +263,26 @@ def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[
     Args:
         taken: for each market the chance per slot that the machine is taken while others can be had (several zones).
     """
-    chances = np.array(taken or [0.0] * len(markets))
-    if len(chances) != len(markets):
-        raise ValueError(f"{len(chances)} chances for {len(markets)} markets")
-    return SlackPlan(job, tuple(markets), _ahead(job, markets, chances))
+    pieces = plan_slack_in_pieces(job, markets, taken)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            plan: SlackPlan = end.value
+            return plan
 
 
-def _ahead(job: DeadlineJob, markets: Sequence[SpotMarket], taken: FloatArray) -> NDArray[np.float32]:
-    """See `SlackPlan.ahead`; all markets at once, laid side by side as states of one."""
+def plan_slack_in_pieces(
+    job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[float] = ()
+) -> Generator[None, None, SlackPlan]:
+    """`plan_slack` with a pause after each slot. All markets at once, laid side by side as states of one."""
+    gone_chances = np.array(taken or [0.0] * len(markets))
+    if len(gone_chances) != len(markets):
+        raise ValueError(f"{len(gone_chances)} chances for {len(markets)} markets")
     many, lost = len(markets), modes_after_revocation(job)
     # By market: where a state comes from, to be multiplied from the left.
     chances = np.array([market.transitions() for market in markets])
-    spot, gone_too = np.tile(spot_states(), many), np.repeat(taken, MARKET_STATES)
+    spot, gone_too = np.tile(spot_states(), many), np.repeat(gone_chances, MARKET_STATES)
     value = deadline_values(job, many * MARKET_STATES)
     found = np.empty((job.slots, many, len(value), value.shape[1], MARKET_STATES), dtype=np.float32)
     for slots_left in range(job.slots):
@@ -286,7 +294,8 @@ def _ahead(job: DeadlineJob, markets: Sequence[SpotMarket], taken: FloatArray) -
         arrived = np.where(spot, (1 - gone_too) * value + gone_too * gone, gone)
         by_market = np.moveaxis(arrived.reshape(*value.shape[:2], many, MARKET_STATES), 2, 0)
         found[slots_left] = by_market @ chances.transpose(0, 2, 1)[:, None]
-    return np.moveaxis(found, 1, 0)
+        yield
+    return SlackPlan(job, tuple(markets), np.moveaxis(found, 1, 0))
 
 
 @dataclass(slots=True)

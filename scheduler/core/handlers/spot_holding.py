@@ -33,6 +33,8 @@ _FAST_ENOUGH = 0.8
 _AFTER_LOSS_S = 30.0
 #: A spot machine that was asked for is waited for this much longer than machines take to boot.
 _PATIENCE_S = 120.0
+#: Plans are made by so many of their slots in one event (10 ms or less), so often: no event waits for a whole one.
+_SLOTS_AT_ONCE, _PLANNING_S = 8, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +230,10 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
         _bide(cycle, job, hold)
         return
     market, now = cycle.deadlines.market.market(offer.zones), _situation(cycle, job, offer)
+    if not _is_planned(cycle, now):
+        hold.refused = refused
+        _look_again(cycle, hold, cycle.now + _PLANNING_S)
+        return
     if now.held is HeldMachine.SPOT:
         market.see(cycle.now, available=True)
     belief = market.if_it_were(cycle.now, available=True)
@@ -244,6 +250,16 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
     if wanted is HeldMachine.ON_DEMAND and job.deadline_pool != offer.sure:
         _take(cycle, job, offer.sure)
     hold.why = _why(max(wanted, now.held), now, market, is_forced=len(worth) <= 1)
+
+
+def _is_planned(cycle: Cycle, now: SlackSituation) -> bool:
+    """Whether there is a plan for such a job; if not, one event in a second goes on with it."""
+    watch = cycle.deadlines.market
+    pieces = _SLOTS_AT_ONCE if cycle.now >= watch.planned_at + _PLANNING_S else 0
+    is_ready = watch.plans.make_ready(now, pieces)
+    if not is_ready and pieces:
+        watch.planned_at = cycle.now
+    return is_ready
 
 
 def _look_again(cycle: Cycle, hold: SpotHold, at: float) -> None:

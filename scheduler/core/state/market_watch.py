@@ -74,6 +74,8 @@ class SpotWatch:
     holds: dict[JobId, SpotHold] = field(default_factory=dict)
     #: When each spot pool was last asked for the sake of a deadline, by row.
     asked_at: dict[int, float] = field(default_factory=dict)
+    #: When a plan that was not ready was gone on with.
+    planned_at: float = -inf
     _markets: dict[tuple[int, ...], WatchedMarket] = field(default_factory=dict)
     _plans: "SlackPlans | None" = None
 

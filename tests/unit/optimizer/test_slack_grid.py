@@ -38,8 +38,8 @@ def test_what_is_late_for_sure_has_no_choice() -> None:
 
 def test_a_job_that_goes_on_uses_the_plan_that_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     plans, made = SlackPlans(), []
-    plan = slack_grid.plan_slack
-    monkeypatch.setattr(slack_grid, "plan_slack", lambda job, *rest: made.append(job) or plan(job, *rest))
+    plan = slack_grid.plan_slack_in_pieces
+    monkeypatch.setattr(slack_grid, "plan_slack_in_pieces", lambda job, *rest: made.append(job) or plan(job, *rest))
     for gone_s in (0.0, 1800.0, 3600.0):
         plans.worth(replace(NOW, time_left_s=NOW.time_left_s - gone_s), believed(False), spot=False)
     assert len(made) == 1
@@ -104,3 +104,17 @@ def test_what_would_be_believed_leaves_what_is_believed() -> None:
     assert belief.weights.tolist() == before
     assert likely_stay_s(belief) == stay_s
     assert likely_stay_s(other) > likely_stay_s(belief.seen(True)), "it may have been there for hours"
+
+
+def test_a_plan_that_is_made_in_pieces_is_the_one_that_is_made_at_once() -> None:
+    """Not ready before its last slot; a job of which everything may be late needs none."""
+    pieces, at_once = SlackPlans(), SlackPlans()
+    seen = believed(True, False)
+    calls = 1
+    while not pieces.make_ready(NOW, 8):
+        assert not pieces.make_ready(NOW, 0)
+        calls += 1
+    assert calls >= 11 * 3600 / WATCH_S / 8
+    assert pieces.make_ready(NOW, 0)
+    assert pieces.worth(NOW, seen, spot=False) == at_once.worth(NOW, seen, spot=False)
+    assert SlackPlans().make_ready(replace(NOW, time_left_s=NOW.work_left_s - 1), 0)

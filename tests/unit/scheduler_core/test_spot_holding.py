@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from fake_fleet import FakeFleet, job, pool
 
+from optimizer.planning.slack_grid import SlackPlans, SlackSituation
 from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import SPENDS_SLACK, job_conditions
@@ -19,13 +20,36 @@ SURE = replace(pool("gpu", quota=1, market=Market.ON_DEMAND), pool_id=PoolId("su
 HOUR_S = 3600.0
 
 
+#: Slots that each event was to plan at most.
+PIECES: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    PIECES.clear()
+    make_ready = SlackPlans.make_ready
+
+    def watched(plans: SlackPlans, now: SlackSituation, pieces: int) -> bool:
+        PIECES.append(pieces)
+        return make_ready(plans, now, pieces)
+
+    monkeypatch.setattr(SlackPlans, "make_ready", watched)
+
+
 def submitted(hours: float, in_hours: float, *, zones: bool = False, **more: object) -> FakeFleet:
     fleet = FakeFleet()
     fleet.tell(ev.PolicyChanged(0.0, PolicySpec("fifo"), RoundRules(restart_default_s=60.0)))
     for each in (SURE, SPOT, *((OTHER,) if zones else ())):
         fleet.tell(ev.PoolDeclared(0.0, each))
     fleet.tell(ev.JobSubmitted(0.0, job(1, "gpu", steps=hours * HOUR_S, deadline_at=in_hours * HOUR_S, **more)))
+    wait_for_plan(fleet)
     return fleet
+
+
+def wait_for_plan(fleet: FakeFleet) -> None:
+    """What jobs are to hold is planned in pieces, once a second."""
+    while fleet.wake_at <= fleet.at + 1.0:
+        fleet.tell(ev.Woke(fleet.wake_at))
 
 
 def refuse(fleet: FakeFleet, at: float) -> None:
@@ -59,22 +83,32 @@ def test_it_asks_for_spot_at_once_and_starts_there() -> None:
 
 def test_a_zone_that_has_none_is_followed_by_the_next() -> None:
     fleet = submitted(2.0, 8.0, zones=True)
-    refuse(fleet, 0.0)
+    refuse(fleet, fleet.at)
     assert asked(fleet) == ["spot-a", "spot-b"]
-    refuse(fleet, 0.0)
+    refuse(fleet, fleet.at)
     assert asked(fleet) == ["spot-a", "spot-b"], "there is time: it waits"
     assert says(fleet).startswith("waits for spot: its slack of ")
 
 
 def test_it_asks_again_and_goes_on_demand_when_its_slack_is_what_a_restart_needs() -> None:
     fleet = submitted(2.0, 4.0)
-    refuse(fleet, 0.0)
+    refuse(fleet, fleet.at)
     wake(fleet, 4 * HOUR_S)
     assert asked(fleet).count("spot-a") > 3
     assert asked(fleet)[-1] == "sure"
     rented_at = float(fleet.rents[-1].token.split("@")[1].split("/")[0])
     assert 0.5 * HOUR_S < rented_at < 2 * HOUR_S - 60.0
     assert says(fleet).startswith("holds machines on demand")
+
+
+def test_no_event_makes_more_than_a_piece_of_a_plan() -> None:
+    """Of a job of two days: seconds go by in which it holds what it held, and its slack keeps more than those back."""
+    fleet = submitted(40.0, 48.0)
+    pieces = [made for made in PIECES if made]
+    assert max(pieces) <= 8
+    assert len(pieces) > 20
+    assert 20.0 < fleet.at < 60.0
+    assert asked(fleet) == ["spot-a"]
 
 
 def test_where_there_is_no_time_it_is_on_demand_from_the_start() -> None:
@@ -85,8 +119,8 @@ def test_where_there_is_no_time_it_is_on_demand_from_the_start() -> None:
 
 def test_a_machine_that_is_taken_is_followed_by_another_or_one_on_demand() -> None:
     fleet = submitted(2.0, 3.0)
-    fleet.tell(ev.NodeJoined(0.0, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
-    fleet.tell(ev.AttemptStarted(0.0, JobId(1), 1))
+    fleet.tell(ev.NodeJoined(fleet.at, NodeId("s1"), SPOT.pool_id, fleet.rents[-1].token))
+    fleet.tell(ev.AttemptStarted(fleet.at, JobId(1), 1))
     fleet.tell(ev.NodeLost(0.5 * HOUR_S, NodeId("s1"), Reason.INFRA_SPOT_RECLAIM))
     while fleet.core.ledger.fleet.pools[1].awaited:
         refuse(fleet, fleet.at)
@@ -104,6 +138,7 @@ def test_work_that_no_warning_saves_is_no_slack(notice_s: float, slack: str) -> 
         fleet.tell(ev.PoolDeclared(0.0, each))
     request = job(1, "gpu", steps=2 * HOUR_S, deadline_at=8 * HOUR_S, checkpoint_every_s=1800.0)
     fleet.tell(ev.JobSubmitted(0.0, request))
+    wait_for_plan(fleet)
     assert f"its slack of {slack} " in says(fleet)
 
 
@@ -157,6 +192,8 @@ def test_a_job_that_was_on_spot_when_the_core_was_replaced_stays_there() -> None
     place = Placement(SPOT.pool_id, (NodeShare(NodeId("s1"), (0,)),))
     fleet.tell(ev.JobRestored(0.0, request, 0.0, JobState.RUNNING, attempt=3, placement=place))
     record = fleet.core.ledger.jobs[JobId(1)]
+    assert record.is_secured, "also while its plan is made"
+    wait_for_plan(fleet)
     assert record.is_secured
     assert asked(fleet) == []
     assert says(fleet).startswith("holds spot")
