@@ -53,7 +53,9 @@ async def ask_worker_process(find: Callable[[Question], Answer], question: Quest
     process = new_worker_process()
     try:
         work = asyncio.get_running_loop().run_in_executor(process, find, question)
-        return await asyncio.wait_for(work, timeout_s)
+        # Not `wait_for`: it forgets that it was cancelled where the answer comes at the same moment.
+        async with asyncio.timeout(timeout_s):
+            return await work
     finally:
         kill_worker_process(process)
 

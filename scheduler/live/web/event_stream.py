@@ -105,8 +105,10 @@ class OverviewStream:
             for projects, audience in list(self._audiences.items()):
                 await self._send(projects, audience)
             pause_s = max(_PACE_S, _PART * (loop.time() - began_at))
+            # Not `wait_for`: it forgets that it was cancelled where the event comes at the same moment.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_awaited.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._is_awaited.wait()
 
     async def _send(self, projects: Projects, audience: _Audience) -> None:
         overview = await self.builder.build(projects)
