@@ -75,10 +75,8 @@ def events_of_changes(snapshot: CoreSnapshot, changes: StateChanges) -> tuple[tu
 
 def _unlimited(declared: SharesDeclared, name: str) -> SharesDeclared:
     if not any(share.name == name and share.limits for share in declared.shares):
-        limited = sorted(share.name for share in declared.shares if share.limits)
-        raise NotFound(
-            f"no limit is set on {name}", field="no_limit", fix=f"limits are set on: {_listed(limited) or 'nobody'}"
-        )
+        # Whoever asks may not see whom limits are set on.
+        raise NotFound(f"no limit is set on {name}", field="no_limit", fix="see the limits of yours: walras share")
     shares = tuple(replace(share, limits=()) if share.name == name else share for share in declared.shares)
     return SharesDeclared(declared.at, shares)
 

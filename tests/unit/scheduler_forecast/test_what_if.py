@@ -123,7 +123,7 @@ def test_with_another_policy_the_order_is_its_own() -> None:
         (StateChanges(added=(AddedMachines("h100", 4),)), "add", "a (owned), b (spot)"),
         (StateChanges(added=(AddedMachines("a", 4, Market.SPOT),)), "add", "b (spot)"),
         (StateChanges(removed=("n9",)), "remove", "a, b"),
-        (StateChanges(unlimited=("blue",)), "no_limit", "red"),
+        (StateChanges(unlimited=("blue",)), "no_limit", "walras share"),
     ],
 )
 def test_what_the_cluster_does_not_have_is_refused_with_what_it_has(
