@@ -3,6 +3,8 @@
 `offers` reads the catalog of what clouds rent out and needs no server.
 """
 
+import csv
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,11 +27,13 @@ from walras.cli.terminal_output import (
     OutputFormat,
     dash,
     joined,
+    safe_text,
     show_line,
     show_listing,
     warn,
     watch_listing,
 )
+from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_count, format_length, format_money, format_size
 
@@ -188,11 +192,15 @@ def money_command(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=100_000, help="Show the dearest so many; the others are one row.")
     ] = 1000,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the sums as CSV, for a spreadsheet.")] = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """Show what was spent, at the prices in force at the time of use, and what on-demand would have cost."""
     found = with_client(lambda client: client.money(by, month=month, project=project or "", limit=limit))
+    if as_csv:
+        _show_money_csv(found, header=not no_header)
+        return
     columns = (
         Column(by.upper(), shrinks=True),
         Column("HELD", right=True),
@@ -207,6 +215,23 @@ def money_command(
     show_listing(Listing(columns, rows, data), output, header=not no_header)
     if output is OutputFormat.TABLE:
         show_line(_money_total_line(found))
+
+
+def _show_money_csv(found: "MoneyReport", *, header: bool) -> None:
+    """Numbers as they are, in accelerator-hours and USD; the jobs that are not told of one by one are the last row."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if header:
+        writer.writerow((found.by, "accelerator_hours", "usd", "idle_usd", "on_demand_usd"))
+    others = [] if found.rest is None else [found.rest.model_copy(update={"key": f"{found.rest_of} others"})]
+    for row in (*found.items, *others):
+        hours = row.accelerator_s / SECONDS_PER_HOUR
+        writer.writerow((_cell_of_csv(row.key), hours, row.usd, row.idle_usd, row.on_demand_usd))
+
+
+def _cell_of_csv(text: str) -> str:
+    """Returns a name that no spreadsheet takes for a formula."""
+    shown = safe_text(text)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 
 
 def _money_row(row: "MoneyRow") -> list[str]:
