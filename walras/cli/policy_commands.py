@@ -4,15 +4,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.arguments import NoHeaderOption, OutputOption, example_or_path
 from walras.cli.session import with_client
-from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
+from walras.cli.terminal_output import (
+    Column,
+    Listing,
+    OutputFormat,
+    dash,
+    exit_with,
+    show_json,
+    show_line,
+    show_listing,
+)
 from walras.cli.what_if_text import show_what_if
-from walras.errors import NotFound, UnknownPolicyError
+from walras.errors import NotFound, UnknownPolicyError, UserError
 
 if TYPE_CHECKING:
     from optimizer.registry import PolicyDescription
@@ -192,6 +202,84 @@ def policy_check_command(wanted: _WantedArgument, output: OutputOption = OutputF
         show_json(found.model_dump(mode="json"))
     else:
         show_what_if(found)
+
+
+@policy_commands.command("try")
+def policy_try_command(
+    wanted: _WantedArgument,
+    workload: Annotated[
+        str | None, typer.Option("--workload", help="A workload file, a trace, or the name of a shipped workload.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="A cluster file or a shipped name.")] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="Instead: a server's data folder, or a recording of a run.")
+    ] = None,
+    against: Annotated[
+        str, typer.Option("--against", help="A name, a policy file, a version's number, or `current`.")
+    ] = "current",
+    seeds: Annotated[str, typer.Option("--seeds", help="Seeds: a range (0-4) or a list (1,3,5).")] = "0-4",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Simulate a policy beside the one in force: on a workload, or on a run that was recorded."""
+    if (run is None) == (workload is None) or (workload is not None and cluster is None):
+        raise UserError(
+            "it is tried on a workload and a cluster, or on a run", field="--workload", fix="give both, or --run DIR"
+        )
+    with TemporaryDirectory(prefix="walras-policy-") as folder:
+        policies = [_policy_file(Path(folder), name, mapping) for name, mapping in _two_policies(against, wanted)]
+        exit_with(
+            _try_on_run(run, policies, seeds, output) if run else _try_on(workload, cluster, policies, seeds, output)
+        )
+
+
+def _two_policies(against: str, wanted: str) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the name and content of the one that it is compared with, and of the one that is wanted."""
+    if against == "current" or against.isdecimal():
+        versions = with_client(lambda client: client.policy_versions())
+        known = versions[0] if against == "current" else _version_of(versions, int(against))
+        before = {"policy": {"name": known.name, "parameters": known.parameters}, "rules": known.rules}
+        named = "current" if against == "current" else f"version-{against}"
+    else:
+        before, named = policy_mapping(against), f"{Path(against).stem}-now"
+    return [(named, before), (Path(wanted).stem, policy_mapping(wanted))]
+
+
+def _policy_file(folder: Path, name: str, mapping: dict[str, Any]) -> str:
+    from walras.spec.text_formats import dump_yaml
+
+    path = folder / f"{name}.yaml"
+    path.write_text(dump_yaml(mapping))
+    return str(path)
+
+
+def _try_on(workload: str | None, cluster: str | None, policies: list[str], seeds: str, output: OutputFormat) -> int:
+    from simulator.reports.baselines import BoundsChoice
+    from simulator.reports.repeated_runs import ParallelWorkers
+    from simulator.reports.run_spec import RunSpec, WorkloadSource
+    from simulator.simulate_actions import simulate_compare
+
+    assert workload is not None
+    assert cluster is not None
+    template = RunSpec(WorkloadSource(workload), cluster, policies[0], 0, BoundsChoice.CHEAP)
+    return simulate_compare(template, policies, seeds, ParallelWorkers(1), output.value)
+
+
+def _try_on_run(run: Path, policies: list[str], seeds: str, output: OutputFormat) -> int:
+    """Both are simulated on what was recorded: differences are those of the policies, not of the simulation."""
+    from simulator.reports.recording import make_recording, read_recording
+    from simulator.simulate_actions import simulate_replay
+
+    if run.is_dir():
+        from scheduler.live.store.event_journal import read_run
+
+        recording = make_recording(list(read_run(run)))
+    else:
+        recording = read_recording(run)
+    for policy in policies:
+        if output is OutputFormat.TABLE:
+            show_line(f"Under {Path(policy).stem}:")
+        simulate_replay(recording, policy=policy, from_s=0.0, seeds=seeds, export=None, output=output.value)
+    return 0
 
 
 def policy_mapping(wanted: str) -> dict[str, Any]:

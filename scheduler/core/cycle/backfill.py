@@ -40,6 +40,9 @@ _QueueHead = tuple[QueueKey, JobRecord, int, int]
 
 # ------------------------------------------------------------------------------------------------ fill
 
+#: Attempts that one event starts at most, about 10 ms of work: the core wakes at once for the others.
+STARTS_AT_ONCE = 200
+
 
 def fill_free_places(cycle: Cycle) -> None:
     """Give free places of the stale pools to the most urgent jobs that fit; keep one place for a gang that does not."""
@@ -51,10 +54,14 @@ def fill_free_places(cycle: Cycle) -> None:
     cycle.backlog.stale_pools.clear()
     if not pools:
         return
-    filling = _FillPass(pools, strict)
+    filling, started = _FillPass(pools, strict), 0
     while True:
         found = _most_urgent(cycle, filling)
         if found is None:
+            return
+        if started >= STARTS_AT_ONCE and not cycle.policy.rules.idle_to_round_end:
+            cycle.backlog.stale_pools.update(pools)
+            cycle.timers.set(cycle.now, "fill")  # only wakes the core
             return
         key, job, pool, shape_row = found
         if not strict:
@@ -77,6 +84,7 @@ def fill_free_places(cycle: Cycle) -> None:
         pool, place = _fastest_place(cycle, job, pool, place)
         drop_reservation(cycle, job.job_id)  # a reservation it does not need any more
         start_attempt(cycle, job, pool, place)
+        started += 1
         filling.look_again()
 
 

@@ -72,6 +72,7 @@ def compare_with_running(cycle: Cycle) -> None:
     incumbents: dict[int, Incumbents] = {}
     failures: Counter[int] = Counter()
     hopeless: set[tuple[int, int]] = set()  # those behind a job of their class that failed have less of a claim still
+    fitting: set[tuple[int, int]] = set()  # whoever is of these classes finds room there, as long as nobody takes any
     head: JobRecord | None = None
     for job, pool in ordering.challengers(CHALLENGERS_MAX):
         if ordering.strict and head is not None and job is not head and _still_waits(cycle, head):
@@ -80,7 +81,7 @@ def compare_with_running(cycle: Cycle) -> None:
         if failures[pool] >= FAILURES_MAX:
             continue
         in_vain = (job.class_row, pool) in hopeless and job.waits and job.job_id not in cycle.reservations
-        if in_vain or not _preempt_for(cycle, job, pool, incumbents):
+        if in_vain or not _preempt_for(cycle, job, pool, incumbents, fitting):
             hopeless.add((job.class_row, pool))
             failures[pool] += 1
             if all(failures[state.row] >= FAILURES_MAX for state in cycle.ledger.fleet.pools):
@@ -91,24 +92,30 @@ def preempt_now(cycle: Cycle, job: JobRecord) -> None:
     """Find a place for a job of a high class at once, without waiting for the round to end."""
     for pool in cycle.ordering.pools_of(job):
         if _still_waits(cycle, job):
-            _preempt_for(cycle, job, pool, {})
+            _preempt_for(cycle, job, pool, {}, set())
 
 
 def _still_waits(cycle: Cycle, job: JobRecord) -> bool:
     return job.waits and job.job_id not in cycle.queues.nominated
 
 
-def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, Incumbents]) -> bool:
+def _preempt_for(
+    cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, Incumbents], fitting: set[tuple[int, int]]
+) -> bool:
     """Take a place on the pool, if the job has a right to it and those in it may be asked to leave.
 
-    Returns False if no job there can be displaced. `incumbents`: by pool, as far as they were asked for.
+    Returns False if no job there can be displaced. `incumbents`: by pool, as far as they were asked for. `fitting`:
+    (class, pool) where room was found, as far as it was looked for.
     """
     ordering = cycle.ordering
     if job.job_id in cycle.queues.nominated or not (job.waits or is_movable(cycle, job, pool)):
         return True
     limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool), pool)
+    if limit is None and job.waits and (job.class_row, pool) in fitting:
+        return True
     place = None if limit is not None else cycle.ledger.fleet.find(pool, shape_of(cycle, job))
     if place is not None and job.waits:
+        fitting.add((job.class_row, pool))
         return True  # fill will start it
     if place is not None:
         found: FoundPlace | None = FoundPlace(pool, place)
@@ -122,6 +129,7 @@ def _preempt_for(cycle: Cycle, job: JobRecord, pool: int, incumbents: dict[int, 
     if found is None or (limit is not None and not _frees_enough(cycle, job, pool, found)):
         return False
     move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
+    fitting.clear()
     take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)
     return True
 

@@ -334,14 +334,19 @@ class Ledger:
 
     def units_of(self, job: JobRecord, parts: PoolParts) -> float:
         """What these accelerators are worth to the job, in accelerators of the fleet's average speed for it."""
-        speeds, pools = self.class_of(job).speeds, self.fleet.pools
-        counts = self.classes.shapes[self.class_of(job).shape].counts
-        each = [speed / count if count else 0.0 for speed, count in zip(speeds, counts, strict=False)]
-        there = sum(state.capacity for state in pools)
-        mean = sum(rate * state.capacity for rate, state in zip(each, pools, strict=False)) / there if there else 0.0
-        if mean <= 0 or len(parts) > 1:
+        if len(parts) > 1:
             return float(sum(count for _, count in parts))
-        return sum(each[pool] * count for pool, count in parts) / mean
+        job_class = self.class_of(job)
+        speeds, counts = job_class.speeds, self.classes.shapes[job_class.shape].counts
+        there, whole = 0, 0.0
+        for speed, count, state in zip(speeds, counts, self.fleet.pools, strict=False):
+            there += state.capacity
+            if count:
+                whole += speed / count * state.capacity
+        ((pool, held),) = parts
+        if whole <= 0:
+            return float(held)
+        return (speeds[pool] / counts[pool] if counts[pool] else 0.0) * held / (whole / there)
 
     def restart_s(self, job: JobRecord, rules: RoundRules) -> float:
         return self.costs.restart_s(job.request.kind, rules.restart_default_s)

@@ -1,0 +1,41 @@
+"""`walras policy try`: the policy in force and another one on the same jobs, and what it refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from walras.cli.main import app
+
+
+def _tried(*words: str) -> Any:
+    return CliRunner().invoke(app, ["policy", "try", *words])
+
+
+def test_two_policies_are_compared_on_the_same_jobs_without_a_server(tmp_path: Path) -> None:
+    """A name against a file; both are told of by what they are."""
+    file = tmp_path / "short.yaml"
+    file.write_text("policy: {name: srtf}\n")
+    found = _tried(
+        str(file), "--against", "fifo", "--workload", "deadlines", "--cluster", "mixed-cloud", "--seeds", "0-1"
+    )
+    assert found.exit_code == 0, found.output
+    assert "fifo-now" in found.output
+    assert "short" in found.output
+
+
+def test_the_policy_in_force_comes_from_the_server(fake: Any) -> None:
+    """With its parameters and rules, as a version of the history has them."""
+    on = ("--workload", "deadlines", "--cluster", "mixed-cloud", "--seeds", "0")
+    env = {"WALRAS_SERVER": fake.url, "WALRAS_TOKEN": "walras_user_secret"}
+    found = CliRunner().invoke(app, ["policy", "try", "fifo", *on], env=env)
+    assert found.exit_code == 0, found.output
+    assert "current" in found.output
+    assert fake.requests[-1][:2] == ("GET", "/api/v1/policy/versions")
+
+
+@pytest.mark.parametrize("words", [(), ("--workload", "deadlines"), ("--workload", "deadlines", "--run", "/tmp")])
+def test_it_is_tried_on_a_workload_and_a_cluster_or_on_a_run(words: tuple[str, ...]) -> None:
+    found = _tried("fifo", "--against", "las", *words)
+    assert found.exit_code != 0
