@@ -1,6 +1,6 @@
 """The terms of a search for a job's batch and number of workers while it trains: trials, forecasts, next step.
 
-The optimizer chooses the next configuration (`optimizer.performance.choosing.search`), `workers.trials` runs it; both
+The optimizer chooses the next configuration (`optimizer.planning.online_search`), `workers.trials` runs it; both
 use these types.
 """
 

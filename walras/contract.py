@@ -29,6 +29,10 @@ DATA_WAIT_VALUE = "data_wait"
 SAVES_VALUE = "saves_checkpoints"
 #: That value where the script states how often it saves, and keeps to it.
 SAVES_AS_STATED = 2.0
+#: Of a job that chooses its batch itself: samples of an update over the whole gang, and how many steps at its first
+#: batch that is worth.
+CHOSEN_BATCH_VALUE = "chosen_batch"
+UPDATE_GAIN_VALUE = "update_gain"
 
 #: Header of an answer with a part of a log: the byte offset from which the client goes on reading.
 NEXT_OFFSET_HEADER = "X-Walras-Next-Offset"

@@ -44,15 +44,15 @@ def test_a_job_with_a_slow_loader_is_told_that_it_waits_and_one_with_a_fast_one_
             wait_for(lambda j=job_id: "data_wait" in server.job(j)["last_values"], 60, "its wait is known")
         assert server.job(jobs["slow"])["last_values"]["data_wait"] > 0.5
         assert server.job(jobs["fast"])["last_values"]["data_wait"] < 0.15
-        told = {name: _said(server, "explain", job_id) for name, job_id in jobs.items()}
+        told = {name: said(server, "explain", job_id) for name, job_id in jobs.items()}
         assert "of its step it waits for its data" in told["slow"]
         assert "waits for its data" not in told["fast"]
-        assert "waits for data" in _said(server, "show", jobs["slow"])
+        assert "waits for data" in said(server, "show", jobs["slow"])
     finally:
         server.close()
 
 
-def _said(server: RealServer, command: str, job_id: int) -> str:
+def said(server: RealServer, command: str, job_id: int) -> str:
     env = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN_FILE": str(server.data / "admin.token")}
     done = subprocess.run([WALRAS, command, str(job_id)], env=env, capture_output=True, text=True, check=True)
     return done.stdout

@@ -303,13 +303,14 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
     speed = f"{job.steps_per_s:.4g} steps/s" if job.steps_per_s is not None else "-"
     steps = _steps(job)
     used = ", ".join(f"{name} {format_length(seconds)}" for name, seconds in sorted(job.accelerator_s.items()))
-    from walras.contract import DATA_WAIT_VALUE
+    from walras.contract import CHOSEN_BATCH_VALUE, DATA_WAIT_VALUE, UPDATE_GAIN_VALUE
 
     values = ", ".join(
         f"{name} {job.first_values.get(name, value):.4g} -> {value:.4g}"
         for name, value in job.last_values.items()
-        if name != DATA_WAIT_VALUE
+        if name not in (DATA_WAIT_VALUE, CHOSEN_BATCH_VALUE, UPDATE_GAIN_VALUE)
     )
+    batch, gain = (job.last_values.get(name) for name in (CHOSEN_BATCH_VALUE, UPDATE_GAIN_VALUE))
     waits = job.last_values.get(DATA_WAIT_VALUE)
     facts = [
         ("job", str(job.id)),
@@ -326,6 +327,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("steps", steps),
         ("speed", speed),
         ("waits for data", "" if waits is None else f"{waits:.0%} of its steps"),
+        ("batch", "" if batch is None or gain is None else f"{batch:.0f} now: an update is worth {gain:.3g} steps"),
         ("values", values),
         ("checkpoints", job.checkpoint_detail),
         ("target", "" if job.target is None else _target_text(job.target)),

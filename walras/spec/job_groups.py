@@ -206,14 +206,19 @@ class BatchSpec(FileModel):
 
     #: Samples of one step over the whole gang.
     __annotations__ = {"global": Annotated[WholeNumber, Field(ge=1, le=2**31)]}
-    #: In a simulation: the job chooses its batch itself, from `global` up to `max`, or up to what its law allows.
+    #: The job chooses its batch itself while it trains, from `global` up to `max`. In a simulation `max` may be left to
+    #: the law. Steps are counted at `global`: an update with a larger batch is worth more than one.
     adaptive: bool = False
     max: Annotated[WholeNumber, Field(ge=1, le=2**31)] | None = None
+    #: Most samples of an update on one rank, which its accelerator has memory for; None: as many as `max` gives it.
+    max_per_rank: Annotated[WholeNumber, Field(ge=1, le=2**31)] | None = None
 
     @model_validator(mode="after")
     def _ascending(self) -> "BatchSpec":
         if self.max is not None and self.max < getattr(self, "global"):
             raise FieldMistake("max", f"{self.max} is below global; write the largest batch that the job may choose")
+        if self.max_per_rank is not None and not self.is_chosen:
+            raise FieldMistake("max_per_rank", "the batch is fixed; write adaptive: true, or remove it")
         return self
 
     @property

@@ -246,12 +246,18 @@ def parse_spec(given: str | bytes | Mapping[str, Any], *, source: str = "job") -
 def _check_runnable(spec: JobSpec, source: str) -> JobSpec:
     """Refuses fields that only simulations support (jobs of a workload file do not pass here)."""
     if spec.batch is not None and spec.batch.is_chosen:
-        field = "batch.adaptive" if spec.batch.adaptive else "batch.max"
-        raise JobSpecError(
-            f"{source}: {field}: a job that runs cannot choose its batch in this version; simulations can",
-            field=field,
-            fix="remove it; the batch stays `batch.global`",
-        )
+        if spec.batch.max is None:
+            raise JobSpecError(
+                f"{source}: batch.max: a job that chooses its batch states the largest that it may choose",
+                field="batch.max",
+                fix="write `max`: what learns well and fits its memory; a simulation alone knows that from its law",
+            )
+        if spec.fork is not None or spec.mixed:
+            raise JobSpecError(
+                f"{source}: batch.adaptive: parts of a fork, and unlike accelerators, keep the batch that they share",
+                field="batch.adaptive",
+                fix="remove it, or `fork` and `mixed`",
+            )
     if spec.fork is not None and any(demand.count > 1 for demand in spec.resources.accelerators):
         raise JobSpecError(
             f"{source}: fork: a part that runs is one process on one accelerator; simulations fork whole gangs too",
@@ -317,8 +323,16 @@ def env_of(spec: JobSpec) -> dict[str, str]:
     env = {name: value for name, value in spec.envs.items() if value is not None}
     values = matrix_values(spec)
     env = {name: substituted(value, values) for name, value in env.items()} | array_variables(spec)
-    batch = global_batch_of(spec.batch)
-    return env if batch is None else env | {"WALRAS_BATCH": str(batch)}
+    return env | _batch_variables(spec.batch)
+
+
+def _batch_variables(batch: BatchSpec | None) -> dict[str, str]:
+    if batch is None:
+        return {}
+    numbers = {"WALRAS_BATCH": global_batch_of(batch)}
+    if batch.is_chosen:
+        numbers |= {"WALRAS_BATCH_MAX": batch.max, "WALRAS_BATCH_PER_RANK": batch.max_per_rank}
+    return {name: str(number) for name, number in numbers.items() if number is not None}
 
 
 def kind_of(spec: JobSpec) -> Kind:
@@ -335,6 +349,8 @@ def kind_of(spec: JobSpec) -> Kind:
     batch = sorted((name, value) for name, value in texts.items() if "BATCH" in name.upper())
     if spec.batch is not None:
         batch.append(("batch", str(global_batch_of(spec.batch))))
+        if spec.batch.is_chosen:
+            batch.append(("most", f"{spec.batch.max} {spec.batch.max_per_rank}"))
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
     # An edited script is of the same kind: what is measured of it goes on counting.
     folder = spec.workdir if spec.code is None else spec.code.folder

@@ -18,10 +18,11 @@ from typing import Any
 from walras.training import gang, loop_state, model_counting
 from walras.training.batch_sharing import Shares
 from walras.training.batch_source import BatchSource, BatchSources, default_seed, rescale_position, samples_in
+from walras.training.batch_tuning import NOISE_EVERY_AT_FIRST, BatchTuner, batch_tuner_for
 from walras.training.checkpoint import Checkpoint, TornCheckpoint, rank_values
 from walras.training.fork import Fork
 from walras.training.gang import Gang
-from walras.training.loop_state import CheckpointSaver, DataPosition, read_position, seek_source
+from walras.training.loop_state import CheckpointSaver, DataPosition, read_batch_choice, read_position, seek_source
 from walras.training.measurements import (
     DataWaitMeter,
     DeviceWork,
@@ -29,6 +30,7 @@ from walras.training.measurements import (
     StepPacer,
     ThroughputMeter,
     noise_meter_for,
+    optimizer_among,
 )
 from walras.training.supervisor_link import (
     DATA_WAIT_VALUE,
@@ -57,10 +59,10 @@ class Loop:
 
     Args:
         checkpoint: what to save; without one the loop counts and reports only.
-        steps: stop after this many steps in all, over all attempts. Default: those the job was submitted with, if any.
+        steps: stop after this many in all, over all attempts. Default: those the job was submitted with, if any.
         seed: fixes the order of shuffling loaders, with the epoch. Default: torch's own seed.
         noise_every: measure the noise of the gradient every so many updates of the checkpoint's optimizer, and report
-            it as `gradient_noise` (samples). Default: never.
+            it as `gradient_noise` (samples). Default: never; 10 for a job that chooses its batch.
         fork: the ranks are parts of a fork: each takes steps of its own, and all of them count.
         shares: the ranks share each batch by speed; `steps` is given whole batches, and yields this rank's parts.
         on_change: the script bears being moved while it trains. Called with the samples of a step over all ranks
@@ -100,13 +102,12 @@ class Loop:
         #: All ranks have agreed to stop, and have saved if they could. A job at its last step still ends normally.
         self._is_ending = False
         # Both stand in until the first step: by then the script has initialised torch.distributed, if it ever does.
-        if fork is not None and (noise_every is not None or on_change is not None):
-            raise ValueError("noise_every, on_change: the parts of a fork have neither one gradient nor one batch")
-        if shares is not None and (fork is not None or on_change is not None):
-            raise ValueError(
-                "shares: their batch stays what it is, and each step is a step of all: no fork, no on_change"
-            )
+        loop_state.check_arguments(fork, shares, noise_every, on_change)
         self._link, self._gang, self._meter = SupervisorLink("", 0, 0), Gang(self._settings.rank), ThroughputMeter()
+        self._tuner: BatchTuner | None = None  # of a job that chooses its batch itself
+        self._can_tune = on_change is not None and optimizer_among(checkpoint.objects if checkpoint else ()) is not None
+        if self._settings.largest_batch and self._can_tune:
+            noise_every = noise_every or NOISE_EVERY_AT_FIRST
         self._noise = noise_meter_for(checkpoint.objects if checkpoint else (), noise_every, self._settings.rank)
         self._pacer = StepPacer(self._settings.pace) if self._settings.pace else None
         self._data_wait, self._device = DataWaitMeter(), DeviceWork()
@@ -197,7 +198,8 @@ class Loop:
         source = self._sources.last
         size = None if source is None else source.batch_size
         place = DataPosition(self.epoch, max(0, self._part - 1), self._batch, self._readers, size)
-        saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._log, self._settings)
+        choice = None if self._tuner is None else self._tuner.as_saved()
+        saver = CheckpointSaver(self._checkpoint, self._gang, self._link, self._log, self._settings, choice)
         is_saved = saver.save(self.step, place, self._seed, source)
         self._meter.disturb()
         self._data_wait.disturb()
@@ -222,6 +224,7 @@ class Loop:
         self._values.take(gang.measure_bandwidth(self._gang, self._settings))
         self._readers = self._gang.world_size if self._fork is None and self._shares is None else 1
         self._link = SupervisorLink(self._settings.socket, self._gang.rank, os.getpid())
+        self._tuner = batch_tuner_for(self._settings, self._gang, self._can_tune, self._log)
         if not self._settings.stands_by:
             self._open()
         elif (go := self._link.stand_by()) is not None:
@@ -258,6 +261,8 @@ class Loop:
         checkpoint.load_shared(folder)
         self._place, self.step, values = read_position(folder)
         checkpoint.values.update(values)
+        if self._tuner is not None:
+            self._new_samples = self._tuner.restore(read_batch_choice(folder))
         self._saved_step, self.epoch = self.step, self._place.epoch
         if not self._seed_was_given and (own := rank_values(folder, self._gang.rank)) is not None:
             self._seed = int(own["seed"])
@@ -294,6 +299,9 @@ class Loop:
         each, rest = divmod(samples, self._gang.world_size)
         if rest or not source.resize(each):
             self._log(f"this data cannot be had in batches of {samples}: they stay as they are")
+            self._tuner = None
+        elif self._tuner is not None:
+            self._tuner.took(samples)
         self._batch = rescale_position(self._batch, (self._readers, before), (self._readers, source.batch_size))
         self._meter, self._has_changed = ThroughputMeter(), True
         if self._noise is not None:
@@ -313,6 +321,12 @@ class Loop:
     def _is_at_limit(self) -> bool:
         return self._limit is not None and self.step >= self._limit
 
+    @property
+    def _steps_per_s(self) -> float | None:
+        """Of the job: an update with another batch than the first counts for what it is worth."""
+        rate = (self._fork or self._meter).steps_per_s
+        return rate if rate is None or self._tuner is None else rate * self._tuner.gain
+
     def _samples(self, source: BatchSource, batch: Any = None) -> int | None:
         """Samples in one batch over all ranks; None if unknown."""
         each = source.batch_size or (self._shares.whole if self._shares is not None else samples_in(batch))
@@ -320,8 +334,8 @@ class Loop:
 
     def _count(self, at: float) -> None:
         if self._fork is None:
-            self.step += 1
-            self._batch += 1
+            self._stride = 1 if self._tuner is None else self._tuner.steps_done(self._limit, self.step)
+            self.step, self._batch = self.step + self._stride, self._batch + 1
         if self._noise is not None:
             self._noise.batches += 1
         self._meter.step(at)
@@ -344,7 +358,8 @@ class Loop:
     def _end_step(self) -> None:
         now = time.monotonic()
         if self._pacer is not None:
-            wait_s = self._pacer.wait_s(now, 1.0 if self._shares is None else self._shares.weight)
+            part = 1.0 if self._tuner is None else self._tuner.paced_part
+            wait_s = self._pacer.wait_s(now, part if self._shares is None else self._shares.weight)
             if wait_s > 0:
                 self._link.wait(wait_s)
                 now = time.monotonic()
@@ -365,10 +380,14 @@ class Loop:
         is_due = opened is not None and (self._link.save_requested or opened.is_due(now - self._saved_at, planned_s))
         can_move = self._on_change is not None and self._in_epochs
         own = self._link.control_request(is_due=is_due, is_first=self._gang.rank == 0, can_move=can_move)
-        agreed = self._gang.agree(self.step, own, self._meter.steps_per_s)
+        if self._tuner is not None and can_move:
+            own = self._tuner.with_request(own, self._meter, self._noise)
+        agreed = self._gang.agree(self.step, own, self._steps_per_s if self._fork is None else self._meter.steps_per_s)
         if agreed.save:
             self._link.save_requested = False
-        if agreed.samples:
+        if self._tuner is not None and agreed.noise:
+            self._new_samples = self._tuner.agreed(agreed)
+        elif agreed.samples:
             self._new_samples, self._link.batch_requested = agreed.samples, None
             self._limit = agreed.limit or self._limit
         self._is_parking = self._is_parking or agreed.park
@@ -419,8 +438,10 @@ class Loop:
             self._values.take({GRADIENT_NOISE_VALUE: scale})
         if self._fork is None and (waits := self._data_wait.share) is not None:  # parts of a fork wait for each other
             self._values.take({DATA_WAIT_VALUE: waits})
-        rate = self._fork or self._meter
-        progress = {"steps": self.step, "steps_per_s": rate.steps_per_s, "samples": rate.samples}
+        if self._tuner is not None:
+            self._values.take(self._tuner.values)
+        samples = (self._fork or self._meter).samples
+        progress = {"steps": self.step, "steps_per_s": self._steps_per_s, "samples": samples}
         message = {"type": "progress", **progress, "pace": self._settings.pace, **self._values.message_fields()}
         self._link.send(message, may_drop=True)
 

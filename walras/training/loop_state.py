@@ -22,6 +22,14 @@ from walras.training.gang import Gang
 from walras.training.supervisor_link import JobEnvironment, SupervisorLink
 
 
+def check_arguments(fork: object, shares: object, noise_every: int | None, on_change: object) -> None:
+    """Raises ValueError for arguments of `Loop` that exclude each other (None: not given)."""
+    if fork is not None and (noise_every is not None or on_change is not None):
+        raise ValueError("noise_every, on_change: the parts of a fork have neither one gradient nor one batch")
+    if shares is not None and (fork is not None or on_change is not None):
+        raise ValueError("shares: their batch stays what it is, and each step is a step of all: no fork, no on_change")
+
+
 def capture_random_state() -> dict[str, Any]:
     """The states of every generator that the script can have used without naming one."""
     version, internal, gauss = random.getstate()
@@ -95,6 +103,11 @@ def read_position(folder: Path) -> tuple[DataPosition, int, dict[str, Any]]:
     return place, int(saved["step"]), saved["values"]
 
 
+def read_batch_choice(folder: Path) -> dict[str, float]:
+    """Returns what a job that chooses its batch had found out; empty for others."""
+    return {str(name): float(value) for name, value in read_json(folder, "loop").get("batch_choice", {}).items()}
+
+
 def seek_source(
     source: BatchSource, place: DataPosition, folder: Path, rank: int, readers: int, log: Callable[[str], None]
 ) -> int:
@@ -141,6 +154,8 @@ class CheckpointSaver:
     link: SupervisorLink
     log: Callable[[str], None]
     settings: JobEnvironment
+    #: What a job that chooses its batch has found out (`BatchTuner.as_saved`); None for others.
+    batch_choice: dict[str, float] | None = None
 
     def save(self, step: int, place: DataPosition, seed: int, source: BatchSource | None) -> bool:
         """Returns False if saving failed; the reason was logged."""
@@ -166,7 +181,8 @@ class CheckpointSaver:
         if rank != 0:
             return
         self.checkpoint.write_shared(folder)
-        write_json(folder, "loop", {"step": step, **place.as_saved(), "values": self.checkpoint.values})
+        choice = {} if self.batch_choice is None else {"batch_choice": self.batch_choice}
+        write_json(folder, "loop", {"step": step, **place.as_saved(), "values": self.checkpoint.values, **choice})
 
     def _bring_together(self, step: int) -> bool:
         """Give rank 0 what ranks on other machines wrote: no disk is shared. Every rank calls it."""

@@ -8,9 +8,9 @@ compared. The parameters hardly move between them, so they are two draws of one 
 
     |G|^2 = g . g'        S = B |g - g'|^2 / 2        noise scale phi = S / |G|^2, in samples
 
-Both are averaged before they are divided (`optimizer.performance.noise` says what follows from phi). The gradients are
-those that the optimizer is about to use: averaged over ranks, summed over passes, and clipped where the script clips.
-Between the two updates a copy of the gradients is kept.
+Both are averaged before they are divided (`optimizer.prediction.gradient_noise` says what follows from phi). The
+gradients are those that the optimizer is about to use: averaged over ranks, summed over passes, and clipped where the
+script clips. Between the two updates a copy of the gradients is kept.
 """
 
 from __future__ import annotations
@@ -221,13 +221,16 @@ class NoiseScaleMeter:
         self.samples: int | None = None
         #: Batches that the script has taken.
         self.batches = 0
-        self._every = every
+        #: Updates from one comparison to the next.
+        self.every = every
         self._updates = 0
         self._batches_then = 0
         self._kept: list[Any] | None = None
         #: Not read yet: reading waits for the accelerator.
         self._fresh: list[tuple[Any, float]] = []
         self._signal = self._spread = 0.0
+        #: Comparisons that the noise scale is a mean of.
+        self.comparisons = 0
         optimizer.register_step_pre_hook(self._before_step)
 
     @property
@@ -239,6 +242,7 @@ class NoiseScaleMeter:
             if math.isfinite(spread):
                 self._signal = NOISE_DECAY * self._signal + (1.0 - NOISE_DECAY) * both
                 self._spread = NOISE_DECAY * self._spread + (1.0 - NOISE_DECAY) * spread
+                self.comparisons += 1
         self._fresh.clear()
         return max(0.0, self._spread) / self._signal if self._signal > 0.0 else None
 
@@ -248,8 +252,8 @@ class NoiseScaleMeter:
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._updates += 1
-        turn = self._updates % self._every
-        if turn == self._every - 1:
+        turn = self._updates % self.every
+        if turn == self.every - 1:
             self._batches_then = self.batches
             self._kept = [gradient.clone() for gradient in _gradients(optimizer)]
         elif turn == 0 and self._kept is not None:
@@ -260,11 +264,16 @@ class NoiseScaleMeter:
                 self._fresh.append((_products(gradients, kept), float(self.samples * batches)))
 
 
+def optimizer_among(things: Iterable[Any]) -> Any:
+    """Returns the first that is a torch optimizer; None if none is."""
+    return next((thing for thing in things if hasattr(thing, "register_step_pre_hook")), None)
+
+
 def noise_meter_for(things: Iterable[Any], every: int | None, rank: int) -> NoiseScaleMeter | None:
     """A gauge of the first optimizer among them, on rank 0, which reports: all ranks have the same mean gradient."""
     if every is None:
         return None
-    optimizer = next((thing for thing in things if hasattr(thing, "register_step_pre_hook")), None)
+    optimizer = optimizer_among(things)
     if optimizer is None:
         raise ValueError("noise_every: the checkpoint holds no torch optimizer whose gradients could be compared")
     return NoiseScaleMeter(optimizer, every) if rank == 0 else None

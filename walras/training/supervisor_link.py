@@ -33,6 +33,9 @@ DATA_WAIT_VALUE = "data_wait"
 SAVES_VALUE = "saves_checkpoints"
 #: Its value where the script states how often it saves, and leaves that to nobody.
 SAVES_AS_STATED = 2.0
+#: Samples of an update, and steps at the first batch that it is worth, of a job that chooses its batch.
+CHOSEN_BATCH_VALUE = "chosen_batch"
+UPDATE_GAIN_VALUE = "update_gain"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class ControlRequest:
     #: 0 alone.
     samples: int = 0
     limit: int = 0
+    #: Gradient noise that updates are counted by from now on, thousandths of a sample; 0: as it was. Of rank 0 alone.
+    noise: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,9 @@ class JobEnvironment:
     saves_apart: bool = False
     #: Samples of one step over all ranks, as the job file states them.
     batch: int | None = None
+    #: The most that the job may choose, if it chooses its batch itself; and the most that a rank has room for.
+    largest_batch: int | None = None
+    largest_per_rank: int | None = None
     #: Build everything, then wait for a message `go` that names a checkpoint which does not exist yet.
     stands_by: bool = False
     #: Work before each checkpoint, seconds, where the script leaves it to the scheduler; None: it has not said.
@@ -110,6 +118,8 @@ def read_job_environment(environ: Mapping[str, str]) -> JobEnvironment:
         node_rank=int(_number(environ, "WALRAS_NODE_RANK") or 0),
         saves_apart=bool(environ.get("WALRAS_CHECKPOINT_STORE")),
         batch=_whole(_number(environ, "WALRAS_BATCH")),
+        largest_batch=_whole(_number(environ, "WALRAS_BATCH_MAX")),
+        largest_per_rank=_whole(_number(environ, "WALRAS_BATCH_PER_RANK")),
         stands_by=environ.get("WALRAS_STANDBY") == "1",
         checkpoint_every_s=_number(environ, "WALRAS_CHECKPOINT_EVERY"),
     )

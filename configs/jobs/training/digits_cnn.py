@@ -72,7 +72,7 @@ def main() -> None:
         mean = torch.tensor(float(checkpoint.values.get("mean_loss", mean)))
 
     loop = Loop(checkpoint, on_change=suit)
-    is_low = False
+    is_low, updates = False, 0
     for _epoch in loop.epochs(arguments.epochs):
         for batch, targets in loop.steps(loader):
             loss = nn.functional.cross_entropy(model(batch), targets)
@@ -81,7 +81,8 @@ def main() -> None:
             optimizer.step()
             mean = keep * mean + (1 - keep) * loss.detach()
             loop.report(loss=mean)
-            if loop.step % every == 0:
+            updates += 1  # not `loop.step`: an update with a larger batch may count for several
+            if updates % every == 0:
                 mean = agreed(mean, ranks)
                 checkpoint.values["mean_loss"] = float(mean)
                 is_low = float(mean) < arguments.until_loss  # of the agreed mean alone: ranks end at one step

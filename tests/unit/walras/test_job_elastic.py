@@ -58,8 +58,9 @@ def test_a_job_says_whether_it_may_be_spread() -> None:
         ("elastic: {min: 1, max: 4}\nnproc_per_node: 2", "nproc_per_node", "2 ranks"),
         ("resources: {accelerators: 'a100:3'}\nelastic: {min: 1, max: 4}\nbatch: {global: 512}", "elastic", "evenly"),
         ("batch: {global: 0}", "batch.global", "global"),
-        ("batch: {global: 64, adaptive: true}", "batch.adaptive", "adaptive"),
-        ("batch: {global: 64, max: 128}", "batch.max", "simulations can"),
+        ("batch: {global: 64, adaptive: true}", "batch.max", "largest"),
+        ("batch: {global: 64, max: 128}\nfork: {max: 2}", "batch.adaptive", "parts of a fork"),
+        ("batch: {global: 64, max_per_rank: 32}", "batch.max_per_rank", "fixed"),
         ("batch: {global: 64, max: 32}", "batch.max", "below global"),
     ],
 )

@@ -122,5 +122,6 @@ def test_the_client_folder_holds_the_client_and_nothing_else(tmp_path: Path) -> 
 
 def test_the_in_job_client_agrees_with_the_contract() -> None:
     """`walras.training` repeats what it shares with the rest: the copy in a job's path comes alone."""
-    for name in ("EXIT_CHECKPOINTED", "GRADIENT_NOISE_VALUE", "BANDWIDTH_VALUE", "DATA_WAIT_VALUE", "SAVES_VALUE"):
+    shared = {"EXIT_CHECKPOINTED", "GRADIENT_NOISE_VALUE", "BANDWIDTH_VALUE", "DATA_WAIT_VALUE", "SAVES_VALUE"}
+    for name in sorted(shared | {"CHOSEN_BATCH_VALUE", "UPDATE_GAIN_VALUE"}):
         assert getattr(supervisor_link, name) == getattr(contract, name)
