@@ -95,12 +95,13 @@ class RateBelief:
 
 
 def pooled_prior(zones: Sequence[tuple[int, float]], weight_h: float = 24.0) -> RateBelief:
-    """A prior for a zone from (revocations, machine-hours) of others, worth `weight_h` hours of its own."""
+    """A prior for a zone from (revocations, machine-hours) of all, worth `weight_h` hours of its own.
+
+    All zones together are believed by `RateBelief`'s own prior and what was seen: the first seconds of a machine say
+    next to nothing, and no zone is held to be safe for ever.
+    """
     revocations, hours = sum(zone[0] for zone in zones), sum(zone[1] for zone in zones)
-    if hours <= 0:
-        return RateBelief(prior_h=weight_h)
-    # Half a revocation stands for a market where none was seen yet: no zone is held to be safe for ever.
-    return RateBelief(max(revocations, 0.5) / hours * weight_h, weight_h)
+    return RateBelief(RateBelief().seen(revocations, max(hours, 0.0)).rate_per_h * weight_h, weight_h)
 
 
 class Lifetime(Protocol):

@@ -117,7 +117,7 @@ def test_machines_seen_alive_count_while_they_were_seen() -> None:
 def test_a_zone_learns_from_what_happened_there() -> None:
     """The prior of other zones first; after many hours its own rate; a zone without revocations is not held safe."""
     prior = pooled_prior([(10, 100.0), (0, 100.0)], weight_h=20.0)
-    assert prior.rate_per_h == pytest.approx(0.05)
+    assert prior.rate_per_h == pytest.approx(11 / 224)
     assert prior.seen(0, 1000.0).rate_per_h < 0.001
     assert prior.seen(300, 1000.0).rate_per_h == pytest.approx(0.3, rel=0.03)
     assert pooled_prior([(0, 100.0)]).rate_per_h > 0

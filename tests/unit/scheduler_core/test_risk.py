@@ -63,3 +63,15 @@ def test_a_gang_stops_when_any_of_its_machines_goes() -> None:
     one, four = (lasting_fractions([pool], _HOUR_S, _runs(count))[0] for count in (4.0, 16.0))
     assert four < one < 1.0
     assert lasting_fractions([warned], _HOUR_S, _runs(16.0))[0] > four
+
+
+def test_machines_that_have_just_come_are_believed_to_stay_about_as_long_as_any_spot_machine() -> None:
+    """Four machines of one second: nothing is known, and no plan may change for it."""
+    pool = _pool("a")
+    for _ in range(3):
+        pool.lives.began(0.0)
+    new = revocation_rates([pool], 1.0)[0]
+    assert new == pytest.approx(1 / 24, rel=0.01)
+    assert lasting_fractions([pool], 1.0, _runs(4.0))[0] > 0.95
+    pool.lives.ended(2.0, 0.0, taken=True)
+    assert new < revocation_rates([pool], 2.0)[0] < 5 * new  # one that is taken at once is no law either
