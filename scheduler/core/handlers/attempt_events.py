@@ -136,6 +136,17 @@ QUARANTINE_ONE_IN = 4
 _LOST_TEXT = "its newest checkpoint is lost: it goes on from the one before"
 
 
+def _lost_its_work(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> bool:
+    """Whether the stop that ended the attempt shows that the job cannot save what it does.
+
+    A job that says it can is not judged by an attempt as young as a restart is long: its script was still starting.
+    """
+    if job.saved or event.exit_code == EXIT_CHECKPOINTED or job.running_at == inf:
+        return False
+    is_young = cycle.now < job.running_at + cycle.ledger.restart_s(job, cycle.policy.rules)
+    return job.loses_work or job.request.unproven or not is_young
+
+
 def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     """Judge the end of the job's current attempt."""
     if event.steps is not None:
@@ -158,7 +169,7 @@ def on_attempt_ended(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     elif event.exceeded:
         _failed(cycle, job, event, None)
     elif reason is not None:
-        job.loses_work = not job.saved and event.exit_code != EXIT_CHECKPOINTED and job.running_at < inf
+        job.loses_work = _lost_its_work(cycle, job, event)
         cycle.set_attempt_state(job, AttemptState.PREEMPTED, reason)
         requeue_job(cycle, job, reason, _stopped_text(event))
     elif event.exit_code == EXIT_CHECKPOINTED:

@@ -110,6 +110,24 @@ def test_a_young_job_may_still_be_moved_once() -> None:
     assert not fleet.attempts[J1].stopping
 
 
+@pytest.mark.parametrize(("after_s", "may_leave_again"), [(20.0, True), (3600.0, False)])
+def test_a_script_that_was_still_starting_when_it_was_stopped_is_not_taken_to_save_nothing(
+    after_s: float, may_leave_again: bool
+) -> None:
+    """The job says that it saves. Killed while it imported torch it shows nothing; after an hour it does."""
+    fleet = full("walras", after_s)
+    revoked_until(fleet, after_s + 30.0)
+    assert fleet.attempts[J1].stopping
+    fleet.end(J1, 143, 0.0)
+    settle(fleet)
+    fleet.end(J2)
+    settle(fleet)
+    revoked_until(fleet, fleet.at + 3600.0)
+    submit(fleet, job(4, "a", 4, steps=100.0))
+    revoked_until(fleet, fleet.at + 4000.0)
+    assert fleet.attempts[J1].stopping == may_leave_again
+
+
 def test_a_higher_class_does_not_take_the_place_either() -> None:
     fleet = full("max_min_fairness", 3600.0, unproven=True)
     commands = submit(fleet, job(5, "a", 4, priority=90))

@@ -1,0 +1,52 @@
+"""An elastic job whose step takes .05 s and, on N accelerators, .15 s / N more; saves when it is asked to.
+
+python elastic_spot_job.py FOLDER       FOLDER/steps: a line [step, ranks] for each step of rank 0, over all attempts
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from walras.training import Checkpoint, Loop, batch_per_rank
+
+FIXED_S, SHARED_S = 0.05, 0.15
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    inner = nn.Linear(4, 1)
+    model: nn.Module = inner
+    if world > 1:
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(inner)
+    x = torch.randn(6000, 4, generator=torch.Generator().manual_seed(3))
+    data = TensorDataset(x, x.sum(1, keepdim=True))
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data, world, rank, seed=5)
+    loader = DataLoader(data, batch_size=batch_per_rank(6), sampler=sampler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loop = Loop(Checkpoint(model=inner, optimizer=optimizer, every_s=None))
+    log = (folder / "steps").open("a", buffering=1) if rank == 0 else None
+    for _ in loop.epochs():
+        for features, target in loop.steps(loader):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(features), target).backward()
+            optimizer.step()
+            time.sleep(FIXED_S + SHARED_S / world)
+            if log is not None:
+                log.write(json.dumps([loop.step, world]) + "\n")
+    if world > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
