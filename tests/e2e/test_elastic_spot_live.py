@@ -28,7 +28,7 @@ MARKET = {
         "rent_keep_s": 2,
     },
 }
-STEPS = 150
+STEPS = 320
 
 
 def test_an_elastic_job_grows_while_spot_is_cheap_shrinks_while_it_is_dear_and_survives_its_loss(
