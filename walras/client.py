@@ -51,6 +51,7 @@ from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
 from walras.transport import ApiCall, Patience, Transport
+from walras.usage import UsageCalls
 from walras.what_if import WhatIfCalls
 
 _API = "/api/v1"
@@ -65,7 +66,7 @@ _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 
-class Client(PeopleCalls, PolicyCalls, WhatIfCalls):
+class Client(PeopleCalls, PolicyCalls, UsageCalls, WhatIfCalls):
     """Asynchronous calls to one server with one token. Errors are those of `walras.errors`."""
 
     def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:

@@ -63,6 +63,7 @@ from scheduler.live.store.table_rows import (
     TokenRow,
     ToldRow,
 )
+from scheduler.live.store.usage_sums import AttemptUse, UsageQuery, sum_usage
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import NodeId
 from walras.errors import ConfigError, NotFound
@@ -294,6 +295,9 @@ class SqliteStore:
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         return sum_money(self._reader(), query, open_keys)
+
+    def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
+        return sum_usage(self._reader(), query)
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool:
         sql = "SELECT 1 FROM parts WHERE job_id = ? AND attempt = ? AND node_id = ?"

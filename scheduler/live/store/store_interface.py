@@ -39,6 +39,7 @@ from scheduler.live.store.table_rows import (
     TokenRow,
     ToldRow,
 )
+from scheduler.live.store.usage_sums import AttemptUse, UsageQuery
 from walras.cluster import NodeId, PoolId
 from walras.errors import ClusterError
 from walras.job_request import JobId
@@ -307,6 +308,10 @@ class Store(Protocol):
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         """Sums over the ledger of money; those of the dearest keys and of `open_keys` are told apart."""
+        ...
+
+    def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
+        """What attempts held of each accelerator type, as far as it is in the ledger."""
         ...
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool: ...
