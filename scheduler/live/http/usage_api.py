@@ -1,6 +1,6 @@
-"""The endpoint about use: which jobs held accelerators of which type lately, for how long, and at what cost.
+"""Endpoints about the past of accelerators: who held them for how long and at what cost, and what one more was worth.
 
-It is read from the ledger of money and from what is open, as one instant. Who sees some projects is told of their jobs
+Use is read from the ledger of money and from what is open, as one instant. Who sees some projects is told of their jobs
 alone: neither the people, nor the hours of others.
 """
 
@@ -12,9 +12,11 @@ from aiohttp import web
 from scheduler.live.http.requests import RequestContext, Route
 from scheduler.live.loop.billing import month_of, open_charges
 from scheduler.live.loop.event_loop import Clock
+from scheduler.live.store.price_hours import PriceQuery, PriceRow
 from scheduler.live.store.usage_sums import AttemptUse, UsageQuery, use_of_charge
+from walras.accelerator_worth import LONGEST_WORTH_S, MOST_HOURS, WorthHour, WorthReport
 from walras.cluster import Market, Pool
-from walras.errors import UserError
+from walras.errors import NotFound, UserError
 from walras.usage import LONGEST_USAGE_S, MOST_USES, TypePrice, UsageReport, UsageRow
 
 _DEFAULT_SINCE_S = 30 * 86_400
@@ -108,9 +110,53 @@ def _row(clock: Clock, since_at: float, uses: list[AttemptUse], running: bool) -
     )
 
 
+# ------------------------------------------------------------------------------------------ worth
+
+_DEFAULT_WORTH_S = 7 * 86_400
+
+
+async def show_worth(call: RequestContext) -> web.StreamResponse:
+    """What one more accelerator of each pool was worth, hour by hour. Raises UserError where that is too much."""
+    server, clock = call.server, call.server.loop.clock
+    now, pool = clock.now(), call.request.query.get("pool", "")
+    since_at = max(0.0, now - call.number("since_s", _DEFAULT_WORTH_S, 1, LONGEST_WORTH_S))
+    if pool and pool not in server.state.pools:
+        raise NotFound(f"no pool {pool[:100]}", field="pool", fix="check `walras admin pool list`")
+    open_now = {(row.since_at, row.pool_id): row for row in server.state.price_history.open_rows()}
+    await server.loop.settled()
+    written = await server.read(server.store.price_hours, PriceQuery(since_at, pool, MOST_HOURS + 1))
+    if len(written) > MOST_HOURS:
+        fix = "ask for less: a shorter --since, or one --pool"
+        raise UserError(f"more than {MOST_HOURS:,} hours of pools", field="since_s", fix=fix)
+    rows = {(row.since_at, row.pool_id): row for row in written}
+    rows |= {key: row for key, row in open_now.items() if pool in ("", row.pool_id)}
+    body = await server.read(_worth_report, clock, (since_at, now), [rows[key] for key in sorted(rows)])
+    return web.Response(body=body, content_type="application/json")
+
+
+def _worth_report(clock: Clock, window: tuple[float, float], rows: Sequence[PriceRow]) -> bytes:
+    items = [
+        WorthHour(
+            pool=row.pool_id,
+            since=clock.unix(row.since_at),
+            until=clock.unix(row.until_at),
+            seconds=row.seconds,
+            price=row.price,
+            unit=row.unit,
+            usd_per_h=row.usd_per_h,
+            rent_usd_per_h=row.rent_usd_per_h,
+        )
+        for row in rows
+    ]
+    report = WorthReport(since=clock.unix(window[0]), until=clock.unix(window[1]), items=items)
+    return report.model_dump_json().encode()
+
+
 def usage_routes() -> list[Route]:
     """For everybody who may look."""
     return [
+        Route("GET", "/api/v1/worth", show_worth, "What one more accelerator was worth, hour by hour",
+              response=WorthReport, query=("since_s", "pool")),
         Route("GET", "/api/v1/usage", show_usage, "What jobs held of each accelerator type, and when",
               response=UsageReport, query=("since_s", "type")),
     ]  # fmt: skip

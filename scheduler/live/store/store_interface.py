@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.last_alive import Absence
+from scheduler.live.store.price_hours import PriceQuery, PriceRow
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
@@ -94,6 +95,9 @@ class WriteBatch:
     answers: list[AnswerRow] = field(default_factory=list)
     #: Older answers are deleted (0: none are).
     answers_until: float = 0.0
+    price_hours: list[PriceRow] = field(default_factory=list)
+    #: Older prices are deleted (0: none are).
+    price_hours_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
     people: list[PeopleRow] = field(default_factory=list)
     audit: list[AuditRow] = field(default_factory=list)
@@ -308,6 +312,10 @@ class Store(Protocol):
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         """Sums over the ledger of money; those of the dearest keys and of `open_keys` are told apart."""
+        ...
+
+    def price_hours(self, query: PriceQuery) -> list[PriceRow]:
+        """What one more accelerator of each pool was worth, hour by hour, in order of time."""
         ...
 
     def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
