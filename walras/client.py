@@ -21,6 +21,7 @@ from urllib.parse import quote
 import aiohttp
 from pydantic import BaseModel, TypeAdapter
 
+from walras.accelerator_worth import WorthCalls
 from walras.api import (
     AttemptView,
     BatchResult,
@@ -51,6 +52,7 @@ from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
 from walras.transport import ApiCall, Patience, Transport
+from walras.usage import UsageCalls
 from walras.what_if import WhatIfCalls
 
 _API = "/api/v1"
@@ -65,7 +67,7 @@ _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 
-class Client(PeopleCalls, PolicyCalls, WhatIfCalls):
+class Client(PeopleCalls, PolicyCalls, UsageCalls, WhatIfCalls, WorthCalls):
     """Asynchronous calls to one server with one token. Errors are those of `walras.errors`."""
 
     def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:

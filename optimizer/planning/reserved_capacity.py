@@ -47,6 +47,8 @@ class ReservationTerms:
     short_h: float = 0.0
     #: Accelerators are reserved in lots of so many.
     lot: int = 1
+    #: The reservation is paid for so many hours at least, however soon the last job ends.
+    least_span_h: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +74,11 @@ def simulate_reservation(
     """Let the jobs, in order of arrival, have so many. Raises ValueError without jobs."""
     if not jobs:
         raise ValueError("there are no jobs")
-    free = [0.0] * accelerators
-    begin_h, end_h = jobs[0].at_h, 0.0
-    work = on_demand = 0.0
-    waits: list[float] = []
-    for job in jobs:
-        work += job.work
-        limit_h = 0.0 if job.length_h < terms.short_h else terms.longest_wait_h
-        wait_h = _take(free, job, limit_h)
-        if wait_h is None:
-            on_demand += job.work
-            wait_h = 0.0
-        waits.append(wait_h)
-        end_h = max(end_h, job.at_h + wait_h + job.length_h)
-    paid = terms.reserved_price * accelerators * (end_h - begin_h)
+    taken = waits_for_reservation(jobs, accelerators, terms)
+    work = sum(job.work for job in jobs)
+    on_demand = sum(job.work for job, wait_h in zip(jobs, taken, strict=True) if wait_h is None)
+    waits = [wait_h or 0.0 for wait_h in taken]
+    paid = terms.reserved_price * accelerators * paid_span_h(jobs, taken, terms)
     reserved = work - on_demand
     return CapacityReservation(
         accelerators=accelerators,
@@ -96,6 +89,20 @@ def simulate_reservation(
         longest_wait_h=max(waits),
         slowdowns=_slowdowns(jobs, waits),
     )
+
+
+def waits_for_reservation(
+    jobs: Sequence[CapacityJob], accelerators: int, terms: ReservationTerms
+) -> list[float | None]:
+    """How long each job, in order of arrival, waits for its reserved accelerators, hours; None: it goes on demand."""
+    free = [0.0] * accelerators
+    return [_take(free, job, 0.0 if job.length_h < terms.short_h else terms.longest_wait_h) for job in jobs]
+
+
+def paid_span_h(jobs: Sequence[CapacityJob], waits: Sequence[float | None], terms: ReservationTerms) -> float:
+    """Hours for which the reservation is paid: from the first arrival to the last end, and what the terms demand."""
+    end_h = max(job.at_h + (wait_h or 0.0) + job.length_h for job, wait_h in zip(jobs, waits, strict=True))
+    return max(terms.least_span_h, end_h - jobs[0].at_h)
 
 
 def _take(free: list[float], job: CapacityJob, limit_h: float) -> float | None:

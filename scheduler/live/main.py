@@ -27,6 +27,7 @@ from scheduler.live.auth.tls_material import TlsFiles, TlsMaterial, load_tls, ow
 from scheduler.live.http.connection_guard import ConnectionGuard, GuardedSite, SummedLines, limits_of_process
 from scheduler.live.http.web_application import make_app
 from scheduler.live.loop.event_loop import collect_all_hourly, freeze_gc
+from scheduler.live.loop.price_quotes import watch_prices
 from scheduler.live.loop.recurring_steps import keep_core_state, watch_core_state, watch_months
 from scheduler.live.providers.live_provider import PricedProvider, QueueingProvider
 from scheduler.live.providers.market_prices import MarketWatch, play_market_script
@@ -201,6 +202,7 @@ async def _start_parts(
         tasks.append(asyncio.create_task(_through_full_disks(queues.watch), name="queues"))
     tasks.append(asyncio.create_task(_through_full_disks(server.providers.janitor.watch), name="janitor"))
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_months(server.loop)), name="months"))
+    tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_prices(server.loop)), name="prices"))
     tasks.append(asyncio.create_task(_through_full_disks(server.loop.note_clocks), name="clocks"))
     tasks.append(asyncio.create_task(server.metrics.watch_lag(), name="lag"))
     if config.cluster is not None and config.cluster.keep is not None:

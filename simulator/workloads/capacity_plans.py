@@ -4,8 +4,8 @@ For a trace the plans are simulated; for rates they are closed forms for identic
 price are given with the plans.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from optimizer.planning.reserved_capacity import (
@@ -69,17 +69,20 @@ def capacity_plans_for_trace(
     path: Path, terms: ReservationTerms, leave_above: float, accelerators: int | None
 ) -> CapacityPlans:
     """Plans for the jobs of a trace file; `accelerators`: for just this number reserved. Raises ConfigError."""
-    jobs = trace_demands(path)
+    return capacity_plans_for_jobs(trace_demands(path), terms, leave_above, accelerators)
+
+
+def capacity_plans_for_jobs(
+    jobs: Sequence[CapacityJob], terms: ReservationTerms, leave_above: float, accelerators: int | None
+) -> CapacityPlans:
+    """Plans for these jobs, in order of arrival. Raises ValueError without jobs."""
     plans = [_simulated_plan("all on demand", simulate_reservation(jobs, 0, terms))]
     if accelerators is not None:
         plans.append(_simulated_plan("as given", simulate_reservation(jobs, accelerators, terms)))
         return CapacityPlans(tuple(plans), _price_bounds(jobs, terms))
-    patient = ReservationTerms(terms.reserved_price, terms.longest_wait_h, lot=terms.lot)
-    plans.append(
-        _simulated_plan(
-            "nobody waits", cheapest_reservation(jobs, ReservationTerms(terms.reserved_price, lot=terms.lot))
-        )
-    )
+    patient = replace(terms, short_h=0.0)
+    impatient = replace(patient, longest_wait_h=0.0)
+    plans.append(_simulated_plan("nobody waits", cheapest_reservation(jobs, impatient)))
     if terms.longest_wait_h > 0:
         plans.append(_simulated_plan("all may wait", cheapest_reservation(jobs, patient)))
         if terms.short_h > 0:
@@ -143,7 +146,7 @@ def _length_h(path: Path, job: TraceJob) -> float:
     raise ConfigError(f"{path}: job {job.name} states no length", fix="add `duration_s`, or `steps` with speeds")
 
 
-def _price_bounds(jobs: list[CapacityJob], terms: ReservationTerms) -> tuple[PriceBound, ...]:
+def _price_bounds(jobs: Sequence[CapacityJob], terms: ReservationTerms) -> tuple[PriceBound, ...]:
     split = PriceBound("nobody waits, gangs split", bound_without_waiting(jobs, terms.reserved_price))
     return split, PriceBound("every reserved hour used", terms.reserved_price)
 

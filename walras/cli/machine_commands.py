@@ -33,6 +33,15 @@ from walras.cli.terminal_output import (
     warn,
     watch_listing,
 )
+from walras.cli.usage_commands import (
+    AskedPrices,
+    SinceOption,
+    TypeOption,
+    check_bill_options,
+    parse_reserved_usd,
+    read_bill_usage,
+    show_bills,
+)
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_count, format_length, format_money, format_size
@@ -192,11 +201,43 @@ def money_command(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=100_000, help="Show the dearest so many; the others are one row.")
     ] = 1000,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="one-price|by-place",
+            help="Bill a reservation instead: at one price for all work, or by where it ran. Judges who would leave.",
+        ),
+    ] = None,
+    since: SinceOption = None,
+    accelerator_type: TypeOption = None,
+    reserved: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reserved", metavar="[TYPE=]USD", help="With --model: price of a reserved accelerator-hour; repeatable."
+        ),
+    ] = None,
+    reserved_price: Annotated[
+        float | None, typer.Option("--reserved-price", help="The same as a fraction of the on-demand price.")
+    ] = None,
+    on_demand: Annotated[
+        float | None, typer.Option("--on-demand", min=0.0, help="On-demand price per accelerator-hour, USD.")
+    ] = None,
+    longest_wait: Annotated[
+        str, typer.Option("--longest-wait", help="With --model: jobs that would wait longer run on demand.")
+    ] = "0s",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the sums as CSV, for a spreadsheet.")] = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """Show what was spent, at the prices in force at the time of use, and what on-demand would have cost."""
+    of_ledger = {"--month": month, "--project": project, "--csv": as_csv}
+    of_bills = {"--since": since, "--type": accelerator_type, "--reserved": reserved, "--on-demand": on_demand}
+    check_bill_options(model, by, of_ledger, of_bills | {"--reserved-price": reserved_price})
+    if model is not None:
+        asked = AskedPrices(reserved_price, on_demand, parse_reserved_usd(reserved or []))
+        show_bills(read_bill_usage(since, accelerator_type, asked, longest_wait), by, model, output, not no_header)
+        return
     found = with_client(lambda client: client.money(by, month=month, project=project or "", limit=limit))
     if as_csv:
         _show_money_csv(found, header=not no_header)

@@ -61,6 +61,7 @@ from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import show_line, warn
 from walras.cli.what_if_commands import what_if_command
 from walras.cli.workload_commands import workload_commands
+from walras.cli.worth_commands import worth_command
 from walras.errors import ServerUnreachable, UserError, WalrasError
 
 GENERIC_NAMES = ("scheduler", "optimizer", "workers", "simulator")
@@ -288,6 +289,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "whoami": whoami_command,
     "nodes": nodes_command,
     "prices": prices_command,
+    "worth": worth_command,
     "money": money_command,
     "share": share_command,
     "whatif": what_if_command,

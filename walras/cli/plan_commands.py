@@ -24,13 +24,21 @@ from walras.cli.terminal_output import (
     show_line,
     show_listing,
 )
+from walras.cli.usage_commands import (
+    AskedPrices,
+    SinceOption,
+    TypeOption,
+    read_live_usage,
+    reserved_price_part,
+    show_usage_caveats,
+)
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
     from optimizer.planning.job_collection import CollectionPlan, PlanTotals
-    from optimizer.planning.reserved_capacity import Defection
+    from optimizer.planning.reserved_capacity import Defection, ReservationTerms
     from simulator.workloads.capacity_plans import CapacityPlan, CapacityPlans
 
 
@@ -120,7 +128,7 @@ plan_commands = typer.Typer(help="Plan what to rent, and how. Needs no server.",
 
 @plan_commands.callback()
 def _plan() -> None:
-    """Plan what to rent, and how. Needs no server."""
+    """Plan what to rent, and how. Needs no server, but for `plan capacity --live`."""
 
 
 plan_commands.command("spot")(plan_spot_command)
@@ -190,26 +198,33 @@ def plan_capacity_command(
     lot: LotOption = 1,
     accelerators: AcceleratorsOption = None,
     leave_above: LeaveAboveOption = 15.0,
+    live: Annotated[
+        bool, typer.Option("--live", help="Plan for what the server's own jobs used, each accelerator type by itself.")
+    ] = False,
+    since: SinceOption = None,
+    accelerator_type: TypeOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Say how many accelerators to reserve for a workload, and at what cost and waiting time. Needs no server."""
-    if accelerators is not None and trace is None:
-        raise UserError("a given number is tried on a trace", field="--accelerators", fix="name a trace")
+    """Say how many accelerators to reserve for a workload, and at what cost and waiting time.
+
+    Needs no server but with --live.
+    """
+    _check_sources(trace, live, arrivals_per_h, job_length, accelerators, since, accelerator_type)
     from optimizer.planning.reserved_capacity import ReservationTerms
     from simulator.workloads.capacity_plans import capacity_plans_for_rates, capacity_plans_for_trace
 
-    price = _reserved_price(reserved_price, on_demand, reserved)
+    price = 1.0 if live else reserved_price_part(reserved_price, on_demand, reserved)
     terms = ReservationTerms(
         reserved_price=price,
         longest_wait_h=parse_length_option(longest_wait, "--longest-wait") / SECONDS_PER_HOUR,
         short_h=parse_length_option(short, "--short") / SECONDS_PER_HOUR,
         lot=lot,
     )
+    if live:
+        asked = AskedPrices(reserved_price, on_demand, {} if reserved is None else {"": reserved})
+        _plan_live(since, accelerator_type, asked, terms, leave_above, accelerators, output)
+        return
     if trace is not None:
-        if arrivals_per_h is not None or job_length is not None:
-            raise UserError(
-                "a trace has its own arrivals and lengths", field="--arrivals-per-h", fix="give one of both"
-            )
         found = capacity_plans_for_trace(trace, terms, leave_above, accelerators)
     else:
         length = parse_length_option(job_length, "--job-length")
@@ -226,20 +241,66 @@ def plan_capacity_command(
         _show_capacity(found, on_demand)
 
 
-def _reserved_price(part: float | None, on_demand: float | None, reserved: float | None) -> float:
-    """Returns the price of a reserved hour as a fraction of the on-demand price. Raises UserError."""
-    if part is None:
-        if not on_demand or reserved is None:
-            fix = "give --reserved-price, or --on-demand and --reserved"
-            raise UserError("the price of a reserved hour is not known", field="--reserved-price", fix=fix)
-        part = reserved / on_demand
-    elif reserved is not None:
-        raise UserError("two prices of a reserved hour", field="--reserved", fix="give one of both")
-    if not 0 < part <= 1:
-        raise UserError(
-            f"a reserved hour at {part:g} of one on demand", field="--reserved-price", fix="above 0, and at most 1"
-        )
-    return part
+def _check_sources(
+    trace: Path | None,
+    live: bool,
+    arrivals_per_h: float | None,
+    job_length: str | None,
+    accelerators: int | None,
+    since: str | None,
+    accelerator_type: str | None,
+) -> None:
+    """Raise UserError unless the jobs come from one place, and the options say something of them."""
+    if live and trace is not None:
+        raise UserError("the server's jobs, or those of a trace", field="--live", fix="give one of both")
+    if (live or trace is not None) and (arrivals_per_h is not None or job_length is not None):
+        whose = "a trace has its" if trace is not None else "the server's jobs have their"
+        raise UserError(f"{whose} own arrivals and lengths", field="--arrivals-per-h", fix="give one of both")
+    if accelerators is not None and trace is None and not live:
+        raise UserError("a given number is tried on a trace", field="--accelerators", fix="name a trace")
+    for option, given in (("--since", since), ("--type", accelerator_type)):
+        if given is not None and not live:
+            raise UserError(f"{option} is of the server's own jobs", field=option, fix="add --live")
+
+
+def _plan_live(
+    since: str | None,
+    accelerator: str | None,
+    asked: AskedPrices,
+    terms: "ReservationTerms",
+    leave_above: float,
+    accelerators: int | None,
+    output: OutputFormat,
+) -> None:
+    """Plan for what the server's own jobs used, each accelerator type by itself."""
+    from simulator.workloads.capacity_plans import capacity_plans_for_jobs
+
+    usage = read_live_usage(since, accelerator, asked, terms)
+    found = [
+        (each, capacity_plans_for_jobs(each.jobs(usage.report.since), each.terms, leave_above, accelerators))
+        for each in usage.types
+    ]
+    if output is OutputFormat.JSON:
+        report = usage.report
+        types = [
+            {
+                "accelerator": each.accelerator,
+                "on_demand_usd_per_h": each.on_demand_usd,
+                "reserved_price": each.terms.reserved_price,
+                **_capacity_data(plans),
+            }
+            for each, plans in found
+        ]
+        window = {"since": report.since, "until": report.until, "partial": report.partial}
+        show_json({**window, "types": types, "unpriced": usage.unpriced})
+        return
+    for each, plans in found:
+        price = each.terms.reserved_price
+        usd = each.on_demand_usd
+        show_line(f"{each.accelerator}: {format_money(usd)}/h on demand, {format_money(price * usd)}/h reserved")
+        _show_capacity(plans, usd)
+        show_line("")
+    show_usage_caveats(usage)
 
 
 def _capacity_data(found: "CapacityPlans") -> dict[str, Any]:

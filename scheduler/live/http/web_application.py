@@ -43,6 +43,7 @@ from scheduler.live.http.requests import (
     unauthorised,
 )
 from scheduler.live.http.submission_api import JobBatch, dry_run_endpoint, submit_batch, submit_job
+from scheduler.live.http.usage_api import usage_routes
 from scheduler.live.http.what_if_api import what_if_routes
 from scheduler.live.server import Server
 from walras.api import (
@@ -315,7 +316,7 @@ def api_routes() -> list[Route]:
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
         *content_api.content_routes(), *outputs_api.outputs_routes(), *session_api.session_routes(),
-        *overview_routes(), *what_if_routes(),
+        *overview_routes(), *what_if_routes(), *usage_routes(),
     ]  # fmt: skip
     metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
                     response="text/plain")  # fmt: skip

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
 from scheduler.core.events import Proposal, StateRestored
 from scheduler.live.loop.notification_queue import NotificationQueue
+from scheduler.live.loop.price_history import PriceHistory
 from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
@@ -269,6 +270,8 @@ class LiveState:
     notifications: NotificationQueue = field(default_factory=NotificationQueue)
     proposal: Proposal | None = None
     solved_at: float = 0.0
+    #: What one more accelerator of each pool was worth in the hour that is under way.
+    price_history: PriceHistory = field(default_factory=PriceHistory)
     counters: IgnoredCounters = field(default_factory=IgnoredCounters)
     #: Jobs whose target may be forecast anew, those that have waited longest first.
     to_forecast: dict[JobId, None] = field(default_factory=dict)

@@ -306,3 +306,14 @@ def keep_notifications(db: Database) -> None:
     db.execute(
         "CREATE TABLE told (job_id INTEGER NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (job_id, kind)) WITHOUT ROWID"
     )
+
+
+@migrations()
+def keep_price_hours(db: Database) -> None:
+    """What one more accelerator of each pool was worth, as means of hours."""
+    db.execute(
+        """CREATE TABLE price_hours (
+        pool_id TEXT NOT NULL, since_at REAL NOT NULL, until_at REAL NOT NULL, seconds REAL NOT NULL,
+        price REAL NOT NULL, unit TEXT NOT NULL, usd_per_h REAL, rent_usd_per_h REAL NOT NULL,
+        PRIMARY KEY (since_at, pool_id)) WITHOUT ROWID"""
+    )

@@ -24,6 +24,7 @@ from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile, load_head
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id, store_last_alive
 from scheduler.live.store.money_sums import sum_money, sum_spent
+from scheduler.live.store.price_hours import PriceQuery, PriceRow, delete_price_hours, read_price_hours
 from scheduler.live.store.store_interface import (
     AuditQuery,
     JobQuery,
@@ -63,6 +64,7 @@ from scheduler.live.store.table_rows import (
     TokenRow,
     ToldRow,
 )
+from scheduler.live.store.usage_sums import AttemptUse, UsageQuery, sum_usage
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import NodeId
 from walras.errors import ConfigError, NotFound
@@ -153,6 +155,8 @@ class SqliteStore:
                 )
             if batch.answers_until > 0:
                 connection.execute("DELETE FROM answers WHERE at < ?", [batch.answers_until])
+            if batch.price_hours_until > 0:
+                delete_price_hours(connection, batch.price_hours_until)
             for table, key, ended in batch.deletions():
                 if ended:
                     connection.executemany(f"DELETE FROM {table} WHERE {key} = ?", [(each,) for each in ended])
@@ -294,6 +298,12 @@ class SqliteStore:
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         return sum_money(self._reader(), query, open_keys)
+
+    def price_hours(self, query: PriceQuery) -> list[PriceRow]:
+        return read_price_hours(self._reader(), query)
+
+    def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
+        return sum_usage(self._reader(), query)
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool:
         sql = "SELECT 1 FROM parts WHERE job_id = ? AND attempt = ? AND node_id = ?"

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.last_alive import Absence
+from scheduler.live.store.price_hours import PriceQuery, PriceRow
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
@@ -39,6 +40,7 @@ from scheduler.live.store.table_rows import (
     TokenRow,
     ToldRow,
 )
+from scheduler.live.store.usage_sums import AttemptUse, UsageQuery
 from walras.cluster import NodeId, PoolId
 from walras.errors import ClusterError
 from walras.job_request import JobId
@@ -93,6 +95,9 @@ class WriteBatch:
     answers: list[AnswerRow] = field(default_factory=list)
     #: Older answers are deleted (0: none are).
     answers_until: float = 0.0
+    price_hours: list[PriceRow] = field(default_factory=list)
+    #: Older prices are deleted (0: none are).
+    price_hours_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
     people: list[PeopleRow] = field(default_factory=list)
     audit: list[AuditRow] = field(default_factory=list)
@@ -307,6 +312,14 @@ class Store(Protocol):
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         """Sums over the ledger of money; those of the dearest keys and of `open_keys` are told apart."""
+        ...
+
+    def price_hours(self, query: PriceQuery) -> list[PriceRow]:
+        """What one more accelerator of each pool was worth, hour by hour, in order of time."""
+        ...
+
+    def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
+        """What attempts held of each accelerator type, as far as it is in the ledger."""
         ...
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool: ...

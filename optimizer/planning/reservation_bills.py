@@ -1,0 +1,106 @@
+"""What users of one reservation are billed under two pricing models, and who would pay less with one of his own.
+
+After "Is Sharing Caring?" (Mehboob and others, ICPE'23). Under `ONE_PRICE` everybody pays the same for an
+accelerator-hour of work, wherever it ran. Under `BY_PLACE` work on demand pays the on-demand price, and the work that
+ran on reserved accelerators shares out what they cost. Both bill together exactly what the reservation and the work on
+demand cost. Who leaves reserves for his own jobs alone, under the same terms, for at least as long as the shared
+reservation is paid for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from optimizer.planning.reserved_capacity import (
+    CapacityJob,
+    ReservationTerms,
+    cheapest_reservation,
+    paid_span_h,
+    waits_for_reservation,
+)
+
+#: A leaver saves more than this part of the bill: less is rounding.
+_LEAST_SAVED = 1e-9
+
+
+class PricingModel(StrEnum):
+    """How the cost of a shared reservation is shared out."""
+
+    ONE_PRICE = "one-price"
+    BY_PLACE = "by-place"
+
+
+@dataclass(frozen=True, slots=True)
+class UserBill:
+    """What one user pays. Amounts are in on-demand prices of an accelerator-hour."""
+
+    user: str
+    #: Accelerator-hours, and those of them that ran on demand.
+    work: float
+    on_demand_work: float
+    one_price: float
+    by_place: float
+    #: The cheapest that the user could have alone, and how many accelerators are reserved for that.
+    alone: float
+    alone_accelerators: int
+
+    def billed(self, model: PricingModel) -> float:
+        """The bill under a pricing model."""
+        return self.one_price if model is PricingModel.ONE_PRICE else self.by_place
+
+    def saves_by_leaving(self, model: PricingModel) -> float:
+        """How much cheaper the user would be alone; 0 if not at all."""
+        saved = self.billed(model) - self.alone
+        return saved if saved > _LEAST_SAVED * self.billed(model) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationBills:
+    """Who pays what of a shared reservation, the largest work first."""
+
+    accelerators: int
+    #: Hours for which the reservation is paid.
+    span_h: float
+    #: What the reservation and the work on demand cost together, in on-demand prices of an accelerator-hour.
+    total: float
+    bills: tuple[UserBill, ...]
+
+
+def bill_reservation(
+    jobs: Sequence[CapacityJob], terms: ReservationTerms, accelerators: int | None = None
+) -> ReservationBills:
+    """Bills of the users of these jobs, which are in order of arrival, for so many reserved accelerators.
+
+    `accelerators` None: the cheapest number. Raises ValueError without jobs.
+    """
+    if accelerators is None:
+        accelerators = cheapest_reservation(jobs, terms).accelerators
+    waits = waits_for_reservation(jobs, accelerators, terms)
+    span_h = paid_span_h(jobs, waits, terms)
+    paid = terms.reserved_price * accelerators * span_h
+    work: dict[str, float] = {}
+    on_demand: dict[str, float] = {}
+    for job, wait_h in zip(jobs, waits, strict=True):
+        work[job.user] = work.get(job.user, 0.0) + job.work
+        on_demand[job.user] = on_demand.get(job.user, 0.0) + (job.work if wait_h is None else 0.0)
+    all_work, all_on_demand = sum(work.values()), sum(on_demand.values())
+    total = paid + all_on_demand
+    reserved_work = all_work - all_on_demand
+    alone_terms = replace(terms, least_span_h=span_h)
+    bills = []
+    for user in sorted(work, key=lambda name: (-work[name], name)):
+        # What was reserved and not used by anybody is everybody's, by work.
+        part = (work[user] - on_demand[user]) / reserved_work if reserved_work > 0 else work[user] / all_work
+        alone = cheapest_reservation([job for job in jobs if job.user == user], alone_terms)
+        bills.append(
+            UserBill(
+                user,
+                work[user],
+                on_demand[user],
+                one_price=total * work[user] / all_work,
+                by_place=paid * part + on_demand[user],
+                alone=alone.price * work[user],
+                alone_accelerators=alone.accelerators,
+            )
+        )
+    return ReservationBills(accelerators, span_h, total, tuple(bills))

@@ -1,0 +1,83 @@
+"""What attempts held of accelerators, from the ledger of money: one sum for each attempt and accelerator type.
+
+The ledger outlives the jobs' own rows, and has a row for every price and month: here they are one again.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.live.store.table_rows import ChargeRow
+from walras.job_request import JobId
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """Which use. Empty fields do not filter; `projects` None sees all."""
+
+    since_at: float
+    #: The month of `since_at`, such as 2026-11: earlier ones are not read.
+    since_month: str
+    #: Charges with a smaller number.
+    before_id: int
+    accelerator: str = ""
+    projects: tuple[str, ...] | None = None
+    #: Sums, at most; who asks for one more than can be used sees that there are too many.
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptUse:
+    """What one attempt held of one accelerator type since an instant, as far as it is summed."""
+
+    job_id: JobId
+    attempt: int
+    accelerator: str
+    project: str
+    user: str
+    since_at: float
+    until_at: float
+    accelerator_s: float
+    usd: float
+    on_demand_usd: float
+    #: None: the job's row is not kept any more.
+    submitted_at: float | None
+
+
+_SUMS = """
+SELECT job_id, attempt, accelerator, project, user, min(from_at), max(until_at),
+    sum(accelerators * (until_at - from_at)), sum(usd * (until_at - from_at) / (until_at - since_at)),
+    sum(on_demand_usd * (until_at - from_at) / (until_at - since_at)),
+    (SELECT submitted_at FROM jobs WHERE jobs.job_id = used.job_id)
+FROM (SELECT *, max(since_at, ?) AS from_at FROM charges WHERE {where}) AS used
+GROUP BY job_id, attempt, accelerator ORDER BY job_id, attempt LIMIT ?
+"""
+
+
+def sum_usage(connection: sqlite3.Connection, query: UsageQuery) -> list[AttemptUse]:
+    """Sums of what is written; of a charge that began before, only the part since then counts."""
+    clauses = ["kind = 'use'", "until_at > ?", "until_at > since_at", "month >= ?", "charge_id < ?"]
+    values: list[Any] = [query.since_at, query.since_at, query.since_month, query.before_id]
+    if query.accelerator:
+        clauses.append("accelerator = ?")
+        values.append(query.accelerator)
+    if query.projects is not None:
+        clauses.append(f"project IN ({', '.join('?' for _ in query.projects)})")
+        values.extend(query.projects)
+    cursor = connection.execute(_SUMS.format(where=" AND ".join(clauses)), [*values, query.limit])
+    return [AttemptUse(*row) for row in cursor]
+
+
+def use_of_charge(charge: ChargeRow, query: UsageQuery, submitted_at: float | None) -> AttemptUse | None:
+    """A charge that is not written yet, as the store would sum it; None: it is not asked for."""
+    from_at = max(charge.since_at, query.since_at)
+    if charge.job_id == 0 or charge.until_at <= from_at or query.accelerator not in ("", charge.accelerator):
+        return None
+    if query.projects is not None and charge.project not in query.projects:
+        return None
+    held_s = charge.until_at - from_at
+    part = held_s / (charge.until_at - charge.since_at)
+    return AttemptUse(
+        charge.job_id, charge.attempt, charge.accelerator, charge.project, charge.user, from_at, charge.until_at,
+        charge.accelerators * held_s, charge.usd * part, charge.on_demand_usd * part, submitted_at,
+    )  # fmt: skip

@@ -1,0 +1,145 @@
+"""What one more accelerator was worth: recorded from the plans in force, kept by the hour, and read back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.core.events import PoolDeclared
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.http import usage_api
+from scheduler.live.loop.price_history import LOOK_EVERY_S, PoolQuote, PriceHistory
+from scheduler.live.loop.price_quotes import note_prices
+from scheduler.live.store.price_hours import PRICES_KEPT_S, PriceQuery, PriceRow
+from scheduler.live.store.sqlite_store import SqliteStore
+from scheduler.live.store.store_interface import WriteBatch
+from tests.support.http_face import Face, facing
+from tests.support.live_world import FakeAgent, World
+from walras.cluster import Market, Pool, PoolId, Shape
+
+AX2 = Shape("ax2", "a", 2, 8.0, 1 << 34)
+WALRAS = {"policy": {"name": "walras"}, "rules": {"round_s": 10.0, "resolve_min_s": 1.0}}
+POOL = PoolId("ax2/owned/default")
+HOUR = 3600.0
+
+
+async def watched(w: World, seconds: float) -> None:
+    """Let time pass under the watch of prices."""
+    for _ in range(round(seconds / LOOK_EVERY_S)):
+        w.clock.at += LOOK_EVERY_S
+        await w.loop.perform(note_prices)
+
+
+async def queue_of(f: Face, jobs: int, **more: Any) -> None:
+    """So many equal jobs for two accelerators, which rent for 1.50 USD an hour each."""
+    pool = Pool(POOL, AX2, Market.OWNED, "default", 3.0)
+    await f.world.emit(lambda at: PoolDeclared(at, pool))
+    agent = await FakeAgent(f.world, "n1", market="owned").register()
+    for _ in range(jobs):
+        await f.world.submit({"resources": {"accelerators": "a:1"}, **more})
+    await f.world.advance(5.0)
+    await agent.start_all()
+    await f.world.advance(20.0)
+    await f.world.loop.perform(note_prices)
+
+
+async def test_a_place_that_a_job_waits_for_is_worth_what_the_job_says(tmp_path: Path) -> None:
+    """Three equal jobs at 3 USD/h on two accelerators: one more would give the third its 3 USD an hour.
+
+    To the policy a job that stays where it is is worth a little more.
+    """
+    async with facing(tmp_path, policy=WALRAS) as f:
+        await queue_of(f, 3, value_usd_per_h=3.0)
+        await watched(f.world, 600.0)
+        status, body = await f.json("GET", "/api/v1/worth")
+        assert status == 200
+        (row, *more) = body["items"]
+        assert (row["pool"], row["unit"], more) == (POOL, "worth of one accelerator", [])
+        assert row["price"] > 0
+        assert (row["usd_per_h"], row["rent_usd_per_h"]) == pytest.approx((3.0, 1.5), rel=0.02)
+        assert row["seconds"] == pytest.approx(600.0)
+        assert row["until"] - row["since"] == pytest.approx(600.0)
+
+
+@pytest.mark.parametrize(("jobs", "more", "usd"), [(2, {"value_usd_per_h": 3.0}, 0.0), (3, {}, None)])
+async def test_nothing_is_made_up(tmp_path: Path, jobs: int, more: dict[str, float], usd: float | None) -> None:
+    """Where nobody waits one more is worth nothing; where nobody states a value it is not known in USD."""
+    async with facing(tmp_path, policy=WALRAS) as f:
+        await queue_of(f, jobs, **more)
+        await watched(f.world, 60.0)
+        (row,) = (await f.json("GET", "/api/v1/worth"))[1]["items"]
+        assert row["usd_per_h"] == usd
+        assert (row["price"] > 0) is (jobs == 3)
+
+
+async def test_hours_are_kept_over_a_restart_and_read_by_everybody(tmp_path: Path) -> None:
+    """By clock hours, each once; a viewer of one project reads prices as `walras prices` shows them."""
+    async with facing(tmp_path, policy=WALRAS) as f:
+        await queue_of(f, 3, value_usd_per_h=3.0)
+        await watched(f.world, 2 * HOUR)
+        at = f.world.clock.at
+        body = (await f.json("GET", "/api/v1/worth", token=f.token("bob", UserRole.VIEWER, "vision")))[1]
+        assert len(body["items"]) == 3
+        assert sum(row["seconds"] for row in body["items"]) == pytest.approx(2 * HOUR)
+        # The clock of the test has another epoch than the tables.
+        ahead_s = f.world.live_state.epoch_unix_s - f.world.clock.unix(0.0)
+        spans = [(row["since"] + ahead_s, row["until"] + ahead_s) for row in body["items"]]
+        hours = [((since + 1e-3) // HOUR, (until - 1e-3) // HOUR) for since, until in spans]
+        assert hours == [(first, first) for first, _ in hours]
+        assert len(set(hours)) == 3
+        last = body["items"][-1]
+        late = (await f.json("GET", f"/api/v1/worth?since_s=60&pool={POOL}"))[1]["items"]
+        assert late == [last]
+        assert (await f.call("GET", "/api/v1/worth?pool=x")).status == 404
+        assert (await f.call("GET", "/api/v1/worth?since_s=-1")).status == 400
+    store = SqliteStore(tmp_path)
+    kept = store.price_hours(PriceQuery(0.0))
+    assert sum(row.seconds for row in kept) >= 2 * HOUR - 600.0
+    assert all(row.since_at < at for row in kept)
+    store.close()
+
+
+async def test_too_many_hours_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to ask for instead."""
+    async with facing(tmp_path, policy=WALRAS) as f:
+        await queue_of(f, 3)
+        await watched(f.world, 2 * HOUR)
+        monkeypatch.setattr(usage_api, "MOST_HOURS", 1)
+        status, body = await f.json("GET", "/api/v1/worth")
+        assert (status, body["fix"]) == (400, "ask for less: a shorter --since, or one --pool")
+
+
+def quote(price: float, unit: str = "u", usd: float | None = None) -> PoolQuote:
+    return PoolQuote(POOL, price, unit, usd, 1.0)
+
+
+def test_a_mean_is_weighted_by_time_and_leaves_out_what_was_not_watched() -> None:
+    """Of a minute at 1 and half a minute at 4 it is 2; an hour of sleep counts for nothing; a unit is a row."""
+    history = PriceHistory()
+    assert history.look(0.0, 0.0, [quote(9.0)]) == []
+    for at, price in ((30.0, 1.0), (60.0, 1.0), (90.0, 4.0)):
+        history.look(at, 0.0, [quote(price, usd=2 * price)])
+    (row,) = history.open_rows()
+    assert (row.price, row.usd_per_h, row.seconds) == (2.0, 4.0, 90.0)
+    assert history.look(1800.0, 0.0, [quote(100.0)]) == []
+    history.look(1830.0, 0.0, [quote(2.0)])
+    (row,) = history.open_rows()
+    assert (row.seconds, row.price) == (120.0, 2.0)
+    (ended,) = history.look(1860.0, 0.0, [quote(5.0, unit="other")])
+    assert (ended.unit, ended.seconds) == ("u", 120.0)
+    assert [each.unit for each in history.open_rows()] == ["other"]
+
+
+def test_old_hours_are_deleted(tmp_path: Path) -> None:
+    """What began more than some months ago goes with the next write."""
+    store = SqliteStore(tmp_path)
+
+    def row(since_at: float) -> PriceRow:
+        return PriceRow(POOL, since_at, since_at + HOUR, HOUR, 1.0, "u", None, 1.0)
+
+    store.commit(WriteBatch(price_hours=[row(0.0), row(HOUR), row(2 * HOUR)]))
+    store.commit(WriteBatch(price_hours=[row(PRICES_KEPT_S)], price_hours_until=1.5 * HOUR))
+    assert [each.since_at for each in store.price_hours(PriceQuery(-1.0))] == [2 * HOUR, PRICES_KEPT_S]
+    assert [each.since_at for each in store.price_hours(PriceQuery(-1.0, limit=1))] == [PRICES_KEPT_S]
+    assert store.price_hours(PriceQuery(-1.0, "other")) == []
+    store.close()

@@ -1,0 +1,115 @@
+"""`walras worth`: hours by pool and by hour of the week, in USD or in the policy's unit."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from walras.accelerator_worth import WorthHour, WorthReport, mean_worth
+from walras.api import PoolView
+from walras.cli import worth_commands
+from walras.cli.main import app
+from walras.cluster import Market
+from walras.what_if import DifferenceView, WhatIfRequest, WhatIfView
+
+HOUR = 3600.0
+#: A Monday, 00:00 UTC.
+MONDAY = 1_700_438_400.0
+
+
+def hour(pool: str, at_h: float, usd: float | None, **more: Any) -> WorthHour:
+    since = MONDAY + at_h * HOUR
+    told = {"price": 0.5, "unit": "u", "rent_usd_per_h": 2.0, "seconds": HOUR} | more
+    return WorthHour(pool=pool, since=since, until=since + HOUR, usd_per_h=usd, **told)
+
+
+#: Worth 6 on two Mondays at 14, 1 in the hour after; b is worth nothing.
+HOURS = [hour("a", 14, 6.0), hour("a", 15, 1.0), hour("a", 14 + 168, 6.0, seconds=HOUR / 2), hour("b", 14, 0.0)]
+
+
+class Fake:
+    """Stands for the client: keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.items = HOURS
+        self.asked: list[WhatIfRequest] = []
+
+    async def worth(self, *, since_s: float, pool: str = "") -> WorthReport:
+        items = [each for each in self.items if pool in ("", each.pool)]
+        return WorthReport(since=MONDAY, until=MONDAY + since_s, items=items)
+
+    async def pools(self) -> list[PoolView]:
+        return [
+            PoolView(pool_id="a", shape="ax2", accelerator="a100", accelerators=2, market=Market.SPOT, zone="z",
+                     usd_per_h=4.0, quota=1, drained=False, machines=1, coming=0, jobs=[])
+        ]  # fmt: skip
+
+    async def what_if(self, asked: WhatIfRequest) -> WhatIfView:
+        self.asked.append(asked)
+        same = DifferenceView(project="all", jobs=2, completion_s=(-60.0, -50.0, -40.0), usd=(0.0, 0.0, 0.0))
+        return WhatIfView(as_of=0.0, draws=20, changes=["2 a100 more"], total=same, projects=[], jobs=[],
+                          submitted=[], unfinished=(0.0, 0.0))  # fmt: skip
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    import asyncio
+
+    fake = Fake()
+    monkeypatch.setattr(worth_commands, "with_client", lambda work: asyncio.run(work(fake)))
+    return fake
+
+
+def run(*words: object) -> Any:
+    return CliRunner().invoke(app, ["worth", *(str(word) for word in words)])
+
+
+def rows_of(shown: str) -> list[Sequence[str]]:
+    return [line.split() for line in shown.splitlines()]
+
+
+def test_means_are_weighted_by_time() -> None:
+    """(6 + 1 + 6 / 2) / 2.5 h = 4, above its rent of 2 for 1.5 of 2.5 h."""
+    a, b = mean_worth(HOURS)
+    assert (a.usd_per_h, a.hours, a.pays, a.rent_usd_per_h) == pytest.approx((4.0, 2.5, 0.6, 2.0))
+    assert (b.usd_per_h, b.pays) == (0.0, 0.0)
+    by_week = mean_worth(HOURS, by_hour_of_week=True)
+    assert [(each.pool, each.when, each.hours) for each in by_week] == [
+        ("a", "Mon 14", 1.5), ("a", "Mon 15", 1.0), ("b", "Mon 14", 1.0)
+    ]  # fmt: skip
+    assert mean_worth(HOURS, usd_per_unit=10.0)[0].usd_per_h == pytest.approx(5.0)
+    assert mean_worth([hour("a", 1, None, seconds=0.0)]) == []
+
+
+def test_each_pool_has_its_worth_its_rent_and_its_peak(client: Fake) -> None:
+    shown = run().stdout
+    assert "Mon 14h $6.00/h" in shown
+    assert "$4.00/h" in shown
+    assert "60%" in shown
+    hours = run("--pool", "a").stdout
+    assert [line[:2] for line in rows_of(hours)[1:3]] == [["Mon", "14h"], ["Mon", "15h"]]
+    found = json.loads(run("--pool", "a", "-o", "json").stdout)
+    assert [each["when"] for each in found["items"]] == ["Mon 14", "Mon 15"]
+
+
+def test_what_is_not_known_in_usd_is_not_made_up(client: Fake) -> None:
+    """It is told what would make it known."""
+    client.items = [hour("a", 14, None)]
+    shown = run().stdout
+    assert rows_of(shown)[1][1] == "-"
+    assert "--usd-per-unit" in shown
+    assert "$5.00/h" in run("--usd-per-unit", 10).stdout
+    client.items = []
+    assert "no price of the last" in run().stderr
+
+
+def test_a_check_adds_one_machine_of_the_pool(client: Fake) -> None:
+    """Of its type and market; and the answer of what-if is shown below."""
+    shown = run("--pool", "a", "--check").stdout
+    assert "2 a100 more" in shown
+    (asked,) = client.asked
+    assert asked.add[0].model_dump() == {"accelerator": "a100", "accelerators": 2, "market": Market.SPOT}
+    assert run("--check").exit_code != 0
+    assert "no pool c" in run("--pool", "c", "--check").output + str(run("--pool", "c", "--check").exception)

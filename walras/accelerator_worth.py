@@ -1,0 +1,129 @@
+"""What one more accelerator is worth: hours as the server kept them, put together by pool and hour of the week.
+
+The worth of a pool's hour is the shadow price of its plans: what the jobs would gain, per hour, from one accelerator
+more. It is a price at the margin: it says what the next job in line gains, not that those behind it move up too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from walras.api import Body
+from walras.transport import ApiCall, Transport
+
+_API = "/api/v1"
+#: Rows of an answer, at most: three months of ten pools.
+MOST_HOURS = 25_000
+#: How far an answer looks back, at most, seconds.
+LONGEST_WORTH_S = 120 * 86_400
+
+
+class WorthHour(Body):
+    """One pool in one hour of the clock, or in a part of one. Instants are seconds since 1970."""
+
+    pool: str
+    since: float
+    until: float
+    #: Seconds for which there was a price.
+    seconds: float
+    #: Mean shadow price of one accelerator, in the policy's unit.
+    price: float
+    unit: str
+    #: The same in USD an hour; null where nobody says what an hour of the jobs is worth.
+    usd_per_h: float | None = None
+    #: Mean market price of an accelerator-hour.
+    rent_usd_per_h: float
+
+
+class WorthReport(Body):
+    """Hours in order of time."""
+
+    since: float
+    until: float
+    items: list[WorthHour]
+
+
+@dataclass(frozen=True, slots=True)
+class WorthMean:
+    """Of one pool, over some hours: what one more accelerator was worth and cost."""
+
+    pool: str
+    #: Such as "Mon 14"; empty: the whole time.
+    when: str
+    #: Hours for which there was a price.
+    hours: float
+    #: None: in no hour it is known in USD.
+    usd_per_h: float | None
+    price: float
+    unit: str
+    rent_usd_per_h: float
+    #: Part of the time in which it was worth more than its rent.
+    pays: float
+
+
+@dataclass(slots=True)
+class _Sums:
+    unit: str = ""
+    seconds: float = 0.0
+    price_s: float = 0.0
+    usd_s: float = 0.0
+    usd_known_s: float = 0.0
+    rent_s: float = 0.0
+    pays_s: float = 0.0
+
+    def add(self, hour: WorthHour, usd_per_h: float | None) -> None:
+        self.unit = hour.unit
+        self.seconds += hour.seconds
+        self.price_s += hour.price * hour.seconds
+        self.rent_s += hour.rent_usd_per_h * hour.seconds
+        if usd_per_h is not None:
+            self.usd_s += usd_per_h * hour.seconds
+            self.usd_known_s += hour.seconds
+            self.pays_s += hour.seconds if usd_per_h > hour.rent_usd_per_h else 0.0
+
+    def mean(self, pool: str, when: str) -> WorthMean:
+        known = self.usd_s / self.usd_known_s if self.usd_known_s > 0 else None
+        pays = self.pays_s / self.usd_known_s if self.usd_known_s > 0 else 0.0
+        price, rent = self.price_s / self.seconds, self.rent_s / self.seconds
+        return WorthMean(pool, when, self.seconds / 3600.0, known, price, self.unit, rent, pays)
+
+
+def mean_worth(
+    hours: Iterable[WorthHour], *, by_hour_of_week: bool = False, usd_per_unit: float | None = None
+) -> list[WorthMean]:
+    """Time-weighted means by pool, and by hour of the week (UTC, Monday first) if asked.
+
+    `usd_per_unit`: an hour at a price of 1, in USD, in place of what the jobs say.
+    """
+    sums: dict[tuple[str, int], _Sums] = {}
+    for hour in hours:
+        if hour.seconds <= 0:
+            continue
+        usd = hour.usd_per_h if usd_per_unit is None else hour.price * usd_per_unit
+        slot = _hour_of_week(hour.since) if by_hour_of_week else -1
+        sums.setdefault((hour.pool, slot), _Sums()).add(hour, usd)
+    return [each.mean(pool, _slot_name(slot)) for (pool, slot), each in sorted(sums.items())]
+
+
+def _hour_of_week(unix_s: float) -> int:
+    at = datetime.fromtimestamp(unix_s, UTC)
+    return at.weekday() * 24 + at.hour
+
+
+def _slot_name(slot: int) -> str:
+    days = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    return "" if slot < 0 else f"{days[slot // 24]} {slot % 24:02d}"
+
+
+class WorthCalls:
+    """What a client may ask about the worth of accelerators."""
+
+    _transport: Transport
+
+    async def worth(self, *, since_s: float, pool: str = "") -> WorthReport:
+        """Returns the hours of the last `since_s` seconds, of one pool or of all.
+
+        Raises UserError where that is longer than `LONGEST_WORTH_S` or more than `MOST_HOURS` rows.
+        """
+        query = {"since_s": str(max(1, round(since_s)))} | ({"pool": pool} if pool else {})
+        return WorthReport.model_validate(await self._transport.json(ApiCall("GET", f"{_API}/worth", query=query)))
