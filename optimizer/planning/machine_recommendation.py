@@ -21,10 +21,13 @@ from optimizer.prediction.affine_law import AffinePredictor
 from optimizer.prediction.boosted_trees import BoostedTrees
 from optimizer.prediction.ensemble import Ensemble
 from optimizer.prediction.predictor import (
+    Z80,
     AcceleratorSpecs,
+    CannotPredict,
     KindFacts,
     Layout,
     Observation,
+    Prediction,
     SpeedCell,
     SpeedModel,
     peak_of,
@@ -42,6 +45,8 @@ from walras.spec.job_spec import JobSpec, kind_of
 _SLOT = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
 #: Arithmetic of a job of which nobody told it.
 _USUAL = "fp32"
+#: Machines of one type differ by about this part, however well one of them was measured.
+_LEAST_SPREAD = 0.1
 #: A minute for a checkpoint, five from a revocation to the next step.
 _COSTS = CheckpointCosts(checkpoint_h=60 / SECONDS_PER_HOUR, restart_h=300 / SECONDS_PER_HOUR)
 
@@ -166,19 +171,44 @@ def recommend_machines(
 
     Raises JobSpecError naming the field without which nothing can be told.
     """
-    own = next((profile for profile in profiles if profile.kind == kind_of(job)), None)
-    terms = replace(terms, precision=terms.precision or _precision(job, own))
+    terms = terms_for(job, profiles, catalog, terms)
+    wanted = (demand.accelerator for demand in job.resources.accelerators)
+    machines, left_out = candidate_machines(catalog, wanted, terms)
+    return recommend_among(machines, left_out, job, profiles, catalog, terms, goal, batches)
+
+
+def terms_for(
+    job: JobSpec, profiles: Sequence[ProfileFile], catalog: MachineCatalog, terms: RecommendationTerms
+) -> RecommendationTerms:
+    """The terms with the arithmetic of the job, where they state none. Raises ConfigError for one nobody knows."""
+    terms = replace(terms, precision=terms.precision or _precision(job, _own(job, profiles)))
     _check_precision(terms.precision, catalog)
-    work = _remaining_work(job, own, batches)
-    machines, left_out = candidate_machines(
-        catalog, (demand.accelerator for demand in job.resources.accelerators), terms
-    )
+    return terms
+
+
+def _own(job: JobSpec, profiles: Sequence[ProfileFile]) -> ProfileFile | None:
+    return next((profile for profile in profiles if profile.kind == kind_of(job)), None)
+
+
+def recommend_among(
+    machines: Sequence[CandidateMachine],
+    left_out: Mapping[str, str],
+    job: JobSpec,
+    profiles: Sequence[ProfileFile],
+    catalog: MachineCatalog,
+    terms: RecommendationTerms,
+    goal: RunGoal,
+    batches: Sequence[int],
+) -> MachineRecommendation:
+    """The best set of these machines; `left_out`: others, with the reason. Raises JobSpecError as above."""
+    left_out = dict(left_out)
+    work = _remaining_work(job, _own(job, profiles), batches)
     observations: list[Observation] = list(_declared(job, work, catalog, terms))
     for profile in profiles:
         learned, unknown = observations_of(profile, catalog, terms)
         observations += learned
         left_out |= {f"{name} in the profile of {profile.kind}": why for name, why in unknown.items()}
-    forecasts = SetupForecasts(work, machines, fit_speed_model(observations), lasting=terms.lasting)
+    forecasts = SetupForecasts(work, machines, ObservedCells.of(observations), lasting=terms.lasting)
     setups = [setup for setup in forecasts.setups(terms.most, terms.mixed) if _allowed(job, setup.accelerators)]
     some = [any(counts) for counts in zip(*(setup.counts for setup in setups), strict=True)] or [False] * len(machines)
     unused = [machine.offer.name for machine, used in zip(machines, some, strict=True) if not used]
@@ -335,6 +365,35 @@ def observations_of(
         cell = SpeedCell(kind, replace(facts, network_bytes_per_s=network), layout)
         found.append(Observation(cell, row.steps_per_s, row.spread, row.samples))
     return found, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedCells:
+    """A model that answers with what was observed where the predictors know too little of the job."""
+
+    model: SpeedModel
+    #: By kind, accelerator and layout; of several observations the last.
+    observed: Mapping[tuple[str, str, Layout], Observation]
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> "ObservedCells":
+        found = {_place_of(each.cell): each for each in observations}
+        return cls(fit_speed_model(observations), found)
+
+    def predict(self, cell: SpeedCell) -> Prediction:
+        """Raises CannotPredict where nobody knows."""
+        try:
+            return self.model.predict(cell)
+        except CannotPredict:
+            known = self.observed.get(_place_of(cell))
+            if known is None:
+                raise
+            spread = max(_LEAST_SPREAD, Z80 * known.spread)
+            return Prediction(known.steps_per_s, known.steps_per_s / (1 + spread), known.steps_per_s * (1 + spread))
+
+
+def _place_of(cell: SpeedCell) -> tuple[str, str, Layout]:
+    return cell.kind.name, cell.accelerator.name, cell.layout
 
 
 def fit_speed_model(observations: Sequence[Observation]) -> SpeedModel:

@@ -244,7 +244,7 @@ def recommend_command(
     verdict = _network_verdict(network, obtained)
     known = read_catalog(catalog or ())
     profiles = [read_document(path, ProfileFile) for path in profile or ()]
-    _check_kinds(profile or [], [str(each.kind) for each in profiles])
+    check_kinds(profile or [], [str(each.kind) for each in profiles])
     found = recommend_machines(_job_spec(job, steps_of), profiles, known, terms, goal, batch or ())
     if found.recommendation is None:
         raise UserError(
@@ -255,7 +255,7 @@ def recommend_command(
     if output is OutputFormat.JSON:
         show_json(_recommendation_data(found, verdict))
     else:
-        _show_recommendation(found, verdict)
+        show_recommendation(found, verdict)
     if not found.recommendation.kept:
         raise typer.Exit(EXIT_NOT_KEPT)
 
@@ -273,7 +273,7 @@ def _job_spec(path: Path, steps_of: str | None) -> "JobSpec":
     return spec
 
 
-def _check_kinds(paths: list[Path], kinds: list[str]) -> None:
+def check_kinds(paths: list[Path], kinds: list[str]) -> None:
     """Raises UserError if two profiles are of one kind: their facts would be mixed."""
     for place, kind in enumerate(kinds):
         if (first := kinds.index(kind)) < place:
@@ -311,7 +311,8 @@ def _no_setup_message(found: "MachineRecommendation") -> str:
     return f"nothing that may be rented is known to run {found.work.kind.name}{reasons}"
 
 
-def _show_recommendation(found: "MachineRecommendation", verdict: "ObtainedNetwork | None") -> None:
+def show_recommendation(found: "MachineRecommendation", verdict: "ObtainedNetwork | None") -> None:
+    """Shows the ways that no other beats, the one to take and why, and what was left out."""
     taken = found.recommendation
     assert taken is not None, "shown only where there is something to take"
     columns = (

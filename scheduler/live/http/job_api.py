@@ -102,9 +102,8 @@ async def show_job(call: RequestContext) -> JobDetail:
     row = await visible_job_row(call)
     store, now = call.server.store, call.server.loop.clock.now()
     usage = await call.server.read(store.usage, [row.job_id], now)
-    spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
-    written = json.loads("{}" if spec is None else spec.spec)
+    written = await _written_spec(call, row)
     newest = await call.server.read(store.checkpoint, row.job_id)
     return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts, newest)
 
@@ -124,6 +123,12 @@ async def _tried_remedies(call: RequestContext, row: JobRow) -> tuple[frozenset[
     looks = possible_remedies(core, job)
     helps = await call.server.start_forecasts.changes_that_help(row.job_id, looks) if looks else None
     return frozenset(each.text for each in looks), helps or frozenset()
+
+
+async def _written_spec(call: RequestContext, row: JobRow) -> dict[str, Any]:
+    stored = await call.server.read(call.server.store.spec, row.job_id)
+    found: dict[str, Any] = json.loads("{}" if stored is None else stored.spec)
+    return found
 
 
 async def explain_job(call: RequestContext) -> Explanation:
@@ -151,6 +156,8 @@ async def explain_job(call: RequestContext) -> Explanation:
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
     told = [ConditionView(type=each.type, detail=each.detail) for each in job_conditions(call.server.core, row.job_id)]
     told += call.server.views.stalls(row)
+    if row.state is JobState.RUNNING:
+        told += call.server.views.off_plan(row, await _written_spec(call, row))
     target = call.server.views.target(row)
     return Explanation(
         job_id=row.job_id,

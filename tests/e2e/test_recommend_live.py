@@ -1,0 +1,101 @@
+"""A real PyTorch job submitted with a plan: the planned machines are rented and measured, and no others."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.test_deadline_slack_live import NOBODY_PAYS
+from tests.e2e.test_spot_money import JOB, SPOT
+from tests.support.real_server import WALRAS, RealServer, wait_for
+
+pytestmark = pytest.mark.slow
+
+RENTED = {**SPOT, "market": "on_demand", "quota": 2}
+SLOW = {**RENTED, "shape": "kx1", "accelerator": "k80", "usd_per_h": 0.5}
+FAST = {**RENTED, "shape": "vx1", "accelerator": "v100", "usd_per_h": 3.0}
+
+
+def command(server: RealServer, *words: str) -> "subprocess.CompletedProcess[str]":
+    token = (server.data / "admin.token").read_text().strip()
+    access = {**os.environ, "WALRAS_SERVER": server.url, "WALRAS_TOKEN": token}
+    return subprocess.run([WALRAS, *words], env=access, capture_output=True, timeout=120, text=True, check=False)
+
+
+def job_file(folder: Path, **fields: Any) -> Path:
+    """A job of 200 steps of 50 ms, which its file takes to be four times as fast on a v100 as on a k80."""
+    path = folder / "job.yaml"
+    spec = {
+        "run": [sys.executable, str(JOB), "200", "0.05", "planned"],
+        "steps": 200,
+        "batch": {"global": 1},
+        "profile": "spot-job",
+        "resources": {"accelerators": {"k80": 1, "v100": 1}},
+        "throughput": {"k80": 4.5, "v100": 18},
+        "grace_period": "2s",
+        "checkpoint": {"interval": "5s"},
+    }
+    path.write_text(yaml.safe_dump({**spec, **fields}))
+    return path
+
+
+def test_exactly_the_planned_machines_are_rented_and_measured(tmp_path: Path) -> None:
+    """Time for the cheap pool: that one. Less time: the fast one, one machine of it, in time; the plan is shown."""
+    server = RealServer(tmp_path, [SLOW, FAST], NOBODY_PAYS)
+    file = str(job_file(tmp_path))
+    try:
+        server.start()
+        told = command(server, "submit", file, "--recommend", "deadline=1h", "--dry-run", "--yes")
+        assert told.returncode == 0, told.stderr
+        assert "take 1 x kx1/on_demand/default" in told.stdout
+        asked = command(server, "submit", file, "--recommend", "deadline=40s")
+        assert asked.returncode != 0
+        assert "add --yes" in asked.stderr
+        assert server.call("GET", "/jobs")[1]["items"] == []
+
+        planned = command(server, "submit", file, "--recommend", "deadline=40s", "--yes", "-q")
+        assert planned.returncode == 0, planned.stderr
+        job_id = int(planned.stdout)
+        seen: set[tuple[str, int]] = set()
+
+        def is_over() -> bool:
+            pools = server.call("GET", "/pools")[1]
+            seen.update((each["pool_id"], each["machines"] + each["coming"]) for each in pools)
+            return server.state(job_id) == "SUCCEEDED"
+
+        wait_for(is_over, 90, "the planned job ends", lambda: server.job(job_id))
+        rented = {(pool, machines) for pool, machines in seen if machines}
+        assert rented == {("vx1/on_demand/default", 1)}
+        detail = server.job(job_id)
+        assert [each["pool"] for each in detail["attempt_list"]] == ["vx1/on_demand/default"]
+        shown = command(server, "show", str(job_id)).stdout
+        assert "planned 18 steps/s on 1 x v100" in shown
+        assert "measured" in shown
+    finally:
+        server.close()
+
+
+def test_a_plan_that_was_wrong_is_told(tmp_path: Path) -> None:
+    """The file takes the job to be twice as fast as it is: `explain` says so while it runs."""
+    server = RealServer(tmp_path, [SLOW, FAST], NOBODY_PAYS)
+    file = str(
+        job_file(tmp_path, throughput={"v100": 36}, run=[sys.executable, str(JOB), "400", "0.05", "planned"], steps=400)
+    )
+    try:
+        server.start()
+        planned = command(server, "submit", file, "--recommend", "budget=20", "--yes", "-q")
+        assert planned.returncode == 0, planned.stderr
+        job_id = int(planned.stdout)
+
+        def told() -> str:
+            conditions = server.call("GET", f"/jobs/{job_id}/explain")[1]["conditions"]
+            return next((str(each["detail"]) for each in conditions if each["type"] == "off_plan"), "")
+
+        assert "planned 36 steps/s" in wait_for(told, 90, "the job is off its plan", lambda: server.job(job_id))
+        assert server.job(job_id)["spec"]["limits"]["budget_usd"] == 20
+    finally:
+        server.close()
