@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from optimizer.planning.corrected_speeds import CorrectedModel, MeasuredGang, ObservedCells
 from optimizer.planning.machine_choice import MachineOffer, RunGoal
 from optimizer.planning.machine_setups import (
     CandidateMachine,
@@ -17,22 +18,15 @@ from optimizer.planning.machine_setups import (
     SetupForecasts,
     recommend_setup,
 )
-from optimizer.prediction.affine_law import AffinePredictor
-from optimizer.prediction.boosted_trees import BoostedTrees
-from optimizer.prediction.ensemble import Ensemble
 from optimizer.prediction.predictor import (
-    Z80,
     AcceleratorSpecs,
-    CannotPredict,
     KindFacts,
     Layout,
     Observation,
-    Prediction,
     SpeedCell,
     SpeedModel,
     peak_of,
 )
-from optimizer.prediction.step_time import RooflinePredictor
 from optimizer.renting.spot_lifetimes import CheckpointCosts, useful_part
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, JobSpecError
@@ -45,8 +39,6 @@ from walras.spec.job_spec import JobSpec, kind_of
 _SLOT = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
 #: Arithmetic of a job of which nobody told it.
 _USUAL = "fp32"
-#: Machines of one type differ by about this part, however well one of them was measured.
-_LEAST_SPREAD = 0.1
 #: A minute for a checkpoint, five from a revocation to the next step.
 _COSTS = CheckpointCosts(checkpoint_h=60 / SECONDS_PER_HOUR, restart_h=300 / SECONDS_PER_HOUR)
 
@@ -143,6 +135,8 @@ class RecommendationTerms:
     mixed: bool = False
     #: Only this cloud; None: all.
     cloud: str | None = None
+    #: What the job does where it runs already: predictions elsewhere are corrected by it. None: it does not run.
+    measured: MeasuredGang | None = None
 
     def lasting(self, revocations_per_h: float) -> float:
         """Part of the paid time that becomes work that lasts."""
@@ -208,7 +202,10 @@ def recommend_among(
         learned, unknown = observations_of(profile, catalog, terms)
         observations += learned
         left_out |= {f"{name} in the profile of {profile.kind}": why for name, why in unknown.items()}
-    forecasts = SetupForecasts(work, machines, ObservedCells.of(observations), lasting=terms.lasting)
+    model: SpeedModel = ObservedCells.of(observations)
+    if terms.measured is not None:
+        model = CorrectedModel.of(model, work, machines, terms.measured)
+    forecasts = SetupForecasts(work, machines, model, lasting=terms.lasting)
     setups = [setup for setup in forecasts.setups(terms.most, terms.mixed) if _allowed(job, setup.accelerators)]
     some = [any(counts) for counts in zip(*(setup.counts for setup in setups), strict=True)] or [False] * len(machines)
     unused = [machine.offer.name for machine, used in zip(machines, some, strict=True) if not used]
@@ -365,40 +362,3 @@ def observations_of(
         cell = SpeedCell(kind, replace(facts, network_bytes_per_s=network), layout)
         found.append(Observation(cell, row.steps_per_s, row.spread, row.samples))
     return found, unknown
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedCells:
-    """A model that answers with what was observed where the predictors know too little of the job."""
-
-    model: SpeedModel
-    #: By kind, accelerator and layout; of several observations the last.
-    observed: Mapping[tuple[str, str, Layout], Observation]
-
-    @classmethod
-    def of(cls, observations: Sequence[Observation]) -> "ObservedCells":
-        found = {_place_of(each.cell): each for each in observations}
-        return cls(fit_speed_model(observations), found)
-
-    def predict(self, cell: SpeedCell) -> Prediction:
-        """Raises CannotPredict where nobody knows."""
-        try:
-            return self.model.predict(cell)
-        except CannotPredict:
-            known = self.observed.get(_place_of(cell))
-            if known is None:
-                raise
-            spread = max(_LEAST_SPREAD, Z80 * known.spread)
-            return Prediction(known.steps_per_s, known.steps_per_s / (1 + spread), known.steps_per_s * (1 + spread))
-
-
-def _place_of(cell: SpeedCell) -> tuple[str, str, Layout]:
-    return cell.kind.name, cell.accelerator.name, cell.layout
-
-
-def fit_speed_model(observations: Sequence[Observation]) -> SpeedModel:
-    """The predictors, each believed by its record on these observations."""
-    # It brings SciPy: half a second that only who predicts should pay.
-    from optimizer.prediction.gaussian_process import GaussianProcess
-
-    return Ensemble((RooflinePredictor(), AffinePredictor(), GaussianProcess(), BoostedTrees())).fit(observations)

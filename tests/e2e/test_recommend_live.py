@@ -97,5 +97,9 @@ def test_a_plan_that_was_wrong_is_told(tmp_path: Path) -> None:
 
         assert "planned 36 steps/s" in wait_for(told, 90, "the job is off its plan", lambda: server.job(job_id))
         assert server.job(job_id)["spec"]["limits"]["budget_usd"] == 20
+        again = command(server, "recommend", "--job", str(job_id))
+        assert again.returncode == 0, again.stderr
+        assert "keeps its goal" in again.stdout
+        assert "leave it where it is" in again.stdout
     finally:
         server.close()

@@ -14,7 +14,7 @@ import typer
 
 from walras.cli.arguments import parse_length_option, read_document
 from walras.cli.machine_commands import read_catalog
-from walras.cli.recommend_commands import check_kinds, show_recommendation
+from walras.cli.recommendation_text import check_kinds, show_recommendation
 from walras.cli.session import with_client
 from walras.cli.terminal_output import show_line, warn
 from walras.contract import SECONDS_PER_HOUR
@@ -224,7 +224,7 @@ def job_on(
         "throughput": {pool.accelerator: setup.steps_per_s},
         # What is measured of it counts for the next plan of the same file, however this one changed the gang.
         "profile": kind_of(spec) if machines == spec.num_nodes else f"{kind_of(spec)} on {machines} machines"[:200],
-        "plan": _plan_mapping(setup, pool, machines, goal_text, network_bytes_per_s),
+        "plan": _plan_mapping(spec, setup, pool, machines, goal_text, network_bytes_per_s),
     }
     if spec.value_usd_per_h is None:
         changes["value_usd_per_h"] = WORTH_OF_PRICE * usd_per_h
@@ -237,8 +237,10 @@ def job_on(
 
 
 def _plan_mapping(
-    setup: "Setup", pool: "RentablePool", machines: int, goal: str, network_bytes_per_s: float | None
+    spec: "JobSpec", setup: "Setup", pool: "RentablePool", machines: int, goal: str, network_bytes_per_s: float | None
 ) -> dict[str, Any]:
+    from walras.spec.field_types import shown_accelerator
+
     running_s = setup.time_s - pool.boot_s
     low = setup.steps_per_s * running_s / max(setup.late_s - pool.boot_s, 1e-9)
     high = setup.steps_per_s * running_s / max(setup.early_s - pool.boot_s, 1e-9)
@@ -253,6 +255,8 @@ def _plan_mapping(
         "hours": setup.time_s / SECONDS_PER_HOUR,
         "usd": setup.usd,
         "goal": goal[:200],
+        "asked": {shown_accelerator(each.accelerator): each.count for each in spec.resources.accelerators},
+        "declared": spec.throughput,
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     return (

@@ -16,6 +16,7 @@ from walras.spec.field_types import (
     MAX_ACCELERATORS,
     AcceleratorName,
     Cpus,
+    DeclaredThroughput,
     Demands,
     Memory,
     Number,
@@ -101,6 +102,9 @@ class PlanSpec(FileModel):
     #: What it was chosen for, such as `deadline=6h`.
     goal: ShownName
     made_at: ShownName
+    #: What the job file asked for and declared before the plan, for the next one.
+    asked: Demands = (Demand(ANY_ACCELERATOR, 1),)
+    declared: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
 
 
 class CodeSpec(FileModel):

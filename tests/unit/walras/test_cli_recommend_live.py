@@ -8,7 +8,10 @@ import pytest
 from optimizer.planning.machine_choice import RunGoal
 from optimizer.planning.machine_recommendation import RecommendationTerms
 from optimizer.planning.pool_plans import PoolRecommendation, RentablePool, recommend_pools
+from walras.api import JobDetail
+from walras.cli.job_choice import instant_of
 from walras.cli.machine_commands import read_catalog
+from walras.cli.recommend_again import NextPlan, next_plan
 from walras.cli.recommend_live import job_on, parse_goal, with_measured_speeds
 from walras.cluster import Market
 from walras.contract import BANDWIDTH_VALUE
@@ -16,6 +19,7 @@ from walras.errors import JobSpecError, UserError
 from walras.job_request import JobId
 from walras.planned_speed import planned_speed
 from walras.spec.job_spec import JobSpec, kind_of, parse_spec, spec_mapping, to_request
+from walras.states import JobState
 
 SLOW = RentablePool("kx1/on_demand/eu", Market.ON_DEMAND, "k80", 1, 0.5, 4)
 FAST = RentablePool("vx1/on_demand/eu", Market.ON_DEMAND, "v100", 1, 3.0, 4)
@@ -139,3 +143,65 @@ def test_a_plan_is_held_against_what_is_measured() -> None:
     waiting = planned_speed(spec, None)
     assert waiting is not None
     assert not waiting.differs
+
+
+def running(goal: str, speed: float, *, spent_usd: float = 0.0, steps: float = 3_600, **changes: Any) -> JobDetail:
+    """The planned job after ten minutes on the pool of its plan."""
+    spec = planned(job(**changes), parse_goal(goal), SLOW, FAST)
+    mapping = spec_mapping(spec)
+    mapping["plan"]["goal"] = goal
+    return JobDetail(
+        id=7, name="job", project="p", user="u", kind=kind_of(spec), state=JobState.RUNNING, priority=50,
+        accelerators=1, steps=steps, steps_total=36_000, steps_per_s=speed, submitted_at="2026-11-23T10:00:00+00:00",
+        usd=spent_usd, spec=mapping,
+    )  # fmt: skip
+
+
+def again(detail: JobDetail, *pools: RentablePool) -> NextPlan:
+    now = instant_of("2026-11-23T10:10:00+00:00")
+    return next_plan(detail, list(pools), [], None, now)
+
+
+def test_a_job_as_fast_as_planned_stays() -> None:
+    """Its goal is kept where it is, and nothing is much cheaper."""
+    found = again(running("deadline=1h", 20.0), SLOW, FAST)
+    assert found.moved is None
+    assert found.keeps
+    assert found.stay.time_s == pytest.approx(32_400 / 20)
+
+
+def test_a_job_that_is_too_slow_for_its_deadline_moves_to_what_keeps_it() -> None:
+    """Half as fast as planned on a k80, it would be late; a v100 is in time even if the job is as slow there."""
+    detail = running("deadline=3h", 2.0)
+    assert detail.spec["plan"]["pool"] == SLOW.pool_id
+    found = again(detail, SLOW, FAST)
+    assert not found.stay_keeps
+    assert found.moved is not None
+    assert found.moved.resources.pools == (FAST.pool_id,)
+    assert found.keeps
+    assert found.moved.plan is not None
+    assert found.moved.plan.steps_per_s == pytest.approx(20 * 2 / 5)
+    assert (found.moved.plan.low, found.moved.plan.high) == (pytest.approx(0.4 * 20 / 1.1), pytest.approx(20 * 1.1))
+
+
+def test_money_that_is_spent_is_gone() -> None:
+    """What is left of a budget is planned with; with nothing left there is nothing to plan."""
+    assert again(running("budget=3", 20.0, spent_usd=0.5), FAST).goal.budget_usd == pytest.approx(2.5)
+    with pytest.raises(UserError, match="budget of job 7 is over"):
+        again(running("budget=3", 20.0, spent_usd=3.5), FAST)
+
+
+def test_what_cannot_be_planned_again_says_why() -> None:
+    """No plan, no speed, no steps left, ended, its pool gone."""
+    detail = running("deadline=1h", 20.0)
+    for changes, why in (
+        ({"spec": {"run": "x"}}, "has no plan"),
+        ({"steps_per_s": None}, "no speed"),
+        ({"steps": 36_000.0}, "no steps left"),
+        ({"state": JobState.SUCCEEDED}, "has ended"),
+    ):
+        with pytest.raises(UserError, match=why):
+            again(detail.model_copy(update=changes), SLOW, FAST)
+    found = again(detail)
+    assert found.moved is None
+    assert found.recommended.found.recommendation is None
