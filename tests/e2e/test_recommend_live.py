@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.test_deadline_slack_live import NOBODY_PAYS
-from tests.e2e.test_spot_money import JOB, SPOT
+from tests.e2e.test_spot_money import JOB, SPOT, steps_of
 from tests.support.real_server import WALRAS, RealServer, wait_for
 
 pytestmark = pytest.mark.slow
@@ -101,5 +101,36 @@ def test_a_plan_that_was_wrong_is_told(tmp_path: Path) -> None:
         assert again.returncode == 0, again.stderr
         assert "keeps its goal" in again.stdout
         assert "leave it where it is" in again.stdout
+    finally:
+        server.close()
+
+
+def test_a_job_that_is_late_by_its_measured_speed_is_moved_with_its_work(tmp_path: Path) -> None:
+    """Three times slower than its file says on the cheap pool: the next plan has it on the fast one, from its save."""
+    server = RealServer(tmp_path, [SLOW, FAST], NOBODY_PAYS)
+    run = [sys.executable, str(JOB), "1000", "0.05", "planned"]
+    file = str(job_file(tmp_path, throughput={"k80": 60, "v100": 240}, run=run, steps=1000))
+    try:
+        server.start()
+        planned = command(server, "submit", file, "--recommend", "deadline=40s", "--yes", "-q")
+        assert planned.returncode == 0, planned.stderr
+        job_id = int(planned.stdout)
+        server.until_running(job_id, timeout_s=60)
+        assert server.attempt(job_id)["pool"] == "kx1/on_demand/default"
+        wait_for(lambda: server.job(job_id)["steps_per_s"], 60, "its speed is measured", lambda: server.job(job_id))
+        moved = command(server, "recommend", "--job", str(job_id), "--apply")
+        assert "misses its goal" in moved.stdout, moved.stderr
+        assert "move it to 1 x vx1/on_demand/default" in moved.stdout
+        assert f"job {job_id} was saved and goes on there" in moved.stdout
+        server.until_running(job_id, attempt=2, timeout_s=60)
+        assert server.attempt(job_id)["pool"] == "vx1/on_demand/default"
+        assert server.job(job_id)["spec"]["plan"]["pool"] == "vx1/on_demand/default"
+        server.kill()
+        server.start()
+        server.until_state(job_id, "SUCCEEDED", 90)
+        assert [each["pool"] for each in server.job(job_id)["attempt_list"]][1:] == ["vx1/on_demand/default"]
+        saved = max(step for attempt, step, _ in server.recorded(job_id) if attempt == 1)
+        assert saved > 0
+        assert steps_of(server.log(job_id, 2))[0][0] == saved
     finally:
         server.close()

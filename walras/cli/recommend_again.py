@@ -3,6 +3,7 @@
 What is left of its work, its time and its money is planned anew over the server's pools, beside staying where it is.
 """
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from walras.cli.terminal_output import show_line
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import JobSpecError, UserError
 from walras.planned_speed import OFF_PLAN, PlannedSpeed, planned_speed
+from walras.states import JobState
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
@@ -60,8 +62,11 @@ class NextPlan:
         return self.goal.met(self.stay)
 
 
-def replan_command(word: str, profiles: list[Path], network_gbit: float | None) -> NextPlan:
-    """Shows the plan for what is left of a job, and returns it. Raises UserError for a job that cannot be planned."""
+def replan_command(word: str, profiles: list[Path], network_gbit: float | None, *, apply: bool) -> NextPlan:
+    """Shows the plan for what is left of a job, carries it out if that is asked for, and returns it.
+
+    Raises UserError for a job that cannot be planned.
+    """
     from walras.profiling.profile_documents import ProfileFile
 
     job_id = job_id_of(word)
@@ -75,7 +80,49 @@ def replan_command(word: str, profiles: list[Path], network_gbit: float | None) 
     network = None if network_gbit is None else network_gbit * 1e9 / 8.0
     found = next_plan(detail, [rentable_pool(view) for view in views], known, network, time.time())
     _show(found)
+    if found.moved is not None and apply:
+        apply_plan(found)
+    elif found.moved is not None:
+        show_line(f"  to move it, which costs a checkpoint and a start: walras recommend --job {job_id} --apply")
     return found
+
+
+#: A hold has come about within the job's grace and so much more, seconds.
+_HOLD_S, _LOOK_S = 120.0, 0.5
+_REDIRECTED = ("resources", "num_nodes", "throughput", "value_usd_per_h", "plan")
+
+
+def apply_plan(found: NextPlan) -> None:
+    """Holds the job until it has saved, sends it to the recommended machines, and releases it.
+
+    Raises UserError where the hold does not come about, and what the server refuses; the job is released either way.
+    """
+    from walras.spec.job_spec import spec_mapping
+
+    assert found.moved is not None, "there is somewhere to go"
+    written = spec_mapping(found.moved)
+    machines = {name: written[name] for name in _REDIRECTED if name in written}
+    hold_s = found.moved.grace_period + _HOLD_S
+
+    async def move(client: "Client") -> None:
+        await client.hold(found.job_id)
+        try:
+            await _until_held(client, found.job_id, hold_s)
+            await client.redirect(found.job_id, machines)
+        finally:
+            await client.release(found.job_id)
+
+    with_client(move)
+    show_line(f"job {found.job_id} was saved and goes on there")
+
+
+async def _until_held(client: "Client", job_id: int, within_s: float) -> None:
+    """Raises UserError if the job is not held within this time, or has ended."""
+    until = time.monotonic() + within_s
+    while (state := (await client.job(job_id)).state) is not JobState.HELD:
+        if state.is_final or time.monotonic() > until:
+            raise UserError(f"job {job_id} is {state}, not held", field="--apply", fix="try again, if it still runs")
+        await asyncio.sleep(_LOOK_S)
 
 
 def next_plan(

@@ -192,6 +192,9 @@ AgainOption = Annotated[
         help="Plan the rest of a job that was submitted with --recommend again, from its measured speed.",
     ),
 ]
+ApplyOption = Annotated[
+    bool, typer.Option("--apply", help="With --job: move the job where the new plan has it, from its checkpoint.")
+]
 StepsOfOption = Annotated[
     str | None,
     typer.Option(
@@ -209,6 +212,7 @@ PictureOption = Annotated[
 def recommend_command(
     job: JobFileArgument = None,
     again: AgainOption = None,
+    apply: ApplyOption = False,
     deadline: DeadlineOption = None,
     budget: Annotated[float | None, typer.Option("--budget", min=0, help="Spend at most this many USD.")] = None,
     profile: ProfileOption = None,
@@ -233,7 +237,7 @@ def recommend_command(
     if again is not None:
         from walras.cli.recommend_again import replan_command
 
-        if not replan_command(again, profile or [], network).keeps:
+        if not replan_command(again, profile or [], network, apply=apply).keeps:
             raise typer.Exit(EXIT_NOT_KEPT)
         return
     if job is None:

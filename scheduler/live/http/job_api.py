@@ -178,7 +178,7 @@ async def cancel_job(call: RequestContext) -> JobDetail:
     row = await visible_job_row(call)
     if row.state.is_final and call.user.may_change(row.user, row.project):
         return await show_job(call)  # what was asked for is so: repeating a cancel is harmless
-    return await _change_job(
+    return await change_live_job(
         call, lambda transaction, job: emit(transaction, JobCancelled(transaction.at, job.row.job_id, call.user.name))
     )
 
@@ -188,7 +188,7 @@ async def hold_job_endpoint(call: RequestContext) -> JobDetail:
         reason = Reason.HOLD_USER if call.user.name == job.row.user else Reason.HOLD_ADMIN
         emit(transaction, JobHeld(transaction.at, job.row.job_id, reason))
 
-    return await _change_job(call, step)
+    return await change_live_job(call, step)
 
 
 async def release_job_endpoint(call: RequestContext) -> JobDetail:
@@ -197,7 +197,7 @@ async def release_job_endpoint(call: RequestContext) -> JobDetail:
             raise Forbidden("an operator holds this job", fix="ask an operator to release it")
         emit(transaction, JobReleased(transaction.at, job.row.job_id))
 
-    return await _change_job(call, step)
+    return await change_live_job(call, step)
 
 
 async def change_job(call: RequestContext) -> JobDetail:
@@ -218,10 +218,10 @@ async def change_job(call: RequestContext) -> JobDetail:
             emit(transaction, JobBudgetChanged(transaction.at, job.row.job_id, patch.budget_usd, before.usd))
         transaction.job_changed(job)
 
-    return await _change_job(call, step)
+    return await change_live_job(call, step)
 
 
-async def _change_job(call: RequestContext, step: Any) -> JobDetail:
+async def change_live_job(call: RequestContext, step: Any) -> JobDetail:
     """Do something to a job that is not over. Raises NotFound, Forbidden, Conflict."""
     row = await visible_job_row(call)
     if not call.user.may_change(row.user, row.project):
