@@ -127,10 +127,39 @@ def test_a_job_that_is_late_by_its_measured_speed_is_moved_with_its_work(tmp_pat
         assert server.job(job_id)["spec"]["plan"]["pool"] == "vx1/on_demand/default"
         server.kill()
         server.start()
+        speeds = server.call("GET", f"/jobs/{job_id}/explain")[1]["speeds"]
+        assert {each["pool"] for each in speeds} == {"vx1/on_demand/default"}, "a new server knows where it belongs"
         server.until_state(job_id, "SUCCEEDED", 90)
         assert [each["pool"] for each in server.job(job_id)["attempt_list"]][1:] == ["vx1/on_demand/default"]
         saved = max(step for attempt, step, _ in server.recorded(job_id) if attempt == 1)
         assert saved > 0
         assert steps_of(server.log(job_id, 2))[0][0] == saved
+    finally:
+        server.close()
+
+
+def test_a_recommendation_from_the_catalog_is_launched_as_a_pool(tmp_path: Path) -> None:
+    """The server gets a pool with exactly the planned quota, and the job runs there to its end."""
+    server = RealServer(tmp_path, [SLOW], NOBODY_PAYS)
+    sold = {"instance": "vx1", "accelerator": "v100", "accelerators": 1, "cpus": 2, "memory": "1GB"}
+    common = {"cloud": "rehearsal", "region": "east", "as_of": "2026-11-01", "source": "made up"}
+    catalog = tmp_path / "catalog.yaml"
+    catalog.write_text(yaml.safe_dump({**common, "instances": [{**sold, "on_demand_usd_per_h": 3.0}]}))
+    where = ["--catalog", str(catalog), "--cloud", "rehearsal", "--launch"]
+    words = [str(job_file(tmp_path)), "--deadline", "40s", *where]
+    try:
+        server.start()
+        asked = command(server, "recommend", *words)
+        assert "add --yes" in asked.stderr
+        assert [each["pool_id"] for each in server.call("GET", "/pools")[1]] == ["kx1/on_demand/default"]
+        launched = command(server, "recommend", *words, "--yes")
+        assert launched.returncode == 0, launched.stderr
+        pool = next(each for each in server.call("GET", "/pools")[1] if each["shape"] == "vx1")
+        assert (pool["pool_id"], pool["quota"], pool["provider"]) == ("vx1/on_demand/east", 1, "local")
+        server.until_state(1, "SUCCEEDED", 90)
+        assert server.attempt(1)["pool"] == "vx1/on_demand/east"
+        again = command(server, "recommend", *words, "--yes")
+        assert "use vx1/on_demand/east" in again.stdout, again.stderr
+        server.until_state(2, "SUCCEEDED", 90)
     finally:
         server.close()

@@ -12,7 +12,9 @@ import typer
 from walras.cli.arguments import (
     CatalogOption,
     CloudOption,
+    NetworkOption,
     OutputOption,
+    ProfileOption,
     example_or_path,
     parse_length_option,
     read_document,
@@ -148,14 +150,6 @@ JobFileArgument = Annotated[
     ),
 ]
 DeadlineOption = Annotated[str | None, typer.Option("--deadline", help="Finish within this time, such as 6h or 90m.")]
-ProfileOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--profile",
-        help="A profile of this job, or of other kinds to learn from, or example:NAME; repeatable.",
-        callback=example_or_path("profiles"),
-    ),
-]
 PrecisionOption = Annotated[
     str | None,
     typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16 or fp16; default: as the profile says."),
@@ -165,15 +159,6 @@ BatchOption = Annotated[
 ]
 RevocationsPerHOption = Annotated[
     float, typer.Option("--revocations-per-h", min=0, help="With --spot: expected revocations per machine-hour.")
-]
-NetworkOption = Annotated[
-    float | None,
-    typer.Option(
-        "--network",
-        metavar="GBIT/S",
-        min=0.001,
-        help="Bandwidth between machines; without it, only single machines are considered.",
-    ),
 ]
 ObtainedOption = Annotated[
     float | None,
@@ -195,6 +180,11 @@ AgainOption = Annotated[
 ApplyOption = Annotated[
     bool, typer.Option("--apply", help="With --job: move the job where the new plan has it, from its checkpoint.")
 ]
+LaunchOption = Annotated[
+    bool,
+    typer.Option("--launch", help="Add the recommended pool to the server, and submit the job to it (administrators)."),
+]
+LaunchYesOption = Annotated[bool, typer.Option("--yes", "-y", help="With --launch: do so without asking.")]
 StepsOfOption = Annotated[
     str | None,
     typer.Option(
@@ -228,20 +218,17 @@ def recommend_command(
     obtained: ObtainedOption = None,
     steps_of: StepsOfOption = None,
     picture: PictureOption = None,
+    launch: LaunchOption = False,
+    yes: LaunchYesOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Recommend machines for a job. Needs no server, except for --steps-of and --job.
 
     Exit code 1: no set of machines keeps the deadline and the budget with confidence.
     """
-    if again is not None:
-        from walras.cli.recommend_again import replan_command
-
-        if not replan_command(again, profile or [], network, apply=apply).keeps:
-            raise typer.Exit(EXIT_NOT_KEPT)
+    if job is None or again is not None:
+        _plan_again(again, profile or [], network, apply=apply)
         return
-    if job is None:
-        raise UserError("no job is named", field="JOB", fix="give a job file, or --job NUMBER of one that runs")
     from optimizer.planning.machine_choice import RunGoal
     from optimizer.planning.machine_recommendation import RecommendationTerms, recommend_machines
     from walras.profiling.profile_documents import ProfileFile
@@ -272,6 +259,20 @@ def recommend_command(
     else:
         show_recommendation(found, verdict)
     if not found.recommendation.kept:
+        raise typer.Exit(EXIT_NOT_KEPT)
+    if launch:
+        from walras.cli.recommend_launch import launch_command
+
+        launch_command(found, known, job, goal, profile or [], network, yes=yes)
+
+
+def _plan_again(again: str | None, profiles: list[Path], network: float | None, *, apply: bool) -> None:
+    """Raises UserError where neither a file nor a job is named; ends the command with 1 where the goal is missed."""
+    if again is None:
+        raise UserError("no job is named", field="JOB", fix="give a job file, or --job NUMBER of one that runs")
+    from walras.cli.recommend_again import replan_command
+
+    if not replan_command(again, profiles, network, apply=apply).keeps:
         raise typer.Exit(EXIT_NOT_KEPT)
 
 

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import OutputOption, example_or_path, read_document
+from walras.cli.arguments import NetworkOption, OutputOption, ProfileOption, example_or_path, read_document
 from walras.cli.forecast_text import forecast_text
 from walras.cli.people_commands import defaults_text
-from walras.cli.recommend_commands import NetworkOption, ProfileOption
 from walras.cli.recommend_live import PlanOptions, RecommendOption, YesOption, planned_job
 from walras.cli.session import remember_submitted_job, server_access, with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
