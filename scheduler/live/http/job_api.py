@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -221,8 +222,13 @@ async def change_job(call: RequestContext) -> JobDetail:
     return await change_live_job(call, step)
 
 
-async def change_live_job(call: RequestContext, step: Any) -> JobDetail:
-    """Do something to a job that is not over. Raises NotFound, Forbidden, Conflict."""
+async def change_live_job(
+    call: RequestContext, step: Any, also: Callable[[Transaction], dict[str, Any]] = lambda _: {}
+) -> JobDetail:
+    """Do something to a job that is not over; `also`: what the audit tells of it besides the usual, before and after.
+
+    Raises NotFound, Forbidden, Conflict.
+    """
     row = await visible_job_row(call)
     if not call.user.may_change(row.user, row.project):
         raise Forbidden(f"job {row.job_id} belongs to {row.user}")
@@ -235,7 +241,7 @@ async def change_live_job(call: RequestContext, step: Any) -> JobDetail:
         audited(
             call,
             f"job {call.job_id}",
-            lambda _: job_standing(job),
+            lambda transaction: job_standing(job) | also(transaction),
             lambda transaction: step(transaction, job),
             job.row.project,
         )(transaction)

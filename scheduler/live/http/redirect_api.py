@@ -75,7 +75,11 @@ async def redirect_job(call: RequestContext) -> JobDetail:
         )
         transaction.job_changed(job)
 
-    return await change_live_job(call, step)
+    def machines(transaction: Transaction) -> dict[str, Any]:
+        known = transaction.core.ledger.jobs.get(row.job_id)
+        return {} if known is None else {"machines": known.request.text}
+
+    return await change_live_job(call, step, machines)
 
 
 def redirected_spec(stored: dict[str, Any], asked: Redirection, request: JobRequest) -> JobSpec:

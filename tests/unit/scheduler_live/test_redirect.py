@@ -45,6 +45,9 @@ async def test_a_held_job_is_another_gang_from_then_on(face: Face, tmp_path: Pat
     now = face.world.loop.core.ledger.jobs[JobId(job_id)].request
     assert (now.demands, now.pools) == ((Demand("b", 2),), (B_ID,))
     assert (now.value_usd_per_h, now.declared) == (4.0, (("b", 9.0),))
+    audit = (await face.json("GET", "/api/v1/audit"))[1][0]
+    told = (audit["before"]["machines"], audit["after"]["machines"])
+    assert told == ("1 x a", f"2 x b of {B_ID}")
     assert (now.deadline_at, now.kind, now.steps) == (before.deadline_at, before.kind, before.steps)
     assert replay_journal(read_stored_journal(tmp_path / "data")).identical
 
