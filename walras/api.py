@@ -244,7 +244,7 @@ class ConditionView(Body):
     """A warning about a job that runs or waits; it does not change the job's state."""
 
     #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps |
-    #: target_late (after the declared steps) | target_out_of_reach | waits_for_data (in a part of its steps)
+    #: target_late (after the declared steps) | target_out_of_reach | waits_for_data (in a part of its steps) | off_plan
     type: str
     detail: str
 
@@ -407,6 +407,11 @@ class PoolView(Body):
     coming: int
     #: Jobs that run there.
     jobs: list[int]
+    #: Who rents its machines out; empty: nobody, they are owned.
+    provider: str = ""
+    #: From a request until the machine takes jobs, and the least that it is billed for, seconds.
+    boot_s: float = 0.0
+    minimum_billing_s: float = 0.0
     #: What every machine there has of what jobs may need: uv, git, docker, ...; null while one has not said.
     tools: list[str] | None = None
 

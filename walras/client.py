@@ -226,6 +226,13 @@ class Client(PeopleCalls, PolicyCalls, UsageCalls, WhatIfCalls, WorthCalls):
         """Keep a waiting job from starting until released."""
         await self._act(job_id, "hold")
 
+    async def redirect(self, job_id: int, machines: Mapping[str, Any]) -> None:
+        """Send a held job to other machines: `resources`, `num_nodes`, `throughput`, `value_usd_per_h` and `plan`.
+
+        Raises Conflict for a job that is not held.
+        """
+        await self._transport.json(ApiCall("POST", f"{_API}/jobs/{job_id:d}/redirect", body=dict(machines)))
+
     async def release(self, job_id: int) -> None:
         """End a hold."""
         await self._act(job_id, "release")

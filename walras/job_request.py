@@ -96,9 +96,13 @@ class GangRequest:
     nodes: int = 1
     cpus_per_accelerator: float = 0.0
     memory_bytes_per_accelerator: int = 0
+    #: Pools whose machines may hold the gang, by id; empty: every pool.
+    pools: tuple[str, ...] = ()
 
     def accepts(self, pool: Pool) -> bool:
         """Whether the gang may run on machines such as this pool's, however many they are."""
+        if self.pools and pool.pool_id not in self.pools:
+            return False
         return any(demand.accelerator in (pool.shape.accelerator, ANY_ACCELERATOR) for demand in self.demands)
 
     def size_on(self, pool: Pool) -> int:
@@ -121,7 +125,7 @@ class GangRequest:
     def text(self) -> str:
         """The acceptable gangs in words, such as `2 x a100 or 4 x v100`."""
         words = (f"{d.count} x {'any' if d.accelerator == ANY_ACCELERATOR else d.accelerator}" for d in self.demands)
-        return " or ".join(words)
+        return " or ".join(words) + (f" of {' or '.join(self.pools)}" if self.pools else "")
 
 
 # Read once: every submission asks which jobs it is alike to.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from optimizer.planning.corrected_speeds import CorrectedModel, MeasuredGang, ObservedCells
 from optimizer.planning.machine_choice import MachineOffer, RunGoal
 from optimizer.planning.machine_setups import (
     CandidateMachine,
@@ -17,9 +18,6 @@ from optimizer.planning.machine_setups import (
     SetupForecasts,
     recommend_setup,
 )
-from optimizer.prediction.affine_law import AffinePredictor
-from optimizer.prediction.boosted_trees import BoostedTrees
-from optimizer.prediction.ensemble import Ensemble
 from optimizer.prediction.predictor import (
     AcceleratorSpecs,
     KindFacts,
@@ -29,7 +27,6 @@ from optimizer.prediction.predictor import (
     SpeedModel,
     peak_of,
 )
-from optimizer.prediction.step_time import RooflinePredictor
 from optimizer.renting.spot_lifetimes import CheckpointCosts, useful_part
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, JobSpecError
@@ -138,6 +135,8 @@ class RecommendationTerms:
     mixed: bool = False
     #: Only this cloud; None: all.
     cloud: str | None = None
+    #: What the job does where it runs already: predictions elsewhere are corrected by it. None: it does not run.
+    measured: MeasuredGang | None = None
 
     def lasting(self, revocations_per_h: float) -> float:
         """Part of the paid time that becomes work that lasts."""
@@ -166,19 +165,47 @@ def recommend_machines(
 
     Raises JobSpecError naming the field without which nothing can be told.
     """
-    own = next((profile for profile in profiles if profile.kind == kind_of(job)), None)
-    terms = replace(terms, precision=terms.precision or _precision(job, own))
+    terms = terms_for(job, profiles, catalog, terms)
+    wanted = (demand.accelerator for demand in job.resources.accelerators)
+    machines, left_out = candidate_machines(catalog, wanted, terms)
+    return recommend_among(machines, left_out, job, profiles, catalog, terms, goal, batches)
+
+
+def terms_for(
+    job: JobSpec, profiles: Sequence[ProfileFile], catalog: MachineCatalog, terms: RecommendationTerms
+) -> RecommendationTerms:
+    """The terms with the arithmetic of the job, where they state none. Raises ConfigError for one nobody knows."""
+    terms = replace(terms, precision=terms.precision or _precision(job, _own(job, profiles)))
     _check_precision(terms.precision, catalog)
-    work = _remaining_work(job, own, batches)
-    machines, left_out = candidate_machines(
-        catalog, (demand.accelerator for demand in job.resources.accelerators), terms
-    )
+    return terms
+
+
+def _own(job: JobSpec, profiles: Sequence[ProfileFile]) -> ProfileFile | None:
+    return next((profile for profile in profiles if profile.kind == kind_of(job)), None)
+
+
+def recommend_among(
+    machines: Sequence[CandidateMachine],
+    left_out: Mapping[str, str],
+    job: JobSpec,
+    profiles: Sequence[ProfileFile],
+    catalog: MachineCatalog,
+    terms: RecommendationTerms,
+    goal: RunGoal,
+    batches: Sequence[int],
+) -> MachineRecommendation:
+    """The best set of these machines; `left_out`: others, with the reason. Raises JobSpecError as above."""
+    left_out = dict(left_out)
+    work = _remaining_work(job, _own(job, profiles), batches)
     observations: list[Observation] = list(_declared(job, work, catalog, terms))
     for profile in profiles:
         learned, unknown = observations_of(profile, catalog, terms)
         observations += learned
         left_out |= {f"{name} in the profile of {profile.kind}": why for name, why in unknown.items()}
-    forecasts = SetupForecasts(work, machines, fit_speed_model(observations), lasting=terms.lasting)
+    model: SpeedModel = ObservedCells.of(observations)
+    if terms.measured is not None:
+        model = CorrectedModel.of(model, work, machines, terms.measured)
+    forecasts = SetupForecasts(work, machines, model, lasting=terms.lasting)
     setups = [setup for setup in forecasts.setups(terms.most, terms.mixed) if _allowed(job, setup.accelerators)]
     some = [any(counts) for counts in zip(*(setup.counts for setup in setups), strict=True)] or [False] * len(machines)
     unused = [machine.offer.name for machine, used in zip(machines, some, strict=True) if not used]
@@ -335,11 +362,3 @@ def observations_of(
         cell = SpeedCell(kind, replace(facts, network_bytes_per_s=network), layout)
         found.append(Observation(cell, row.steps_per_s, row.spread, row.samples))
     return found, unknown
-
-
-def fit_speed_model(observations: Sequence[Observation]) -> SpeedModel:
-    """The predictors, each believed by its record on these observations."""
-    # It brings SciPy: half a second that only who predicts should pay.
-    from optimizer.prediction.gaussian_process import GaussianProcess
-
-    return Ensemble((RooflinePredictor(), AffinePredictor(), GaussianProcess(), BoostedTrees())).fit(observations)

@@ -44,6 +44,10 @@ class CandidateMachine:
     accelerators: int
     #: How often one such machine is taken away; 0: it stays.
     revocations_per_h: float = 0.0
+    #: From the request until it works, seconds: waited for once, and paid.
+    boot_s: float = 0.0
+    #: It is paid for at least so long, seconds.
+    minimum_billing_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +146,10 @@ class SetupForecasts:
         prediction, passes, shares = found
         rate = sum(count * m.revocations_per_h for count, m in zip(counts, self.machines, strict=True))
         steps = self.work.steps(batch) / self.lasting(rate)
-        time_s = steps / prediction.steps_per_s
-        usd = option_of([machine.offer for machine in self.machines], counts, time_s).usd
+        boot_s = max(self.machines[position].boot_s for position in used)
+        least_s = max(self.machines[position].minimum_billing_s for position in used)
+        time_s = boot_s + steps / prediction.steps_per_s
+        usd = option_of([machine.offer for machine in self.machines], counts, max(time_s, least_s)).usd
         whole = [0] * len(counts)
         for position, share in zip(used, shares, strict=True):
             whole[position] = share
@@ -155,8 +161,8 @@ class SetupForecasts:
             shares=tuple(whole),
             steps_per_s=prediction.steps_per_s,
             time_s=time_s,
-            early_s=steps / prediction.high,
-            late_s=steps / prediction.low,
+            early_s=boot_s + steps / prediction.high,
+            late_s=boot_s + steps / prediction.low,
             usd=usd,
         )
 

@@ -14,9 +14,9 @@ from optimizer.policy import PolicySpec
 from optimizer.renting.lifetime_laws import RememberedLives
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import RememberedUse, ShareEvent
-from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured
+from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured, WorkRestated
 from walras.cluster import NodeId, Placement, Pool, PoolId, Rendezvous
-from walras.job_request import JobId, JobRequest, Kind
+from walras.job_request import GangRequest, JobId, JobRequest, Kind
 from walras.states import JobState, Reason
 
 
@@ -248,15 +248,14 @@ class JobReprioritised:
 
 
 @dataclass(slots=True)
-class WorkRestated:
-    """The job counts its work anew (its batch size changed): from now on it is of this kind and has these steps."""
+class JobRedirected:
+    """A held job is to run on other machines: its gang, worth and declared speeds are these from now on."""
 
     at: float
     job_id: JobId
-    kind: Kind
-    #: Steps in all and done, in the new count. What was saved is all that was done.
-    steps_total: float
-    steps: float
+    gang: GangRequest
+    value_usd_per_h: float | None = None
+    declared: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -424,7 +423,7 @@ class SolveFailed:
 
 MoneyEvent = MoneyRestated | JobBudgetChanged
 NodeEvent = NodeJoined | NodeUnreachable | NodeBack | NodeLost | NodeLeaving | NodeUncordoned | NodePrivate
-JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobReprioritised
+JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobReprioritised | JobRedirected
 AttemptEvent = Prepared | StartRefused | AttemptStarted | AttemptProgressed | CheckpointRecorded | AttemptEnded
 Event = (
     PolicyChanged

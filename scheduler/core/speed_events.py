@@ -1,5 +1,5 @@
-"""Events about speeds: measured elsewhere, predicted, or not what the kind of a job usually reaches; networks of
-machines; facts about models.
+"""Events about speeds: measured elsewhere, predicted, or not what the kind of a job usually reaches; work that is
+counted anew; networks of machines; facts about models.
 """
 
 from dataclasses import dataclass
@@ -67,6 +67,18 @@ class SpeedDiffers:
     #: Steps per second: of the others, and its own.
     usual: float
     own: float
+
+
+@dataclass(slots=True)
+class WorkRestated:
+    """The job counts its work anew (its batch size changed): from now on it is of this kind and has these steps."""
+
+    at: float
+    job_id: JobId
+    kind: Kind
+    #: Steps in all and done, in the new count. What was saved is all that was done.
+    steps_total: float
+    steps: float
 
 
 @dataclass(slots=True)

@@ -18,9 +18,10 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
 from scheduler.core.rules import Backfill, RoundRules
+from scheduler.core.speed_events import WorkRestated
 from scheduler.core.state.fleet import MachineCondition
 from walras.cluster import Market, NodeId, PoolId
-from walras.job_request import JobId, Kind, RetryRule
+from walras.job_request import Demand, GangRequest, JobId, Kind, RetryRule
 
 #: Shares, and every order; parameters small enough for ranks to change within a test.
 POLICIES = (
@@ -308,7 +309,15 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.job_count > 0)
     def work_is_restated(self, index: int, kind: str, steps: int) -> None:
         job_id = JobId(1 + index % self.job_count)
-        self.tell(ev.WorkRestated(self.fleet.at, job_id, Kind(kind), steps + 10.0, float(steps)))
+        self.tell(WorkRestated(self.fleet.at, job_id, Kind(kind), steps + 10.0, float(steps)))
+
+    @rule(index=st.integers(1, 50), where=st.sampled_from(["a", "b", "s"]), count=st.integers(1, 2), only=st.booleans())
+    @precondition(lambda self: self.job_count > 0)
+    def job_is_redirected(self, index: int, where: str, count: int, only: bool) -> None:
+        """Of jobs that are held; said of others it changes nothing."""
+        job_id, pools = JobId(1 + index % self.job_count), tuple(str(each.pool_id) for each in POOLS)
+        gang = GangRequest(demands=(Demand(where, count),), pools=pools[:2] if only and where != "s" else ())
+        self.tell(ev.JobRedirected(self.fleet.at, job_id, gang, 2.0 if only else None))
 
     @rule(policy=st.sampled_from(POLICIES))
     def policy_changes(self, policy: PolicySpec) -> None:

@@ -61,6 +61,25 @@ def example_or_path(folder: str) -> Callable[[Any], Any]:
     return shipped_path
 
 
+ProfileOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--profile",
+        help="A profile of this job, or of other kinds to learn from, or example:NAME; repeatable.",
+        callback=example_or_path("profiles"),
+    ),
+]
+NetworkOption = Annotated[
+    float | None,
+    typer.Option(
+        "--network",
+        metavar="GBIT/S",
+        min=0.001,
+        help="Bandwidth between machines; without it, only single machines are considered.",
+    ),
+]
+
+
 @overload
 def parse_length_option(text: str, option: str) -> float: ...
 @overload

@@ -151,6 +151,8 @@ def explain_command(
 ) -> None:
     """Explain why a job waits or runs where it does, and what would change that."""
     job_id = job_id_of(job)
+    from walras.planned_speed import planned_speed
+
     answer, detail = with_client(lambda client: _explained(client, job_id))
     if output is OutputFormat.JSON:
         show_json(answer.model_dump(mode="json"))
@@ -160,6 +162,8 @@ def explain_command(
         show_line(f"  {line}")
     if answer.why and not answer.state.is_final:
         show_line(f"  {answer.why}")
+    if (planned := planned_speed(detail.spec, detail.steps_per_s, detail.last_values)) is not None:
+        show_line(f"  {planned.text}")
     if answer.state is JobState.RUNNING and detail.checkpoint_detail:
         show_line(f"  checkpoints: {detail.checkpoint_detail}")
     if detail.forecast is not None:
@@ -304,7 +308,9 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
     steps = _steps(job)
     used = ", ".join(f"{name} {format_length(seconds)}" for name, seconds in sorted(job.accelerator_s.items()))
     from walras.contract import CHOSEN_BATCH_VALUE, DATA_WAIT_VALUE, UPDATE_GAIN_VALUE
+    from walras.planned_speed import planned_speed
 
+    planned = planned_speed(job.spec, job.steps_per_s, job.last_values)
     values = ", ".join(
         f"{name} {job.first_values.get(name, value):.4g} -> {value:.4g}"
         for name, value in job.last_values.items()
@@ -326,6 +332,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("runs on", " in ".join(filter(None, (job.accelerator, job.pool)))),
         ("steps", steps),
         ("speed", speed),
+        *([("plan", planned.text)] if planned is not None else []),
         ("waits for data", "" if waits is None else f"{waits:.0%} of its steps"),
         ("batch", "" if batch is None or gain is None else f"{batch:.0f} now: an update is worth {gain:.3g} steps"),
         ("values", values),

@@ -5,40 +5,36 @@ The work is the job's own `steps`, or the steps that a job of a server needs to 
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from walras.cli.arguments import (
     CatalogOption,
     CloudOption,
+    NetworkOption,
     OutputOption,
+    ProfileOption,
     example_or_path,
     parse_length_option,
     read_document,
 )
 from walras.cli.machine_commands import read_catalog
+from walras.cli.recommendation_text import LEFT_OUT_MOST, check_kinds, recommendation_data, show_recommendation
 from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import (
-    Column,
-    Listing,
     OutputFormat,
     ends_at_interrupt,
     show_json,
-    show_line,
-    show_listing,
     warn,
 )
 from walras.contract import SECONDS_PER_HOUR
 from walras.errors import ConfigError, UserError
-from walras.units import format_count, format_length, format_money
+from walras.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from optimizer.planning.machine_choice import RunGoal
     from optimizer.planning.machine_recommendation import MachineRecommendation
-    from optimizer.planning.machine_setups import Setup
     from optimizer.prediction.step_time import ObtainedNetwork
     from walras.api import JobDetail, TargetView
     from walras.spec.job_spec import JobSpec
@@ -143,18 +139,17 @@ def draw_recommendation(path: Path, found: "MachineRecommendation", goal: "RunGo
 
 EXIT_NOT_KEPT = 1
 _GBIT = 1e9 / 8.0
-_LEFT_OUT_MOST = 5
 
 
-DeadlineOption = Annotated[str | None, typer.Option("--deadline", help="Finish within this time, such as 6h or 90m.")]
-ProfileOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--profile",
-        help="A profile of this job, or of other kinds to learn from, or example:NAME; repeatable.",
-        callback=example_or_path("profiles"),
+JobFileArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help="A job file with `steps` and `batch: {global: N}`, or example:NAME.",
+        callback=example_or_path("jobs"),
     ),
 ]
+DeadlineOption = Annotated[str | None, typer.Option("--deadline", help="Finish within this time, such as 6h or 90m.")]
 PrecisionOption = Annotated[
     str | None,
     typer.Option("--precision", help="Arithmetic: fp32, tf32, bf16 or fp16; default: as the profile says."),
@@ -165,15 +160,6 @@ BatchOption = Annotated[
 RevocationsPerHOption = Annotated[
     float, typer.Option("--revocations-per-h", min=0, help="With --spot: expected revocations per machine-hour.")
 ]
-NetworkOption = Annotated[
-    float | None,
-    typer.Option(
-        "--network",
-        metavar="GBIT/S",
-        min=0.001,
-        help="Bandwidth between machines; without it, only single machines are considered.",
-    ),
-]
 ObtainedOption = Annotated[
     float | None,
     typer.Option(
@@ -183,6 +169,22 @@ ObtainedOption = Annotated[
         help="Bandwidth measured after launch: says whether the plan for --network still holds.",
     ),
 ]
+AgainOption = Annotated[
+    str | None,
+    typer.Option(
+        "--job",
+        metavar="NUMBER",
+        help="Plan the rest of a job that was submitted with --recommend again, from its measured speed.",
+    ),
+]
+ApplyOption = Annotated[
+    bool, typer.Option("--apply", help="With --job: move the job where the new plan has it, from its checkpoint.")
+]
+LaunchOption = Annotated[
+    bool,
+    typer.Option("--launch", help="Add the recommended pool to the server, and submit the job to it (administrators)."),
+]
+LaunchYesOption = Annotated[bool, typer.Option("--yes", "-y", help="With --launch: do so without asking.")]
 StepsOfOption = Annotated[
     str | None,
     typer.Option(
@@ -198,14 +200,9 @@ PictureOption = Annotated[
 
 @ends_at_interrupt
 def recommend_command(
-    job: Annotated[
-        Path,
-        typer.Argument(
-            metavar="JOB",
-            help="A job file with `steps` and `batch: {global: N}`, or example:NAME.",
-            callback=example_or_path("jobs"),
-        ),
-    ],
+    job: JobFileArgument = None,
+    again: AgainOption = None,
+    apply: ApplyOption = False,
     deadline: DeadlineOption = None,
     budget: Annotated[float | None, typer.Option("--budget", min=0, help="Spend at most this many USD.")] = None,
     profile: ProfileOption = None,
@@ -221,12 +218,17 @@ def recommend_command(
     obtained: ObtainedOption = None,
     steps_of: StepsOfOption = None,
     picture: PictureOption = None,
+    launch: LaunchOption = False,
+    yes: LaunchYesOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Recommend machines for a job. Needs no server, except for --steps-of.
+    """Recommend machines for a job. Needs no server, except for --steps-of and --job.
 
     Exit code 1: no set of machines keeps the deadline and the budget with confidence.
     """
+    if job is None or again is not None:
+        _plan_again(again, profile or [], network, apply=apply)
+        return
     from optimizer.planning.machine_choice import RunGoal
     from optimizer.planning.machine_recommendation import RecommendationTerms, recommend_machines
     from walras.profiling.profile_documents import ProfileFile
@@ -244,7 +246,7 @@ def recommend_command(
     verdict = _network_verdict(network, obtained)
     known = read_catalog(catalog or ())
     profiles = [read_document(path, ProfileFile) for path in profile or ()]
-    _check_kinds(profile or [], [str(each.kind) for each in profiles])
+    check_kinds(profile or [], [str(each.kind) for each in profiles])
     found = recommend_machines(_job_spec(job, steps_of), profiles, known, terms, goal, batch or ())
     if found.recommendation is None:
         raise UserError(
@@ -253,10 +255,24 @@ def recommend_command(
     if picture is not None:
         draw_recommendation(picture, found, goal)
     if output is OutputFormat.JSON:
-        show_json(_recommendation_data(found, verdict))
+        show_json(recommendation_data(found, verdict))
     else:
-        _show_recommendation(found, verdict)
+        show_recommendation(found, verdict)
     if not found.recommendation.kept:
+        raise typer.Exit(EXIT_NOT_KEPT)
+    if launch:
+        from walras.cli.recommend_launch import launch_command
+
+        launch_command(found, known, job, goal, profile or [], network, yes=yes)
+
+
+def _plan_again(again: str | None, profiles: list[Path], network: float | None, *, apply: bool) -> None:
+    """Raises UserError where neither a file nor a job is named; ends the command with 1 where the goal is missed."""
+    if again is None:
+        raise UserError("no job is named", field="JOB", fix="give a job file, or --job NUMBER of one that runs")
+    from walras.cli.recommend_again import replan_command
+
+    if not replan_command(again, profiles, network, apply=apply).keeps:
         raise typer.Exit(EXIT_NOT_KEPT)
 
 
@@ -271,17 +287,6 @@ def _job_spec(path: Path, steps_of: str | None) -> "JobSpec":
     spec, message = with_steps_of_job(steps_of, spec)
     warn(f"walras: {message}")
     return spec
-
-
-def _check_kinds(paths: list[Path], kinds: list[str]) -> None:
-    """Raises UserError if two profiles are of one kind: their facts would be mixed."""
-    for place, kind in enumerate(kinds):
-        if (first := kinds.index(kind)) < place:
-            raise UserError(
-                f"{paths[first]} and {paths[place]} are both of kind {kind!r}",
-                field="--profile",
-                fix="give the newer one alone, or write another `kind` into the profile of another job",
-            )
 
 
 def _bytes_per_s(gbit: float | None) -> float | None:
@@ -307,94 +312,5 @@ def _job_bytes(path: Path) -> bytes:
 
 
 def _no_setup_message(found: "MachineRecommendation") -> str:
-    reasons = "".join(f"\n  {name}: {why}" for name, why in list(found.left_out.items())[:_LEFT_OUT_MOST])
+    reasons = "".join(f"\n  {name}: {why}" for name, why in list(found.left_out.items())[:LEFT_OUT_MOST])
     return f"nothing that may be rented is known to run {found.work.kind.name}{reasons}"
-
-
-def _show_recommendation(found: "MachineRecommendation", verdict: "ObtainedNetwork | None") -> None:
-    taken = found.recommendation
-    assert taken is not None, "shown only where there is something to take"
-    columns = (
-        Column(""),
-        Column("MACHINES", shrinks=True),
-        Column("BATCH", right=True),
-        Column("PASSES", right=True),
-        Column("STEPS/S", right=True),
-        Column("TIME", right=True),
-        Column("4 OF 5 WITHIN", right=True),
-        Column("USD", right=True),
-    )
-    rows = [
-        [">" if setup == taken.setup else "", *_setup_cells(found, setup)]
-        for setup in _front_with(taken.front, taken.setup)
-    ]
-    if verdict is not None:
-        show_line(verdict.why)
-    show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
-    show_line("")
-    show_line(f"take {_setup_name(found, taken.setup)}: {taken.why}")
-    show_line(
-        f"  {format_length(taken.setup.time_s)} expected, four cases out of five within "
-        f"{format_length(taken.setup.early_s)} and {format_length(taken.setup.late_s)}; "
-        f"{format_money(taken.setup.usd)} expected"
-    )
-    show_line(f"  {taken.tried:,} setups judged; the table has those that no other beats in both time and money")
-    for name, why in list(found.left_out.items())[:_LEFT_OUT_MOST]:
-        show_line(f"  left out: {name}: {why}")
-    if len(found.left_out) > _LEFT_OUT_MOST:
-        show_line(f"  and {len(found.left_out) - _LEFT_OUT_MOST} more, all in -o json")
-
-
-def _front_with(front: "Iterable[Setup]", taken: "Setup") -> "list[Setup]":
-    """Returns the Pareto front and the chosen setup, fastest first."""
-    return sorted({*front, taken}, key=lambda setup: (setup.time_s, setup.usd))
-
-
-def _setup_cells(found: "MachineRecommendation", setup: "Setup") -> list[str]:
-    return [
-        _setup_name(found, setup),
-        str(setup.batch),
-        str(setup.passes),
-        f"{setup.steps_per_s:.3g}",
-        format_length(setup.time_s),
-        f"{format_length(setup.early_s)} - {format_length(setup.late_s)}",
-        format_money(setup.usd),
-    ]
-
-
-def _setup_name(found: "MachineRecommendation", setup: "Setup") -> str:
-    parts = [f"{count} x {m.offer.name}" for count, m in zip(setup.counts, found.machines, strict=True) if count]
-    return " + ".join(parts)
-
-
-def _recommendation_data(found: "MachineRecommendation", verdict: "ObtainedNetwork | None") -> dict[str, Any]:
-    taken = found.recommendation
-    assert taken is not None, "shown only where there is something to take"
-    return {
-        "kept": taken.kept,
-        "why": taken.why,
-        "judged": taken.tried,
-        "taken": _setup_data(found, taken.setup),
-        "front": [_setup_data(found, setup) for setup in taken.front],
-        "left_out": dict(found.left_out),
-        "network": None if verdict is None else {"below": verdict.below, "replan": verdict.replan, "why": verdict.why},
-    }
-
-
-def _setup_data(found: "MachineRecommendation", setup: "Setup") -> dict[str, Any]:
-    used = [
-        {"machine": machine.offer.name, "count": count, "samples_per_accelerator": share}
-        for count, share, machine in zip(setup.counts, setup.shares, found.machines, strict=True)
-        if count
-    ]
-    return {
-        "machines": used,
-        "accelerators": setup.accelerators,
-        "batch": setup.batch,
-        "passes": setup.passes,
-        "steps_per_s": setup.steps_per_s,
-        "time_s": setup.time_s,
-        "early_s": setup.early_s,
-        "late_s": setup.late_s,
-        "usd": setup.usd,
-    }

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import OutputOption, example_or_path, read_document
+from walras.cli.arguments import NetworkOption, OutputOption, ProfileOption, example_or_path, read_document
 from walras.cli.forecast_text import forecast_text
 from walras.cli.people_commands import defaults_text
+from walras.cli.recommend_live import PlanOptions, RecommendOption, YesOption, planned_job
 from walras.cli.session import remember_submitted_job, server_access, with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import JobSpecError, UserError
@@ -165,6 +166,10 @@ def submit_command(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse #SBATCH lines and fields of a task that mean nothing here.")
     ] = False,
+    recommend: RecommendOption = None,
+    profile: ProfileOption = None,
+    network: NetworkOption = None,
+    yes: YesOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job number.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -174,6 +179,10 @@ def submit_command(
     changes = [*_changes_of(name, gpus, notify), *(setting or [])]
     spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=sbatch or ())
     folder, spec, tree = with_snapshot(spec, folder_of_relative_paths(file))
+    if recommend is not None:
+        silent = quiet or output is OutputFormat.JSON
+        options = PlanOptions(recommend, tuple(profile or ()), network, yes=yes, quiet=silent)
+        spec = planned_job(spec, options, ask=not (dry_run or quote))
     if dry_run:
         answer = with_client(lambda client: client.dry_run(spec))
         show_json(answer.model_dump(mode="json")) if output is OutputFormat.JSON else _show_dry_run(answer, spec)
@@ -195,14 +204,7 @@ def submit_command(
     elif quiet:
         show_line(str(submitted.id))
     else:
-        if submitted.note:
-            warn(f"note: job {submitted.id} {submitted.note}")
-        _show_submitted(submitted, spec)
-        if told := defaults_text(submitted.defaults):
-            show_line(f"  not stated, so: {told}")
-        if spec.code is not None:
-            show_line(f"  with it travel {spec.code.files} files ({spec.code.size / 1e6:,.1f} MB) of {folder}")
-        show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
+        _tell_submitted(submitted, spec, folder)
 
 
 def _quote(spec: "JobSpec", output: OutputFormat) -> None:
@@ -211,6 +213,17 @@ def _quote(spec: "JobSpec", output: OutputFormat) -> None:
 
     found = with_client(lambda client: client.quote(spec_mapping(spec)))
     show_json(found.model_dump(mode="json")) if output is OutputFormat.JSON else show_quote(found)
+
+
+def _tell_submitted(submitted: "SubmitResult", spec: "JobSpec", folder: Path) -> None:
+    if submitted.note:
+        warn(f"note: job {submitted.id} {submitted.note}")
+    _show_submitted(submitted, spec)
+    if told := defaults_text(submitted.defaults):
+        show_line(f"  not stated, so: {told}")
+    if spec.code is not None:
+        show_line(f"  with it travel {spec.code.files} files ({spec.code.size / 1e6:,.1f} MB) of {folder}")
+    show_line(f"  follow it: walras logs -f {submitted.id}    why it waits: walras explain {submitted.id}")
 
 
 def _show_submitted(submitted: "SubmitResult", spec: "JobSpec") -> None:

@@ -14,7 +14,9 @@ from walras.model_facts import MOST_BYTES, MOST_FLOPS, MOST_LAYERS, MOST_SAMPLES
 from walras.protocol import CONTENT_PATTERN, FILES_MOST
 from walras.spec.field_types import (
     MAX_ACCELERATORS,
+    AcceleratorName,
     Cpus,
+    DeclaredThroughput,
     Demands,
     Memory,
     Number,
@@ -30,6 +32,20 @@ def _exit_code_tuple(value: object) -> object:
     return (value,) if isinstance(value, int) else value
 
 
+#: A pool by its id, such as `a100x8/spot/eu-1a`.
+PoolName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){2}$", max_length=302)
+]
+
+
+def _pool_names(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+PoolIds = Annotated[tuple[PoolName, ...], Field(max_length=64), BeforeValidator(_pool_names)]
+_PlannedSpeed = Annotated[Number, Field(gt=0, le=1e9)]
+
+
 class ResourcesSpec(FileModel):
     """What the gang needs. Accelerators are counted over the whole gang; CPU and memory for each accelerator."""
 
@@ -39,6 +55,8 @@ class ResourcesSpec(FileModel):
     cpus: Cpus = 0.0
     #: Bytes of main memory for each accelerator; 0 asks for none in particular.
     memory: Memory = 0
+    #: Pools whose machines may hold the gang, by id; empty: every pool.
+    pools: PoolIds = ()
 
     other_words: ClassVar[Mapping[str, str]] = {
         "gpus": "accelerators",
@@ -59,7 +77,34 @@ class ResourcesSpec(FileModel):
             nodes=nodes,
             cpus_per_accelerator=self.cpus,
             memory_bytes_per_accelerator=self.memory,
+            pools=self.pools,
         )
+
+
+class PlanSpec(FileModel):
+    """What `walras submit --recommend` expected of the job on the machines it chose; it decides nothing."""
+
+    #: Machines of this pool.
+    pool: PoolName
+    machines: WholeNumber = Field(ge=1, le=MAX_ACCELERATORS)
+    accelerator: AcceleratorName
+    #: Accelerators of the whole gang.
+    accelerators: WholeNumber = Field(ge=1, le=MAX_ACCELERATORS)
+    #: Expected speed of the whole gang, and the interval that holds four cases out of five.
+    steps_per_s: _PlannedSpeed
+    low: _PlannedSpeed
+    high: _PlannedSpeed
+    #: Expected time from the request for the machines to the job's end, and what they cost until then.
+    hours: Annotated[Number, Field(gt=0, le=1e9)]
+    usd: Annotated[Number, Field(ge=0, le=1e12)]
+    #: Bandwidth between machines that the plan counts on, bytes per second each way; None: one machine, or unknown.
+    network_bytes_per_s: Annotated[Number, Field(gt=0, le=1e15)] | None = None
+    #: What it was chosen for, such as `deadline=6h`.
+    goal: ShownName
+    made_at: ShownName
+    #: What the job file asked for and declared before the plan, for the next one.
+    asked: Demands = (Demand(ANY_ACCELERATOR, 1),)
+    declared: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
 
 
 class CodeSpec(FileModel):

@@ -45,6 +45,7 @@ from walras.spec.job_groups import (
     ForkSpec,
     LimitsSpec,
     OutputPaths,
+    PlanSpec,
     ResourcesSpec,
     RetrySpec,
     TargetSpec,
@@ -132,6 +133,8 @@ class JobSpec(FileModel):
     facts: FactsSpec | None = None
     #: Declared speeds in steps per second of the whole gang, by accelerator type; believed until measured.
     throughput: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
+    #: What `walras submit --recommend` expected of it where it chose the machines; decides nothing. None: no plan.
+    plan: PlanSpec | None = None
     retry: RetrySpec = RetrySpec()
     limits: LimitsSpec = LimitsSpec()
     #: Time to checkpoint and stop before the processes are killed.

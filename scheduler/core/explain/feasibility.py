@@ -110,6 +110,15 @@ def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibil
 
 def _no_such_type(request: JobRequest, wanted: str, pools: list[PoolLimit]) -> Infeasibility:
     have = sorted({limit.pool.shape.accelerator for limit in pools})
+    ids = sorted(limit.pool.pool_id for limit in pools)
+    if request.pools and not set(request.pools) & set(ids):
+        near = next(filter(None, (nearest_word(each, ids) for each in request.pools)), None)
+        return Infeasibility(
+            Reason.CONFIG_NO_SUCH_ACCELERATOR,
+            "resources.pools",
+            f"wants {wanted}; this fleet has no such pool",
+            (f"did you mean {near!r}? " if near else "") + "change resources.pools, or leave it out",
+        )
     meant = next(filter(None, (nearest_word(demand.accelerator, have) for demand in request.demands)), None)
     hint = f"did you mean {meant!r}? " if meant else ""
     return Infeasibility(

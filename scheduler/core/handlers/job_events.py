@@ -7,26 +7,29 @@ work and report it as always.
 
 from dataclasses import replace
 from heapq import heappush
-from math import inf
+from math import inf, nan
 
 from scheduler.core.events import (
     JobBudgetChanged,
     JobCancelled,
     JobHeld,
+    JobRedirected,
     JobReleased,
     JobReprioritised,
     JobRestored,
     JobSubmitted,
     StartRefused,
-    WorkRestated,
 )
 from scheduler.core.handlers.attempt_events import abort_start, end_job
 from scheduler.core.handlers.restored_state import recall_job
+from scheduler.core.handlers.spot_holding import let_go
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
+from scheduler.core.speed_events import WorkRestated
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle
+from walras.job_request import GangRequest, group_fields
 from walras.states import JobState, Reason
 
 
@@ -114,6 +117,25 @@ def on_job_budget_changed(cycle: Cycle, job: JobRecord, event: JobBudgetChanged)
     """The job's budget is another; whether it may run is decided with all accounts (`budgets.py`)."""
     job.request = replace(job.request, budget_usd=event.budget_usd)
     cycle.spending.limit_job(job, event.spent_usd)
+
+
+def on_job_redirected(cycle: Cycle, job: JobRecord, event: JobRedirected) -> None:
+    """Nothing of a job that is not held, or that runs otherwise than as one gang: only where it has no place is it
+    as if it had been submitted so.
+    """
+    if job.holds or job.state is not JobState.HELD or job.request.spreads:
+        return
+    ledger, columns, slot = cycle.ledger, cycle.ledger.columns, job.slot
+    gang = group_fields(event.gang, GangRequest)
+    worth = event.value_usd_per_h
+    job.request = replace(job.request, value_usd_per_h=worth, declared=event.declared, **gang)
+    if event.declared:
+        ledger.classes.declare(job.request)
+    columns.class_row[slot] = columns.runs_as[slot] = ledger.classes.row(job.request)
+    columns.gang[slot] = ledger.class_of(job).gang
+    columns.value_usd_per_h[slot] = nan if worth is None else worth
+    let_go(cycle, job)
+    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
 
 
 def on_work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -102,9 +103,8 @@ async def show_job(call: RequestContext) -> JobDetail:
     row = await visible_job_row(call)
     store, now = call.server.store, call.server.loop.clock.now()
     usage = await call.server.read(store.usage, [row.job_id], now)
-    spec = await call.server.read(store.spec, row.job_id)
     attempts = await call.server.read(store.attempts, row.job_id)
-    written = json.loads("{}" if spec is None else spec.spec)
+    written = await _written_spec(call, row)
     newest = await call.server.read(store.checkpoint, row.job_id)
     return call.server.views.detail(row, usage, spec_shown_to(call.caller, row.user, written), attempts, newest)
 
@@ -124,6 +124,12 @@ async def _tried_remedies(call: RequestContext, row: JobRow) -> tuple[frozenset[
     looks = possible_remedies(core, job)
     helps = await call.server.start_forecasts.changes_that_help(row.job_id, looks) if looks else None
     return frozenset(each.text for each in looks), helps or frozenset()
+
+
+async def _written_spec(call: RequestContext, row: JobRow) -> dict[str, Any]:
+    stored = await call.server.read(call.server.store.spec, row.job_id)
+    found: dict[str, Any] = json.loads("{}" if stored is None else stored.spec)
+    return found
 
 
 async def explain_job(call: RequestContext) -> Explanation:
@@ -151,6 +157,8 @@ async def explain_job(call: RequestContext) -> Explanation:
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
     told = [ConditionView(type=each.type, detail=each.detail) for each in job_conditions(call.server.core, row.job_id)]
     told += call.server.views.stalls(row)
+    if row.state is JobState.RUNNING:
+        told += call.server.views.off_plan(row, await _written_spec(call, row))
     target = call.server.views.target(row)
     return Explanation(
         job_id=row.job_id,
@@ -171,7 +179,7 @@ async def cancel_job(call: RequestContext) -> JobDetail:
     row = await visible_job_row(call)
     if row.state.is_final and call.user.may_change(row.user, row.project):
         return await show_job(call)  # what was asked for is so: repeating a cancel is harmless
-    return await _change_job(
+    return await change_live_job(
         call, lambda transaction, job: emit(transaction, JobCancelled(transaction.at, job.row.job_id, call.user.name))
     )
 
@@ -181,7 +189,7 @@ async def hold_job_endpoint(call: RequestContext) -> JobDetail:
         reason = Reason.HOLD_USER if call.user.name == job.row.user else Reason.HOLD_ADMIN
         emit(transaction, JobHeld(transaction.at, job.row.job_id, reason))
 
-    return await _change_job(call, step)
+    return await change_live_job(call, step)
 
 
 async def release_job_endpoint(call: RequestContext) -> JobDetail:
@@ -190,7 +198,7 @@ async def release_job_endpoint(call: RequestContext) -> JobDetail:
             raise Forbidden("an operator holds this job", fix="ask an operator to release it")
         emit(transaction, JobReleased(transaction.at, job.row.job_id))
 
-    return await _change_job(call, step)
+    return await change_live_job(call, step)
 
 
 async def change_job(call: RequestContext) -> JobDetail:
@@ -211,11 +219,16 @@ async def change_job(call: RequestContext) -> JobDetail:
             emit(transaction, JobBudgetChanged(transaction.at, job.row.job_id, patch.budget_usd, before.usd))
         transaction.job_changed(job)
 
-    return await _change_job(call, step)
+    return await change_live_job(call, step)
 
 
-async def _change_job(call: RequestContext, step: Any) -> JobDetail:
-    """Do something to a job that is not over. Raises NotFound, Forbidden, Conflict."""
+async def change_live_job(
+    call: RequestContext, step: Any, also: Callable[[Transaction], dict[str, Any]] = lambda _: {}
+) -> JobDetail:
+    """Do something to a job that is not over; `also`: what the audit tells of it besides the usual, before and after.
+
+    Raises NotFound, Forbidden, Conflict.
+    """
     row = await visible_job_row(call)
     if not call.user.may_change(row.user, row.project):
         raise Forbidden(f"job {row.job_id} belongs to {row.user}")
@@ -228,7 +241,7 @@ async def _change_job(call: RequestContext, step: Any) -> JobDetail:
         audited(
             call,
             f"job {call.job_id}",
-            lambda _: job_standing(job),
+            lambda transaction: job_standing(job) | also(transaction),
             lambda transaction: step(transaction, job),
             job.row.project,
         )(transaction)

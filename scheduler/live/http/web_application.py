@@ -32,6 +32,7 @@ from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.notify_api import notify_routes
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
 from scheduler.live.http.policy_api import policy_routes
+from scheduler.live.http.redirect_api import redirect_routes
 from scheduler.live.http.requests import (
     Audience,
     RequestContext,
@@ -281,6 +282,7 @@ def api_routes() -> list[Route]:
         Route("GET", f"{_JOB}/attempts", job_api.list_attempts, "Attempts of a job", _OWN, response=list[AttemptView]),
         Route("GET", f"{_JOB}/explain", job_api.explain_job, "Why a job is where it is", response=Explanation),
         *job_api.log_routes(_JOB),
+        *redirect_routes(_JOB),
         Route("GET", f"{_API}/nodes", cluster_api.list_nodes, "Machines", response=list[NodeView]),
         Route("POST", f"{_NODE}/drain", cluster_api.drain_node, "Empty it without losing work, or now", role=admin,
               request=cluster_api.Drain, response=NodeView),

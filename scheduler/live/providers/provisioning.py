@@ -238,6 +238,11 @@ class Provisioner:
             self._spawn(self._revoke(provider, node_id, notice_s))
         return nodes
 
+    def provider_name(self, pool_id: PoolId) -> str:
+        """Returns by which name the pool's provider is known; empty: nobody rents its machines out."""
+        provider = self._providers.get(pool_id)
+        return next((name for name, each in self._named.items() if each is provider), "") if provider else ""
+
     def check_provider(self, name: str) -> None:
         """Raise UserError unless a provider of this name takes up pools."""
         if isinstance(self._named.get(name), GrowingProvider):

@@ -33,6 +33,7 @@ from walras.api import (
 from walras.cluster import Pool
 from walras.contract import DATA_WAIT_VALUE
 from walras.job_request import JobId
+from walras.planned_speed import WARM_REPORTS, planned_speed
 from walras.policy_views import PolicyView
 from walras.states import JobState, Reason
 
@@ -340,6 +341,19 @@ class ApiViews:
         most = f"no accelerator could make it more than {1 / share:.1f} times as fast"
         detail = f"{share:.0%} of its step it waits for its data: {most}; more loader workers or faster storage might"
         return [ConditionView(type="waits_for_data", detail=detail)]
+
+    def off_plan(self, row: JobRow, spec: Mapping[str, Any]) -> list[ConditionView]:
+        """Whether a running job that was planned has turned out otherwise, once its speed has settled."""
+        live = self._state.jobs.get(row.job_id)
+        if row.state is not JobState.RUNNING or live is None or live.progress is None:
+            return []
+        if live.progress.samples < WARM_REPORTS:
+            return []
+        found = planned_speed(spec, live.progress.steps_per_s, json.loads(live.row.last_values))
+        if found is None or not found.differs:
+            return []
+        fix = f"`walras recommend --job {row.job_id}` plans again with what was measured"
+        return [ConditionView(type="off_plan", detail=f"{found.text}; {fix}")]
 
     # ---------------------------------------------------------------- policy
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from math import floor
 
 from scheduler.core.commands import BeginRound
-from scheduler.core.events import Event, WorkRestated
-from scheduler.core.speed_events import ThroughputMeasured
+from scheduler.core.events import Event
+from scheduler.core.speed_events import ThroughputMeasured, WorkRestated
 from simulator.attempts import SimAttempt, WorldParameters
 from simulator.engine import Engine, RandomStreams
 from simulator.ground_truth import GroundTruth, SpeedKey

@@ -6,10 +6,10 @@ from fake_fleet import FakeFleet, cluster, job
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.rules import RoundRules
-from scheduler.core.speed_events import ThroughputMeasured
+from scheduler.core.speed_events import ThroughputMeasured, WorkRestated
 from scheduler.core.state.remaining_work import remaining_here_s
 from walras.cluster import NodeId
-from walras.job_request import JobId, Kind, RetryRule
+from walras.job_request import Demand, GangRequest, JobId, Kind, RetryRule
 from walras.states import JobState, Reason
 
 J1, J2, J3 = JobId(1), JobId(2), JobId(3)
@@ -283,12 +283,12 @@ def test_restated_work_has_the_speed_and_length_of_its_new_kind() -> None:
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", steps=1000.0)))
     fleet.tell(ev.AttemptStarted(0.0, J1, 1))
     fleet.tell(ev.AttemptProgressed(40.0, J1, 1, 400.0))
-    fleet.tell(ev.WorkRestated(40.0, J1, Kind("large"), 500.0, 200.0))
+    fleet.tell(WorkRestated(40.0, J1, Kind("large"), 500.0, 200.0))
     ledger = fleet.core.ledger
     record = ledger.jobs[J1]
     assert record.holds
     assert remaining_here_s(ledger, record) == 300.0 / 6.0
-    assert fleet.tell(ev.WorkRestated(41.0, JobId(9), Kind("large"), 1.0, 0.0)) == []
+    assert fleet.tell(WorkRestated(41.0, JobId(9), Kind("large"), 1.0, 0.0)) == []
 
 
 def test_a_job_that_uses_more_memory_than_it_asked_for_is_told_so() -> None:
@@ -302,3 +302,18 @@ def test_a_job_that_uses_more_memory_than_it_asked_for_is_told_so() -> None:
     (end,) = [c for c in fleet.end(J1, None, exceeded="memory") if isinstance(c, cmd.JobTransitioned)]
     assert (end.state, end.reason) == (JobState.FAILED, Reason.USER_OOM)
     assert end.detail == f"used more main memory than it asked for, on {where}"
+
+
+def test_a_held_job_that_is_redirected_starts_where_it_was_sent() -> None:
+    """One that runs or waits is not touched."""
+    fleet = cluster(machines="ab")
+    fleet.tell(ev.JobSubmitted(0.0, job(1, "a")))
+    gang = GangRequest(demands=(Demand("b", 1),), pools=(str(fleet.core.ledger.fleet.pools[1].pool.pool_id),))
+    fleet.tell(ev.JobRedirected(1.0, J1, gang))
+    assert fleet.core.ledger.jobs[J1].request.demands == (Demand("a", 1),)
+    fleet.tell(ev.JobHeld(2.0, J1))
+    fleet.end(J1, 85)
+    assert fleet.states[J1][-1] == "HELD"
+    fleet.tell(ev.JobRedirected(3.0, J1, gang))
+    commands = fleet.tell(ev.JobReleased(4.0, J1))
+    assert [c.placement.pool_id for c in commands if isinstance(c, cmd.Start)] == list(gang.pools)

@@ -21,9 +21,10 @@ POOL = {"shape": "px1", "accelerator": "p", "accelerators": 1, "cpus": 8, "memor
 #: A request for every route by which users write, in an order in which each one succeeds.
 WRITES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "jobs", JOB),
-    ("POST", "jobs:batch", {"jobs": [{"run": "true"}, {"run": "true"}, {"run": ""}]}),
+    ("POST", "jobs:batch", {"jobs": [{"run": "true"}, {"run": "true", "hold": True}, {"run": ""}]}),
     ("POST", "jobs/1/hold", None),
     ("PATCH", "jobs/1", {"priority": 80}),
+    ("POST", "jobs/3/redirect", {"resources": {"accelerators": "any:1"}}),
     ("POST", "jobs/1/release", None),
     ("POST", "jobs/1/cancel", None),
     ("POST", "nodes/n1/drain", None),

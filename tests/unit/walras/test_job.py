@@ -36,7 +36,7 @@ priority: high
 preemptible: false
 num_nodes: 2
 nproc_per_node: 1
-resources: {accelerators: [A100-SXM4-40GB:2, v100:2], cpus: 4+, memory: 24GB+}
+resources: {accelerators: [A100-SXM4-40GB:2, v100:2], cpus: 4+, memory: 24GB+, pools: vx1/spot/eu}
 elastic: {min: 1, max: 4}
 batch: {global: 64}
 steps: 1e4
@@ -65,6 +65,9 @@ outputs: [out]
 inputs: {data: s3://bucket/digits}
 setup: make
 image: ada/torch:2
+plan:
+  {pool: vx1/spot/eu, machines: 2, accelerator: v100, accelerators: 2, steps_per_s: 12, low: 10, high: 14, hours: 2,
+   usd: 8, goal: deadline=6h, made_at: '2026-11-05T18:00:00Z'}
 """
 
 
@@ -75,7 +78,7 @@ def test_every_field_is_read() -> None:
         JobSpec.model_fields
     )
     assert spec.resources == ResourcesSpec(
-        accelerators=(Demand("a100-40gb", 2), Demand("v100", 2)), cpus=4.0, memory=24 * 10**9
+        accelerators=(Demand("a100-40gb", 2), Demand("v100", 2)), cpus=4.0, memory=24 * 10**9, pools=("vx1/spot/eu",)
     )
     assert spec.envs == {"SEED": "007", "LR": "1e-3", "FLAG": "no", "WANDB_KEY": None}
     assert spec.priority == 80
@@ -135,6 +138,7 @@ BAD = [
     ("run: x\nnotify: [1]", "notify", "'1' is nothing to be told of"),
     ("run: x\nsecrets: {A: b}", "secrets.A", "says not where the value comes from"),
     ("run: x\nsecrets: {A: {env: B, file: c}}", "secrets.A", "has several sources"),
+    ("run: x\nresources: {pools: [vx1]}", "resources.pools[0]", "vx1"),
     ("run: x\nresources: {spot: only}", "resources.spot", "this version does not carry it out"),
     ("name: x", "run", "add `run:`"),
     ("run: ''", "run", "is empty"),

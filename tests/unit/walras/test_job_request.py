@@ -1,7 +1,7 @@
 """The request of a job and its groups."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from pydantic import TypeAdapter
@@ -69,3 +69,12 @@ def test_groups_share_no_field() -> None:
     assert len(names) == len(set(names))
     assert group_fields(request, JobIdentity, JobLimits, GangRequest).keys() == set(names)
     assert not hasattr(request, "__dict__")
+
+
+def test_only_the_named_pools_hold_the_gang() -> None:
+    """Whatever is in the others; without names every pool does."""
+    here, there = a_pool("a100", 4), replace(a_pool("a100", 4), pool_id=PoolId("there"))
+    request = GangRequest(demands=(Demand("a100", 2),), pools=("there",))
+    assert (request.size_on(here), request.size_on(there)) == (0, 2)
+    assert replace(request, pools=()).size_on(here) == 2
+    assert request.text == "2 x a100 of there"

@@ -1,0 +1,286 @@
+"""`walras submit --recommend`: machines of the server's pools are chosen for a job, which then runs on these alone.
+
+The plan is made over what the server can rent now at present prices. It becomes part of the job (`plan`), so that
+`walras show` and `walras explain` hold what is measured against it.
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli.arguments import parse_length_option, read_document
+from walras.cli.machine_commands import read_catalog
+from walras.cli.recommendation_text import check_kinds, show_recommendation
+from walras.cli.session import with_client
+from walras.cli.terminal_output import show_line, warn
+from walras.contract import SECONDS_PER_HOUR
+from walras.errors import JobSpecError, UserError
+from walras.units import format_length, format_money
+
+if TYPE_CHECKING:
+    from optimizer.planning.machine_choice import RunGoal
+    from optimizer.planning.machine_setups import Setup
+    from optimizer.planning.pool_plans import PoolRecommendation, RentablePool
+    from walras.api import DryRun, PoolView
+    from walras.client import Client
+    from walras.spec.job_spec import JobSpec
+
+_OPTION = "--recommend"
+#: An hour of a planned job is worth this many times the planned machines' price, where nobody says what it is worth:
+#: the market keeps renting while prices rise by less.
+WORTH_OF_PRICE = 2.0
+_GBIT = 1e9 / 8.0
+
+RecommendOption = Annotated[
+    str | None,
+    typer.Option(
+        "--recommend",
+        metavar="GOAL",
+        help="Choose machines of the server's pools for this goal, deadline=6h or budget=20 (USD), and run on these.",
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="With --recommend: submit without asking.")]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a plan is made from, besides the job: the goal as written, profiles, and the network in Gbit/s."""
+
+    goal: str
+    profiles: tuple[Path, ...] = ()
+    network_gbit: float | None = None
+    yes: bool = False
+    #: Nothing but the job's number, or JSON, goes to standard output.
+    quiet: bool = False
+
+
+def parse_goal(text: str) -> "RunGoal":
+    """Returns the goal of `deadline=6h`, `budget=20`, or both with a comma between. Raises UserError."""
+    from optimizer.planning.machine_choice import RunGoal
+
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name == "deadline" and value:
+            found["deadline_s"] = parse_length_option(value, _OPTION)
+        elif name == "budget" and (usd := _positive(value.removeprefix("$"))) is not None:
+            found["budget_usd"] = usd
+        else:
+            raise UserError(f"{part[:60]!r} is no goal", field=_OPTION, fix="write deadline=6h, budget=20, or both")
+    return RunGoal(**found)
+
+
+def _positive(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 < number < 1e12 else None
+
+
+def planned_job(spec: "JobSpec", options: PlanOptions, *, ask: bool = True) -> "JobSpec":
+    """Returns the job limited to the machines that a plan for it chose, once whoever submits it agrees.
+
+    Shows the plan. Raises UserError where nothing is known to run the job, nothing keeps the goal, or nobody can be
+    asked.
+    """
+    from optimizer.planning.machine_recommendation import RecommendationTerms
+    from optimizer.planning.pool_plans import recommend_pools
+    from walras.profiling.profile_documents import ProfileFile
+
+    _check_plannable(spec)
+    goal = parse_goal(options.goal)
+    profiles = [read_document(path, ProfileFile) for path in options.profiles]
+    check_kinds(list(options.profiles), [str(each.kind) for each in profiles])
+
+    async def look(client: "Client") -> "tuple[list[PoolView], DryRun]":
+        return await client.pools(), await client.dry_run(spec)
+
+    views, tried = with_client(look)
+    network = None if options.network_gbit is None else options.network_gbit * _GBIT
+    terms = RecommendationTerms(network_bytes_per_s=network, spot=True, revocations_per_h=0.05)
+    pools = [rentable_pool(view) for view in views]
+    measured = with_measured_speeds(spec, tried.configurations)
+    plan = recommend_pools(measured, pools, profiles, read_catalog(()), terms, goal)
+    _check_kept(plan, goal, spec)
+    taken = plan.found.recommendation
+    assert taken is not None, "checked above"
+    planned = job_on(spec, plan, pools, goal, options.goal, network)
+    if not options.quiet:
+        show_recommendation(plan.found, None)
+        for line in _plan_lines(planned):
+            show_line(f"  {line}")
+    if not taken.kept:
+        warn(f"walras: {taken.why}")
+    if ask and not options.yes:
+        _ask(planned)
+    return planned
+
+
+def _check_plannable(spec: "JobSpec") -> None:
+    """Raises JobSpecError for a job that is many, or that no plan for one gang of one type describes."""
+    from walras.spec.sweeps import is_sweep
+
+    fields = {"array": is_sweep(spec), "fork": spec.fork is not None, "mixed": spec.mixed}
+    for field in (name for name, holds in fields.items() if holds):
+        raise JobSpecError(
+            f"{field}: a plan is for one gang on machines of one type",
+            field=field,
+            fix=f"leave {field} or {_OPTION} out",
+        )
+
+
+def rentable_pool(view: "PoolView") -> "RentablePool":
+    """Returns a pool as a plan reads it. Machines that are there count as taken where jobs run on any of them."""
+    from optimizer.planning.pool_plans import RentablePool
+    from walras.cluster import Market
+
+    taken = view.machines + view.coming if view.jobs else 0
+    return RentablePool(
+        pool_id=view.pool_id,
+        market=Market(view.market),
+        accelerator=view.accelerator,
+        accelerators=view.accelerators,
+        usd_per_h=view.usd_per_h,
+        available=max(0, view.quota - taken),
+        boot_s=view.boot_s,
+        minimum_billing_s=view.minimum_billing_s,
+        drained=view.drained,
+    )
+
+
+def with_measured_speeds(spec: "JobSpec", configurations: list[dict[str, Any]]) -> "JobSpec":
+    """Returns the job with the speeds that the server measured of its kind in the place of those that it declares."""
+    wanted = {demand.accelerator: demand.count for demand in spec.resources.accelerators}
+    found = {
+        str(each["accelerator"]): float(each["steps_per_s"])
+        for each in configurations
+        if each["source"] == "measured"
+        and wanted.get(each["accelerator"], wanted.get("*")) == each["accelerators"]
+        and each["steps_per_s"] > 0
+    }
+    return spec.model_copy(update={"throughput": {**spec.throughput, **found}}) if found else spec
+
+
+def _check_kept(plan: "PoolRecommendation", goal: "RunGoal", spec: "JobSpec") -> None:
+    """Raises UserError if nothing runs the job, or if the best misses the goal even when all goes as expected."""
+    taken = plan.found.recommendation
+    if taken is None:
+        reasons = "".join(f"\n  {name}: {why}" for name, why in list(plan.found.left_out.items())[:8])
+        raise UserError(
+            f"no pool of this server is known to run {spec.name}{reasons}",
+            field=_OPTION,
+            fix="give a --profile of the job or `throughput`, or have a pool added (walras admin pool add FILE)",
+        )
+    if not goal.met(taken.setup.option(late=False)):
+        pool, machines = plan.pool_of(taken.setup)
+        raise UserError(
+            f"{taken.why}: {machines} x {pool.pool_id} would take {format_length(taken.setup.time_s)} "
+            f"and {format_money(taken.setup.usd)}",
+            field=_OPTION,
+            fix="allow more, or have a faster or cheaper pool added (walras admin pool add FILE)",
+        )
+
+
+def job_on(
+    spec: "JobSpec",
+    plan: "PoolRecommendation",
+    pools: "list[RentablePool]",
+    goal: "RunGoal",
+    goal_text: str,
+    network_bytes_per_s: float | None = None,
+) -> "JobSpec":
+    """Returns the job that runs on the machines of a plan alone, with its goal, its worth and the plan itself.
+
+    With a deadline, a job that is planned on spot may also have the on-demand machines of the same accelerators, which
+    the market rents for it at the last moment. Raises JobSpecError for a worth below the price of the plan.
+    """
+    from optimizer.planning.pool_plans import rescue_pools
+    from walras.spec.job_spec import kind_of, parse_spec, spec_mapping
+
+    assert plan.found.recommendation is not None, "a plan is made of something to take"
+    setup = plan.found.recommendation.setup
+    pool, machines = plan.pool_of(setup)
+    usd_per_h = setup.usd / setup.time_s * SECONDS_PER_HOUR
+    if spec.value_usd_per_h is not None and spec.value_usd_per_h < usd_per_h:
+        raise JobSpecError(
+            f"an hour of the plan costs {format_money(usd_per_h)}, an hour of the job is worth "
+            f"{format_money(spec.value_usd_per_h)}: the market would not rent for it",
+            field="value_usd_per_h",
+            fix="raise it, or leave it out",
+        )
+    allowed = [pool, *(rescue_pools(pool, pools) if goal.deadline_s is not None else ())]
+    mapping = {name: value for name, value in spec_mapping(spec).items() if name not in ("elastic", "throughput")}
+    resources = dict(mapping.get("resources", {}))
+    resources["accelerators"] = {pool.accelerator: setup.accelerators}
+    resources["pools"] = [each.pool_id for each in allowed]
+    changes: dict[str, Any] = {
+        "resources": resources,
+        "num_nodes": machines,
+        "throughput": {pool.accelerator: setup.steps_per_s},
+        # What is measured of it counts for the next plan of the same file, however this one changed the gang.
+        "profile": kind_of(spec) if machines == spec.num_nodes else f"{kind_of(spec)} on {machines} machines"[:200],
+        "plan": _plan_mapping(spec, setup, pool, machines, goal_text, network_bytes_per_s),
+    }
+    if spec.value_usd_per_h is None:
+        changes["value_usd_per_h"] = WORTH_OF_PRICE * usd_per_h
+    if goal.deadline_s is not None:
+        changes["deadline"] = f"+{goal.deadline_s:.0f}s"
+    if goal.budget_usd is not None:
+        changes["limits"] = {**mapping.get("limits", {}), "budget_usd": goal.budget_usd}
+    # The kind of a job follows from its gang; what was measured of the job as it was written counts for this one.
+    return parse_spec({**mapping, **changes}, source="plan")
+
+
+def _plan_mapping(
+    spec: "JobSpec", setup: "Setup", pool: "RentablePool", machines: int, goal: str, network_bytes_per_s: float | None
+) -> dict[str, Any]:
+    from walras.spec.field_types import shown_accelerator
+
+    running_s = setup.time_s - pool.boot_s
+    low = setup.steps_per_s * running_s / max(setup.late_s - pool.boot_s, 1e-9)
+    high = setup.steps_per_s * running_s / max(setup.early_s - pool.boot_s, 1e-9)
+    found = {
+        "pool": pool.pool_id,
+        "machines": machines,
+        "accelerator": pool.accelerator,
+        "accelerators": setup.accelerators,
+        "steps_per_s": setup.steps_per_s,
+        "low": low,
+        "high": high,
+        "hours": setup.time_s / SECONDS_PER_HOUR,
+        "usd": setup.usd,
+        "goal": goal[:200],
+        "asked": {shown_accelerator(each.accelerator): each.count for each in spec.resources.accelerators},
+        "declared": spec.throughput,
+        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    return (
+        found if machines == 1 or network_bytes_per_s is None else {**found, "network_bytes_per_s": network_bytes_per_s}
+    )
+
+
+def _plan_lines(planned: "JobSpec") -> list[str]:
+    """What becomes of the job by the plan."""
+    plan, pools = planned.plan, planned.resources.pools
+    assert plan is not None, "a planned job has its plan"
+    lines = [
+        f"{plan.machines} machines of {plan.pool} at {format_money(plan.usd / plan.hours)} an hour in all, no others"
+    ]
+    if len(pools) > 1:
+        lines = [f"{lines[0]} but, where only they keep the deadline, of {', '.join(pools[1:])}"]
+    lines.append(
+        f"an hour of it is worth {format_money(planned.value_usd_per_h or 0.0)}, above which nothing is rented"
+    )
+    return lines
+
+
+def _ask(planned: "JobSpec") -> None:
+    """Raises UserError where nobody can be asked; ends the command where the answer is no."""
+    if not sys.stdin.isatty():
+        raise UserError("nobody can be asked whether to rent this", field=_OPTION, fix="add --yes")
+    typer.confirm(f"submit {planned.name} and rent these machines?", abort=True)
