@@ -391,7 +391,7 @@ class Proposal:
     prices: tuple[float, ...]
     price_unit: str
     exchange: float
-    #: Whole machines to hold rented in each pool, and the value of one more and of the last one, USD/h.
+    #: Whole machines to hold rented in each pool.
     rent_machines: tuple[int, ...]
     status: str
     objective: float
@@ -405,6 +405,7 @@ class Proposal:
     riders: tuple[JobId, ...] = ()
     #: Of each pool, the job on it that gains least at the prices: it would go first. 0: nobody is on it.
     marginal: tuple[JobId, ...] = ()
+    worth_usd: tuple[float, ...] = ()  # of one accelerator more of each pool, USD/h; empty: nobody states values
 
 
 @dataclass(slots=True)
@@ -424,7 +425,7 @@ class SolveFailed:
 
 MoneyEvent = MoneyRestated | JobBudgetChanged
 NodeEvent = NodeJoined | NodeUnreachable | NodeBack | NodeLost | NodeLeaving | NodeUncordoned | NodePrivate
-JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobReprioritised
+JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobReprioritised | WorkRestated
 AttemptEvent = Prepared | StartRefused | AttemptStarted | AttemptProgressed | CheckpointRecorded | AttemptEnded
 Event = (
     PolicyChanged
@@ -437,7 +438,6 @@ Event = (
     | MoneyEvent
     | NodeEvent
     | JobEvent
-    | WorkRestated
     | AttemptEvent
     | RoundEnded
     | ThroughputMeasured
