@@ -1,7 +1,7 @@
 """What one more accelerator is worth: hours as the server kept them, put together by pool and hour of the week.
 
-The worth of a pool's hour is the shadow price of its plans: what the jobs would gain, per hour, from one accelerator
-more. It is a price at the margin: it says what the next job in line gains, not that those behind it move up too.
+The worth of a pool's hour is what the jobs would gain, per hour, from one accelerator more beside the plans in force.
+It is a value at the margin: it says what the next jobs in line gain, not that all behind them move up too.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class WorthHour(Body):
     #: Mean shadow price of one accelerator, in the policy's unit.
     price: float
     unit: str
-    #: The same in USD an hour; null where nobody says what an hour of the jobs is worth.
+    #: What one more would gain the jobs, USD an hour; null where nobody says what an hour of theirs is worth.
     usd_per_h: float | None = None
     #: Mean market price of an accelerator-hour.
     rent_usd_per_h: float

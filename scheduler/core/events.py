@@ -390,7 +390,7 @@ class Proposal:
     prices: tuple[float, ...]
     price_unit: str
     exchange: float
-    #: Whole machines to hold rented in each pool, and the value of one more and of the last one, USD/h.
+    #: Whole machines to hold rented in each pool.
     rent_machines: tuple[int, ...]
     status: str
     objective: float
@@ -404,6 +404,7 @@ class Proposal:
     riders: tuple[JobId, ...] = ()
     #: Of each pool, the job on it that gains least at the prices: it would go first. 0: nobody is on it.
     marginal: tuple[JobId, ...] = ()
+    worth_usd: tuple[float, ...] = ()  # of one accelerator more of each pool, USD/h; empty: nobody states values
 
 
 @dataclass(slots=True)

@@ -104,7 +104,7 @@ def _peaks(hours: "list[WorthHour]", usd_per_unit: float | None) -> "dict[str, W
 
 
 def _show_notes(means: "list[WorthMean]") -> None:
-    show_line("WORTH: what the next job in line would gain from one accelerator more; PAYS: hours above its rent.")
+    show_line("WORTH: what the jobs would gain from one accelerator more; PAYS: part of the time above its rent.")
     if any(each.usd_per_h is None for each in means):
         unit = next(each.unit for each in means if each.usd_per_h is None)
         show_line(f"PRICE is in the policy's unit ({unit}); nothing says what that is in USD.")

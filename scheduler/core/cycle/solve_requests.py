@@ -13,8 +13,10 @@ import numpy as np
 from optimizer.answer import answer_problem
 from optimizer.assignment.whole_gang_bound import integral_bound
 from optimizer.decision import Memory, Plan, Quote, Shares, Status, with_added
+from optimizer.planning.next_accelerator import worth_of_one_more
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.registry import make
+from optimizer.renting.machine_rental import hourly_values
 from scheduler.core.commands import Solve
 from scheduler.core.cycle.problem_snapshot import build_problem
 from scheduler.core.events import Proposal, Solved
@@ -42,6 +44,10 @@ def run_solve(command: Solve, tighten: Callable[[Plan], Plan] | None = None) -> 
     machines = np.zeros(len(problem.pools)) if rental is None else rental.machines
     if isinstance(decision, Plan):
         proposal = _plan_proposal(problem, decision, memory, machines)
+        value = hourly_values(problem, command.delay_usd_per_h)
+        if value.any():
+            worth = worth_of_one_more(problem, decision.column, value)
+            proposal = replace(proposal, worth_usd=tuple(np.round(worth, 6).tolist()))
         if rental is None or not rental.path:
             return proposal
         return replace(proposal, path=f"{proposal.path}; renting: {rental.path}")

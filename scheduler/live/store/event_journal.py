@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from scheduler.core.commands import Command, Solve, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, PolicyChanged, StateRestored
+from scheduler.core.events import Event, PolicyChanged, Solved, StateRestored
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.sqlite_store import read_stored_journal
 from scheduler.live.store.table_rows import JournalRow
@@ -44,7 +44,11 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {
 
 
 def encode_event(event: Event) -> JournalRow:
-    return JournalRow(event.at, "event", type(event).__name__, _dump(event))
+    payload = _dump(event)
+    if isinstance(event, Solved) and not event.proposal.worth_usd:
+        # Left out where it says nothing, as in journals from before it was there.
+        payload = payload.replace(',"worth_usd":[]', "")
+    return JournalRow(event.at, "event", type(event).__name__, payload)
 
 
 def encode_command(at: float, command: Command) -> JournalRow:

@@ -26,7 +26,7 @@ class PriceRow:
     #: Mean shadow price of one accelerator, in the policy's `unit`.
     price: float
     unit: str
-    #: The same in USD an hour, by what jobs say that they are worth; None: nobody said.
+    #: What one more would gain the jobs, by what they say that they are worth, USD an hour; None: nobody said.
     usd_per_h: float | None
     #: Mean market price of an accelerator-hour, USD.
     rent_usd_per_h: float

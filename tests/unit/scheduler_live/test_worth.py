@@ -1,15 +1,17 @@
 """What one more accelerator was worth: recorded from the plans in force, kept by the hour, and read back."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scheduler.core.events import PoolDeclared
+from scheduler.core.events import PoolDeclared, Proposal, Solved
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http import usage_api
 from scheduler.live.loop.price_history import LOOK_EVERY_S, PoolQuote, PriceHistory
 from scheduler.live.loop.price_quotes import note_prices
+from scheduler.live.store.event_journal import decode_event, encode_event
 from scheduler.live.store.price_hours import PRICES_KEPT_S, PriceQuery, PriceRow
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import WriteBatch
@@ -44,10 +46,7 @@ async def queue_of(f: Face, jobs: int, **more: Any) -> None:
 
 
 async def test_a_place_that_a_job_waits_for_is_worth_what_the_job_says(tmp_path: Path) -> None:
-    """Three equal jobs at 3 USD/h on two accelerators: one more would give the third its 3 USD an hour.
-
-    To the policy a job that stays where it is is worth a little more.
-    """
+    """Three equal jobs at 3 USD/h on two accelerators: one more would give the third its 3 USD an hour."""
     async with facing(tmp_path, policy=WALRAS) as f:
         await queue_of(f, 3, value_usd_per_h=3.0)
         await watched(f.world, 600.0)
@@ -56,7 +55,7 @@ async def test_a_place_that_a_job_waits_for_is_worth_what_the_job_says(tmp_path:
         (row, *more) = body["items"]
         assert (row["pool"], row["unit"], more) == (POOL, "worth of one accelerator", [])
         assert row["price"] > 0
-        assert (row["usd_per_h"], row["rent_usd_per_h"]) == pytest.approx((3.0, 1.5), rel=0.02)
+        assert (row["usd_per_h"], row["rent_usd_per_h"]) == pytest.approx((3.0, 1.5))
         assert row["seconds"] == pytest.approx(600.0)
         assert row["until"] - row["since"] == pytest.approx(600.0)
 
@@ -128,6 +127,15 @@ def test_a_mean_is_weighted_by_time_and_leaves_out_what_was_not_watched() -> Non
     (ended,) = history.look(1860.0, 0.0, [quote(5.0, unit="other")])
     assert (ended.unit, ended.seconds) == ("u", 120.0)
     assert [each.unit for each in history.open_rows()] == ["other"]
+
+
+def test_journals_without_it_keep_their_text() -> None:
+    """Where no job has a value a plan's text is what it was; where one has, it is read back."""
+    plain = Proposal((POOL,), (), (), (), (), (), (0.5,), "u", 1.0, (0,), "defined", 1.0, 1.0, 0.0, "path")
+    for proposal in (plain, replace(plain, worth_usd=(1.5,))):
+        row = encode_event(Solved(1.0, 1, proposal))
+        assert ("worth_usd" in row.payload) is bool(proposal.worth_usd)
+        assert decode_event(row) == Solved(1.0, 1, proposal)
 
 
 def test_old_hours_are_deleted(tmp_path: Path) -> None:
