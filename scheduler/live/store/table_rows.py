@@ -51,7 +51,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class SpecRow:
-    """Written once per job: what was asked for, and the core's view of it (both JSON)."""
+    """What was asked for, and the core's view of it (both JSON); written anew where a held job is sent elsewhere."""
 
     job_id: JobId
     spec: str
