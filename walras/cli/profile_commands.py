@@ -10,7 +10,8 @@ import typer
 
 from walras.cli.arguments import OutputOption, example_or_path, parse_length_option, read_document
 from walras.cli.session import with_client
-from walras.cli.submit_commands import check_publishable, in_local_folder, read_job_file, stated_facts_of
+from walras.cli.stated_facts import check_publishable, stated_facts_of
+from walras.cli.submit_commands import in_local_folder, read_job_file
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
 from walras.errors import UserError
 

@@ -268,8 +268,9 @@ def _plan_lines(planned: "JobSpec") -> list[str]:
     """What becomes of the job by the plan."""
     plan, pools = planned.plan, planned.resources.pools
     assert plan is not None, "a planned job has its plan"
+    noun = "machine" if plan.machines == 1 else "machines"
     lines = [
-        f"{plan.machines} machines of {plan.pool} at {format_money(plan.usd / plan.hours)} an hour in all, no others"
+        f"{plan.machines} {noun} of {plan.pool} at {format_money(plan.usd / plan.hours)} an hour in all, no others"
     ]
     if len(pools) > 1:
         lines = [f"{lines[0]} but, where only they keep the deadline, of {', '.join(pools[1:])}"]

@@ -1,6 +1,6 @@
 """`walras submit`: from a job file, a script or standard input to a job in the queue.
 
-`facts: FILE` in a job file names a profile; the facts of that file are submitted in its place.
+A file with `jobs:` is a collection of them (`submit_collection`).
 """
 
 import json
@@ -14,64 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from walras.cli.arguments import NetworkOption, OutputOption, ProfileOption, example_or_path, read_document
+from walras.cli.arguments import NetworkOption, OutputOption, ProfileOption, example_or_path
 from walras.cli.forecast_text import forecast_text
 from walras.cli.people_commands import defaults_text
 from walras.cli.recommend_live import PlanOptions, RecommendOption, YesOption, planned_job
 from walras.cli.session import remember_submitted_job, server_access, with_client
+from walras.cli.stated_facts import with_facts_of_file
+from walras.cli.submit_collection import SubmittedCollection, check_options, read_collection, submit_collection
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
-from walras.errors import JobSpecError, UserError
+from walras.errors import JobSpecError
 
 if TYPE_CHECKING:
     from walras.api import DryRun, SubmitResult
     from walras.client import Client
     from walras.content import ContentTree
-    from walras.profiling.profile_documents import ProfileFile
     from walras.spec.job_spec import JobSpec
-
-
-def with_facts_of_file(mapping: dict[str, Any]) -> dict[str, Any]:
-    """Returns a job whose `facts` name a profile's file with the facts of that file in their place.
-
-    A relative path starts from the current folder. Raises UserError for a file that is no profile.
-    """
-    named = mapping.get("facts")
-    if not isinstance(named, str):
-        return mapping
-    from walras.profiling.profile_documents import ProfileFile
-
-    if not Path(named).is_file():
-        raise JobSpecError(
-            f"facts: {named[:200]!r} is no file", field="facts", fix="write it: walras profile run JOB --profile FILE"
-        )
-    return {**mapping, "facts": stated_facts_of(read_document(Path(named), ProfileFile))}
-
-
-def stated_facts_of(profile: "ProfileFile") -> dict[str, Any]:
-    """Returns the facts of a profile as a job file states them; samples per step come from its first measured row."""
-    from walras.spec.job_groups import FactsSpec
-
-    found = {name: value for name in FactsSpec.model_fields if (value := getattr(profile, name, None)) is not None}
-    if profile.measured:
-        first = profile.measured[0]
-        found["batch_per_accelerator"] = first.batch / (first.accelerators * (first.accumulated + 1))
-    return found
-
-
-def check_publishable(profile: "ProfileFile", source: str) -> None:
-    """Raises UserError for a profile without usable facts."""
-    if profile.flops_per_sample is not None and not profile.measured:
-        raise UserError(
-            f"{source}: measured: the samples of a step are unknown, so FLOPs of a sample say nothing of a step",
-            field="measured",
-            fix="add a measured row with its batch, or profile the job again: walras profile run JOB --profile FILE",
-        )
-    if not {name for name in stated_facts_of(profile) if name != "batch_per_accelerator"}:
-        raise UserError(
-            f"{source}: no fact of the model is stated",
-            field="flops_per_sample",
-            fix="profile the job with a DataLoader",
-        )
 
 
 _SCRIPT_ENDINGS = (".sh", ".bash", ".sbatch", ".slurm")
@@ -177,6 +134,10 @@ def submit_command(
     from walras.spec.shipped_files import folder_of_relative_paths
 
     changes = [*_changes_of(name, gpus, notify), *(setting or [])]
+    if not command and (collection := read_collection(file)) is not None:
+        check_options({"--name": name, "--recommend": recommend, "--quote": quote, "--skypilot": skypilot})
+        _submit_all(collection, changes, env or [], folder_of_relative_paths(file), dry_run, quiet, output)
+        return
     spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=sbatch or ())
     folder, spec, tree = with_snapshot(spec, folder_of_relative_paths(file))
     if recommend is not None:
@@ -205,6 +166,25 @@ def submit_command(
         show_line(str(submitted.id))
     else:
         _tell_submitted(submitted, spec, folder)
+
+
+def _submit_all(
+    collection: SubmittedCollection,
+    changes: Sequence[str],
+    env: list[str],
+    start: Path,
+    dry_run: bool,
+    quiet: bool,
+    output: OutputFormat,
+) -> None:
+    submit_collection(
+        collection,
+        lambda mapping, source: _checked_spec(mapping, changes, env, {}, source),
+        lambda spec: with_snapshot(spec, start),
+        dry_run=dry_run,
+        quiet=quiet,
+        output=output,
+    )
 
 
 def _quote(spec: "JobSpec", output: OutputFormat) -> None:
@@ -276,8 +256,8 @@ def read_job_file(
     `skypilot`: the file is a task of SkyPilot. `sbatch`: options of a script that override its `#SBATCH` lines.
     `strict`: refuses options, and fields of a task, that mean nothing here; else they are warned of.
     """
-    from walras.spec.job_spec import MAX_SPEC_BYTES, missing_envs, parse_spec
-    from walras.spec.text_formats import apply_overrides, parse_yaml
+    from walras.spec.job_spec import MAX_SPEC_BYTES
+    from walras.spec.text_formats import parse_yaml
 
     started = _command_mapping(file, command)
     name, content = (file, b"") if started is not None else _content(file, MAX_SPEC_BYTES)
@@ -295,16 +275,23 @@ def read_job_file(
 
         mapping, notes = read_skypilot_task(mapping)
         _tell_unread(notes, name, strict=strict)
-    mapping = apply_overrides(mapping, changes, source="--set")
-    mapping = _with_envs(mapping, env)
-    if command:
-        mapping["run"] = command
     if file != "-":
-        mapping.setdefault("name", Path(file).stem or "job")
-    spec = parse_spec(with_facts_of_file(mapping), source=name)
+        mapping = {"name": Path(file).stem or "job", **mapping}
+    return _checked_spec(mapping, changes, env, {"run": command} if command else {}, name)
+
+
+def _checked_spec(
+    mapping: dict[str, Any], changes: Sequence[str], env: list[str], last: dict[str, Any], source: str
+) -> "JobSpec":
+    """Returns the spec of a job's fields, with `--set`, `--env` and then `last` over them. Raises JobSpecError."""
+    from walras.spec.job_spec import missing_envs, parse_spec
+    from walras.spec.text_formats import apply_overrides
+
+    mapping = {**_with_envs(apply_overrides(mapping, changes, source="--set"), env), **last}
+    spec = parse_spec(with_facts_of_file(mapping), source=source)
     for variable in missing_envs(spec):
         raise JobSpecError(
-            f"{name}: the variable {variable} has no value", field=f"envs.{variable}", fix=f"--env {variable}=VALUE"
+            f"{source}: the variable {variable} has no value", field=f"envs.{variable}", fix=f"--env {variable}=VALUE"
         )
     return spec
 

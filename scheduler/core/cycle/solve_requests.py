@@ -13,7 +13,6 @@ import numpy as np
 from optimizer.answer import answer_problem
 from optimizer.assignment.whole_gang_bound import integral_bound
 from optimizer.decision import Memory, Plan, Quote, Shares, Status, with_added
-from optimizer.planning.next_accelerator import worth_of_one_more
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.registry import make
 from optimizer.renting.machine_rental import hourly_values
@@ -46,6 +45,10 @@ def run_solve(command: Solve, tighten: Callable[[Plan], Plan] | None = None) -> 
         proposal = _plan_proposal(problem, decision, memory, machines)
         value = hourly_values(problem, command.delay_usd_per_h)
         if value.any():
+            from optimizer.renting.next_accelerator import (
+                worth_of_one_more,
+            )  # few simulations state what jobs are worth
+
             worth = worth_of_one_more(problem, decision.column, value)
             proposal = replace(proposal, worth_usd=tuple(np.round(worth, 6).tolist()))
         if rental is None or not rental.path:

@@ -262,3 +262,10 @@ def deadline_risk_text(found: DeadlineOutlook) -> str:
     return (
         f"needs {found.needs_s / SECONDS_PER_HOUR:.2f} h more {where}; has {found.left_s / SECONDS_PER_HOUR:.2f} h left"
     )
+
+
+def let_go(cycle: Cycle, job: JobRecord) -> None:
+    """The job belongs to no pool for its deadline until that is decided anew."""
+    job.deadline_pool, job.is_secured = -1, False
+    cycle.deadlines.secured.discard(job.job_id)
+    cycle.deadlines.stranded.pop(job.job_id, None)

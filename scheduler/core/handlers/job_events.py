@@ -21,8 +21,8 @@ from scheduler.core.events import (
     StartRefused,
 )
 from scheduler.core.handlers.attempt_events import abort_start, end_job
+from scheduler.core.handlers.deadlines import let_go
 from scheduler.core.handlers.restored_state import recall_job
-from scheduler.core.handlers.spot_holding import let_go
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
 from scheduler.core.speed_events import WorkRestated

@@ -172,7 +172,7 @@ def _follow_up(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
     """What became of the machine that it held, or asked for."""
     pools, row = cycle.ledger.fleet.pools, job.deadline_pool
     if row >= 0 and pools[row].pool.market is Market.SPOT and _is_gone(cycle, job, row):
-        let_go(cycle, job)
+        deadlines.let_go(cycle, job)
         hold.refused.add(row)
         hold.look_at = hold.lost_at = cycle.now
     if hold.asked < 0:
@@ -207,13 +207,6 @@ def _take(cycle: Cycle, job: JobRecord, row: int) -> None:
     deadlines.secure(cycle, job, row)
 
 
-def let_go(cycle: Cycle, job: JobRecord) -> None:
-    """The job belongs to no pool for its deadline until that is decided anew."""
-    job.deadline_pool, job.is_secured = -1, False
-    cycle.deadlines.secured.discard(job.job_id)
-    cycle.deadlines.stranded.pop(job.job_id, None)
-
-
 def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
     """Spot, on demand or nothing, for the slot that begins."""
     offer = _offer(cycle, job)
@@ -226,7 +219,7 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
     if is_kept_back or job.ready_at > cycle.now:
         return
     if not offer.zones and _held(cycle, job) is not HeldMachine.ON_DEMAND:
-        let_go(cycle, job)
+        deadlines.let_go(cycle, job)
     if not offer.zones or (_here(cycle, job) >= 0 and job.deadline_pool < 0):
         _bide(cycle, job, hold)
         return
@@ -284,7 +277,7 @@ def _give_up(cycle: Cycle, job: JobRecord) -> None:
     """Other rules are for it now."""
     del cycle.deadlines.market.holds[job.job_id]
     if job.deadline_pool < 0 or cycle.ledger.fleet.pools[job.deadline_pool].pool.market is Market.SPOT:
-        let_go(cycle, job)
+        deadlines.let_go(cycle, job)
         heappush(cycle.deadlines.heap, (cycle.now, job.job_id))
 
 

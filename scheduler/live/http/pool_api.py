@@ -44,8 +44,8 @@ class PoolChange(BaseModel):
 
 
 async def list_pools(call: RequestContext) -> web.StreamResponse:
-    state = call.server.state
-    return json_list([_pool_view(call, state, pool) for _, pool in sorted(state.pools.items())])
+    state, provider_name = call.server.state, call.server.providers.provider_name
+    return json_list([_pool_view(state, pool, provider_name(pool_id)) for pool_id, pool in sorted(state.pools.items())])
 
 
 async def add_pool(call: RequestContext) -> PoolView:
@@ -71,7 +71,7 @@ async def add_pool(call: RequestContext) -> PoolView:
         state.expect(pool.pool_id, entry.machines)
         call.server.providers.take_up(pool)
         note_write(call, transaction, f"pool {pool.pool_id}", after=_standing(pool))
-        return _pool_view(call, state, pool)
+        return _pool_view(state, pool, call.server.providers.provider_name(pool.pool_id))
 
     return await call.server.loop.perform(step)
 
@@ -96,7 +96,7 @@ async def change_pool(call: RequestContext) -> PoolView:
         if before.drained and not pool.drained:
             _take_jobs_again(transaction, pool.pool_id)
         note_write(call, transaction, f"pool {pool.pool_id}", before=_standing(before), after=_standing(pool))
-        return _pool_view(call, transaction.state, pool)
+        return _pool_view(transaction.state, pool, call.server.providers.provider_name(pool.pool_id))
 
     return await call.server.loop.perform(step)
 
@@ -114,7 +114,7 @@ async def remove_pool(call: RequestContext) -> PoolRemoval:
     def step(transaction: Transaction) -> PoolRemoval:
         state = transaction.state
         pool = _known_pool(call, state)
-        view = _pool_view(call, state, pool)
+        view = _pool_view(state, pool, call.server.providers.provider_name(pool.pool_id))
         named = ", ".join(map(str, view.jobs[:_NAMED_MAX]))
         here = f"{view.machines} machines" if view.machines else ""
         coming = f"{view.coming} machines on their way" if view.coming else ""
@@ -160,7 +160,7 @@ def _standing(pool: Pool) -> dict[str, Any]:
     return {"quota": pool.quota, "least": pool.least, "usd_per_h": pool.usd_per_h, "drained": pool.drained}
 
 
-def _pool_view(call: RequestContext, state: LiveState, pool: Pool) -> PoolView:
+def _pool_view(state: LiveState, pool: Pool, provider: str) -> PoolView:
     machines = [node for node in state.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]
     here = {node.row.node_id for node in machines}
     coming = 0
@@ -182,7 +182,7 @@ def _pool_view(call: RequestContext, state: LiveState, pool: Pool) -> PoolView:
         coming=coming,
         jobs=sorted(_jobs_in(state, pool.pool_id)),
         tools=_tools_in(machines),
-        provider=call.server.providers.provider_name(pool.pool_id),
+        provider=provider,
         boot_s=pool.boot_s,
         minimum_billing_s=pool.minimum_billing_s,
     )

@@ -2,7 +2,7 @@
 
 The plan's price is in the policy's own unit. Beside it stands what one more would gain the jobs in USD an hour, by what
 they say that an hour of theirs is worth (`value_usd_per_h`, or whatever the policy's rules say for them), which is
-computed with each plan (`optimizer/planning/next_accelerator.py`).
+computed with each plan (`optimizer/renting/next_accelerator.py`).
 """
 
 import asyncio

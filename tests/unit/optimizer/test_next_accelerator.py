@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from optimizer.planning.next_accelerator import worth_of_one_more
 from optimizer.problem import IntArray, Problem
+from optimizer.renting.next_accelerator import worth_of_one_more
 from tests.support.problems import Setting, build
 
 

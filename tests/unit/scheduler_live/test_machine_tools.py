@@ -88,11 +88,11 @@ async def test_a_pool_has_what_all_its_machines_have(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         await a_machine(w, "uv", "git")
         pool = w.live_state.pools[PoolId("ax2/owned/default")]
-        assert _pool_view(w.live_state, pool).tools == ["git", "uv"]
+        assert _pool_view(w.live_state, pool, "").tools == ["git", "uv"]
         await a_machine(w, "git", "docker", name="n2")
-        assert _pool_view(w.live_state, pool).tools == ["git"]
+        assert _pool_view(w.live_state, pool, "").tools == ["git"]
         await (await FakeAgent(w, "n3").register()).beat()
-        assert _pool_view(w.live_state, pool).tools is None
+        assert _pool_view(w.live_state, pool, "").tools is None
 
 
 def test_what_a_machine_says_is_bounded() -> None:

@@ -34,6 +34,7 @@ async def watched(w: World, seconds: float) -> None:
 
 async def queue_of(f: Face, jobs: int, **more: Any) -> None:
     """So many equal jobs for two accelerators, which rent for 1.50 USD an hour each."""
+    f.world.live_state.epoch_unix_s = f.world.loop.clock.unix(0.0)  # so that hours end where the world's clock says
     pool = Pool(POOL, AX2, Market.OWNED, "default", 3.0)
     await f.world.emit(lambda at: PoolDeclared(at, pool))
     agent = await FakeAgent(f.world, "n1", market="owned").register()

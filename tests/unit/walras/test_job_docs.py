@@ -22,7 +22,7 @@ from walras.spec.job_groups import (
     TargetSpec,
 )
 from walras.spec.job_spec import JobSpec, parse_spec
-from walras.spec.text_formats import script_mapping
+from walras.spec.text_formats import parse_yaml, script_mapping
 
 ROOT = Path(__file__).resolve().parents[3]
 JOB_SPEC = (ROOT / "docs" / "job-spec.md").read_text()
@@ -46,7 +46,9 @@ def test_every_example_parses() -> None:
     examples = re.findall(r"```yaml\n(.*?)```", JOB_SPEC, re.DOTALL)
     assert len(examples) >= 3
     for example in examples:
-        parse_spec(example)
+        given = parse_yaml(example, source="example", max_bytes=10_000)
+        for job in given.get("jobs", [given]):  # a collection has several
+            parse_spec({**given.get("defaults", {}), **job})
     for script in re.findall(r"```bash\n(.*?)```", JOB_SPEC, re.DOTALL):
         assert parse_spec(script_mapping(script, name="train.sh")).limits.max_runtime == 4 * 3600
     files = sorted((ROOT / "configs" / "jobs").glob("*.yaml"))
