@@ -27,7 +27,7 @@ def test_jobs_go_where_the_price_falls_and_lose_no_step(tmp_path: Path) -> None:
     jobs = [{"name": out.name, "run": [sys.executable, str(JOB), str(out)]} for out in outs]
     shared = {
         "resources": {"accelerators": "s:1"}, "steps": STEPS, "grace_period": "20s", "value_usd_per_h": 8,
-        "batch": {"global": 6}, "checkpoint": {"every": "10m"}, "workdir": str(tmp_path),
+        "batch": {"global": 6}, "checkpoint": {"interval": "10m"}, "workdir": str(tmp_path),
     }  # fmt: skip
     many.write_text(yaml.safe_dump({"collection": "pair", "defaults": shared, "jobs": jobs}))
     try:
