@@ -317,8 +317,11 @@ def _written_argv(spec: JobSpec) -> tuple[str, ...]:
     return (*_SHELL, spec.run) if isinstance(spec.run, str) else spec.run
 
 
-def env_of(spec: JobSpec) -> dict[str, str]:
-    """Returns the job's own variables and `WALRAS_BATCH`. Raises JobSpecError if a variable still lacks its value."""
+def env_of(spec: JobSpec, *, keeps_batch: bool = False) -> dict[str, str]:
+    """Returns the job's own variables and those of its batch. Raises JobSpecError if one still lacks its value.
+
+    `keeps_batch`: whoever runs the job says which batch it has; it chooses none itself.
+    """
     for name in missing_envs(spec):
         raise JobSpecError(
             f"the variable {name} has no value", field=f"envs.{name}", fix=f"give one: --set envs.{name}=VALUE"
@@ -326,14 +329,14 @@ def env_of(spec: JobSpec) -> dict[str, str]:
     env = {name: value for name, value in spec.envs.items() if value is not None}
     values = matrix_values(spec)
     env = {name: substituted(value, values) for name, value in env.items()} | array_variables(spec)
-    return env | _batch_variables(spec.batch)
+    return env | _batch_variables(spec.batch, keeps_batch)
 
 
-def _batch_variables(batch: BatchSpec | None) -> dict[str, str]:
+def _batch_variables(batch: BatchSpec | None, keeps_batch: bool) -> dict[str, str]:
     if batch is None:
         return {}
     numbers = {"WALRAS_BATCH": global_batch_of(batch)}
-    if batch.is_chosen:
+    if batch.is_chosen and not keeps_batch:
         numbers |= {"WALRAS_BATCH_MAX": batch.max, "WALRAS_BATCH_PER_RANK": batch.max_per_rank}
     return {name: str(number) for name, number in numbers.items() if number is not None}
 

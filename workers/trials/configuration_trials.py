@@ -167,7 +167,7 @@ def moving_job(spec: JobSpec, folder: Path, workers_most: int) -> MovingJob:
         name=spec.name,
         kind=kind_of(spec),
         argv=argv_of(spec),
-        env=env_of(spec) | secret_values(spec.secrets, os.environ),
+        env=env_of(spec, keeps_batch=True) | secret_values(spec.secrets, os.environ),
         workdir=workdir,
         folder=folder.absolute(),
         environ=os.environ,

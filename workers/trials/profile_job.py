@@ -244,7 +244,7 @@ def profile_job(spec: JobSpec, ranks: int | None, extent: ProfilingExtent, attri
             name=spec.name,
             kind=kind_of(spec),
             argv=argv_of(spec),
-            env=env_of(spec) | secret_values(spec.secrets, os.environ),
+            env=env_of(spec, keeps_batch=True) | secret_values(spec.secrets, os.environ),
             workdir=_workdir(spec, Path(folder)),
             batch=global_batch_of(spec.batch),
             ranks=ranks,

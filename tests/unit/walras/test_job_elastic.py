@@ -78,6 +78,10 @@ def test_the_scheduler_hears_the_sizes_and_the_ranks_the_batch() -> None:
     request = to_request(spec, JobId(1), user="u", project="p", at=0.0)
     assert (request.sizes, request.demands[0].count) == ((1, 2, 4), 2)
     assert env_of(spec) == {"WALRAS_BATCH": "8"}
+    chooses = parse_spec(text.replace("8}", "8, adaptive: true, max: 64, max_per_rank: 16}"))
+    assert env_of(chooses) == {"WALRAS_BATCH": "8", "WALRAS_BATCH_MAX": "64", "WALRAS_BATCH_PER_RANK": "16"}
+    assert env_of(chooses, keeps_batch=True) == {"WALRAS_BATCH": "8"}  # under a profiler, or a search
+    assert kind_of(spec) != kind_of(chooses)
     assert kind_of(spec) != kind_of(other)
 
 
