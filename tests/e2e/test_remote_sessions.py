@@ -4,6 +4,7 @@ import contextlib
 import os
 import pty
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +31,7 @@ server.serve_forever()
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealServer, int, int]]:
     """A server, a job that runs there, and the port that it listens on."""
     server = RealServer(tmp_path_factory.mktemp("sessions"), [A], FIFO).start()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # an agent that was started behind nohup
     try:
         server.start_agent()
         spec = {"run": [sys.executable, "-c", SERVE], "workdir": None, "envs": {"MINE": "of the job"}}
@@ -37,6 +39,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealServ
         told = wait_for(lambda: server.log(job, 1).split(), 40, "the job listens")
         yield server, job, int(told[1])
     finally:
+        signal.signal(signal.SIGHUP, before)
         server.close()
 
 
@@ -104,33 +107,54 @@ def test_a_port_of_the_job_is_reached_and_no_other(running: tuple[RealServer, in
     assert f"no process of the job listens on port {own}" in done.stderr
 
 
+class Shell:
+    """`walras attach` at a terminal of its own."""
+
+    def __init__(self, server: RealServer, job: int) -> None:
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.execve(WALRAS, [WALRAS, "attach", str(job)], environment(server, TERM="xterm"))
+        self.seen = b""
+        self.until(b"/work")  # the prompt: keys typed before it are flushed
+
+    def until(self, word: bytes) -> None:
+        end = time.monotonic() + 30
+        while word not in self.seen:
+            assert time.monotonic() < end, self.seen
+            if select.select([self.terminal], [], [], 0.2)[0]:
+                with contextlib.suppress(OSError):
+                    self.seen += os.read(self.terminal, 65536)
+
+    def type(self, text: str) -> None:
+        os.write(self.terminal, text.encode())
+
+
+def test_what_a_shell_started_ends_when_its_caller_is_gone(running: tuple[RealServer, int, int]) -> None:
+    """Also a command in the foreground, which a shell runs in a process group of its own; the job runs on."""
+    server, job, _ = running
+    shell, sleeper = Shell(server, job), f"sleep {50_000 + os.getpid()}"
+    shell.type(f"{sleeper}\n")
+    wait_for(lambda: _found(sleeper), 20, "it sleeps")
+    os.kill(shell.pid, signal.SIGKILL)
+    os.waitpid(shell.pid, 0)
+    os.close(shell.terminal)
+    wait_for(lambda: not _found(sleeper), 20, "what ran in the session is gone")
+    assert server.state(job) == "RUNNING"
+
+
 def test_a_shell_has_a_terminal_and_ends_with_the_attempt(running: tuple[RealServer, int, int]) -> None:
     """Typed keys reach it; its size is the caller's; once the job is cancelled nothing of it is left."""
     server, job, _ = running
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execve(WALRAS, [WALRAS, "attach", str(job)], environment(server, TERM="xterm"))
-    seen = b""
-
-    def until(word: bytes) -> None:
-        nonlocal seen
-        end = time.monotonic() + 30
-        while word not in seen:
-            assert time.monotonic() < end, seen
-            if select.select([terminal], [], [], 0.2)[0]:
-                with contextlib.suppress(OSError):
-                    seen += os.read(terminal, 65536)
-
-    until(b"/work")  # the prompt: keys typed before it are flushed
+    shell = Shell(server, job)
     sleeper = f"sleep {10_000 + os.getpid()}"  # of this test alone
-    os.write(terminal, f"tty; echo $MINE-$((40+2)); {sleeper}\n".encode())
-    until(b"of the job-42")
-    assert b"/dev/pts/" in seen
+    shell.type(f"tty; echo $MINE-$((40+2)); {sleeper}\n")
+    shell.until(b"of the job-42")
+    assert b"/dev/pts/" in shell.seen
     assert walras(server, "cancel", str(job)).returncode == 0
     server.until_state(job, "CANCELLED", 40)
-    until(b"the session ended")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 255
-    os.close(terminal)
+    shell.until(b"the session ended")
+    assert os.waitstatus_to_exitcode(os.waitpid(shell.pid, 0)[1]) == 255
+    os.close(shell.terminal)
     wait_for(lambda: not _found(sleeper), 40, "what ran in the session is gone")
     assert processes_of(server.folder / "n1")  # the agent lives on
 

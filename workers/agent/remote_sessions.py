@@ -48,6 +48,7 @@ _ENVIRONMENT_BYTES = 4 * 1024 * 1024
 _SHELL = ("bash", "-i")
 #: From the hang-up of a session's processes to their end.
 _GRACE_S = 2.0
+_KILL_TIMEOUT_S = 10.0
 _LISTENING = "0A"
 
 
@@ -83,6 +84,9 @@ class RemoteSessions:
     def __init__(self, client: ServerClient) -> None:
         self._client = client
         self._running: dict[str, tuple[AttemptKey, asyncio.Task[None]]] = {}
+        #: Marks of the attempts that have had sessions, until they are over; then what ends what is left of these.
+        self._marks: dict[AttemptKey, str] = {}
+        self._endings: set[asyncio.Task[None]] = set()
 
     def begin(self, requests: Sequence[SessionRequest], attempts: Mapping[AttemptKey, PlacedAttempt]) -> None:
         """Open sessions beside the heartbeats with those of the attempts here."""
@@ -93,6 +97,8 @@ class RemoteSessions:
 
     def _begin(self, request: SessionRequest, place: AttemptPlace | None) -> None:
         key = (request.job_id, request.attempt, request.incarnation)
+        if place is not None:
+            self._marks[key] = place.plan.cookie
         task = asyncio.create_task(self._run(request, place))
         self._running[request.session_id] = (key, task)
         task.add_done_callback(lambda done: self._ended(request, done))
@@ -103,10 +109,15 @@ class RemoteSessions:
             log.warning("session of %s with job %d: %s", request.user, request.job_id, error)
 
     def end(self, key: AttemptKey) -> None:
-        """End the sessions of an attempt that is over."""
-        for theirs, task in list(self._running.values()):
-            if theirs == key:
-                task.cancel()
+        """End the sessions of an attempt that is over, and all that was started in any of them."""
+        open_now = [task for theirs, task in self._running.values() if theirs == key]
+        for task in open_now:
+            task.cancel()
+        mark = self._marks.pop(key, None)
+        if mark is not None:
+            ending = asyncio.create_task(_end_marked(mark, open_now))
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
 
     async def _run(self, request: SessionRequest, place: AttemptPlace | None) -> None:
         asked = request.asked
@@ -126,6 +137,12 @@ class RemoteSessions:
                     await send_note(socket, type="refused", detail=str(error)[:1000])
 
 
+async def _end_marked(mark: str, sessions: "list[asyncio.Task[None]]") -> None:
+    if sessions:
+        await asyncio.wait(sessions)
+    await asyncio.to_thread(processes.kill_carriers, mark, _KILL_TIMEOUT_S)
+
+
 def _numbers(request: SessionRequest) -> tuple[int, int]:
     return request.job_id, request.attempt
 
@@ -137,6 +154,11 @@ class _Refused(Exception):
 # ------------------------------------------------------------------------------------------------ commands
 
 
+def _heed_hangup() -> None:
+    """Also under an agent that ignores it, as behind nohup: a shell could not undo that for what it starts."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 async def _run_command(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlace, asked: SessionAsked) -> None:
     process = await asyncio.create_subprocess_exec(
         *asked.argv,
@@ -146,6 +168,7 @@ async def _run_command(socket: aiohttp.ClientWebSocketResponse, place: AttemptPl
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=_heed_hangup,
         limit=PIECE_BYTES,
     )
     assert process.stdin is not None
@@ -178,6 +201,7 @@ async def _run_shell(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlac
         _resize(ours, asked.rows, asked.columns)
 
         def take_terminal() -> None:
+            _heed_hangup()
             fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
         process = await asyncio.create_subprocess_exec(
@@ -246,7 +270,8 @@ async def _until_over(
     taking: "asyncio.Task[None]",
     outputs: "list[asyncio.Task[None]]",
 ) -> None:
-    """Tell how the process ended; end it and all of its session where the caller leaves first."""
+    """Tell how the process ended; end it and all of its session where the caller leaves first, or it was killed."""
+    leader = processes.name_process(process.pid)
     ending = asyncio.create_task(process.wait())
     try:
         await asyncio.wait({ending, taking}, return_when=asyncio.FIRST_COMPLETED)
@@ -257,15 +282,16 @@ async def _until_over(
     finally:
         for task in (taking, *outputs):
             task.cancel()
-        if not ending.done():
-            await _end_group(process, ending)
+        if leader is not None and (not ending.done() or ending.result() < 0):
+            await _end_session(leader, ending)
 
 
-async def _end_group(process: asyncio.subprocess.Process, ending: "asyncio.Task[int]") -> None:
-    for number in (signal.SIGHUP, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        await asyncio.wait({ending}, timeout=_GRACE_S)
+async def _end_session(leader: processes.ProcessName, ending: "asyncio.Task[int]") -> None:
+    """Hang up, then kill: a shell runs what it starts in process groups of their own."""
+    processes.send_signal(await asyncio.to_thread(processes.session_members, leader), signal.SIGHUP)
+    await asyncio.wait({ending}, timeout=_GRACE_S)
+    await asyncio.to_thread(processes.kill_known, [], leader, _KILL_TIMEOUT_S)
+    await asyncio.wait({ending}, timeout=_GRACE_S)
 
 
 # ------------------------------------------------------------------------------------------------ ports
