@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time
 
-from simulator.bounds.flow_time import flow_time_bound
+from optimizer.bounds.flow_time import flow_time_bound
 from simulator.reports.baselines import BoundsChoice, JobBaselines
 from simulator.reports.run_spec import RunSpec, WorkloadSource, prepare_run
 from simulator.simulated_jobs import SimulatedJob

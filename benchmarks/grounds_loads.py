@@ -7,7 +7,7 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from benchmarks.grounds import traces
-from simulator.bounds.instance import SchedulingInstance
+from optimizer.bounds.instance import SchedulingInstance
 from simulator.reports.baselines import BoundsChoice, JobBaselines
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, prepare_run
 

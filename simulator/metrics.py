@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf, nan
 
 from optimizer.policy import PlanPolicy
-from optimizer.registry import make, names
+from optimizer.registry import is_built_in, make, names
 from scheduler.core.commands import AttemptTransitioned, JobTransitioned
 from scheduler.core.events import JobSubmitted, NodeJoined, NodeLost, PolicyChanged, PoolDeclared
 from simulator.engine import Engine
@@ -204,7 +204,9 @@ class MetricsCollector:
 
     def _policy_changed(self, event: PolicyChanged) -> None:
         spec = event.policy
-        plans = spec.name in names() and isinstance(make(spec), PlanPolicy)
+        # Reading which other packages are installed takes longer than a small run.
+        is_known = is_built_in(spec.name) or spec.name in names()
+        plans = is_known and isinstance(make(spec), PlanPolicy)
         self._most_usd_per_h_of = event.rules.most_usd_per_h if plans else None
 
     def _submitted(self, event: JobSubmitted) -> None:

@@ -14,8 +14,8 @@ from math import inf, isfinite, nan
 
 import numpy as np
 
+from optimizer.bounds.instance import FloatArray, SchedulingInstance, no_contention_jct_s
 from scheduler.core.state.fleet import split_gang
-from simulator.bounds.instance import FloatArray, SchedulingInstance, no_contention_jct_s
 from simulator.ground_truth import GroundTruth
 from simulator.machines import PoolModel
 from simulator.metrics import JobMetrics
@@ -186,7 +186,7 @@ def lower_bounds(
     alone_s = no_contention_jct_s(instance)
     fluid_s = priced_s = nan
     if is_whole and (choice is BoundsChoice.ALL or pairs <= FLUID_PAIRS_MAX):
-        from simulator.bounds.instance import fluid_makespan_s
+        from optimizer.bounds.instance import fluid_makespan_s
 
         fluid_s = fluid_makespan_s(instance)
     if choice is BoundsChoice.ALL or pairs <= PRICED_PAIRS_MAX:
@@ -198,7 +198,7 @@ def lower_bounds(
 
 def _priced_bound_s(instance: SchedulingInstance) -> float:
     """Any interval length gives a bound; this one limits the number of intervals."""
-    from simulator.bounds.flow_time import flow_time_bound
+    from optimizer.bounds.flow_time import flow_time_bound
 
     first = float(instance.arrival_at.min())
     work_s = float((instance.gang * instance.alone_s).sum()) / float(instance.capacity.sum())

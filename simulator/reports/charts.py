@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from simulator.bounds.instance import FloatArray
+from optimizer.bounds.instance import FloatArray
 from simulator.reports.run_summary import ProjectSummary
 from simulator.reports.timeline import PoolTrack, StepSeries, Timeline
 from walras.contract import SECONDS_PER_HOUR

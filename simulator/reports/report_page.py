@@ -1,13 +1,12 @@
 """The report of one run: as tables for the terminal, and as one HTML page of metrics, charts and tables.
 
 The page needs no network, no script and no other file. Every name may come from a stranger's trace: in the page all
-text goes through `_html` and nothing becomes an attribute, and no table cell is read as markup.
+text goes through `html_text` and nothing becomes an attribute, and no table cell is read as markup.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from html import escape
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from simulator.reports.run_spec import CompletedRun, describe_run
 from simulator.reports.run_summary import RunSummary, nonfinite_to_none
 from simulator.reports.timeline import Timeline
 from simulator.worlds.world_registry import WALRAS
+from walras.html_page import html_document, html_section, html_table, html_text
 from walras.states import JobState
 
 #: The largest; all of them are in JSON.
@@ -217,18 +217,6 @@ def _reported_job(ran: CompletedRun, job: JobMetrics) -> ReportedJob:
 #: Number of jobs that are listed: those that took longest.
 _JOBS_SHOWN = 50
 _DECIDED = "The same again gives the same. Files by the SHA-256 of their content; lengths in seconds."
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #1c1c1c; background: #fff; margin: 2rem auto; max-width: 62rem;
-       padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
-p { margin: .3rem 0; color: #444; }
-table { border-collapse: collapse; font-size: .88rem; margin-top: .5rem; display: block; overflow-x: auto; }
-h1, p { overflow-wrap: anywhere; }
-td, th { padding: .18rem .9rem .18rem 0; text-align: right; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
-td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 600; }
-.bad { color: #a3261c; font-weight: 600; } svg { max-width: 100%; height: auto; }
-@media print { body { margin: 0; max-width: none; } h2 { page-break-after: avoid; } }
-"""
 
 
 def report_html(report: RunReport) -> str:
@@ -237,24 +225,19 @@ def report_html(report: RunReport) -> str:
     world = f", world {report.world}" if report.world else ""
     world += f", conditions {report.conditions}" if report.conditions else ""
     body = [
-        f"<h1>{_html(title)}</h1>",
-        f"<p>Cluster {_html(report.cluster)}{_html(world)}, seed {report.seed}; {summary.jobs:,} jobs,"
-        f" run {_html(summary.outcome)} after {_html(format_seconds(report.timeline.ended_at))} of virtual time.</p>",
-        *(f'<p class="bad">Conservation violated: {_html(each)}</p>' for each in summary.violations),
-        _html_section("Figures", "", _html_table(("", ""), summary_lines(summary))),
+        f"<h1>{html_text(title)}</h1>",
+        f"<p>Cluster {html_text(report.cluster)}{html_text(world)}, seed {report.seed}; {summary.jobs:,} jobs,"
+        f" run {html_text(summary.outcome)} after {html_text(format_seconds(report.timeline.ended_at))} of virtual"
+        " time.</p>",
+        *(f'<p class="bad">Conservation violated: {html_text(each)}</p>' for each in summary.violations),
+        html_section("Figures", "", html_table(("", ""), summary_lines(summary))),
         *_chart_sections(report),
-        _html_section("Pools", "", _pools_html(summary)),
-        _html_section("Projects", "Sorted by name.", _projects_html(summary)) if summary.projects else "",
-        _html_section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs_html(report)),
-        _html_section("What decides these figures", _DECIDED, _html_table(("", ""), report.decided_by)),
+        html_section("Pools", "", _pools_html(summary)),
+        html_section("Projects", "Sorted by name.", _projects_html(summary)) if summary.projects else "",
+        html_section("Jobs", f"The {_JOBS_SHOWN} that took longest; all are in jobs.csv.", _jobs_html(report)),
+        html_section("What decides these figures", _DECIDED, html_table(("", ""), report.decided_by)),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_html(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(part for part in body if part)
-        + "\n</body></html>\n"
-    )
+    return html_document(title, body)
 
 
 def _chart_sections(report: RunReport) -> Iterable[str]:
@@ -262,32 +245,32 @@ def _chart_sections(report: RunReport) -> Iterable[str]:
     done = [job.jct_s for job in report.jobs if job.state == JobState.SUCCEEDED.value]
     if done:
         caption = "Completion times of the jobs that succeeded: from submission to end."
-        yield _html_section("Completion times", caption, charts.jct_cdf_chart(done, "cdf"))
+        yield html_section("Completion times", caption, charts.jct_cdf_chart(done, "cdf"))
     caption = "Jobs in the system that hold no accelerator."
-    yield _html_section("Queueing", caption, charts.queueing_chart(timeline.waiting, until_at, "wait"))
+    yield html_section("Queueing", caption, charts.queueing_chart(timeline.waiting, until_at, "wait"))
     pools = {str(pool_id): track for pool_id, track in timeline.pools.items()}
     caption = "Accelerators held by attempts, as a part of those that are there."
-    yield _html_section("Utilisation by pool", caption, charts.utilisation_chart(pools, until_at, "use"))
+    yield html_section("Utilisation by pool", caption, charts.utilisation_chart(pools, until_at, "use"))
     if any(track.price.at for track in pools.values()):
         unit = timeline.price_unit or "the policy's own unit"
         caption = (
             f"What the optimizer asks for one accelerator, from solve to solve: high where jobs compete. In {unit}."
         )
-        yield _html_section("Prices", caption, charts.price_chart(pools, until_at, "price"))
+        yield html_section("Prices", caption, charts.price_chart(pools, until_at, "price"))
     if any(len(track.usd_per_h.at) > 1 for track in pools.values()):
         caption = "What the market asks for a machine."
-        yield _html_section("Market prices", caption, charts.market_price_chart(pools, until_at, "market"))
+        yield html_section("Market prices", caption, charts.market_price_chart(pools, until_at, "market"))
     if summary.usd > 0:
-        yield _html_section(
+        yield html_section(
             "Money by market", f"{summary.usd:,.2f} USD.", charts.money_chart(summary.usd_by_market, "usd")
         )
     if any(isfinite(each.rho_mean) for each in summary.projects):
         caption = "Completion time against the time in an equal share of the fleet."
-        yield _html_section("Fairness by project", caption, charts.fairness_chart(summary.projects, "fair"))
+        yield html_section("Fairness by project", caption, charts.fairness_chart(summary.projects, "fair"))
     if timeline.spans and charts.fits_gantt_chart(timeline, summary.jobs):
         caption = "Pale: accelerators are held and not all ranks run."
         names = {job.job_id: _job_name(job) for job in report.jobs}
-        yield _html_section("Timeline", caption, charts.gantt_chart(timeline, names, until_at, "gantt"))
+        yield html_section("Timeline", caption, charts.gantt_chart(timeline, names, until_at, "gantt"))
 
 
 def _job_name(job: ReportedJob) -> str:
@@ -307,7 +290,7 @@ def _pools_html(summary: RunSummary) -> str:
         )
         for pool in summary.pools
     ]
-    return _html_table(titles, rows)
+    return html_table(titles, rows)
 
 
 def _projects_html(summary: RunSummary) -> str:
@@ -324,7 +307,7 @@ def _projects_html(summary: RunSummary) -> str:
         )
         for each in summary.projects
     ]
-    return _html_table(titles, rows)
+    return html_table(titles, rows)
 
 
 def _jobs_html(report: RunReport) -> str:
@@ -343,18 +326,4 @@ def _jobs_html(report: RunReport) -> str:
         )
         for job in longest[:_JOBS_SHOWN]
     ]
-    return _html_table(titles, rows)
-
-
-def _html_section(title: str, caption: str, content: str) -> str:
-    return f"<section><h2>{_html(title)}</h2>{f'<p>{_html(caption)}</p>' if caption else ''}\n{content}</section>"
-
-
-def _html_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{_html(title)}</th>" for title in titles) if any(titles) else ""
-    cells = ("".join(f"<td>{_html(cell)}</td>" for cell in row) for row in rows)
-    return f"<table>{f'<tr>{head}</tr>' if head else ''}{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
-
-
-def _html(text: str) -> str:
-    return escape(text, quote=True)
+    return html_table(titles, rows)

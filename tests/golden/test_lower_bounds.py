@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.bounds.flow_time import flow_time_bound
-from simulator.bounds.instance import SchedulingInstance, fluid_makespan_s, no_contention_jct_s
+from optimizer.bounds.flow_time import flow_time_bound
+from optimizer.bounds.instance import SchedulingInstance, fluid_makespan_s, no_contention_jct_s
 from simulator.ground_truth import SpeedKey
 from simulator.workloads.formats import read_trace
 from simulator.workloads.speed_tables import read_throughput_table

@@ -25,6 +25,7 @@ from scheduler.live.store.journal_chain import ChainHead, JournalChain, TipFile,
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id, store_last_alive
 from scheduler.live.store.money_sums import sum_money, sum_spent
 from scheduler.live.store.price_hours import PriceQuery, PriceRow, delete_price_hours, read_price_hours
+from scheduler.live.store.report_rows import PastQuery, PastRows, read_past
 from scheduler.live.store.store_interface import (
     AuditQuery,
     JobQuery,
@@ -304,6 +305,9 @@ class SqliteStore:
 
     def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
         return sum_usage(self._reader(), query)
+
+    def past(self, query: PastQuery) -> PastRows:
+        return read_past(self._reader(), query)
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool:
         sql = "SELECT 1 FROM parts WHERE job_id = ? AND attempt = ? AND node_id = ?"

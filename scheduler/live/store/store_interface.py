@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.price_hours import PriceQuery, PriceRow
+from scheduler.live.store.report_rows import PastQuery, PastRows
 from scheduler.live.store.table_rows import (
     AnswerRow,
     AttemptRow,
@@ -320,6 +321,10 @@ class Store(Protocol):
 
     def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
         """What attempts held of each accelerator type, as far as it is in the ledger."""
+        ...
+
+    def past(self, query: PastQuery) -> PastRows:
+        """What there is of a stretch of time: jobs, attempts, machines, and what they cost."""
         ...
 
     def attempt_was_on(self, job_id: JobId, attempt: int, node_id: NodeId) -> bool: ...

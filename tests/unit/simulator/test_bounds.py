@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from simulator.bounds.flow_time import cheapest_flows, flow_time_bound
-from simulator.bounds.instance import SchedulingInstance, fluid_makespan_s, no_contention_jct_s
+from optimizer.bounds.flow_time import cheapest_flows, flow_time_bound
+from optimizer.bounds.instance import SchedulingInstance, fluid_makespan_s, no_contention_jct_s
 
 INTERVAL_S = 10.0
 #: Finish times that the programs try.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from simulator.bounds.instance import FloatArray, SchedulingInstance
+from optimizer.bounds.instance import FloatArray, SchedulingInstance
 
 
 def cheapest_flows(
@@ -246,17 +246,23 @@ class FlowBound:
     interval_s: float
 
 
-def flow_time_bound(instance: SchedulingInstance, *, interval_s: float = 1800.0, steps: int = 300) -> FlowBound:
+def flow_time_bound(
+    instance: SchedulingInstance, *, interval_s: float = 1800.0, steps: int = 300, there: FloatArray | None = None
+) -> FlowBound:
     """Returns the best bound that a subgradient method with momentum and decreasing steps finds in `steps` steps.
 
     Args:
         instance: the workload.
         interval_s: prices are constant for this long.
         steps: passes over all jobs.
+        there: accelerator-seconds of each pool in each interval from the first arrival on (i, p), where machines came
+            and went; at most the instance's capacity. Afterwards nothing is scarce. None: all are there all the time.
     """
     first = float(instance.arrival_at.min())
-    prices = np.zeros((_interval_count(instance, first, interval_s), len(instance.capacity)))
-    there = np.tile(instance.capacity * interval_s, (len(prices), 1))
+    most = instance.capacity * interval_s
+    if there is None:
+        there = np.tile(most, (_interval_count(instance, first, interval_s), 1))
+    prices = np.zeros(there.shape)
     best, proof, direction = -np.inf, prices, np.zeros_like(prices)
     for step in range(steps):
         flows, used = cheapest_flows(
@@ -265,7 +271,7 @@ def flow_time_bound(instance: SchedulingInstance, *, interval_s: float = 1800.0,
         value = float(flows.sum() - (there * prices).sum())
         if value > best:
             best, proof = value, prices
-        excess = used / there - 1.0
+        excess = (used - there) / most
         excess[(prices == 0) & (excess < 0)] = 0.0
         direction = _MOMENTUM * direction + (1 - _MOMENTUM) * excess
         length = _FIRST_STEP * (_LAST_STEP / _FIRST_STEP) ** (step / steps)

@@ -1,0 +1,112 @@
+"""The report of a server's past: how long it takes for 10,000 jobs, and whether its bound is ever beaten.
+
+    python -m benchmarks report
+
+Tables: 10,000 jobs of 20 kinds on 96 accelerators of two types over a week, gangs of 1 to 8, lengths lognormal, first
+come first served, at a load of .5 to 1.1; what is timed is all from the rows to the answer, compiled before. Journals:
+60 jobs of three generators on the cluster `hadar-60` under every policy; the bound that is proved from one policy's
+run, with all speeds known, is held against what every policy achieved for the same jobs.
+"""
+
+import heapq
+import json
+import time
+from random import Random
+from statistics import fmean
+
+from benchmarks.tables import Measured
+from optimizer.bounds.hindsight import hindsight_bound
+from optimizer.registry import names
+from scheduler.live.services.past_report import ReportQuestion, report_past
+from scheduler.live.store.event_journal import dump_request
+from scheduler.live.store.report_rows import PastRows
+from tests.support.past_runs import past_of, run_of
+from walras.cluster_report import ClusterReport, RegretView
+from walras.job_request import Demand, JobId, JobRequest, Kind
+
+JOBS, LOADS, JOURNALS = 10_000, (0.5, 0.7, 0.9, 1.0, 1.1), 1_000
+_WEEK_S, _MOST_S, _JOURNAL_JOBS = 7 * 86_400.0, 5.0, 60
+_FLEET = {"a": (64, 1.0), "b": (32, 0.6)}
+_GENERATORS = ("poisson", "burst", "hadar-60")
+
+
+def tables(seed: int, load: float, jobs: int = JOBS) -> ReportQuestion:
+    """A week of a cluster; kinds are measured on both types, and run where they are sooner at an end."""
+    chance = Random(f"report/{seed}/{load}")
+    free = {name: [0.0] * count for name, (count, _) in _FLEET.items()}
+    drawn = [(chance.lognormvariate(0.0, 1.2), chance.choice([1, 2, 4, 8])) for _ in range(jobs)]
+    room_s = sum(count * speed for count, speed in _FLEET.values()) * _WEEK_S * load
+    scale = room_s / sum(length * gang for length, gang in drawn)
+    arrivals = sorted(chance.uniform(0.0, _WEEK_S) for _ in range(jobs))
+    rows, attempts = [], []
+    for number, (at, (length, gang)) in enumerate(zip(arrivals, drawn, strict=True), 1):
+        ends = {
+            name: max(at, heapq.nsmallest(gang, free[name])[-1]) + length * scale / speed
+            for name, (_, speed) in _FLEET.items()
+        }
+        name = min(ends, key=lambda each: ends[each])
+        for _ in range(gang):
+            heapq.heapreplace(free[name], ends[name])
+        began = ends[name] - length * scale / _FLEET[name][1]
+        kind, project = f"k{number % 20}", f"p{number % 7}"
+        request = dump_request(JobRequest(JobId(number), Kind(kind), demands=(Demand("*", gang),)))
+        rows.append([number, project, kind, "SUCCEEDED", at, ends[name], length * scale, None, request])
+        place = json.dumps([name, number])
+        attempts.append([number, 1, "SUCCEEDED", name, gang, began, began, ends[name], place, None, None])
+    speeds = [
+        [f"k{kind}", name, gang, speed]
+        for kind in range(20)
+        for name, (_, speed) in _FLEET.items()
+        for gang in (1, 2, 4, 8)
+    ]
+    machines = [[name, "up", 0.0] for name, (count, _) in _FLEET.items() for _ in range(count)]
+    pieces = PastRows(*([json.dumps(each)] for each in (rows, attempts, speeds, machines, [], [])), job_count=jobs)
+    until_at = max(row[5] for row in rows)
+    return ReportQuestion(0.0, until_at, 0.0, pieces, (), (), {name: (name, 1) for name in _FLEET}, False)
+
+
+def _timed(measured: Measured, jobs: int) -> None:
+    report_past(tables(0, 0.5, 50))
+    took, worked = [], []
+    for seed, load in enumerate(LOADS):
+        question = tables(seed, load, jobs)
+        began, worked_before = time.perf_counter(), time.process_time()
+        report = ClusterReport.model_validate_json(report_past(question))
+        took.append(time.perf_counter() - began)
+        worked.append(time.process_time() - worked_before)
+        assert isinstance(report.total.regret, RegretView)
+        assert report.total.regret.jobs == jobs
+        measured.add(f"load {load:g}: first come first served above the bound", 100 * report.total.regret.above, "%")
+    measured.add("a report, mean", fmean(took), "s")
+    measured.add("a report, processor time, mean", fmean(worked), "s")
+    measured.add("a report, processor time, worst", max(worked), "s")
+    measured.add("a report, worst", max(took), "s", at_most=_MOST_S)
+
+
+def _beaten(measured: Measured, journals: int) -> None:
+    policies = names()
+    seeds = max(1, round(journals / len(policies) / len(_GENERATORS)))
+    beaten, closest = 0, []
+    for generator in _GENERATORS:
+        for seed in range(seeds):
+            found = [
+                hindsight_bound(*past_of(run_of(generator, name, seed, _JOURNAL_JOBS), known_everywhere=True))
+                for name in policies
+            ]
+            best = min(each.achieved_s for each in found if each.jobs == found[0].jobs)
+            beaten += sum(each.bound_s > best * (1 + 1e-9) for each in found)
+            closest.append(best / max(each.bound_s for each in found) - 1)
+    measured.add("journals", seeds * len(policies) * len(_GENERATORS), "")
+    measured.add("bounds that some policy beat", beaten, "", at_most=0)
+    measured.add("best policy above the bound, mean", 100 * fmean(closest), "%")
+    measured.add("best policy above the bound, worst", 100 * max(closest), "%")
+
+
+def measure(scale: float) -> list[Measured]:
+    """Time, and truth."""
+    jobs = max(100, round(JOBS * scale))
+    timed = Measured("a report of the past", f"{jobs:,} jobs, loads {LOADS}, seeds 0-4")
+    _timed(timed, jobs)
+    judged = Measured("the bound in hindsight", f"{_JOURNAL_JOBS} jobs, {len(_GENERATORS)} generators, every policy")
+    _beaten(judged, round(JOURNALS * scale))
+    return [timed, judged]
