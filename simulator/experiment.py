@@ -46,6 +46,8 @@ class Experiment:
     incidents: tuple[PoolRevocation, ...] = ()
     #: Rows of a trace that were left out.
     skipped: SkippedRows = field(default_factory=SkippedRows)
+    #: Number of jobs, where it is known before they are made.
+    count: int | None = None
 
 
 def load_experiment(
@@ -140,7 +142,9 @@ def trace_experiment(
         rows = [row for place, row in enumerate(trace.jobs) if place not in never]
         trace = replace(trace, jobs=rows, skipped=SkippedRows(trace.skipped.count + len(never), first))
     truth = GroundTruth(placing.speeds, laws={} if laws is None else laws.of)
-    return Experiment(pool_models(cluster), truth, placing.jobs(trace.jobs), skipped=trace.skipped)
+    return Experiment(
+        pool_models(cluster), truth, placing.jobs(trace.jobs), skipped=trace.skipped, count=len(trace.jobs)
+    )
 
 
 def speeds_path_of(trace: Trace, speeds_path: str | Path | None) -> str | Path | None:
@@ -252,7 +256,7 @@ def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured
     jobs.sort(key=lambda job: job.at)
     incidents = [PoolRevocation(i.at, cluster.entry(i.revoke).pool_id, i.machines) for i in workload.incidents]
     if measured is None:
-        return Experiment(pool_models(cluster), truth, jobs, tuple(incidents))
+        return Experiment(pool_models(cluster), truth, jobs, tuple(incidents), count=len(jobs))
     return _as_measured(Experiment(pool_models(cluster), truth, jobs, tuple(incidents)), jobs, measured)
 
 
@@ -270,6 +274,7 @@ def _as_measured(experiment: Experiment, jobs: list[SimulatedJob], measured: Mea
         experiment.truth,
         [replace(job, at=job.at + begins_at, cancel_at=job.cancel_at + begins_at) for job in jobs],
         tuple(replace(each, at=each.at + begins_at) for each in seen or experiment.incidents),
+        count=len(jobs),
     )
 
 

@@ -1,23 +1,25 @@
-"""`walras simulate run|report|compare|sweep|replay|worlds`: from the parsed options to output and exit code.
+"""`walras simulate run|report|compare|sweep|bench|replay|worlds`: from the parsed options to output and exit code.
 
 Each command imports what it alone needs: a run without a report draws no charts, a comparison reads no recordings.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Timer
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import Progress, TextColumn, TimeRemainingColumn
 
 from simulator.engine import RunOutcome
 from simulator.reports.repeated_runs import ParallelWorkers, parse_seeds
-from simulator.reports.run_spec import CompletedRun, RunSpec, describe_run, execute_run
+from simulator.reports.run_spec import CompletedRun, RunSpec, RunWatcher, describe_run, execute_run
 from simulator.shipped_configs import load_named_policy
+from simulator.simulation import Simulation
 from simulator.worlds.world_registry import WALRAS, WORLDS, plan_policy_names
 from walras.errors import ConfigError
 from walras.json_output import stream_json
@@ -26,9 +28,11 @@ from walras.spec.file_model import check_model, load_mapping
 if TYPE_CHECKING:
     from simulator.reports.recording import Recording
 
-#: Called with (runs done, all runs); moves a progress bar on a terminal.
-_ProgressCallback = Callable[[int, int], None]
 _PIPE_WIDTH = 10_000
+#: Seconds before anything is shown.
+PATIENCE_S = 2.0
+_LOOKS_PER_S = 4.0
+_SECONDS_PER_DAY = 86_400.0
 
 
 def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
@@ -41,7 +45,8 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
     from simulator.reports.run_summary import summary_document
 
     console = _console()
-    ran = execute_run(cell) if out is None else _run_into_folder(cell, out)
+    with RunProgress() as progress:
+        ran = execute_run(cell, watch=progress.watch) if out is None else _run_into_folder(cell, out, progress.watch)
     if output == "json":
         jobs = sorted((*ran.result.jobs, *ran.result.unfinished), key=lambda job: job.job_id)
         stream_json(summary_document(ran.summary, jobs, ran.baselines, describe_run(cell)), sys.stdout)
@@ -59,13 +64,13 @@ def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
     return 0 if ran.result.outcome is RunOutcome.COMPLETE and not ran.summary.violations else 1
 
 
-def _run_into_folder(cell: RunSpec, folder: Path) -> CompletedRun:
+def _run_into_folder(cell: RunSpec, folder: Path, watch: RunWatcher) -> CompletedRun:
     from simulator.reports.run_folder import make_run_folder, open_events_table, write_run_folder
     from simulator.reports.timeline import Timeline
 
     with open_events_table(make_run_folder(folder)) as write_row:
         timeline = Timeline(write_row)
-        ran = execute_run(cell, timeline.record)
+        ran = execute_run(cell, timeline.record, watch)
     write_run_folder(folder, ran, timeline)
     return ran
 
@@ -89,14 +94,15 @@ def simulate_compare(
     console = _console()
     numbers = parse_seeds(seeds)
     runs, done = len(policies) * len(numbers), 0
-    with _progress_bar("runs") as show_progress:
+    with RunProgress() as progress:
 
         def one_more() -> None:
             nonlocal done
             done += 1
-            show_progress(done, runs)
+            progress.runs(done, runs)
 
-        show_progress(0, runs)
+        progress.runs(0, runs)
+        workers = replace(workers, watch=progress.watch)
         comparison = compare_policies(template, policies, numbers, workers, one_more)
     if output == "json":
         # With the first seed; the others are in `seeds`.
@@ -122,8 +128,8 @@ def simulate_sweep(
     data = load_mapping(spec) if spec is not None else {}
     grid = check_model(SweepGrid, {**data, **options}, source=str(spec) if spec is not None else "options")
     try:
-        with _progress_bar("runs") as show_progress:
-            swept = run_sweep(grid, folder, workers, show_progress)
+        with RunProgress() as progress:
+            swept = run_sweep(grid, folder, replace(workers, watch=progress.watch), progress.runs)
     except KeyboardInterrupt:
         kept = f"walras: broken off; runs that had ended are kept in {folder}, and the same command goes on from there"
         Console(stderr=True).print(kept, markup=False, highlight=False, soft_wrap=True)
@@ -138,6 +144,27 @@ def simulate_sweep(
         console.print(f"all figures: {folder / SWEEP_TABLE}", markup=False, highlight=False, soft_wrap=True)
         _print_violations(console, broken)
     return _exit_code([row.outcome for row in swept.rows], broken)
+
+
+def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output: str) -> int:
+    """Runs a bench, prints it and writes its result file; returns 0 or 1 as `simulate_compare` does."""
+    from simulator.reports.policy_bench import BENCHES, bench_json, bench_tables, run_bench, write_bench
+
+    console = _console()
+    if out is not None and not out.absolute().parent.is_dir():
+        raise ConfigError(f"no folder {out.absolute().parent}", field="out", fix="choose another path")
+    with RunProgress() as progress:
+        result = run_bench(BENCHES[name](), replace(workers, watch=progress.watch), progress.runs)
+    if out is not None:
+        write_bench(out, result)
+    if output == "json":
+        stream_json(bench_json(result), sys.stdout)
+    else:
+        for table in bench_tables(result):
+            console.print(table)
+        _print_violations(console, result.violations)
+    rows = [row for policies in result.rows.values() for rows in policies.values() for row in rows]
+    return _exit_code([row.outcome for row in rows], result.violations)
 
 
 def simulate_worlds(output: str) -> int:
@@ -202,11 +229,80 @@ def _print_violations(console: Console, broken: Sequence[str]) -> None:
         console.print(f"conservation violated: {violation}", style="red", markup=False)
 
 
-@contextmanager
-def _progress_bar(what: str) -> Iterator[_ProgressCallback]:
-    """A progress bar on standard error, where that is a terminal."""
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, runs: progress.update(task, completed=done, total=runs)
+class RunProgress:
+    """What a terminal shows of runs while they go on: events, virtual time, jobs left, and when it will be over.
+
+    Nothing is asked of the simulation: a thread looks at its counters a few times a second and draws. So a run is the
+    same with and without it. Nothing is shown of what is over in two seconds, or where standard error is no terminal.
+    """
+
+    def __init__(self, console: Console | None = None, patience_s: float = PATIENCE_S) -> None:
+        """`console`: where it is shown; None: standard error."""
+        console = console if console is not None else Console(stderr=True)
+        self._is_shown = console.is_terminal
+        self._simulation: Simulation | None = None
+        self._jobs: int | None = None
+        self._done, self._runs = 0, 1
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.percentage:.0f}%, ETA"),
+            TimeRemainingColumn(),
+        )
+        self._display = _Display(*columns, console=console, transient=True, refresh_per_second=_LOOKS_PER_S)
+        self._task = self._display.add_task("", total=1.0)
+        self._display.watched = self
+        self._timer = Timer(patience_s, self._display.start)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        if self._is_shown:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_shown:
+            self._timer.cancel()
+            self._timer.join()
+            self._display.stop()
+
+    def runs(self, done: int, runs: int) -> None:
+        """So many of so many runs are done."""
+        self._simulation, self._done, self._runs = None, done, runs
+
+    def watch(self, jobs: int | None, simulation: Simulation) -> None:
+        """This run begins, in this process. `jobs`: how many it has; None: unknown."""
+        self._simulation, self._jobs = simulation, jobs
+
+    def look(self) -> None:
+        """Takes down where the run stands."""
+        done = min(self._done + self._part(), float(self._runs))
+        self._display.update(self._task, completed=done, total=float(self._runs), description=self.text())
+
+    def _part(self) -> float:
+        """How much of the present run is done, by jobs that have ended."""
+        simulation = self._simulation
+        return 0.0 if simulation is None or not self._jobs else simulation.jobs_ended / self._jobs
+
+    def text(self) -> str:
+        """Where it stands, in words."""
+        parts = [f"{self._done} of {self._runs} runs"] if self._runs > 1 else []
+        simulation = self._simulation
+        if simulation is not None:
+            engine, ended = simulation.engine, simulation.jobs_ended
+            left = f"{ended:,} jobs ended" if self._jobs is None else f"{max(0, self._jobs - ended):,} jobs left"
+            parts += [f"{engine.events:,} events", f"day {engine.now / _SECONDS_PER_DAY:.1f}", left]
+        return ", ".join(parts) or "reading"
+
+
+class _Display(Progress):
+    """Looks at the run whenever it draws."""
+
+    watched: RunProgress | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """What is drawn; called by the thread that draws."""
+        if self.watched is not None:
+            self.watched.look()
+        return super().get_renderables()

@@ -146,9 +146,12 @@ class Simulation:
         self.predictor = _predictor(self.engine, self.core, scenario.forecasts)
         self.engine.on_command[JobTransitioned] = self._transitioned
         self.world.on_end.append(self._job_ended)
+        #: Jobs that have ended.
+        self.jobs_ended = 0
         self._worked_steps = 0.0
         self._lost_steps = 0.0
         self._violations: list[str] = []
+        self._began = 0.0
 
     def run(
         self,
@@ -156,9 +159,20 @@ class Simulation:
         recorder: Callable[[Event, list[Command]], None] | None = None,
     ) -> SimulationResult:
         """Runs the workload to its end or to a limit."""
+        self.begin(workload, recorder)
+        with _rare_garbage_collection():
+            outcome = self.engine.run(self.scenario.limits)
+        return self.finish(outcome)
+
+    def begin(
+        self,
+        workload: Iterable[SimulatedJob],
+        recorder: Callable[[Event, list[Command]], None] | None = None,
+    ) -> None:
+        """Prepares the run up to its first event: from then on whoever calls `engine.run` says how far it goes."""
         scenario, engine = self.scenario, self.engine
         engine.recorder = recorder
-        began = perf_counter()
+        self._began = perf_counter()
         engine.schedule(0.0, _first_event, PolicyChanged(0.0, scenario.policy, scenario.rules))
         if scenario.shares:
             engine.schedule(0.0, _first_event, SharesDeclared(0.0, scenario.shares))
@@ -169,8 +183,10 @@ class Simulation:
         jobs = inject_random_failures(workload, scenario.random_failures, self._streams)
         jobs = with_estimate_error(jobs, scenario.lengths, self._streams.stream("lengths"))
         self.world.feed(jobs, _SpeedOracle(scenario).announce if scenario.oracle else _announce_nothing)
-        with _rare_garbage_collection():
-            outcome = engine.run(scenario.limits)
+
+    def finish(self, outcome: RunOutcome) -> SimulationResult:
+        """The result of a run that has ended so. Raises ConfigError for a policy that failed."""
+        engine = self.engine
         self._check_policy()
         self.metrics.settle(engine.now)
         self._check_fleet()
@@ -187,7 +203,7 @@ class Simulation:
             self._lost_steps,
             engine.events,
             engine.solve_stats,
-            perf_counter() - began,
+            perf_counter() - self._began,
             self._violations,
             self.core.ledger.table.scored() if isinstance(self.core, SchedulerCore) else [],
         )
@@ -199,6 +215,7 @@ class Simulation:
     # -- conservation laws
 
     def _job_ended(self, _: float, job: JobProgress, state: JobState) -> None:
+        self.jobs_ended += 1
         self._worked_steps += job.worked_steps
         self._lost_steps += job.lost_steps
         credited = job.worked_steps - job.lost_steps
@@ -235,14 +252,19 @@ def simulate(
     *,
     sink: JobMetricsSink | None = None,
     recorder: Callable[[Event, list[Command]], None] | None = None,
+    watch: Callable[["Simulation"], None] | None = None,
 ) -> SimulationResult:
     """Runs a workload, in order of arrival, through the scheduler and a simulated world.
 
-    `sink` takes each job's metrics when it has ended; without it `SimulationResult.jobs` collects them. Raises
+    `sink` takes each job's metrics when it has ended; without it `SimulationResult.jobs` collects them. `watch` is
+    handed the run before it begins, to look at it from another thread. Raises
     ConfigError where the workload turns out to be unreadable or the policy fails, and AssertionError for a defect of
     the scheduler (an accelerator granted twice, a resume from steps that no checkpoint has).
     """
-    return Simulation(scenario, sink=sink).run(workload, recorder)
+    simulation = Simulation(scenario, sink=sink)
+    if watch is not None:
+        watch(simulation)
+    return simulation.run(workload, recorder)
 
 
 class _SpeedOracle:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite, nan, sqrt
 
-from simulator.reports.run_spec import RunSpec, execute_run
+from simulator.reports.run_spec import RunSpec, RunWatcher, execute_run
 from simulator.reports.run_summary import TIME_METRICS, metric_values
 from walras.errors import ConfigError, UserError
 
@@ -45,11 +45,15 @@ class ParallelBackend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParallelWorkers:
-    """The number of runs at a time, and where they are executed. `address`: that of a Dask scheduler."""
+    """The number of runs at a time, and where they are executed. `address`: that of a Dask scheduler.
+
+    `watch` sees each run that is executed in this process.
+    """
 
     jobs: int = 1
     backend: ParallelBackend = ParallelBackend.LOKY
     address: str = ""
+    watch: RunWatcher | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,9 @@ class RunMetrics:
     violations: tuple[str, ...]
 
 
-def execute_for_metrics(cell: RunSpec) -> RunMetrics:
+def execute_for_metrics(cell: RunSpec, watch: RunWatcher | None = None) -> RunMetrics:
     """Executes one run, and returns its metrics."""
-    summary = execute_run(cell).summary
+    summary = execute_run(cell, watch=watch).summary
     return RunMetrics(metric_values(summary), metric_values(summary, TIME_METRICS), summary.outcome, summary.violations)
 
 
@@ -73,7 +77,7 @@ def execute_runs(cells: Sequence[RunSpec], workers: ParallelWorkers) -> Iterator
     """Yields (position in `cells`, metrics) as runs complete. Raises what a run raises."""
     if workers.backend is ParallelBackend.LOKY and workers.jobs == 1:
         for position, cell in enumerate(cells):
-            yield position, execute_for_metrics(cell)
+            yield position, execute_for_metrics(cell, workers.watch)
         return
     from joblib import Parallel, delayed
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from simulator.reports.baselines import BoundsChoice, JobBaselines
 from simulator.reports.run_summary import RunSummary, SummaryContext, summarise_run
 from simulator.shipped_configs import find_cluster, find_conditions, find_workload, is_path, load_named_policy
 from simulator.simulated_jobs import SimulatedJob
-from simulator.simulation import Scenario, SimulationResult, simulate
+from simulator.simulation import Scenario, Simulation, SimulationResult, simulate
 from simulator.workloads.formats import read_trace
 from simulator.workloads.generators import generate_jobs, generator_request
 from simulator.workloads.trace import SkippedRows, Trace
@@ -50,6 +50,8 @@ _OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate"}
 #: What finish-time fairness compares with.
 _REFERENCE = "isolated"
 EventRecorder = Callable[[Event, list[Command]], None]
+#: Handed the number of jobs (None: unknown) and the run.
+RunWatcher = Callable[[int | None, Simulation], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class PreparedRun:
     alone_s: Mapping[JobId, float] | None = None
     #: Rows of the workload that could not be read and were left out.
     skipped: SkippedRows = field(default_factory=SkippedRows)
+    #: Number of jobs, where it is known before they are made.
+    count: int | None = None
 
 
 @dataclass(slots=True)
@@ -126,12 +130,14 @@ class CompletedRun:
     skipped: SkippedRows = field(default_factory=SkippedRows)
 
 
-def execute_run(run: RunSpec, recorder: EventRecorder | None = None) -> CompletedRun:
-    """Simulates. Raises ConfigError for anything that a user has to correct."""
+def execute_run(run: RunSpec, recorder: EventRecorder | None = None, watch: RunWatcher | None = None) -> CompletedRun:
+    """Simulates; `watch` sees the run before it begins. Raises ConfigError for anything that a user has to correct."""
     window = parse_window(run.window)
     ready = prepare_run(run)
     baselines = JobBaselines(ready.scenario.pools, ready.scenario.truth, ready.alone_s)
-    result = simulate(baselines.recorded(ready.jobs), ready.scenario, recorder=recorder)
+    result = simulate(
+        baselines.recorded(ready.jobs), ready.scenario, recorder=recorder, watch=watch and partial(watch, ready.count)
+    )
     isolated = _isolated_jct_s(run) if run.fairness else None
     bounds = run.bounds if ready.alone_s is None else BoundsChoice.NONE
     context = SummaryContext(baselines, bounds, isolated, ready.skipped.count, window)
@@ -172,7 +178,7 @@ def prepare_run(run: RunSpec) -> PreparedRun:
     scenario = _native_scenario(experiment, spec, rules, run.seed)
     if run.conditions is not None:
         scenario = _load_conditions(run.conditions).applied_to(scenario)
-    return PreparedRun(experiment.jobs, scenario, skipped=experiment.skipped)
+    return PreparedRun(experiment.jobs, scenario, skipped=experiment.skipped, count=experiment.count)
 
 
 def _refuse_idle_options(source: WorkloadSource) -> None:
@@ -211,11 +217,11 @@ def _prepare_in_world(run: RunSpec) -> PreparedRun:
         if given:
             raise ConfigError(f"world {run.world!r} {why}", field=option, fix=f"leave --{option} out")
     spec, is_own = _policy_in_world(run)
-    cluster = load_yaml(find_cluster(run.cluster), ClusterConfig)
+    cluster = _load_cluster(run.cluster)
     trace = _load_trace(run)
     request = WorldRequest(run.world, trace, cluster, spec, is_own, run.seed, source.speeds, source.learning)
     made = make_world_run(world, request)
-    return PreparedRun(made.jobs, made.scenario, made.alone_s, trace.skipped)
+    return PreparedRun(made.jobs, made.scenario, made.alone_s, trace.skipped, len(trace.jobs))
 
 
 def _policy_in_world(run: RunSpec) -> tuple[PolicySpec, bool]:
@@ -247,7 +253,7 @@ def _load_experiment(run: RunSpec) -> Experiment:
     source = run.source
     if source.generator is not None:
         trace = _load_trace(run)
-        return trace_experiment(trace, load_yaml(find_cluster(run.cluster), ClusterConfig), source.speeds)
+        return trace_experiment(trace, _load_cluster(run.cluster), source.speeds)
     return load_experiment(
         find_workload(source.name),
         find_cluster(run.cluster),
@@ -256,6 +262,21 @@ def _load_experiment(run: RunSpec) -> Experiment:
         format=source.format,
         reading=source.reading,
     )
+
+
+def _load_cluster(name: str) -> ClusterConfig:
+    path = find_cluster(name)
+    try:
+        now = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", fix="check the path and its permissions") from None
+    return _cluster_in(path, now.st_mtime_ns, now.st_size)
+
+
+@lru_cache(maxsize=100)
+def _cluster_in(path: Path, _mtime_ns: int, _size: int) -> ClusterConfig:
+    """Cached for the many runs of a grid, and the episodes of an agent; read again when the file has changed."""
+    return load_yaml(path, ClusterConfig)
 
 
 def _load_trace(run: RunSpec) -> Trace:

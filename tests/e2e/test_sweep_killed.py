@@ -87,4 +87,4 @@ def test_a_terminal_is_shown_how_far_it_is(tmp_path: Path) -> None:
     os.close(reader)
     assert told["ran"] == RUNS
     assert "runs" in shown.decode()
-    assert f"{RUNS}/{RUNS}" in shown.decode()
+    assert f"{RUNS} of {RUNS} runs" in shown.decode()

@@ -26,6 +26,10 @@ class BackendName(StrEnum):
     DASK = "dask"
 
 
+class BenchName(StrEnum):
+    SMALL = "small"
+
+
 WorkloadArgument = Annotated[
     str,
     typer.Argument(metavar="WORKLOAD", help="A workload file, a trace, a shipped workload's name, or generate:NAME."),
@@ -274,6 +278,23 @@ def simulate_sweep_command(
 
     workers = ParallelWorkers(jobs, ParallelBackend(backend.value), address)
     exit_with(simulate_sweep(spec, given, out, workers, output.value))
+
+
+@simulate_commands.command("bench")
+@ends_at_interrupt
+def simulate_bench_command(
+    name: Annotated[BenchName, typer.Argument(metavar="NAME", help="small: minutes, with no data to be fetched.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The result file (JSON); the same inputs give the same bytes.")
+    ] = None,
+    jobs: ParallelRunsOption = 1,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Run the main policies on a fixed set of grounds, each scored against its proved bound."""
+    from simulator.reports.repeated_runs import ParallelWorkers
+    from simulator.simulate_actions import simulate_bench
+
+    exit_with(simulate_bench(name.value, out, ParallelWorkers(jobs), output.value))
 
 
 @simulate_commands.command("worlds")

@@ -185,13 +185,13 @@ def render_table(listing: Listing, width: int, *, header: bool = True) -> Table:
         table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=taken)
         if column.keeps_ends and taken < longest[at]:
             for row in rows:
-                row[at] = _cut_in_the_middle(row[at], taken)
+                row[at] = cut_in_the_middle(row[at], taken)
     for row in rows:
         table.add_row(*(row[at] for at in shown))
     return table
 
 
-def _cut_in_the_middle(cell: Text, width: int) -> Text:
+def cut_in_the_middle(cell: Text, width: int) -> Text:
     """Returns the cell with an ellipsis in its middle and its end whole, if it is wider than that."""
     if cell.cell_len <= width:
         return cell
@@ -275,8 +275,12 @@ def ends_at_interrupt(command: Callable[_P, None]) -> Callable[_P, None]:
     return guarded
 
 
+#: Erases the line in which progress is drawn, and shows the cursor that was hidden meanwhile.
+_AFTER_PROGRESS = b"\r\x1b[2K\x1b[?25h"
+
+
 def _exit_now(number: int, frame: FrameType | None) -> None:
-    os.write(2, b"\nwalras: interrupted\n")
+    os.write(2, (_AFTER_PROGRESS if os.isatty(2) else b"\n") + b"walras: interrupted\n")
     os._exit(128 + number)
 
 

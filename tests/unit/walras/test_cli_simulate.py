@@ -164,7 +164,7 @@ def test_a_sweep_that_is_broken_off_says_so_and_goes_on(tmp_path: Path, monkeypa
     args = ("sweep", *grid, "--out", tmp_path, "-o", "json")
     whole, begun = repeated_runs.execute_for_metrics, 0
 
-    def interrupted(cell: RunSpec) -> repeated_runs.RunMetrics:
+    def interrupted(cell: RunSpec, _: object = None) -> repeated_runs.RunMetrics:
         nonlocal begun
         begun += 1
         if begun == 2:

@@ -1,0 +1,104 @@
+"""The bench of policies: equal bytes twice, what its hashes tell apart, bounds below every figure, and its command."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.reports.policy_bench import (
+    BENCHES,
+    BenchResult,
+    bench_json,
+    generated_ground,
+    run_bench,
+    small_bench,
+    write_bench,
+)
+from simulator.reports.repeated_runs import ParallelWorkers
+from simulator.reports.run_spec import prepare_run
+from simulator.shipped_configs import find_cluster
+from simulator.simulate_actions import simulate_bench
+from walras.errors import ConfigError
+
+#: Every run computes its bound.
+pytestmark = pytest.mark.slow
+
+TINY = (
+    generated_ground(0.8, 8, ("las", "fifo"), (0, 1)),
+    generated_ground(0.0, 8, ("las", "fifo"), (0, 1), gangs=True),
+)
+
+
+@pytest.fixture(scope="module")
+def result() -> BenchResult:
+    return run_bench(TINY, ParallelWorkers())
+
+
+def test_the_same_inputs_give_equal_bytes(result: BenchResult, tmp_path: Path) -> None:
+    paths = [tmp_path / "one.json", tmp_path / "two.json"]
+    write_bench(paths[0], result)
+    write_bench(paths[1], run_bench(TINY, ParallelWorkers()))
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_every_input_that_changes_has_another_hash(result: BenchResult, tmp_path: Path) -> None:
+    """Seeds, policies, workloads; and the content of a file, not its name."""
+    told = bench_json(result)["grounds"]
+    keys = [key for ground in told for policy in ground["policies"].values() for key in policy["inputs"]]
+    assert len(set(keys)) == len(keys) == 8
+    copy = tmp_path / "cluster.yaml"
+    copy.write_bytes(find_cluster("gavel-12-12-12").read_bytes())
+    same = (replace(TINY[0], run=replace(TINY[0].run, cluster=str(copy))),)
+    first = bench_json(run_bench(same, ParallelWorkers()))["grounds"][0]
+    assert first == told[0]
+    copy.write_text(copy.read_text() + "# another\n")
+    second = bench_json(run_bench(same, ParallelWorkers()))["grounds"][0]
+    assert second["policies"]["las"]["inputs"] != first["policies"]["las"]["inputs"]
+
+
+def test_every_run_stands_above_its_bound_and_means_have_intervals(result: BenchResult) -> None:
+    for ground in bench_json(result)["grounds"]:
+        for policy in ground["policies"].values():
+            assert policy["outcomes"] == ["complete"] * 2
+            assert all(run["avg_jct_s"] >= run["jct_bound_s"] * (1 - 1e-9) > 0 for run in policy["runs"])
+            mean = policy["metrics"]["avg_jct_s"]
+            assert mean["mean"] == pytest.approx(sum(run["avg_jct_s"] for run in policy["runs"]) / 2)
+            assert mean["low"] < mean["mean"] < mean["high"]
+            assert {"p95_jct_s", "p99_jct_s", "jct_gap"} <= set(policy["metrics"])
+
+
+def test_the_load_is_the_part_of_the_fleet_that_the_jobs_ask_for() -> None:
+    """Work that arrives in an hour, over what the fleet does in one: within the spread of 4,000 jobs' lengths."""
+    for gangs in (False, True):
+        ready = prepare_run(replace(generated_ground(0.8, 4000, ("fifo",), (0,), gangs=gangs).run, seed=1))
+        jobs = list(ready.jobs)
+        hours = sum(
+            job.steps / ready.scenario.truth.steps_per_s(job.request.kind, "v100", job.request.demands[0].count) / 3600
+            * job.request.demands[0].count
+            for job in jobs
+        )  # fmt: skip
+        assert hours / (jobs[-1].at / 3600) / 24 == pytest.approx(0.8, rel=0.1)
+
+
+def test_every_ground_of_the_small_bench_can_be_prepared() -> None:
+    grounds = small_bench()
+    assert len({ground.name for ground in grounds}) == len(grounds) >= 7
+    for ground in grounds:
+        for policy in ground.policies:
+            prepare_run(replace(ground.run, policy=policy, seed=ground.seeds[-1]))
+
+
+def test_the_command_writes_the_file_and_prints_a_table_for_each_ground(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(BENCHES, "small", lambda: TINY[:1])
+    out = tmp_path / "bench.json"
+    assert simulate_bench("small", out, ParallelWorkers(), "table") == 0
+    printed = capsys.readouterr().out
+    assert TINY[0].name in printed
+    assert "JCT p99" in printed
+    assert simulate_bench("small", None, ParallelWorkers(), "json") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(out.read_text())
+    with pytest.raises(ConfigError, match="nowhere"):
+        simulate_bench("small", tmp_path / "nowhere" / "bench.json", ParallelWorkers(), "table")
