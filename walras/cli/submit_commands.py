@@ -22,6 +22,7 @@ from walras.cli.session import remember_submitted_job, server_access, with_clien
 from walras.cli.stated_facts import with_facts_of_file
 from walras.cli.submit_collection import SubmittedCollection, check_options, read_collection, submit_collection
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
+from walras.cli.what_if_text import show_menu, take_from_menu
 from walras.errors import JobSpecError
 
 if TYPE_CHECKING:
@@ -97,6 +98,28 @@ _NotifyOption = Annotated[
 ]
 
 
+_DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Validate the job and show which configurations it could run in; submit nothing."),
+]
+_QuoteOption = Annotated[
+    bool,
+    typer.Option("--quote", help="Say when it would start and end on each type, and at what cost; submit nothing."),
+]
+_TakeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--take",
+        metavar="WAY",
+        help="Submit it in one of the ways of --quote, such as a100:4, whose end is its deadline.",
+    ),
+]
+_SbatchOption = Annotated[
+    list[str] | None,
+    typer.Option("--sbatch", metavar="OPTION", help="An option of sbatch, as in a #SBATCH line; repeatable."),
+]
+
+
 def submit_command(
     file: _FileArgument,
     command: _CommandArgument = None,
@@ -105,20 +128,10 @@ def submit_command(
     gpus: _GpusOption = None,
     env: _EnvOption = None,
     notify: _NotifyOption = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Validate the job and show which configurations it could run in; submit nothing."
-        ),
-    ] = False,
-    quote: Annotated[
-        bool,
-        typer.Option("--quote", help="Say when it would start and end on each type, and at what cost; submit nothing."),
-    ] = False,
-    sbatch: Annotated[
-        list[str] | None,
-        typer.Option("--sbatch", metavar="OPTION", help="An option of sbatch, as in a #SBATCH line; repeatable."),
-    ] = None,
+    dry_run: _DryRunOption = False,
+    quote: _QuoteOption = False,
+    take: _TakeOption = None,
+    sbatch: _SbatchOption = None,
     skypilot: Annotated[bool, typer.Option("--skypilot", help="The file is a SkyPilot task.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse #SBATCH lines and fields of a task that mean nothing here.")
@@ -135,7 +148,8 @@ def submit_command(
 
     changes = [*_changes_of(name, gpus, notify), *(setting or [])]
     if not command and (collection := read_collection(file)) is not None:
-        check_options({"--name": name, "--recommend": recommend, "--quote": quote, "--skypilot": skypilot})
+        single = {"--name": name, "--recommend": recommend, "--quote": quote, "--take": take, "--skypilot": skypilot}
+        check_options(single)
         _submit_all(collection, changes, env or [], folder_of_relative_paths(file), dry_run, quiet, output)
         return
     spec = read_job_file(file, command or [], changes, env or [], strict=strict, skypilot=skypilot, sbatch=sbatch or ())
@@ -144,12 +158,14 @@ def submit_command(
         silent = quiet or output is OutputFormat.JSON
         options = PlanOptions(recommend, tuple(profile or ()), network, yes=yes, quiet=silent)
         spec = planned_job(spec, options, ask=not (dry_run or quote))
+    if take is not None:
+        spec = take_from_menu(spec, take, quiet=quiet or output is OutputFormat.JSON)
     if dry_run:
         answer = with_client(lambda client: client.dry_run(spec))
         show_json(answer.model_dump(mode="json")) if output is OutputFormat.JSON else _show_dry_run(answer, spec)
         return
     if quote:
-        _quote(spec, output)
+        show_menu(spec, output)
         return
 
     async def send(client: "Client") -> "SubmitResult":
@@ -185,14 +201,6 @@ def _submit_all(
         quiet=quiet,
         output=output,
     )
-
-
-def _quote(spec: "JobSpec", output: OutputFormat) -> None:
-    from walras.cli.what_if_text import show_quote
-    from walras.spec.job_spec import spec_mapping
-
-    found = with_client(lambda client: client.quote(spec_mapping(spec)))
-    show_json(found.model_dump(mode="json")) if output is OutputFormat.JSON else show_quote(found)
 
 
 def _tell_submitted(submitted: "SubmitResult", spec: "JobSpec", folder: Path) -> None:

@@ -1,13 +1,19 @@
-"""What would be different, in words: the answer of `walras whatif`, and the menu of `walras submit --quote`."""
+"""What would be different, in words: the answer of `walras whatif`, and the menu of `walras submit`, from which one may
+take a way.
+"""
 
 import time
 from typing import TYPE_CHECKING
 
 from walras.cli.forecast_text import clock_text, interval_text
-from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_line, show_listing
+from walras.cli.job_choice import instant_of
+from walras.cli.session import with_client
+from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing
 from walras.units import format_length, format_money
 
 if TYPE_CHECKING:
+    from walras.api import JobDetail
+    from walras.spec.job_spec import JobSpec
     from walras.what_if import DifferenceView, JobDifferenceView, QuoteView, Triple, WayView, WhatIfView
 
 #: Differences that a person would not notice: seconds, and USD.
@@ -93,9 +99,51 @@ def _money_text(told: "Triple") -> str:
 # ---------------------------------------------------------------------------------------------------- the menu
 
 
-def show_quote(found: "QuoteView") -> None:
+def show_menu(spec: "JobSpec", output: OutputFormat) -> None:
+    """Ask the server for the ways to run a job, and show them."""
+    found = _menu_of(spec)
+    if output is OutputFormat.JSON:
+        show_json(found.model_dump(mode="json"))
+        return
+    show_ways(found)
+    show_line("Nothing is submitted; --take WAY submits it so.")
+
+
+def take_from_menu(spec: "JobSpec", wanted: str, *, quiet: bool) -> "JobSpec":
+    """Returns the job as a way of its menu has it, which is shown. Raises UserError where there is no such way."""
+    from walras.taken_quote import take_way
+
+    found = _menu_of(spec)
+    if not quiet:
+        show_ways(found)
+    taken = take_way(spec, found, wanted)
+    assert taken.quoted is not None, "just taken"
+    if not quiet:
+        show_line(f"taken: {taken.quoted.way}; its deadline is {clock_text(taken.quoted.end_by, time.time())}")
+    return taken
+
+
+def taken_text(job: "JobDetail") -> str:
+    """Returns which way of its menu a job took, what was told of it, and what came of that; empty if it took none."""
+    from walras.taken_quote import quoted_outcome
+
+    ended_at = None if job.ended_at is None else instant_of(job.ended_at)
+    found = quoted_outcome(job.spec, ended_at=ended_at, usd=job.usd, now_unix_s=time.time())
+    if found is None:
+        return ""
+    by = clock_text(found.end_by_unix_s, time.time())
+    return f"{found.way}, to end by {by} for at most {format_money(found.usd_most)}: {found.text}"
+
+
+def _menu_of(spec: "JobSpec") -> "QuoteView":
+    from walras.spec.job_spec import spec_mapping
+
+    return with_client(lambda client: client.quote(spec_mapping(spec)))
+
+
+def show_ways(found: "QuoteView") -> None:
     """The ways to run a job, one line each."""
-    show_line(f"{found.draws} futures of each way; four in five lie between. Nothing is submitted.")
+    show_line(f"{found.draws} futures of each way; four in five lie between.")
     columns = [Column("WAY"), Column("STARTS"), Column("ENDS"), Column("USD"), Column("DELAYS")]
     show_listing(Listing(columns, [_quote_row(way) for way in found.ways], None), OutputFormat.TABLE)
 

@@ -107,6 +107,18 @@ class PlanSpec(FileModel):
     declared: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
 
 
+class QuotedSpec(FileModel):
+    """The way of `walras submit --quote` that the submitter took, as it was told. The job has its end as `deadline`."""
+
+    #: Its accelerators, such as `4 x a100`.
+    way: ShownName
+    #: Unix seconds; of ten futures nine start, and end, by then, and cost no more.
+    start_by: Annotated[Number, Field(ge=0, le=1e11)]
+    end_by: Annotated[Number, Field(ge=0, le=1e11)]
+    usd_most: Annotated[Number, Field(ge=0, le=1e12)]
+    quoted_at: Annotated[Number, Field(ge=0, le=1e11)]
+
+
 class CodeSpec(FileModel):
     """A snapshot of the folder that the ranks start in. `walras submit` makes it from a relative `workdir`."""
 

@@ -46,6 +46,7 @@ from walras.spec.job_groups import (
     LimitsSpec,
     OutputPaths,
     PlanSpec,
+    QuotedSpec,
     ResourcesSpec,
     RetrySpec,
     TargetSpec,
@@ -135,6 +136,8 @@ class JobSpec(FileModel):
     throughput: Annotated[DeclaredThroughput, Field(max_length=64)] = Field(default_factory=dict)
     #: What `walras submit --recommend` expected of it where it chose the machines; decides nothing. None: no plan.
     plan: PlanSpec | None = None
+    #: What `walras submit --take` was told of the way it took; decides nothing beside `deadline`. None: none was taken.
+    quoted: QuotedSpec | None = None
     retry: RetrySpec = RetrySpec()
     limits: LimitsSpec = LimitsSpec()
     #: Time to checkpoint and stop before the processes are killed.
@@ -218,13 +221,9 @@ class JobSpec(FileModel):
         check_array_index(self)
         if self.facts is not None:
             self.facts.facts(global_batch_of(self.batch))
-        check_multi_pool(
-            fork=self.fork is not None,
-            mixed=self.mixed,
-            elastic=self.elastic is not None,
-            nodes=self.num_nodes,
-            demands=self.resources.accelerators,
-        )
+        fork, elastic = self.fork is not None, self.elastic is not None
+        demands = self.resources.accelerators
+        check_multi_pool(fork=fork, mixed=self.mixed, elastic=elastic, nodes=self.num_nodes, demands=demands)
         return self
 
 
@@ -326,9 +325,8 @@ def env_of(spec: JobSpec, *, keeps_batch: bool = False) -> dict[str, str]:
         raise JobSpecError(
             f"the variable {name} has no value", field=f"envs.{name}", fix=f"give one: --set envs.{name}=VALUE"
         )
-    env = {name: value for name, value in spec.envs.items() if value is not None}
     values = matrix_values(spec)
-    env = {name: substituted(value, values) for name, value in env.items()} | array_variables(spec)
+    env = {name: substituted(value or "", values) for name, value in spec.envs.items()} | array_variables(spec)
     return env | _batch_variables(spec.batch, keeps_batch)
 
 
@@ -355,8 +353,8 @@ def kind_of(spec: JobSpec) -> Kind:
     batch = sorted((name, value) for name, value in texts.items() if "BATCH" in name.upper())
     if spec.batch is not None:
         batch.append(("batch", str(global_batch_of(spec.batch))))
-        if spec.batch.is_chosen:
-            batch.append(("most", f"{spec.batch.max} {spec.batch.max_per_rank}"))
+    if spec.batch is not None and spec.batch.is_chosen:
+        batch.append(("most", f"{spec.batch.max} {spec.batch.max_per_rank}"))
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
     # An edited script is of the same kind: what is measured of it goes on counting.
     folder = spec.workdir if spec.code is None else spec.code.folder

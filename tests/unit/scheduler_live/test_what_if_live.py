@@ -8,9 +8,13 @@ import pytest
 
 from tests.support.http_face import Face, facing
 from tests.support.live_world import FakeAgent
+from walras.api import JobDetail
 from walras.cli.what_if_commands import parse_added
-from walras.cli.what_if_text import later_text, show_quote, show_what_if
+from walras.cli.what_if_text import later_text, show_ways, show_what_if, taken_text
 from walras.errors import UserError
+from walras.job_request import JobId
+from walras.spec.job_spec import parse_spec, spec_mapping
+from walras.taken_quote import take_way
 from walras.what_if import QuoteView, WhatIfView
 
 API = "/api/v1"
@@ -62,8 +66,17 @@ async def test_a_job_is_quoted_for_each_type_that_it_may_have(
         assert way.way == "2 x a"
         assert way.forecast is not None
         assert way.delayed_jobs == 0
-        show_quote(QuoteView.model_validate(answer))
+        show_ways(QuoteView.model_validate(answer))
         assert "nobody" in capsys.readouterr().out
+        taken = take_way(parse_spec({"run": ["true"], **LONG}), QuoteView.model_validate(answer), "a:2")
+        status, submitted = await face.json("POST", f"{API}/jobs", spec_mapping(taken))
+        assert status == 201, submitted["detail"]
+        job = JobDetail.model_validate((await face.json("GET", f"{API}/jobs/{submitted['id']}"))[1])
+        request = face.world.server.core.ledger.jobs[JobId(job.id)].request
+        assert taken.quoted is not None
+        assert face.world.server.loop.clock.unix(request.deadline_at) == pytest.approx(taken.quoted.end_by, abs=1.0)
+        assert taken_text(job).startswith("2 x a, to end by ")
+        await face.json("POST", f"{API}/jobs/{job.id}/cancel")
         # With another priority it would go before the one that waits.
         status, answer = await face.json("POST", f"{API}/jobs:quote", {"run": ["true"], **LONG, "priority": 100})
         assert QuoteView.model_validate(answer).ways[0].delayed_jobs > 0

@@ -68,6 +68,7 @@ image: ada/torch:2
 plan:
   {pool: vx1/spot/eu, machines: 2, accelerator: v100, accelerators: 2, steps_per_s: 12, low: 10, high: 14, hours: 2,
    usd: 8, goal: deadline=6h, made_at: '2026-11-05T18:00:00Z'}
+quoted: {way: 2 x v100, start_by: 1793898000, end_by: 1793941200, usd_most: 3.5, quoted_at: 1793897000}
 """
 
 
