@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,6 +105,8 @@ def _walras_variables(command: StartCommand, settings: RankSettings) -> dict[str
         "WALRAS_CHECKPOINT_DIR": command.checkpoint_dir,
         "WALRAS_SOCKET": settings.rank_socket,
         "WALRAS_TOKEN": command.job_token,
+        # What is installed beside the agent, for jobs that measure the machine for it.
+        "WALRAS_AGENT_PYTHON": sys.executable,
         COOKIE_VARIABLE: settings.cookie,
         "WALRAS_WORLD_SIZE": str(command.world_size),
         "MASTER_ADDR": address,

@@ -1,15 +1,22 @@
 """`walras profile`: where a job's time goes, facts of its kind, and predicted speeds beside measured ones."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.arguments import OutputOption, example_or_path, parse_length_option, read_document
-from walras.cli.session import with_client
+from walras.cli.arguments import JobArgument, OutputOption, example_or_path, parse_length_option, read_document
+from walras.cli.profile_on_cluster import (
+    ProfilingOrder,
+    declared_speed,
+    fetch_profile,
+    submit_profiling,
+    wait_for_profile,
+)
+from walras.cli.session import job_id_of, with_client
 from walras.cli.stated_facts import check_publishable, stated_facts_of
 from walras.cli.submit_commands import in_local_folder, read_job_file
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing
@@ -18,7 +25,10 @@ from walras.errors import UserError
 if TYPE_CHECKING:
     from optimizer.prediction.ensemble import AccuracyRow, ScoredPrediction
     from walras.api import FactsView
-    from walras.profiling.profile_runs import AttributeStalls, JobProfile, StallSeconds
+    from walras.profiling.profile_documents import ProfileFile
+    from walras.profiling.profile_report import ProfileReport
+    from walras.profiling.profile_runs import AttributeStalls, ProfilingExtent, StallSeconds
+    from walras.spec.job_spec import JobSpec
 
 
 #: In the folder that `walras simulate run --out` left.
@@ -123,6 +133,37 @@ def _score_cells(line: "AccuracyRow", weight: float | None) -> list[str]:
 profile_commands = typer.Typer(help="Profile jobs, and compare predicted with measured speeds.", no_args_is_help=True)
 
 
+_JsonFileOption = Annotated[Path | None, typer.Option("--json", help="Write all measurements to this JSON file.")]
+_ProfileFileOption = Annotated[
+    Path | None,
+    typer.Option("--profile", help="Write a profile of this kind, as `walras recommend --profile` reads it."),
+]
+_PictureOption = Annotated[
+    Path | None, typer.Option("--picture", help="Draw the stalls as stacked bars into this .svg, .png or .pdf file.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _ProfileOutputs:
+    """Where a profile is written, and how it is printed."""
+
+    json_file: Path | None
+    profile_file: Path | None
+    picture: Path | None
+    output: OutputFormat
+
+    def write(self, report: "ProfileReport", kind: "ProfileFile") -> None:
+        from walras.profiling.profile_report import draw_profile
+
+        if self.json_file is not None:
+            _write_text(self.json_file, report.model_dump_json(indent=2) + "\n")
+        if self.profile_file is not None:
+            _write_text(self.profile_file, kind.model_dump_json(indent=2, exclude_defaults=True) + "\n")
+        if self.picture is not None:
+            draw_profile(report, self.picture)
+        show_json(report.model_dump(mode="json")) if self.output is OutputFormat.JSON else _show_profile(report)
+
+
 @profile_commands.command("run")
 def profile_run_command(
     file: Annotated[
@@ -133,51 +174,67 @@ def profile_run_command(
             callback=example_or_path("jobs"),
         ),
     ],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="TYPE[:N]", help="Profile on a machine of the cluster with these, such as a100:4, by a job."
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option("--steps", min=5, max=100_000, help="Steps to time in each run.")] = 40,
     warm_up: Annotated[int, typer.Option("--warm-up", min=1, max=100_000, help="Untimed steps before them.")] = 5,
     ranks: Annotated[
         int | None, typer.Option("--ranks", min=1, max=64, help="Number of ranks; default: those of the job's gang.")
     ] = None,
     timeout: Annotated[str, typer.Option("--timeout", help="Longest time that one run may take.")] = "5m",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all measurements to this JSON file.")] = None,
-    profile_file: Annotated[
-        Path | None,
-        typer.Option("--profile", help="Write a profile of this kind, as `walras recommend --profile` reads it."),
-    ] = None,
-    picture: Annotated[
-        Path | None,
-        typer.Option("--picture", help="Draw the stalls as stacked bars into this .svg, .png or .pdf file."),
-    ] = None,
+    json_file: _JsonFileOption = None,
+    profile_file: _ProfileFileOption = None,
+    picture: _PictureOption = None,
     publish: Annotated[bool, typer.Option("--publish", help="Send the facts of this kind to the server.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Run a job's script for some steps in several set-ups, and attribute its step time to stalls."""
-    import json
-
-    from walras.profiling.profile_documents import draw_profile, profile_as_json, profile_file_fields
     from walras.profiling.profile_runs import ProfilingExtent
+    from walras.spec.job_groups import global_batch_of
     from walras.spec.shipped_files import folder_of_relative_paths
-    from workers.trials.profile_job import profile_job
 
     timeout_s = parse_length_option(timeout, "--timeout")
-    spec = in_local_folder(read_job_file(file, [], [], []), folder_of_relative_paths(file))
-    profile = profile_job(spec, ranks, ProfilingExtent(warm_up, steps, timeout_s), _stall_attribution())
-    if json_file is not None:
-        _write_text(json_file, json.dumps(profile_as_json(profile), indent=2) + "\n")
-    if profile_file is not None:
-        _write_text(profile_file, json.dumps(profile_file_fields(profile), indent=2) + "\n")
-    if picture is not None:
-        draw_profile(profile, picture)
-    if output is OutputFormat.JSON:
-        show_json(profile_as_json(profile))
+    spec, start = read_job_file(file, [], [], []), folder_of_relative_paths(file)
+    if on is None:
+        report, kind = _profile_here(in_local_folder(spec, start), ranks, ProfilingExtent(warm_up, steps, timeout_s))
+    elif ranks is not None:
+        raise UserError("--ranks is for this machine", field="--ranks", fix=f"--on {on.partition(':')[0]}:{ranks}")
     else:
-        _show_profile(profile)
+        job_id = submit_profiling(spec, ProfilingOrder(on, steps, warm_up, timeout_s), start)
+        wait_for_profile(job_id)
+        report, kind = fetch_profile(job_id)
+    _ProfileOutputs(json_file, profile_file, picture, output).write(report, kind)
+    if on is not None and output is OutputFormat.TABLE and (row := declared_speed(on, report, kind)):
+        show_line(f"for its job file: {row}")
     if publish:
-        from walras.spec.job_groups import global_batch_of
+        _publish_facts(kind, "the profile", global_batch_of(spec.batch), quiet=output is OutputFormat.JSON)
 
-        _publish_facts(
-            profile_file_fields(profile), "the profile", global_batch_of(spec.batch), quiet=output is OutputFormat.JSON
-        )
+
+def _profile_here(spec: "JobSpec", ranks: int | None, extent: "ProfilingExtent") -> "tuple[ProfileReport, ProfileFile]":
+    from walras.profiling.profile_documents import ProfileFile, profile_file_fields
+    from walras.profiling.profile_report import profile_report
+    from walras.spec.file_model import check_model
+    from workers.trials.profile_job import profile_job
+
+    profile = profile_job(spec, ranks, extent, _stall_attribution())
+    return profile_report(profile), check_model(ProfileFile, profile_file_fields(profile), source="the profile")
+
+
+@profile_commands.command("show")
+def profile_show_command(
+    job: JobArgument,
+    json_file: _JsonFileOption = None,
+    profile_file: _ProfileFileOption = None,
+    picture: _PictureOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show what a job of `walras profile run --on TYPE` found."""
+    report, kind = fetch_profile(job_id_of(job))
+    _ProfileOutputs(json_file, profile_file, picture, output).write(report, kind)
 
 
 @profile_commands.command("publish")
@@ -187,7 +244,7 @@ def profile_publish_command(
     """Send a profile's facts to the server, which predicts unmeasured speeds from them."""
     from walras.profiling.profile_documents import ProfileFile
 
-    _publish_facts(read_document(file, ProfileFile).model_dump(exclude_none=True), str(file), None, quiet=False)
+    _publish_facts(read_document(file, ProfileFile), str(file), None, quiet=False)
 
 
 @profile_commands.command("facts")
@@ -207,11 +264,7 @@ def _facts_line(view: "FactsView") -> str:
     return ", ".join(facts + ([f"precision {view.precision}"] if view.precision else []))
 
 
-def _publish_facts(data: dict[str, Any], source: str, batch: int | None, *, quiet: bool) -> None:
-    from walras.profiling.profile_documents import ProfileFile
-    from walras.spec.file_model import check_model
-
-    profile = check_model(ProfileFile, data, source=source)
+def _publish_facts(profile: "ProfileFile", source: str, batch: int | None, *, quiet: bool) -> None:
     check_publishable(profile, source)
     believed = with_client(lambda client: client.state_facts(profile.kind, stated_facts_of(profile), batch))
     if not quiet:
@@ -263,33 +316,32 @@ _STALL_SOURCES = {
 }
 
 
-def _show_profile(profile: "JobProfile") -> None:
-    whole_s = sum(stall.seconds or 0.0 for stall in profile.stalls)
+def _show_profile(report: "ProfileReport") -> None:
+    whole_s = sum(seconds or 0.0 for _, seconds in report.stalls)
     rows = [
         (
-            stall.name,
-            "-" if stall.seconds is None else f"{1000 * stall.seconds:.3f}",
-            "-" if stall.seconds is None else f"{100 * stall.seconds / whole_s:.1f}",
-            _STALL_SOURCES[stall.name],
+            name,
+            "-" if seconds is None else f"{1000 * seconds:.3f}",
+            "-" if seconds is None else f"{100 * seconds / whole_s:.1f}",
+            _STALL_SOURCES[name],
         )
-        for stall in profile.stalls
+        for name, seconds in report.stalls
     ]
     columns = (Column("STALL"), Column("MS/STEP", right=True), Column("%", right=True), Column("FROM", shrinks=True))
     show_listing(Listing(columns, rows, None), OutputFormat.TABLE)
-    facts, rank = profile.facts, profile.run("alone").ranks[0]
-    samples = profile.samples_per_step
+    model, samples = report.model, report.samples_per_step
     show_line("")
     show_line(
-        f"{profile.job}: {1 / profile.step_s:,.4g} steps/s with {profile.ranks} "
-        f"{'rank' if profile.ranks == 1 else 'ranks'} on {rank.device}"
+        f"{report.job}: {report.steps_per_s:,.4g} steps/s with {report.ranks} "
+        f"{'rank' if report.ranks == 1 else 'ranks'} on {report.device}"
         + (f", {samples:g} samples each" if samples else "")
     )
     show_line(
-        f"model: {facts.parameters:,} parameters in {facts.layers} layers, {facts.gradient_bytes:,} bytes of "
-        f"gradients, {facts.flops:,} FLOPs a step and rank"
+        f"model: {model.parameters:,} parameters in {model.layers} layers, {model.gradient_bytes:,} bytes of "
+        f"gradients, {model.flops_per_step_and_rank:,} FLOPs a step and rank"
     )
     show_line(
-        f"memory: {facts.activation_bytes:,} bytes of activations kept, {rank.peak_memory_bytes:,} bytes at the peak"
+        f"memory: {model.activation_bytes:,} bytes of activations kept, {model.peak_memory_bytes:,} bytes at the peak"
     )
-    for note in profile.notes:
+    for note in report.notes:
         show_line(f"note: {note}")

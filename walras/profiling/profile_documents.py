@@ -1,15 +1,13 @@
-"""A profile as a document: the file that `walras recommend` reads, JSON, and a stacked-bar picture.
+"""A profile as a document: the file that `walras recommend` reads, and JSON.
 
 `walras profile run` writes the file, and people may write it too.
 """
 
-from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from walras.errors import UserError
 from walras.model_facts import Precision, precision_of
 from walras.profiling.profile_runs import JobProfile, RunMeasurement, block_means
 from walras.spec.field_types import MAX_ACCELERATORS, AcceleratorName, Number, ShownName, WholeNumber
@@ -80,13 +78,6 @@ class ProfileFile(FileModel):
 
 
 PROFILE_FORMAT = 1
-_COLORS = {
-    "compute": "#3b6fb6",
-    "prepare": "#d1762d",
-    "fetch": "#b5483f",
-    "inside": "#4c9a5a",
-    "network": "#7d62a8",
-}
 
 
 def profile_as_json(profile: JobProfile) -> dict[str, Any]:
@@ -159,33 +150,3 @@ def _run_as_json(measured: RunMeasurement) -> dict[str, Any]:
         "batches_per_update": first.batches_per_update,
         "files": len(measured.files) or len(measured.run.evict),
     }
-
-
-def draw_profile(profile: JobProfile, path: Path) -> None:
-    """Draw one bar, stacked by where the seconds of a step go; the file name's ending chooses the format.
-
-    Raises UserError where matplotlib is missing or does not know the ending.
-    """
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise UserError("a picture needs matplotlib", field="--picture", fix="pip install 'walras[server]'") from None
-    with matplotlib.rc_context({"text.parse_math": False, "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(8.6, 1.9), layout="constrained")
-        axes = figure.subplots()
-        left = 0.0
-        for stall in profile.stalls:
-            if stall.seconds:
-                width = 1000.0 * stall.seconds
-                label = f"{stall.name} {width:.3g} ms"
-                axes.barh([0], [width], left=left, color=_COLORS[stall.name], label=label)
-                left += width
-        axes.set(yticks=[], xlabel="milliseconds of one step", title=f"{profile.job}, {profile.ranks} ranks")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45), ncols=5, frameon=False)
-        try:
-            figure.savefig(path)
-        except (ValueError, OSError) as error:
-            raise UserError(
-                f"{path}: {error}", field="--picture", fix="a file that ends in .svg, .png or .pdf"
-            ) from None

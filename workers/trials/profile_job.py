@@ -43,10 +43,14 @@ from workers.trials.local_ranks import LocalRanks, describe_exit, log_tail
 SAMPLED_FILES = 20
 #: A look starts reading the file; after this long the host forgets it again.
 _SETTLE_S = 0.05
+_TRIES = 3
 
 
 def evict_from_page_cache(files: Sequence[str]) -> tuple[int, int]:
-    """Drop the files from the page cache. Returns how many were looked at, and how many of those stayed in it."""
+    """Drop the files from the page cache. Returns how many were looked at, and how many of those stayed in it.
+
+    Pages that are just being read cannot be dropped, by whomever: what stayed is tried again.
+    """
     for name in files:
         _with_open_file(name, _drop_pages)
     sampled_files = (
@@ -54,10 +58,14 @@ def evict_from_page_cache(files: Sequence[str]) -> tuple[int, int]:
         if len(files) > SAMPLED_FILES
         else files
     )
-    cached_files = sum(_with_open_file(name, _is_cached) for name in sampled_files)
-    time.sleep(_SETTLE_S)
-    for name in sampled_files:
-        _with_open_file(name, _drop_pages)
+    cached_files = 0
+    for _ in range(_TRIES):
+        cached_files = sum(_with_open_file(name, _is_cached) for name in sampled_files)
+        time.sleep(_SETTLE_S)
+        for name in files if cached_files else sampled_files:
+            _with_open_file(name, _drop_pages)
+        if not cached_files:
+            break
     return len(sampled_files), cached_files
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from optimizer.prediction.step_time import StallRuns, attribute_stalls
-from walras.profiling.profile_documents import ProfileFile, draw_profile, profile_as_json, profile_file_fields
+from walras.profiling.profile_documents import ProfileFile, profile_as_json, profile_file_fields
+from walras.profiling.profile_report import draw_profile, profile_report
 from walras.profiling.profile_runs import (
     JobProfile,
     LossNotFinite,
@@ -142,5 +143,5 @@ def test_documents_hold_what_was_found(tmp_path: Path) -> None:
     assert data["stalls_s"]["network"] == pytest.approx(0.007)
     assert data["steps_per_s"] == pytest.approx(1 / 0.018)
     assert data["samples_per_step"] == 16
-    draw_profile(profile, tmp_path / "stalls.svg")
+    draw_profile(profile_report(profile), tmp_path / "stalls.svg")
     assert "fetch" in (tmp_path / "stalls.svg").read_text()
