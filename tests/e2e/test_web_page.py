@@ -25,7 +25,8 @@ AXE = ROOT / "tests" / "support" / "axe.min.js.gz"
 KEPT = os.environ.get("WALRAS_SCREENSHOTS", "")
 PAGES = {
     "": "Fleet", "jobs": "Jobs", "jobs/1": "Log", "jobs/7": HOSTILE, "submit": "Submit a job",
-    "machines": "Machines", "machines/h100-01": "h100-01", "money": "Money", "policy": "Policy", "audit": "Audit",
+    "machines": "Machines", "machines/h100-01": "h100-01", "money": "Money", "policy": "Versions", "audit": "Audit",
+    "shares": "What one more accelerator was worth", "whatif": "Futures of the cluster",
 }  # fmt: skip
 
 
@@ -183,6 +184,52 @@ def test_a_job_from_the_form_to_its_log(server: RealServer) -> None:
         until_text(page, "cancelled")
         assert complaints(page) == []
     assert [server.state(1), server.state(2)] == ["SUCCEEDED", "CANCELLED"]
+
+
+def test_policies_are_checked_applied_and_rolled_back_and_a_way_is_taken(server: RealServer) -> None:
+    """What administrators and submitters do with the policy and with futures, from the page alone."""
+    server.start_agent()
+    token = (server.data / "admin.token").read_text().strip()
+    job = {"name": "long", "run": "sleep 600", "workdir": str(server.folder), "resources": {"accelerators": "a:1"}}
+    assert server.call("POST", "/jobs", job | {"steps": 600, "throughput": {"a": 1.0}})[0] == 201
+    with browser() as page:
+        sign_in(page, server.url, token)
+        go(page, "policy", "Versions")
+        box = page.find_element("id", "policy-file")
+        box.clear()
+        box.send_keys('{"policy": {"name": "srtf"}, "rules": {"round_s": 7}}')
+        page.find_element("xpath", "//button[text()='Check']").click()
+        until_text(page, "a policy that this server can run")
+        until_text(page, "round_s")
+        page.find_element("id", "policy-reason").send_keys("<b>shorter</b> waits")
+        page.find_element("xpath", "//button[text()='Apply']").click()
+        page.find_element("css selector", "dialog[open] button.danger").click()
+        until_text(page, "version 2, since")
+        until_text(page, "<b>shorter</b> waits")
+        assert server.call("GET", "/policy")[1]["name"] == "srtf"
+        page.find_element("xpath", "//button[text()='Compare']").click()
+        until_text(page, "Version 1")
+        page.find_element("xpath", "//button[text()='Roll back']").click()
+        page.find_element("css selector", "dialog[open] button.danger").click()
+        until_text(page, "back to version 1")
+        assert server.call("GET", "/policy")[1]["name"] == "fifo"
+        go(page, "whatif", "Futures of the cluster")
+        page.find_element("id", "remove").send_keys("a")
+        page.find_element("xpath", "//button[text()='Compare']").click()
+        until_text(page, "What would be different")
+        go(page, "submit", "Submit a job")
+        wait(page, lambda: page.find_elements("id", "field-run"), "the fields")
+        for name, value in (("name", "quoted"), ("run", "true"), ("steps", "60"), ("resources.accelerators", "a:1")):
+            page.find_element("id", f"field-{name}").send_keys(value)
+        page.find_element("xpath", "//button[text()='Quote']").click()
+        until_text(page, "Ways to run it")
+        wait(page, lambda: page.find_elements("xpath", "//button[text()='Take']"), "a way")[0].click()
+        until_text(page, "quoted")
+        wait(page, lambda: "/jobs/2" in page.current_url, "the job's page")
+        assert complaints(page) == []
+    spec = server.call("GET", "/jobs/2")[1]["spec"]
+    assert spec["quoted"]["way"] == "1 x a"
+    assert spec["deadline"]
 
 
 def test_a_wrong_token_and_a_revoked_one(server: RealServer) -> None:

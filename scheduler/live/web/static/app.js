@@ -7,7 +7,10 @@ import { FleetPage } from "./fleet.js";
 import { JobsPage } from "./jobs.js";
 import { JobPage } from "./job.js";
 import { SubmitPage } from "./submit.js";
-import { AuditPage, MachinesPage, MoneyPage, PolicyPage } from "./cluster.js";
+import { AuditPage, MachinesPage, MoneyPage } from "./cluster.js";
+import { WhatIfPage } from "./futures.js";
+import { PolicyPage } from "./policy.js";
+import { SharesPage } from "./shares.js";
 
 const RANK = { viewer: 1, user: 2, operator: 3, admin: 4 };
 const PAGES = [
@@ -16,6 +19,8 @@ const PAGES = [
   { path: "submit", title: "Submit", page: SubmitPage, role: "user" },
   { path: "machines", title: "Machines", page: MachinesPage },
   { path: "money", title: "Money", page: MoneyPage },
+  { path: "shares", title: "Shares", page: SharesPage },
+  { path: "whatif", title: "What if", page: WhatIfPage, role: "user" },
   { path: "policy", title: "Policy", page: PolicyPage },
   { path: "audit", title: "Audit", page: AuditPage, role: "operator" },
 ];

@@ -1,8 +1,8 @@
-// Machines, money, the policy, the audit.
+// Machines, money, the audit.
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { call, get } from "./server.js";
-import { Action, Chart, JobLink, Loading, State, Table, Trouble, useLoaded, useOverview } from "./parts.js";
+import { Action, JobLink, Loading, State, Table, Trouble, useLoaded, useOverview } from "./parts.js";
 import { count, exactly, figure, instant, length, money, percent } from "./words.js";
 
 const isHere = (machine) => !["lost", "released"].includes(machine.state);
@@ -70,31 +70,6 @@ export function MoneyPage() {
     <${Trouble} problem=${problem} />
     ${data ? html`<div class="tiles"><div class="tile"><b>${money(data.total_usd)}</b><span>spent</span></div><div class="tile"><b>${money(data.idle_usd)}</b><span>of it for idle machines</span></div><div class="tile"><b>${money(data.on_demand_usd)}</b><span>all on demand</span></div></div>
       <${Table} caption=${`Money by ${by}`} columns=${columns} rows=${data.items.map(cells)} />${data.rest ? html`<p class="quiet">and ${count(data.rest_of)} more for ${money(data.rest.usd)}</p>` : null}` : html`<${Loading} />`}`;
-}
-
-function PriceHistory({ overview }) {
-  const history = overview ? overview.history : [];
-  if (history.length < 2) return null;
-  const pools = overview.pools.map((pool) => pool.pool);
-  const data = [history.map((point) => point.at), ...pools.map((pool) => history.map((point) => point.prices[pool] ?? null))];
-  const colours = pools.map((_, at) => `hsl(${Math.round(at * 137.5 + 210) % 360} 60% 50%)`);
-  return html`<section aria-labelledby="prices"><h2 id="prices">Prices</h2><${Chart} data=${data} height=${180} series=${colours.map((stroke) => ({ stroke }))} label="Prices of the pools over time" />
-    <p class="legend quiet">${pools.map((pool, at) => html`<span><i class="swatch" style=${{ background: colours[at] }}></i> ${pool} </span>`)}</p></section>`;
-}
-
-export function PolicyPage() {
-  const { data, problem } = useLoaded((signal) => get("/policy", signal), "policy", 15);
-  const overview = useOverview();
-  if (!data) return html`<h1>Policy</h1>${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}`;
-  const facts = (values) => html`<dl class="facts list">${Object.entries(values).map(([name, value]) => html`<div><dt>${name}</dt><dd>${typeof value === "object" ? JSON.stringify(value) : String(value)}</dd></div>`)}</dl>`;
-  const certificate = overview && overview.certificate;
-  return html`<h1>Policy <span class="name">${data.name}</span></h1>
-    <p class="quiet">version ${data.version}, since <time title=${exactly(data.changed_at)}>${instant(data.changed_at)}</time>, by ${data.changed_by}</p>
-    ${data.put_back ? html`<p class="trouble" role="alert">The policy before it was put back: ${data.put_back}</p>` : null}
-    ${certificate ? html`<p>The last answer is at most ${percent(certificate.gap)} from the best possible one, found by ${certificate.path} at ${instant(certificate.solved_at)}${certificate.realised === undefined || certificate.realised === null ? "" : `; ${percent(certificate.realised)} of its bound was realised lately`}.</p>` : null}
-    <${PriceHistory} overview=${overview} />
-    ${Object.keys(data.parameters).length ? html`<section aria-labelledby="parameters"><h2 id="parameters">Parameters</h2>${facts(data.parameters)}</section>` : null}
-    <section aria-labelledby="rules"><h2 id="rules">Rules</h2>${facts(data.rules)}</section>`;
 }
 
 export function AuditPage() {

@@ -2,6 +2,7 @@
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { call, get } from "./server.js";
+import { Menu, taken } from "./futures.js";
 import { Loading, Table, Trouble, useLoaded } from "./parts.js";
 import { count, figure, money, reason } from "./words.js";
 
@@ -93,11 +94,14 @@ function Outcome({ told }) {
     <p class="quiet">${count(told.accelerators)} accelerator${told.accelerators === 1 ? "" : "s"}, kind ${told.kind}</p></section>`;
 }
 
+const newKey = () => (crypto.randomUUID ? crypto.randomUUID() : String(Math.random()));
+
 export function SubmitPage() {
   const [asFile, setAsFile] = useState(false);
   const [spec, setSpec] = useState({});
   const [text, setText] = useState(EXAMPLE);
   const [told, setTold] = useState(null);
+  const [menu, setMenu] = useState(null);
   const [problem, setProblem] = useState(null);
   const body = () => (asFile ? [text, { type: "application/yaml" }] : [spec, {}]);
   const attempt = (work) => async () => {
@@ -113,10 +117,18 @@ export function SubmitPage() {
     const [sent, options] = body();
     setTold(await call("POST", "/jobs:dryrun", sent, options));
   });
+  const quote = attempt(async () => {
+    setMenu(null);
+    const [sent, options] = body();
+    setMenu(await call("POST", "/jobs:quote", sent, options));
+  });
+  const take = (way) => attempt(async () => {
+    const made = await call("POST", "/jobs", taken(spec, menu, way), { headers: { "Idempotency-Key": newKey() } });
+    location.hash = `#/jobs/${made.id}`;
+  })();
   const submit = attempt(async () => {
     const [sent, options] = body();
-    const key = crypto.randomUUID ? crypto.randomUUID() : String(Math.random());
-    const made = await call("POST", "/jobs", sent, { ...options, headers: { "Idempotency-Key": key } });
+    const made = await call("POST", "/jobs", sent, { ...options, headers: { "Idempotency-Key": newKey() } });
     location.hash = `#/jobs/${made.id}`;
   });
   const showFile = () => {
@@ -128,6 +140,6 @@ export function SubmitPage() {
     <form onSubmit=${(event) => { event.preventDefault(); submit(); }}>
       ${asFile ? html`<label for="file">Job file (YAML)</label><textarea id="file" spellcheck="false" rows="16" value=${text} onInput=${(event) => setText(event.target.value)}></textarea>` : html`<${Form} spec=${spec} setSpec=${setSpec} />`}
       <${Trouble} problem=${problem} />
-      <p class="actions"><button type="button" onClick=${tryOut}>Dry run</button><button class="first">Submit</button></p></form>
-    ${told ? html`<${Outcome} told=${told} />` : null}`;
+      <p class="actions"><button type="button" onClick=${tryOut}>Dry run</button> ${asFile ? null : html`<button type="button" onClick=${quote}>Quote</button>`} <button class="first">Submit</button></p></form>
+    ${told ? html`<${Outcome} told=${told} />` : null}${menu && !asFile ? html`<${Menu} told=${menu} onTake=${take} />` : null}`;
 }

@@ -58,6 +58,7 @@ const REASONS = {
   "WAIT:BACKOFF": "pauses before it is tried again",
   "WAIT:QUOTA": "its project or user holds all it may",
   "WAIT:BUDGET": "its budget is spent",
+  "WAIT:SWEEP": "its sweep runs as many jobs at once as it may",
   "HOLD:USER": "held by its owner",
   "HOLD:ADMIN": "held by an operator",
   "HOLD:BUDGET": "held: its budget is spent",
