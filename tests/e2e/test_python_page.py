@@ -1,0 +1,53 @@
+"""docs/python.md: its examples run as they are written, as one script, against a real server and agent."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.real_server import FIFO, RealServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB", "emulated": False}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RealServer]:
+    server = RealServer(tmp_path, [POOL], FIFO)
+    try:
+        server.start()
+        server.start_agent("n1", POOL)
+        yield server
+    finally:
+        server.close()
+
+
+def test_the_examples_run_as_they_are_written(cluster: RealServer, tmp_path: Path) -> None:
+    """Each prints what the page says that it shows."""
+    examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(examples) == 5
+    script = tmp_path / "examples.py"
+    script.write_text("\n".join(examples))
+    environment = os.environ | {
+        "WALRAS_SERVER": cluster.url, "WALRAS_TOKEN_FILE": str(cluster.data / "admin.token"), "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=150)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["learning", "loss 0.5"]
+    assert re.fullmatch(r"hello SUCCEEDED \d+\.\d\d USD", lines[2])
+    assert lines[3].startswith("it would run on {")
+    assert "costs about" in lines[4]
+    assert "['lr-0.001 SUCCEEDED', 'lr-0.01 SUCCEEDED', 'lr-0.1 SUCCEEDED']" in lines
+    told = lines[lines.index("['lr-0.001 SUCCEEDED', 'lr-0.01 SUCCEEDED', 'lr-0.1 SUCCEEDED']") + 1 :]
+    assert told[0] == "0 wait; {'cpu': 2} free"
+    assert told[1].startswith("cpux2/")
+    assert "CANCELLED" in told
+    assert "h900" in told[-2]
+    assert "resources.accelerators" in told[-2]
+    assert told[-1] == "no job 987654"
