@@ -70,10 +70,10 @@ def test_the_in_job_client_brings_nothing_along(tmp_path: Path) -> None:
 
 
 def test_the_light_commands_load_nothing_heavy(tmp_path: Path) -> None:
-    """The command line comes up without cvxpy, torch, numpy, matplotlib or any of the generic packages."""
+    """The command line comes up without cvxpy, torch, numpy, textual and their like, or any of the generic packages."""
     code = (
         "import sys, walras.cli.main\n"
-        "heavy = {'cvxpy', 'torch', 'numpy', 'matplotlib', 'networkx', *" + repr(GENERIC) + "}\n"
+        "heavy = {'cvxpy', 'torch', 'numpy', 'matplotlib', 'networkx', 'textual', 'mcp', *" + repr(GENERIC) + "}\n"
         "print(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"
     )
     done = run_python(code, tmp_path, PYTHONPATH=str(ROOT))

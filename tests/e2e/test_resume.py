@@ -42,16 +42,16 @@ class Machine:
             attempt=number,
             devices=self._devices,
             env=env,
-            grace_s=20.0,
+            grace_s=60.0,
         )
         self.attempts.append(attempt)
         attempt.start()
         if stop_at is not None:
             listener = ProgressListener(attempt)
             listener.wait_for_step(stop_at)
-            attempt.tell({"type": "stop", "grace_s": 20.0, "reason": "preempted"})
-        ended = attempt.wait_event("ended", 60.0)
-        assert ended["exit_code"] == (0 if stop_at is None else 85), attempt.output()
+            attempt.tell({"type": "stop", "grace_s": 60.0, "reason": "preempted"})
+        ended = attempt.wait_event("ended", 90.0)
+        assert ended["exit_code"] == (0 if stop_at is None else 85), (ended, attempt.output())
         self._committed = attempt.events("committed")[-1]["manifest"]
         assert self._committed is not None
         return self._committed

@@ -232,6 +232,7 @@ def _set_clock(assembled: AssembledServer, clock: HandClock) -> None:
     server.loop.clock = clock
     server.views._clock = clock
     server.admission._clock = clock
+    server.admission._epoch_unix_s = clock.unix(0.0)
     for node in server.state.nodes.values():
         node.heard_at = clock.now()
         node.leased_until = clock.now() + server.loop.settings.lease_s[node.facts.market]

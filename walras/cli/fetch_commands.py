@@ -86,7 +86,7 @@ def fetch_command(
     folder = (to or Path(f"job-{job_id}")).absolute()
     if not listing and folder.exists():
         raise UserError(f"{folder} is there already", field="--to", fix="name a new folder with --to")
-    found = with_client(lambda client: _fetch(client, job_id, path.strip("/"), None if listing else folder))
+    found = with_client(lambda client: fetch_outputs(client, job_id, path.strip("/"), None if listing else folder))
     for name, file in found.files.items() if listing else ():
         show_line(f"{file.size:>15} {name}")
     if not listing:
@@ -96,8 +96,8 @@ def fetch_command(
         show_line(f"not kept: {problem}")
 
 
-async def _fetch(client: "Client", job_id: int, path: str, folder: Path | None) -> KeptFiles:
-    """Fetch the files of `path`, or only look where there is no folder to fill."""
+async def fetch_outputs(client: "Client", job_id: int, path: str, folder: Path | None) -> KeptFiles:
+    """Fetch the files of `path`, or only look where there is no folder. Raises NotFound if there are none."""
     from walras.content import ContentTree
 
     found = await kept_files(client, job_id)

@@ -151,35 +151,37 @@ def explain_command(
 ) -> None:
     """Explain why a job waits or runs where it does, and what would change that."""
     job_id = job_id_of(job)
-    from walras.planned_speed import planned_speed
-
     answer, detail = with_client(lambda client: _explained(client, job_id))
     if output is OutputFormat.JSON:
         show_json(answer.model_dump(mode="json"))
         return
-    show_line(f"job {answer.job_id} is {answer.state}")
-    for line in (*_progress_lines(answer.state, detail), *_network_lines(answer.state, detail)):
-        show_line(f"  {line}")
+    for line in explain_lines(answer, detail, verbose=verbose):
+        show_line(line)
+
+
+def explain_lines(answer: "Explanation", detail: "JobDetail", *, verbose: bool = False) -> list[str]:
+    """Returns why the job waits or runs where it does, and what would change that. They hold text of jobs as it came:
+    make it safe before a terminal sees it.
+    """
+    from walras.planned_speed import planned_speed
+
+    lines = [f"job {answer.job_id} is {answer.state}"]
+    lines += [f"  {line}" for line in _progress_lines(answer.state, detail) + _network_lines(answer.state, detail)]
     if answer.why and not answer.state.is_final:
-        show_line(f"  {answer.why}")
+        lines.append(f"  {answer.why}")
     if (planned := planned_speed(detail.spec, detail.steps_per_s, detail.last_values)) is not None:
-        show_line(f"  {planned.text}")
+        lines.append(f"  {planned.text}")
     if answer.state is JobState.RUNNING and detail.checkpoint_detail:
-        show_line(f"  checkpoints: {detail.checkpoint_detail}")
+        lines.append(f"  checkpoints: {detail.checkpoint_detail}")
     if detail.forecast is not None:
-        show_line(f"  {forecast_text(detail.forecast, time.time())}")
+        lines.append(f"  {forecast_text(detail.forecast, time.time())}")
     for reason in answer.reasons:
-        show_line(f"  {reason.reason}  {reason.detail}".rstrip())
-        if verbose and reason.figures:
-            show_line(f"      {reason.figures}")
-        if reason.fix:
-            show_line(f"      to change this: {reason.fix}")
-    for condition in answer.conditions:
-        show_line(f"  {condition.type}  {condition.detail}")
-    if answer.target is not None:
-        show_line(f"  {_target_text(answer.target)}")
-    for speed in answer.speeds:
-        show_line(f"  {_speed_text(speed)}")
+        lines.append(f"  {reason.reason}  {reason.detail}".rstrip())
+        lines += [f"      {reason.figures}"] if verbose and reason.figures else []
+        lines += [f"      to change this: {reason.fix}"] if reason.fix else []
+    lines += [f"  {condition.type}  {condition.detail}" for condition in answer.conditions]
+    lines += [] if answer.target is None else [f"  {_target_text(answer.target)}"]
+    return lines + [f"  {_speed_text(speed)}" for speed in answer.speeds]
 
 
 def _target_text(target: "TargetView") -> str:
@@ -307,6 +309,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
     speed = f"{job.steps_per_s:.4g} steps/s" if job.steps_per_s is not None else "-"
     steps = _steps(job)
     used = ", ".join(f"{name} {format_length(seconds)}" for name, seconds in sorted(job.accelerator_s.items()))
+    from walras.cli.what_if_text import taken_text
     from walras.contract import CHOSEN_BATCH_VALUE, DATA_WAIT_VALUE, UPDATE_GAIN_VALUE
     from walras.planned_speed import planned_speed
 
@@ -333,6 +336,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("steps", steps),
         ("speed", speed),
         *([("plan", planned.text)] if planned is not None else []),
+        *([("taken", taken_text(job))] if job.spec.get("quoted") else []),
         ("waits for data", "" if waits is None else f"{waits:.0%} of its steps"),
         ("batch", "" if batch is None or gain is None else f"{batch:.0f} now: an update is worth {gain:.3g} steps"),
         ("values", values),

@@ -121,6 +121,8 @@ def rerun_command(
 
 async def _rerun(client: "Client", words: list[str] | None, wanted: JobChoice, *, failed: bool) -> int:
     """Returns how many submissions there were."""
+    from walras.taken_quote import without_quote
+
     sweeps: dict[int, list[JobView]] = {}
     singles: list[int] = []
     if words is None or not words:
@@ -140,7 +142,7 @@ async def _rerun(client: "Client", words: list[str] | None, wanted: JobChoice, *
             submitted = await client.submit(spec)
             show_line(f"sweep {sweep}: {submitted.jobs} jobs run again as sweep {submitted.id}")
     for job_id in singles:
-        submitted = await client.submit((await client.job(job_id)).spec)
+        submitted = await client.submit(without_quote((await client.job(job_id)).spec))
         show_line(f"job {job_id} runs again as job {submitted.id}")
     return len(singles) + sum(map(bool, sweeps.values()))
 
@@ -204,7 +206,7 @@ def wait_command(
     """
     timeout_s = parse_length_option(timeout, "--timeout")
     job_ids = job_ids_of(jobs)
-    states = with_client(lambda client: _wait_for_jobs(client, job_ids, timeout_s, whole=job_ids_named(jobs)))
+    states = with_client(lambda client: wait_for_jobs(client, job_ids, timeout_s, whole=job_ids_named(jobs)))
     if output is OutputFormat.JSON:
         show_json([{"id": job_id, "state": state} for job_id, state in states.items()])
     else:
@@ -226,7 +228,7 @@ def exit_code_of_states(states: Iterable[JobState | None]) -> int:
     return next((_EXIT_CODES[state] for state in worst if state in found), 0)
 
 
-async def _wait_for_jobs(
+async def wait_for_jobs(
     client: "Client", job_ids: list[int], timeout_s: float | None, whole: Container[int]
 ) -> dict[int, JobState | None]:
     """Returns the states of the jobs once all have ended or the time is over.

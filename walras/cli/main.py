@@ -44,6 +44,7 @@ from walras.cli.job_control_commands import (
     wait_command,
 )
 from walras.cli.machine_commands import money_command, nodes_command, offers_command, prices_command
+from walras.cli.mcp_commands import mcp_command
 from walras.cli.notify_commands import notify_commands
 from walras.cli.operator_commands import admin_commands, agent_command, demo_command, server_command
 from walras.cli.people_commands import PEOPLE_COMMANDS, share_command
@@ -53,12 +54,14 @@ from walras.cli.pool_commands import pool_commands
 from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import attach_command, exec_command, forward_command
+from walras.cli.report_commands import report_command
 from walras.cli.search_commands import search_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
 from walras.cli.solve_commands import check_command, solve_command
 from walras.cli.submit_commands import submit_command
 from walras.cli.terminal_output import show_line, warn
+from walras.cli.top_commands import top_command
 from walras.cli.what_if_commands import what_if_command
 from walras.cli.workload_commands import workload_commands
 from walras.cli.worth_commands import worth_command
@@ -189,7 +192,7 @@ def quiet_broken_pipe() -> Iterator[None]:
 
 #: What people type who come from other schedulers, and the command here that does it.
 WORDS_OF_OTHERS = {
-    "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue", "top": "queue --watch",
+    "status": "queue", "ps": "queue", "squeue": "queue", "qstat": "queue",
     "ls": "jobs", "list": "jobs", "history": "jobs", "sacct": "jobs", "describe": "show", "info": "show",
     "get": "show", "inspect": "show", "why": "explain", "tail": "logs -f", "log": "logs",
     "kill": "cancel", "stop": "cancel", "delete": "cancel", "rm": "cancel", "scancel": "cancel", "qdel": "cancel",
@@ -273,6 +276,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "submit": submit_command,
     "queue": queue_command,
     "jobs": jobs_command,
+    "top": top_command,
     "show": show_command,
     "logs": logs_command,
     "fetch": fetch_command,
@@ -290,6 +294,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "nodes": nodes_command,
     "prices": prices_command,
     "worth": worth_command,
+    "report": report_command,
     "money": money_command,
     "share": share_command,
     "whatif": what_if_command,
@@ -301,6 +306,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "server": server_command,
     "agent": agent_command,
     "demo": demo_command,
+    "mcp": mcp_command,
     "init": init_command,
     "slurm-links": slurm_links_command,
     "version": version_command,

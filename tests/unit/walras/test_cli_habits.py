@@ -96,7 +96,6 @@ def test_a_token_says_whose_it_is(run: Run) -> None:
 HABITS = [
     ("status", False, "fix: walras queue"),
     ("ps", False, "fix: walras queue"),
-    ("top", False, "fix: walras queue --watch"),
     ("requeue 5", False, "fix: walras rerun"),
     ("quota", False, "fix: walras share"),
     ("queue --me", True, "sweep-1"),

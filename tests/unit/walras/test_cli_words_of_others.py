@@ -28,7 +28,6 @@ def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     [
         ("status", "walras queue"),
         ("ps", "walras queue"),
-        ("top", "queue --watch"),
         ("requeue 1", "walras rerun"),
         ("quota", "walras share"),
         ("run train.py", "walras submit"),
