@@ -80,7 +80,7 @@ def listing_sql(query: JobQuery) -> tuple[str, list[Any]]:
         clauses.append("ended_at IS NULL")
     clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
     if query.fold_sweeps:  # jobs of a sweep have one user and one project
-        alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at", "instr"))) or "1"
+        alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at", "instr"))) or "TRUE"
         newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
         clauses.append(f"(sweep IS NULL OR job_id = {newest})")
         values += [*query.states, *([query.name_part] if query.name_part else [])]
@@ -94,4 +94,4 @@ def listing_sql(query: JobQuery) -> tuple[str, list[Any]]:
             clauses.append(f"({column} {'<' if descends else '>'} ? OR ({column} = ? AND job_id < ?))")
             values += [query.after[0], *query.after]
     order = f"{column} {'DESC' if descends else 'ASC'}" + ("" if column == "job_id" else ", job_id DESC")
-    return f"{' AND '.join(clauses) or '1'} ORDER BY {order} LIMIT ?", [*values, query.limit]
+    return f"{' AND '.join(clauses) or 'TRUE'} ORDER BY {order} LIMIT ?", [*values, query.limit]
