@@ -221,9 +221,10 @@ def cut_chain(connection: SqlConnection, seq: int) -> None:
         digest, found = next_digest(digest, JournalRow(*values)), row_seq
     if found != seq:
         raise ConfigError(f"the journal has no row {seq}", field="data", fix="run `walras admin check --data DIR`")
-    connection.execute("INSERT OR REPLACE INTO chain_marks (seq, digest) VALUES (?, ?)", [seq, digest])
-    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('journal_cut', ?)", [seq])
-    connection.execute("DELETE FROM chain_marks WHERE seq < ?", [seq])
+    connection.execute("DELETE FROM chain_marks WHERE seq <= ?", [seq])
+    connection.execute("INSERT INTO chain_marks (seq, digest) VALUES (?, ?)", [seq, digest])
+    connection.execute("DELETE FROM meta WHERE name = 'journal_cut'")
+    connection.execute("INSERT INTO meta (name, value) VALUES ('journal_cut', ?)", [seq])
 
 
 def accept_chain(connection: SqlConnection, tip: ChainHead | None) -> ChainHead:

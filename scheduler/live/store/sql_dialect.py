@@ -2,8 +2,8 @@
 
 Statements are written once, in the SQL that both understand, with SQLite's marks for values (`?`, or `?1` where one is
 used twice). `postgres_sql` puts the few words differently that differ: marks, the reserved word `user`, the larger of
-two numbers, the place of a text within another. What would mean something else there in silence is not written: truth
-is `= 0` or `TRUE`, never a number alone.
+two numbers, the place of a text within another, a list of nothing. What would mean something else there in silence is
+not written: truth is `= 0` or `TRUE`, never a number alone.
 """
 
 import re
@@ -52,7 +52,7 @@ def postgres_sql(sql: str) -> str:
 
 def _postgres_words(text: str) -> str:
     text = re.sub(r'(?<!")\buser\b(?!")', '"user"', text)
-    text = text.replace("instr(", "strpos(")
+    text = text.replace("instr(", "strpos(").replace("IN ()", "IN (NULL)")
     text = _NUMBERED.sub(r"%(p\1)s", text).replace("?", "%s")
     return _greatest_of_two(text)
 
