@@ -50,6 +50,7 @@ test-all: lint ## lint and every test, real processes and PyTorch included
 	$(BIN)/python -m pytest -n 0 -m "alone and not gpu"
 	if [ "$$(cat .venv/.fast-tests-passed 2>/dev/null)" = "$$($(STATE))" ]; then which="slow and"; else which=""; fi; \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$$which not alone and not gpu" --durations=10
+	WALRAS_TEST_STORE=postgresql $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not sqlite_file" tests/unit/scheduler_live
 
 SEEDS ?= 200
 FIRST ?= 1

@@ -36,6 +36,7 @@ from scheduler.live.server import Server
 from scheduler.live.services.content_sweep import sweep_for_ever
 from scheduler.live.services.late_jobs import LateJobNotifications
 from scheduler.live.store.data_folder import DataFolder
+from scheduler.live.store.retention import PruneReport
 from scheduler.live.store.store_interface import LeadershipLost, StoreUnavailable
 from scheduler.live.store.store_opening import OpenedStore, open_store
 from walras.errors import ClusterError, ConfigError
@@ -174,7 +175,7 @@ async def _serve(
             log.warning("port %d, which agents call, is taken; the next start tries it again", wanted.port)
         await _until_crash(tasks, _start_parts(assembled, config, tasks, url, listening_port))
         if (keep := None if config.cluster is None else config.cluster.keep) is not None:
-            pruning = _prune_daily(server, opened, config.folder, keep)
+            pruning = _prune_daily(server, opened.prune, config.folder, keep)
             tasks.append(asyncio.create_task(pruning, name="retention"))
         if greet is not None:
             greet(url)
@@ -244,10 +245,12 @@ async def _through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) ->
             await asyncio.sleep(_WATCH_AGAIN_S)
 
 
-async def _prune_daily(server: Server, opened: OpenedStore, folder: DataFolder, keep: KeepEntry) -> None:
+async def _prune_daily(
+    server: Server, delete_old: Callable[..., PruneReport], folder: DataFolder, keep: KeepEntry
+) -> None:
     """Delete what is older than it is to be kept, for ever. A bite that finds no room or no turn waits for tomorrow."""
     work = partial(
-        opened.prune,
+        delete_old,
         folder.path,
         jobs_older_s=keep.jobs,
         logs_older_s=keep.logs,

@@ -24,6 +24,7 @@ SORT_COLUMNS = {
     "accelerators": "accelerators",
     "submitted": "submitted_at",
 }
+_SORTED_AS_TEXT = ("name", "user", "project", "state")
 NEWEST_FIRST = "-id"
 
 
@@ -54,7 +55,8 @@ def parse_cursor(text: str, sort: str) -> tuple[Any, int] | None:
         return int(text), int(text)
     try:
         value, job_id = json.loads(base64.urlsafe_b64decode(text.encode()))
-        if isinstance(value, str | int | float) and isinstance(job_id, int) and abs(job_id) < 2**62:
+        kinds = str if sort.removeprefix("-") in _SORTED_AS_TEXT else (int, float)
+        if isinstance(value, kinds) and isinstance(job_id, int) and abs(job_id) < 2**62:
             return value, job_id
     except (ValueError, TypeError, binascii.Error, RecursionError):
         pass

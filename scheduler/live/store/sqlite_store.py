@@ -34,8 +34,6 @@ from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.errors import ConfigError, NotFound
 
 Row = TypeVar("Row")
-#: SQLite takes a limited number of values in one statement.
-_IN_ONE_QUERY = 10_000
 #: What SQLite says of a disk that is full, slow, or read by somebody else for long.
 _PASSING_FAILURES = {
     sqlite3.SQLITE_FULL,
