@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from scheduler.live.store.job_listing import parse_cursor
 from scheduler.live.store.sql_dialect import postgres_replace_sql, postgres_sql, postgres_value, postgres_values
@@ -16,8 +17,9 @@ from scheduler.live.store.store_interface import (
 )
 from scheduler.live.store.table_rows import AuditRow, ChannelRow, JobRow, JournalRow, PoolRow
 from tests.support.stores import database_of, open_store, shared_postgres
+from walras.cli.main import app
 from walras.cluster import PoolId
-from walras.errors import ConfigError, Conflict, UserError
+from walras.errors import ConfigError, UserError
 from walras.job_request import JobId
 from walras.states import JobState, Reason
 
@@ -143,19 +145,16 @@ def test_a_database_of_a_newer_version_is_refused_with_words(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_a_sqlite_store_moves_into_postgresql(tmp_path: Path) -> None:
     """Everything that is loaded, the whole journal, and the chain go along; a second copy is refused."""
-    from scheduler.live.store.leadership import wait_for_leadership
-    from scheduler.live.store.postgres_store import copy_into_postgres
-
     old = SqliteStore(tmp_path)
     rows = [JournalRow(float(n), "event", "Woke", str(n)) for n in range(2500)]
     old.commit(WriteBatch(jobs=[a_job(1), a_job(2)], journal=rows, pools=[PoolRow(PoolId("b"), "{}")]))
     expected, journal, who = old.load(), list(old.journal(whole=True)), old.identity()
     old.close()
-    leadership = wait_for_leadership(database_of(tmp_path))
-    assert copy_into_postgres(tmp_path, leadership) > 2500
-    with pytest.raises(Conflict, match="holds a cluster already"):
-        copy_into_postgres(tmp_path, leadership)
-    leadership.release()
+    shared_postgres()
+    command = ["admin", "to-postgresql", "--data", str(tmp_path), "--store", database_of(tmp_path)]
+    done = CliRunner().invoke(app, command)
+    assert (done.exit_code, done.stdout.split()[:1]) == (0, ["copied"]), done.output
+    assert CliRunner().invoke(app, command).exit_code == 2, "the database holds a cluster already"
     new = open_store("postgresql", tmp_path)
     assert (new.load(), list(new.journal(whole=True)), new.identity()) == (expected, journal, who)
     new.commit(WriteBatch(journal=rows[:1]))
