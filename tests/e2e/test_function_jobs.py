@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import FIFO, WALRAS, RealServer
+from tests.support.real_server import FIFO, RealServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB", "emulated": False}
 #: A script as users have it: its functions are of `__main__`, and `helper` lies beside it.
-SCRIPT = """
+SCRIPT = r"""
 import os
 import sys
 
@@ -45,13 +45,20 @@ def square(number):
     return number * number
 
 
-def trap():
-    return Trap()
+def note(place):
+    with open(place, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    return place
 
 
-class Trap:
+class Noted:
+    # Whoever unpickles it leaves a line with the number of their process.
     def __reduce__(self):
-        return (print, ("unpickled in", ))
+        return note, (os.environ["NOTES"],)
+
+
+def whoever(noted):
+    return os.getpid()
 
 
 work = {"workdir": ".", "name": "adding"}
@@ -64,11 +71,14 @@ with walras.Client() as client:
 
     failed = walras.submit(fail, 3, client=client)
     ended = walras.submit(leave, client=client)
+    noted = walras.submit(whoever, Noted(), client=client)
     mapped = walras.map_jobs(square, [1, 2, 3], client=client, at_most=2)
     error = failed.exception(timeout=90)
     assert type(error) is Wrong and error.code == 3, error
     assert "in fail" in error.__notes__[0] and "Wrong: wrong by 3" in error.__notes__[0], error.__notes__
     assert [future.result(timeout=90) for future in mapped] == [1, 4, 9]
+    process = noted.result(timeout=90)
+    assert open(os.environ["NOTES"]).read() == f"{process}\n" and process != os.getpid()
     print(mapped[0].job.sweep == mapped[0].job_id, len({future.job_id for future in mapped}))
     print(ended.exception(timeout=90))
 """
@@ -88,7 +98,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealSer
 
 
 def test_functions_return_raise_and_are_mapped(cluster: RealServer, tmp_path: Path) -> None:
-    """A value comes back, an exception as itself with its traceback, a map in order; a dead rank is named."""
+    """A value comes back, an exception as itself with its traceback, a map in order; a dead rank is named.
+
+    An argument is unpickled once: by the rank.
+    """
     folder = tmp_path / "user"
     folder.mkdir()
     (folder / "script.py").write_text(SCRIPT)
@@ -97,6 +110,7 @@ def test_functions_return_raise_and_are_mapped(cluster: RealServer, tmp_path: Pa
         "WALRAS_SERVER": cluster.url,
         "WALRAS_TOKEN_FILE": str(cluster.data / "admin.token"),
         "PYTHONPATH": str(Path(__file__).parents[2]),
+        "NOTES": str(tmp_path / "notes"),
     }
     command = [sys.executable, "script.py"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=150)
