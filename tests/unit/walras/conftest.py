@@ -88,6 +88,7 @@ class FakeServer:
                 web.get(f"{api}/jobs/{{id}}/attempts", self._attempts),
                 web.get(f"{api}/jobs/{{id}}/explain", self._explain),
                 web.get(f"{api}/jobs/{{id}}/logs", self._logs),
+                web.get(f"{api}/jobs/{{id}}/logs/start", self._log_start),
                 web.get(f"{api}/jobs/{{id}}/outputs", self._outputs),
                 web.get(f"{api}/jobs/{{id}}/outputs/{{kind:trees|chunks}}/{{name}}", self._output),
                 web.post(f"{api}/jobs/{{id}}/{{verb:cancel|hold|release}}", self._act),
@@ -252,6 +253,9 @@ class FakeServer:
             await asyncio.sleep(0)
             request.transport.abort()
         return answer
+
+    async def _log_start(self, request: web.Request) -> web.Response:
+        return web.json_response({"offset": 7 if "since_s" in request.query else 0})
 
     async def _nodes(self, request: web.Request) -> web.Response:
         node = {
