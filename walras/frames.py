@@ -35,10 +35,11 @@ def frame(answer: BaseModel | Iterable[Any]) -> "pd.DataFrame":
     rows = [_row(each) for each in _items(answer)]
     table = pd.DataFrame.from_records(rows)
     for name in table.columns:
+        values = [row.get(name) or None for row in rows]
         is_named_so = name in _INSTANTS or name.endswith(_INSTANT_END)
         # Numbers of such a name are none: a loss has a value that it levels off at.
-        if is_named_so and table[name].map(lambda value: value is None or isinstance(value, str)).all():
-            table[name] = pd.to_datetime(table[name].replace("", None), utc=True, format="ISO8601")
+        if is_named_so and all(value is None or isinstance(value, str) for value in values):
+            table[name] = pd.to_datetime(values, utc=True, format="ISO8601").as_unit("us")
     return table
 
 
