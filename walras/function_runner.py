@@ -88,7 +88,7 @@ def _read(path: str) -> Any:
         return pickle.load(file)
 
 
-def main() -> int:
+def _main() -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     # cloudpickle lies beside this file: the release that pickled the call, whatever the machine has.
     import cloudpickle
@@ -99,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_main())
