@@ -15,9 +15,10 @@ POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "m
 #: A script as users have it: its functions are of `__main__`, and `helper` lies beside it.
 SCRIPT = r"""
 import os
-import sys
+import time
 
 import walras
+from walras.remote_session import Channel, SessionAsked, parse_note
 
 
 class Wrong(Exception):
@@ -51,6 +52,12 @@ def note(place):
     return place
 
 
+def wait_for(path):
+    while not os.path.exists(path) or not open(path).read():
+        time.sleep(0.05)
+    return open(path).read()
+
+
 class Noted:
     # Whoever unpickles it leaves a line with the number of their process.
     def __reduce__(self):
@@ -79,6 +86,15 @@ with walras.Client() as client:
     assert [future.result(timeout=90) for future in mapped] == [1, 4, 9]
     process = noted.result(timeout=90)
     assert open(os.environ["NOTES"]).read() == f"{process}\n" and process != os.getpid()
+    running = walras.submit(wait_for, "leave", client=client)
+    while running.job.state != "RUNNING":
+        time.sleep(0.05)
+    said = b""
+    asked = SessionAsked(kind="exec", argv=["sh", "-c", "echo hi > leave; cat leave"])
+    with client.open_session(running.job_id, asked) as session:
+        while (message := session.receive()).type.name != "TEXT" or parse_note(message.data).type != "exit":
+            said += message.data[1:] if message.type.name == "BINARY" and message.data[0] == Channel.MAIN else b""
+    assert (said, running.result(timeout=90)) == (b"hi\n", "hi\n"), said
     print(mapped[0].job.sweep == mapped[0].job_id, len({future.job_id for future in mapped}))
     print(ended.exception(timeout=90))
 """

@@ -17,6 +17,7 @@ import pytest
 import walras
 from walras.blocking_client import BlockingClient, BlockingSession, BlockingTransfer, LoopThread
 from walras.client import Client
+from walras.content import hash_folder
 from walras.content_transfer import ContentTransfer
 from walras.errors import NotFound, UserError
 from walras.transport import Patience
@@ -69,6 +70,29 @@ def test_calls_return_what_they_are_answered(fake: Any) -> None:
             client.job(77)
         assert client.run(lambda inner: inner.job(3)).name == "job 2"
         assert client.url == fake.url
+
+
+def test_folders_are_sent_and_fetched(fake: Any, tmp_path: Path) -> None:
+    """A folder's files come back as they went, and a second fetch into the same place is refused."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print(1)\n")
+    tree = hash_folder(tmp_path / "code", ["train.py"])
+    with client_of(fake) as client:
+        client.send_folder(tmp_path / "code", tree)
+        client.submit({"run": "x"})
+        kept = {"node_rank": 0, "attempt": 1, "tree": tree.name, "files": 1, "size_bytes": tree.size}
+        fake.outputs[1] = [{**kept, "collected_at": "2026-11-05T18:00:00Z"}]
+        transfer = client.outputs_transfer(1)
+        assert transfer.fetch_list(tree.name) == transfer.fetch(tree.name, tmp_path / "back") == tree
+        assert (tmp_path / "back" / "train.py").read_text() == "print(1)\n"
+        assert (transfer.sent_bytes, transfer.fetched_bytes) == (0, 9)
+        assert list(client.fetch_outputs(1).files) == ["train.py"]
+        assert client.fetch_outputs(1, "train.py", tmp_path / "again").attempt == 1
+        assert (tmp_path / "again" / "train.py").exists()
+        with pytest.raises(NotFound, match="no 'other'"):
+            client.fetch_outputs(1, "other")
+        with pytest.raises(FileExistsError):
+            client.fetch_outputs(1, "", tmp_path / "again")
 
 
 def test_a_listing_may_be_left_early(fake: Any) -> None:
