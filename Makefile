@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help install wheel demo demo-web test test-all fuzz mutations golden browser slurm postgresql explore lint bench clean
+.PHONY: help install wheel demo demo-web test test-all fuzz mutations golden browser slurm postgresql torchx explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ slurm: .venv/.installed-dev ## unpack the Slurm and the SSH server that tests ru
 postgresql: ## install the database that tests of several servers run (Debian; needs root)
 	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; }
+
+torchx: .venv/.installed-dev ## add the TorchX whose scheduler plug-in tests try (its release of today needs an older urllib3)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torchx-nightly
 
 explore: .venv/.installed-dev ## property tests on examples that nobody has seen yet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(JOBS) tests/properties -m "not gpu"

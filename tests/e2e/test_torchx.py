@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.real_server import FIFO, RealServer
 
-pytest.importorskip("torchx", reason="torchx is an extra: walras[torchx]")
+pytest.importorskip("torchx", reason="no torchx here: `make torchx` adds it")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
 POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB", "emulated": False}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-torchx = pytest.importorskip("torchx", reason="torchx is an extra: walras[torchx]")
+torchx = pytest.importorskip("torchx", reason="no torchx here: `make torchx` adds it")
 
 from torchx.schedulers.api import Stream  # noqa: E402
 from torchx.specs import AppDef, AppState, BindMount, Resource, Role, macros  # noqa: E402
