@@ -151,6 +151,7 @@ async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_pat
         assert [node.shown_state for node in again.live_state.nodes.values()] == ["up", "up"]
 
 
+@pytest.mark.sqlite_file
 async def test_a_machine_that_never_comes_back_holds_the_others_up_for_a_lease_only(tmp_path: Path) -> None:
     """Its leases run out, it is lost, and the rest take jobs."""
     async with world(tmp_path) as w:

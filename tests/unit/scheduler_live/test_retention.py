@@ -76,6 +76,7 @@ def test_old_jobs_go_in_bites_while_the_server_runs_and_money_stays(tmp_path: Pa
     assert not any("journal" in each for each in find_damage(tmp_path))
 
 
+@pytest.mark.sqlite_file
 async def test_the_journal_is_cut_where_a_server_began_and_what_is_left_is_checked_and_replays(tmp_path: Path) -> None:
     """While the server runs. The newest generation stays, however old; a changed row behind the cut is noticed."""
     for start in range(3):
