@@ -17,6 +17,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
+from scheduler.core.job_change_events import JobRedirected, JobReprioritised
 from scheduler.core.rules import Backfill, RoundRules
 from scheduler.core.speed_events import WorkRestated
 from scheduler.core.state.fleet import MachineCondition
@@ -303,7 +304,7 @@ class AnyOrder(RuleBasedStateMachine):
         elif what == "release":
             self.tell(ev.JobReleased(at, job_id))
         else:
-            self.tell(ev.JobReprioritised(at, job_id, 90))
+            self.tell(JobReprioritised(at, job_id, 90))
 
     @rule(index=st.integers(1, 50), kind=st.sampled_from(["k", "slow", "new"]), steps=st.integers(0, 40))
     @precondition(lambda self: self.job_count > 0)
@@ -317,7 +318,7 @@ class AnyOrder(RuleBasedStateMachine):
         """Of jobs that are held; said of others it changes nothing."""
         job_id, pools = JobId(1 + index % self.job_count), tuple(str(each.pool_id) for each in POOLS)
         gang = GangRequest(demands=(Demand(where, count),), pools=pools[:2] if only and where != "s" else ())
-        self.tell(ev.JobRedirected(self.fleet.at, job_id, gang, 2.0 if only else None))
+        self.tell(JobRedirected(self.fleet.at, job_id, gang, 2.0 if only else None))
 
     @rule(policy=st.sampled_from(POLICIES))
     def policy_changes(self, policy: PolicySpec) -> None:

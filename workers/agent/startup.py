@@ -25,6 +25,7 @@ from workers.agent.machine_notices import SpotNoticeWatcher
 from workers.agent.report_store import AgentStore
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, kept_pin
 from workers.devices import CPU, Accelerators, Host, detect_accelerators, detect_host, own_address
+from workers.preparation.environments import tools_here
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ def _enrolment(options: AgentOptions, machine: AgentMachine, agent: str) -> Enro
             protocol=PROTOCOL,
             agent=agent,
             boot_id=processes.boot_id(),
+            tools=tools_here(),
         ),
         join_token_file=options.join_token_file,
         address=options.address or own_address(options.servers[0]),

@@ -63,5 +63,6 @@ def _drain(cycle: Cycle, state: PoolState) -> None:
 
 
 def _pools_changed(cycle: Cycle) -> None:
-    cycle.ledger.classes.pools_changed([state.pool for state in cycle.ledger.fleet.pools])
+    pools = cycle.ledger.fleet.pools
+    cycle.ledger.classes.pools_changed([state.pool for state in pools], [state.tool_sets for state in pools])
     cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True

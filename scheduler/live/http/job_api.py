@@ -9,9 +9,10 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
+from scheduler.core.events import JobCancelled, JobHeld, JobReleased
 from scheduler.core.explain.feasibility import possible_remedies, without_failing
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
+from scheduler.core.job_change_events import JobBudgetChanged, JobReprioritised
 from scheduler.live.auth.access_control import AgentCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
 from scheduler.live.http.audit_trail import audited, job_standing

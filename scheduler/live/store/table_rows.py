@@ -146,6 +146,8 @@ class NodeRow:
     drain_until_at: float | None = None
     #: It has shown that it does not reach the store of checkpoints.
     private: bool = False
+    #: JSON: names of what it has of what jobs may need; empty: its agent has not said.
+    tools: str = ""
 
 
 @dataclass(frozen=True, slots=True)
