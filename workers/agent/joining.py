@@ -115,13 +115,13 @@ class CachedInputs:
             # Every entry that is made or removed changes the folder. Looked at before it is read: what comes meanwhile
             # is found by the next call.
             changed_at = self._folder.stat().st_mtime_ns
-        except FileNotFoundError:
-            return [] if everything or self._told else None
-        if changed_at != self._looked_at:
-            names = FolderCache(self._folder, INPUT_BOUNDS).names()
-            # The cache is in reach of jobs: what is no key says nothing.
-            keys = [name for name in names if re.fullmatch(DATA_KEY_PATTERN, name)]
-            self._keys, self._looked_at = sorted(keys[: INPUT_BOUNDS.entries]), changed_at
+            if changed_at != self._looked_at:
+                names = FolderCache(self._folder, INPUT_BOUNDS).names()
+                # The cache is in reach of jobs: what is no key says nothing.
+                keys = [name for name in names if re.fullmatch(DATA_KEY_PATTERN, name)]
+                self._keys, self._looked_at = sorted(keys[: INPUT_BOUNDS.entries]), changed_at
+        except OSError:  # nothing was fetched here yet
+            self._keys, self._looked_at = [], -1
         return self._keys if everything or self._keys != (self._told or []) else None
 
     def confirm(self, told: list[str] | None) -> None:

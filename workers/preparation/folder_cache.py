@@ -12,10 +12,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+
+from workers.supervisor_protocol import read_ranks_file
 
 #: Below an agent's state folder: the caches of what is brought or made for jobs.
 PREPARED_FOLDER = "prepared"
+#: Markers that are looked at, and bytes that are read of one.
+_MARKERS_MOST, _MARKER_BYTES = 10_000, 4096
 #: Left free on the disk for logs and checkpoints of all attempts.
 FREE_LEAST_BYTES = 1024**3
 
@@ -63,17 +68,20 @@ class FolderCache:
         return (self._folder / f"{key}.done").exists()
 
     def names(self) -> list[str]:
-        """What its entries were given as names, each once, the least recently used last."""
+        """What its entries were given as names, each once, the least recently used last.
+
+        Jobs can write here: whatever lies there in place of a marker is left out, and costs no more than a marker.
+        """
         found: dict[str, None] = {}
-        for done in self._newest_first():
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                found[str(json.loads(done.read_bytes())["name"])] = None
+        for done in self._newest_first()[: 2 * self._bounds.entries]:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                found[str(json.loads(read_ranks_file(done, 0, _MARKER_BYTES))["name"])] = None
         return [name for name in found if name]
 
     def _newest_first(self) -> list[Path]:
         """The markers of its entries; one that another process takes away meanwhile is left out."""
         used = {}
-        for path in self._folder.glob("*.done"):
+        for path in islice(self._folder.glob("*.done"), _MARKERS_MOST):
             with contextlib.suppress(FileNotFoundError):
                 used[path] = path.stat().st_mtime
         return sorted(used, key=lambda path: -used[path])
