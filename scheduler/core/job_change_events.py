@@ -56,4 +56,5 @@ class JobDeadlineChanged:
     deadline_at: float = inf
 
 
+#: The journal's names of these are the classes' own.
 JobChangeEvent = JobBudgetChanged | JobReprioritised | JobRedirected | JobDeadlineChanged

@@ -342,6 +342,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("values", values),
         ("checkpoints", job.checkpoint_detail),
         ("target", "" if job.target is None else _target_text(job.target)),
+        *([("deadline", str(job.spec["deadline"]))] if job.spec.get("deadline") else []),
         ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
         ("checkpoint", "" if job.checkpoint is None else _checkpoint_text(job.checkpoint)),

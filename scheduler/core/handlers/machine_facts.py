@@ -7,7 +7,6 @@ there, and its pool goes on counting as able, whatever the machine says later: t
 pool where it runs must never become nothing.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 
 from scheduler.core.events import NodeData, NodePrivate, NodeTools
@@ -42,11 +41,10 @@ def keep_where_it_runs(cycle: Cycle, job: JobRecord) -> None:
 
 def _count(cycle: Cycle, machine: FleetMachine, in_use: Iterable[ToolNeeds]) -> None:
     """Count the machine among those of its pool, with what is in use there."""
-    counts = cycle.ledger.fleet.pools[machine.pool].tools
-    counts -= Counter([machine.counted_tools])
     used = {name for needs in in_use for any_of in needs for name in any_of}
-    machine.counted_tools = None if machine.tools is None else machine.tools | used
-    counts[machine.counted_tools] += 1
+    before, now = machine.counted_tools, None if machine.tools is None else machine.tools | used
+    cycle.ledger.fleet.pools[machine.pool].tools.recount(before, now)
+    machine.counted_tools = now
     settle_tools(cycle)
 
 

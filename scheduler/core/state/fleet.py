@@ -5,16 +5,16 @@ their number of free accelerators (heaps with lazy deletion), so a search costs 
 the fleet. Ties go to the machine that joined first. The searches that wait or stop jobs are in `placement/search.py`.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heappop, heappush
 from math import inf
 
-from scheduler.core.state.data_caches import DataCaches
 from scheduler.core.state.job_classes import PoolParts, ResourceShape, ToolSets
 from scheduler.core.state.machine_lifetimes import MachineLifetimes
+from scheduler.core.state.tools_and_data import DataCaches, PoolTools
 from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId, ToolNeeds, can_prepare
@@ -115,13 +115,13 @@ class PoolState:
     #: When idle machines are checked next; inf if no check is due.
     idle_look_at: float = inf
     lives: MachineLifetimes = field(default_factory=MachineLifetimes)
-    #: How many of its machines have just these tools (`FleetMachine.counted_tools`).
-    tools: Counter[frozenset[str] | None] = field(default_factory=Counter)
+    #: Of its machines, by `FleetMachine.counted_tools`.
+    tools: PoolTools = field(default_factory=PoolTools)
 
     @property
     def tool_sets(self) -> ToolSets:
         """What its machines have, as far as all of them have said it."""
-        return frozenset() if None in self.tools else frozenset(each for each in self.tools if each is not None)
+        return self.tools.sets(self.machines)
 
     def can_prepare(self, needs: ToolNeeds) -> bool:
         """Whether a machine of the pool may have all of this."""
@@ -212,7 +212,6 @@ class Fleet:
         self._machine_row[node_id] = machine.row
         self.machines.append(machine)
         state.members[machine.row] = machine
-        state.tools[None] += 1
         state.machines += 1
         state.lives.began(at)
         state.most_machines = max(state.most_machines, state.machines)
@@ -228,11 +227,12 @@ class Fleet:
         assert not machine.holders, f"{machine.node_id} still holds {sorted(machine.holders)}"
         self.set_condition(machine, MachineCondition.LEAVING)
         self.pools[machine.pool].machines -= 1
-        self.pools[machine.pool].tools -= Counter([machine.counted_tools])
         del self.pools[machine.pool].members[machine.row]
         del self._machine_row[machine.node_id]
         if machine.data:
             machine.data = self.caches.tell(machine.row, machine.data, frozenset())
+        if machine.counted_tools is not None:
+            self.pools[machine.pool].tools.recount(machine.counted_tools, None)
         self.machines[machine.row] = None
 
     def set_condition(self, machine: FleetMachine, condition: MachineCondition, detail: str = "") -> None:

@@ -60,8 +60,7 @@ def tools_note(core: SchedulerCore, job_id: JobId) -> str:
     if job is None or not job.request.tools:
         return ""
     pools = [state for state in core.ledger.fleet.pools if job.request.size_on(state.pool)]
-    told = (tools for state in pools for tools in state.tools if tools is not None)
-    if any(can_prepare(tools, job.request.tools) for tools in told):
+    if any(can_prepare(tools, job.request.tools) for state in pools for tools in state.tools.counts):
         return ""
     silent = [state.pool.pool_id for state in pools if not state.tool_sets]
     needs = " and ".join(" or ".join(any_of) for any_of in job.request.tools)

@@ -51,7 +51,10 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class SpecRow:
-    """What was asked for, and the core's view of it (both JSON); written anew where a held job is sent elsewhere."""
+    """What was asked for, and the core's view of it (both JSON).
+
+    Written anew where a held job is sent elsewhere, and for another deadline.
+    """
 
     job_id: JobId
     spec: str
