@@ -162,7 +162,7 @@ def own_accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accel
         )
     if found.cuda_names and count > found.count:
         raise ConfigError(f"{count} accelerators asked for, {found.count} found", field="--accelerators")
-    return Accelerators(name, count, found.cuda_names[:count])
+    return Accelerators(name, count, found.cuda_names[:count], found.numbers[:count])
 
 
 def _enrolment(options: AgentOptions, machine: AgentMachine, agent: str) -> Enrolment:
