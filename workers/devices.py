@@ -1,19 +1,21 @@
-"""The machine's devices: what NVML and the host have, which attempt holds which, and the port of a rendezvous.
+"""The machine's devices: what drivers and the host have, which attempt holds which, and the port of a rendezvous.
 
-Accelerators are found through NVML, where nvidia-ml-py is installed. Node rank 0 of a gang keeps a port bound until its
-ranks start.
+Accelerators are found through NVML, where nvidia-ml-py is installed, else through AMD SMI, where amdsmi is. Node rank 0
+of a gang keeps a port bound until its ranks start.
 """
 
 import contextlib
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from workers.device_sampler import opened_nvml
+from walras.device_samples import DeviceSample
+from workers.amd_devices import amd_devices, sample_amd_devices
+from workers.device_sampler import opened_nvml, sample_devices
 
 #: Name of a machine without accelerators. It has one place for a rank unless the options say more.
 CPU = "cpu"
@@ -26,7 +28,7 @@ class Accelerators:
     #: Canonical name, such as `a100-40gb`.
     name: str
     count: int
-    #: Their names in CUDA_VISIBLE_DEVICES (UUIDs, which NVML and CUDA share).
+    #: Their names in CUDA_VISIBLE_DEVICES: UUIDs, which NVML and CUDA share; of AMD's devices HIP's numbers.
     cuda_names: tuple[str, ...] = ()
     #: Their numbers on the machine, in the order of the bus; empty: slices, or emulated ones, which have none.
     numbers: tuple[int, ...] = field(default=(), compare=False)
@@ -57,9 +59,11 @@ def detect_host() -> Host:
 
 
 def detect_accelerators(environ: Mapping[str, str]) -> Accelerators:
-    """The GPUs that NVML sees and CUDA_VISIBLE_DEVICES allows; without any, the machine is one place on its CPU."""
-    found = _nvml_devices()
-    allowed = environ.get("CUDA_VISIBLE_DEVICES")
+    """The GPUs that NVML sees, else AMD SMI, and CUDA_VISIBLE_DEVICES allows, which HIP_VISIBLE_DEVICES stands for;
+    without any, the machine is one place on its CPU.
+    """
+    found = _nvml_devices() or amd_devices()
+    allowed = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES"))
     if allowed is not None:
         wanted = [word.strip() for word in allowed.split(",") if word.strip()]
         found = [device for index, device in enumerate(found) if str(index) in wanted or device[0] in wanted]
@@ -72,6 +76,12 @@ def detect_accelerators(environ: Mapping[str, str]) -> Accelerators:
     numbers = [number for _, _, number in found if number is not None]
     uuids = tuple(uuid for uuid, _, _ in found)
     return Accelerators(names.pop(), len(found), uuids, tuple(numbers) if len(numbers) == len(found) else ())
+
+
+def look_at_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:
+    """Returns one sample of each device that answers, by its position among these names."""
+    is_amd = all(name.isdecimal() for name in cuda_names)
+    return sample_amd_devices(cuda_names) if is_amd else sample_devices(cuda_names)
 
 
 def canonical_gpu_name(product: str, memory_bytes: int) -> str:

@@ -156,9 +156,9 @@ def own_accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accel
     name, count = options.accelerator or found.name, options.accelerators or found.count
     if name != CPU and not found.cuda_names:
         raise ConfigError(
-            f"no {name} is found on this machine: NVML shows no GPU that this agent may use",
+            f"no {name} is found on this machine: neither NVML nor AMD SMI shows a GPU that this agent may use",
             field="--accelerator",
-            fix="check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or add --emulated",
+            fix="check `nvidia-smi` (or `amd-smi list`) and CUDA_VISIBLE_DEVICES, or add --emulated",
         )
     if found.cuda_names and count > found.count:
         raise ConfigError(f"{count} accelerators asked for, {found.count} found", field="--accelerators")
