@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from walras.device_samples import MOST_DEVICES, DeviceSample
-from workers.device_sampler import answer_of, value_within
+from workers.device_sampler import driver_answer, value_within
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def amd_devices() -> list[tuple[str, str, int | None]]:
             return []
         found: list[tuple[str, str, int | None]] = []
         for number, handle in sorted(_handles(amdsmi).items()):
-            facts = answer_of(partial(amdsmi.amdsmi_get_gpu_asic_info, handle)) or {}
+            facts = driver_answer(partial(amdsmi.amdsmi_get_gpu_asic_info, handle)) or {}
             found.append((str(number), canonical_amd_name(str(facts.get("market_name", ""))), number))
         return found
 
@@ -69,9 +69,9 @@ def sample_amd_devices(names: Sequence[str]) -> list[DeviceSample]:
 def _handles(amdsmi: Any) -> dict[int, Any]:
     """Returns the GPUs by the numbers that HIP gives them; by their order where the release does not tell these."""
     found = {}
-    for position, handle in enumerate(answer_of(amdsmi.amdsmi_get_processor_handles) or []):
+    for position, handle in enumerate(driver_answer(amdsmi.amdsmi_get_processor_handles) or []):
         # Releases before 6.4 have no such function: asked for inside, so that this is one more thing not told.
-        told = answer_of(partial(_hip_number, amdsmi, handle))
+        told = driver_answer(partial(_hip_number, amdsmi, handle))
         found[told if isinstance(told, int) and 0 <= told < MOST_DEVICES else position] = handle
     return found
 
@@ -81,9 +81,9 @@ def _hip_number(amdsmi: Any, handle: Any) -> Any:
 
 
 def _sample(amdsmi: Any, device: int, handle: Any) -> DeviceSample:
-    memory = answer_of(partial(amdsmi.amdsmi_get_gpu_vram_usage, handle)) or {}
-    power = answer_of(partial(amdsmi.amdsmi_get_power_info, handle)) or {}
-    activity = answer_of(partial(amdsmi.amdsmi_get_gpu_activity, handle)) or {}
+    memory = driver_answer(partial(amdsmi.amdsmi_get_gpu_vram_usage, handle)) or {}
+    power = driver_answer(partial(amdsmi.amdsmi_get_power_info, handle)) or {}
+    activity = driver_answer(partial(amdsmi.amdsmi_get_gpu_activity, handle)) or {}
     watts = (value_within(power.get(f"{name}socket_power"), 0, 100_000) for name in ("current_", "average_", ""))
     used, total = (value_within(memory.get(name), 0, 2**30) for name in ("vram_used", "vram_total"))
     return DeviceSample(
@@ -105,6 +105,6 @@ def _temperature(amdsmi: Any, handle: Any) -> float | None:
             kind, metric = amdsmi.AmdSmiTemperatureType[place], amdsmi.AmdSmiTemperatureMetric.CURRENT
             return amdsmi.amdsmi_get_temp_metric(handle, kind, metric)
 
-        if (found := value_within(answer_of(ask), -100, 300)) is not None:
+        if (found := value_within(driver_answer(ask), -100, 300)) is not None:
             return found
     return None

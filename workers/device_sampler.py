@@ -45,28 +45,28 @@ def sample_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:
             return []
         found = []
         for device, name in enumerate(cuda_names[:MOST_DEVICES]):
-            handle = answer_of(partial(nvml.nvmlDeviceGetHandleByUUID, name))
+            handle = driver_answer(partial(nvml.nvmlDeviceGetHandleByUUID, name))
             if handle is not None:
                 found.append(_sample(nvml, device, handle))
         return found
 
 
 def _sample(nvml: Any, device: int, handle: Any) -> DeviceSample:
-    memory = answer_of(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    power = answer_of(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    memory = driver_answer(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    power = driver_answer(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
     return DeviceSample(
         device=device,
-        utilization=value_within(answer_of(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100),
+        utilization=value_within(driver_answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100),
         memory_used_bytes=None if memory is None else int(memory.used),
         memory_bytes=None if memory is None else int(memory.total),
         temperature_c=value_within(
-            answer_of(lambda: nvml.nvmlDeviceGetTemperature(handle, _TEMPERATURE_OF_GPU)), -100, 300
+            driver_answer(lambda: nvml.nvmlDeviceGetTemperature(handle, _TEMPERATURE_OF_GPU)), -100, 300
         ),
         power_w=None if power is None else value_within(power / _MILLIWATTS, 0, 100_000),
     )
 
 
-def answer_of(ask: Callable[[], Any]) -> Any:
+def driver_answer(ask: Callable[[], Any]) -> Any:
     """Returns what the driver says, None where it says nothing (each release refuses other questions)."""
     try:
         return ask()
