@@ -8,6 +8,7 @@ from fake_fleet import FakeFleet, cluster, job, pool
 from scheduler.core import events as ev
 from scheduler.core.cycle.solve_requests import run_solve
 from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.core.rules import Backfill, RoundRules
 from walras.cluster import Market, NodeId, PoolId
 from walras.job_request import JobId, JobRequest, can_prepare
 from walras.states import Reason
@@ -89,18 +90,33 @@ def test_every_machine_of_a_gang_can_prepare_it() -> None:
     assert {part.node_id for part in fleet.attempts[J1].placement.parts} == {"n1", "n4"}
 
 
-def test_it_takes_the_place_of_another_only_where_it_can_run() -> None:
-    """A more urgent job has somebody leave the able machine, not the weaker one on the other."""
+@pytest.mark.parametrize("names", [("bare", "able"), ("able", "bare")])
+def test_it_takes_the_place_of_another_only_where_it_can_run(names: tuple[str, str]) -> None:
+    """A more urgent job has whoever is there leave the able machine, weaker or not than who is on the other."""
     fleet = cluster("priority", machines="")
-    joined(fleet, "bare")
-    joined(fleet, "able", "uv")
-    submit(fleet, *(job(number, "a", 4, priority=10 * number, steps=1e6) for number in (1, 2)))
+    for name in names:
+        joined(fleet, name, *(["uv"] if name == "able" else []))
+    submit(fleet, *(job(number, "a", 4, priority=10, steps=1e6) for number in (1, 2)))
     for number in (J1, J2):
         fleet.tell(ev.AttemptStarted(fleet.at, number, 1))
     on_able = next(number for number, name in places(fleet).items() if name == "able")
     submit(fleet, job(3, "a", 4, priority=90, tools=UV))
     fleet.tell(ev.Woke(fleet.at + 400.0))
     assert [int(number) for number, each in fleet.attempts.items() if each.stopping] == [on_able]
+
+
+def test_a_place_is_kept_for_it_only_where_it_can_run() -> None:
+    """A gang waits for the able machine, however long a bare one has been free."""
+    fleet = cluster("fifo", rules=RoundRules(backfill=Backfill.EASY), machines="", strict=False)
+    joined(fleet, "bare")
+    joined(fleet, "able", "uv")
+    submit(fleet, job(1, "a", 1, tools=UV, steps=1e6))
+    fleet.tell(ev.AttemptStarted(fleet.at, J1, 1))
+    submit(fleet, job(2, "a", 4, tools=UV))
+    assert places(fleet) == {1: "able"}
+    machines = fleet.core.ledger.fleet.machines
+    kept = [machines[row] for row in fleet.core.cycle.reservations[J2].wanted]
+    assert [str(machine.node_id) for machine in kept if machine is not None] == ["able"]
 
 
 def test_more_than_a_few_machines_without_it_do_not_hide_one_with_it() -> None:
