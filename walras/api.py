@@ -320,6 +320,8 @@ class NodeView(Body):
     problem: str = ""
     #: It does not reach the store of checkpoints: no job is moved off it for others.
     private: bool = False
+    #: What it has of what jobs may need: uv, git, docker, ...; null while its agent has not said.
+    tools: list[str] | None = None
     devices: list[DeviceSample] = Field(default_factory=list)
 
 

@@ -249,6 +249,10 @@ class Client(PeopleCalls, PolicyCalls, ReportCalls, UsageCalls, WhatIfCalls, Wor
         """Set the total budget of a job that has not ended; a job held for its budget goes on if it is larger."""
         await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"budget_usd": budget_usd}))
 
+    async def redate(self, job_id: int, deadline: str) -> None:
+        """Set the deadline of a job that has not ended, as in a job file (`+6h`, an instant); `none` takes it away."""
+        await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"deadline": deadline}))
+
     # ------------------------------------------------------------------------------------------------ the cluster
 
     async def overview(self) -> Overview:

@@ -346,6 +346,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("values", values),
         ("checkpoints", job.checkpoint_detail),
         ("target", "" if job.target is None else _target_text(job.target)),
+        *([("deadline", _deadline_text(job))] if job.spec.get("deadline") else []),
         ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
         ("checkpoint", "" if job.checkpoint is None else _checkpoint_text(job.checkpoint)),
@@ -359,6 +360,18 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
     ]
     return [[name, dash(value)] for name, value in facts]
+
+
+def _deadline_text(job: "JobDetail") -> str:
+    """The instant; a length in the spec counts from submission."""
+    from walras.spec.field_types import parse_instant
+
+    written = str(job.spec["deadline"])
+    try:
+        instant = parse_instant(written, now=instant_of(job.submitted_at))
+        return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(instant))
+    except (OverflowError, ValueError):
+        return written
 
 
 def _checkpoint_text(newest: "CheckpointView") -> str:
