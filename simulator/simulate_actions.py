@@ -112,7 +112,12 @@ def simulate_compare(
         for table in comparison_tables(comparison):
             console.print(table)
         if comparison.nothing_random:
-            console.print("every seed gave the same figures: nothing here is random", highlight=False)
+            seeds = (
+                f"{len(comparison.unused_seeds)} more seeds were not run"
+                if len(comparison.unused_seeds) > 1
+                else ("the other seed was not run")
+            )
+            console.print(f"{seeds}: nothing here is random, so they would give the same figures", highlight=False)
         _print_violations(console, comparison.violations)
     rows = [row for rows in comparison.rows.values() for row in rows]
     return _exit_code([row.outcome for row in rows], comparison.violations)

@@ -170,7 +170,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[RunSpec]:
     """The cells that are run from now on."""
     ran: list[RunSpec] = []
 
-    def run(cell: RunSpec, _: object = None) -> object:
+    def run(cell: RunSpec, _: object = None, __: object = None) -> object:
         ran.append(cell)
         return execute_for_metrics(cell)
 
