@@ -6,7 +6,7 @@ Results arrive as they are ready, and do not depend on where they were made.
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite, nan, sqrt
 from typing import TYPE_CHECKING
@@ -73,19 +73,23 @@ class RunMetrics:
     depends_on_seed: bool = True
     #: Its jobs and levels, if they were asked for.
     detail: "RunDetail | None" = None
+    #: The distributions of its jobs by name, of few numbers; with its jobs.
+    spreads: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def execute_for_metrics(cell: RunSpec, watch: RunWatcher | None = None, depth: "RunDepth | None" = None) -> RunMetrics:
     """Executes one run, and returns its metrics. `depth`: what else is kept of it; None: nothing."""
+    detail, spreads = None, {}
     if depth is None:
-        ran, detail = execute_run(cell, watch=watch), None
+        ran = execute_run(cell, watch=watch)
     else:
-        from simulator.reports.run_detail import execute_in_detail
+        from simulator.reports.run_detail import execute_in_detail, job_spreads
 
         ran, detail = execute_in_detail(cell, depth, watch)
+        spreads = job_spreads(detail.jobs)
     summary = ran.summary
     values, costs = metric_values(summary), metric_values(summary, TIME_METRICS)
-    return RunMetrics(values, costs, summary.outcome, summary.violations, ran.depends_on_seed, detail)
+    return RunMetrics(values, costs, summary.outcome, summary.violations, ran.depends_on_seed, detail, spreads)
 
 
 def execute_runs(

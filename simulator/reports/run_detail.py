@@ -3,10 +3,12 @@
 It is made on request: a comparison of metrics alone needs neither.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite, nan
+
+import numpy as np
 
 from simulator.metrics import JobMetrics
 from simulator.reports.charts import series_means
@@ -68,6 +70,25 @@ class RunDetail:
 
     jobs: JobOutcomes
     levels: RunLevels | None = None
+
+
+#: Of a distribution that is kept: as many numbers stand for any number of jobs.
+SPREAD_POINTS = 201
+#: The distributions that are kept of a run.
+SPREADS = ("jct_s", "slowdown", "rho", "queueing_s")
+
+
+def spread_of(values: Sequence[float]) -> tuple[float, ...]:
+    """Returns the values that exist in order, or where there are many their quantiles, the least and the most too."""
+    known = np.sort(np.array([value for value in values if isfinite(value)]))
+    if len(known) > SPREAD_POINTS:
+        known = np.quantile(known, np.linspace(0.0, 1.0, SPREAD_POINTS))
+    return tuple(float(f"{value:.6g}") for value in known.tolist())
+
+
+def job_spreads(jobs: JobOutcomes) -> dict[str, tuple[float, ...]]:
+    """Returns the distributions of the jobs, by name."""
+    return {name: spread_of(getattr(jobs, name)) for name in SPREADS}
 
 
 def execute_in_detail(run: RunSpec, depth: RunDepth, watch: RunWatcher | None = None) -> tuple[CompletedRun, RunDetail]:

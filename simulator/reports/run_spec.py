@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from simulator.conditions import Conditions
 
 #: Of the description and of what a cell's file holds; another number makes every cell another one.
-SCHEMA = 1
+SCHEMA = 2
 _GENERATE = "generate:"
 _REPORT_S = 60.0
 #: How people call what has another name here.

@@ -31,6 +31,7 @@ from simulator.reports.repeated_runs import (
     execute_runs,
     parse_seeds,
 )
+from simulator.reports.run_detail import SPREADS, RunDepth
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, describe_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
 from simulator.workloads.trace_source import ReadOptions
@@ -204,7 +205,10 @@ def run_sweep(
             if found[key] is None:
                 missing.append((key, described, cell))
     on_progress(len(found) - len(missing), len(found))
-    for position, row in execute_runs([cell for _, _, cell in missing], workers):
+    depths = [RunDepth.JOBS] * len(missing)
+    for position, ran in execute_runs([cell for _, _, cell in missing], workers, depths):
+        # Of its jobs only their distributions are kept: a grid may have many runs.
+        row = replace(ran, detail=None)
         key, described, _ = missing[position]
         store.write(key, described, row)
         found[key] = row
@@ -243,7 +247,8 @@ class _ResultStore:
 
     def write(self, key: str, described: Mapping[str, Any], row: RunMetrics) -> None:
         """Writes the metrics of a run atomically."""
-        body = nonfinite_to_none(asdict(row))
+        kept = {name: getattr(row, name) for name in ("values", "costs", "outcome", "violations", "spreads")}
+        body = nonfinite_to_none(kept)
         text = json.dumps({"description": described, "row": body, "sha256": _result_digest(described, body)}, indent=1)
         self._put(self._cells / f"{key}.json", lambda file: file.write(text))
 
@@ -277,7 +282,9 @@ def _parse_result(content: bytes, described: Mapping[str, Any]) -> RunMetrics | 
         if not same or data["sha256"] != _result_digest(described, body):
             return None
         values, costs = (_numbers(body[name]) for name in ("values", "costs"))
-        row = RunMetrics(values, costs, str(body["outcome"]), tuple(str(each) for each in body["violations"]))
+        spreads = {name: tuple(float(value) for value in body["spreads"][name]) for name in SPREADS}
+        broken = tuple(str(each) for each in body["violations"])
+        row = RunMetrics(values, costs, str(body["outcome"]), broken, spreads=spreads)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     values_known = row.values.keys() == {measure.name for measure in RUN_METRICS}

@@ -149,19 +149,6 @@ def simulate_run_command(
     exit_with(simulate_run(cell, output.value, out))
 
 
-@simulate_commands.command("report")
-def simulate_report_command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder given to `walras simulate run --out`.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The HTML file; default: report.html in the folder.")
-    ] = None,
-) -> None:
-    """Rebuild the HTML report of a finished run."""
-    from simulator.simulate_actions import simulate_report
-
-    exit_with(simulate_report(folder, out))
-
-
 @simulate_commands.command("compare")
 @ends_at_interrupt
 def simulate_compare_command(
@@ -192,13 +179,18 @@ def simulate_compare_command(
     jobs: ParallelRunsOption = 1,
     backend: BackendOption = BackendName.LOKY,
     address: AddressOption = "",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for one HTML page of all policies, and the data of its figures."),
+    ] = None,
+    latex: Annotated[Path | None, typer.Option("--latex", help="Also write a LaTeX table into this file.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate several policies on the same jobs and the same random draws, seed by seed, and compare them."""
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.repeated_runs import ParallelBackend, ParallelWorkers
     from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
-    from simulator.simulate_actions import simulate_compare
+    from simulator.simulate_actions import ComparedFiles, simulate_compare
     from simulator.workloads.trace_source import ReadOptions
 
     reading = ReadOptions(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
@@ -206,7 +198,7 @@ def simulate_compare_command(
     source = WorkloadSource(workload, format, reading, speeds, measured, learning, made)
     template = RunSpec(source, cluster, policy[0], 0, BoundsChoice(bounds.value), fairness, conditions, world, window)
     workers = ParallelWorkers(jobs, ParallelBackend(backend.value), address)
-    exit_with(simulate_compare(template, policy, seeds, workers, output.value))
+    exit_with(simulate_compare(template, policy, seeds, workers, output.value, ComparedFiles(out, latex)))
 
 
 @simulate_commands.command("sweep")
@@ -216,7 +208,8 @@ def simulate_sweep_command(
         Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options override its fields.")
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder of the results; runs that are there already are not repeated.")
+        Path,
+        typer.Option("--out", help="Folder of results and page; runs that are there are not repeated."),
     ] = Path("sweep"),
     workload: Annotated[
         list[str] | None,
@@ -295,14 +288,6 @@ def simulate_bench_command(
     from simulator.simulate_actions import simulate_bench
 
     exit_with(simulate_bench(name.value, out, ParallelWorkers(jobs), output.value))
-
-
-@simulate_commands.command("worlds")
-def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
-    """List the worlds for --world, and the policies of each."""
-    from simulator.simulate_actions import simulate_worlds
-
-    exit_with(simulate_worlds(output.value))
 
 
 @simulate_commands.command("replay")
