@@ -47,7 +47,7 @@ SCHEMA = 2
 _GENERATE = "generate:"
 _REPORT_S = 60.0
 #: How people call what has another name here.
-_OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate"}
+_OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate", "columns": "column"}
 #: What finish-time fairness compares with.
 _REFERENCE = "isolated"
 EventRecorder = Callable[[Event, list[Command]], None]

@@ -43,6 +43,10 @@ _GridName = Annotated[str, Field(min_length=1, max_length=4096)]
 _GridNames = Annotated[tuple[_GridName, ...], Field(min_length=1, max_length=1000)]
 
 
+#: Fields that say how a trace is read.
+_READING = ("skip_bad_rows", "sort", "only", "since", "until", "sample", "first", "columns")
+
+
 class SweepGrid(FileModel):
     """Every workload x cluster x policy x rate x seed is one run."""
 
@@ -64,6 +68,12 @@ class SweepGrid(FileModel):
     skip_bad_rows: bool = False
     sort: bool = False
     only: str = ""
+    since: str = ""
+    until: str = ""
+    sample: float | None = None
+    first: int | None = None
+    #: Ours: the file's.
+    columns: Annotated[dict[str, str], Field(default_factory=dict)]
     speeds: str | None = None
     measured: str | None = None
     learning: str | None = None
@@ -147,10 +157,10 @@ def _reject_idle_options(grid: SweepGrid) -> None:
     generated = [WorkloadSource(workload).generator is not None for workload in grid.workloads]
     for there, names, what in (
         (any(generated), ("trace_jobs", "gangs", "priorities", "slos", "stretch"), "no workload is generated"),
-        (not all(generated), ("format", "skip_bad_rows", "sort", "only"), "every workload is generated"),
+        (not all(generated), ("format", *_READING), "every workload is generated"),
     ):
         for name in names:
-            if not there and getattr(grid, name) != SweepGrid.model_fields[name].default:
+            if not there and getattr(grid, name) != SweepGrid.model_fields[name].get_default(call_default_factory=True):
                 raise ConfigError(f"{what}: `{name}` would do nothing", field=name, fix="leave it out")
 
 
@@ -160,7 +170,8 @@ def _workload_source(grid: SweepGrid, workload: str) -> WorkloadSource:
     if WorkloadSource(workload).generator is not None:
         made = GeneratorOptions(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
         return WorkloadSource(workload, None, ReadOptions(), *speeds, made)
-    reading = ReadOptions(skip_bad_rows=grid.skip_bad_rows, sort=grid.sort, only=grid.only)
+    given = {name: getattr(grid, name) for name in _READING if name != "columns"}
+    reading = ReadOptions(**given, columns=tuple(grid.columns.items()))
     return WorkloadSource(workload, grid.format, reading, *speeds)
 
 

@@ -10,6 +10,24 @@ import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option
 from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, exit_with
+from walras.cli.trace_options import (
+    ColumnOption,
+    FirstOption,
+    FormatOption,
+    GangsOption,
+    OnlyOption,
+    PrioritiesOption,
+    RateOption,
+    SampleOption,
+    SinceOption,
+    SkipBadRowsOption,
+    SlosOption,
+    SortOption,
+    SpeedsOption,
+    StretchOption,
+    TraceJobsOption,
+    UntilOption,
+)
 from walras.errors import UserError
 
 simulate_commands = typer.Typer(help="Simulate workloads in virtual time. Needs no server.", no_args_is_help=True)
@@ -36,24 +54,6 @@ WorkloadArgument = Annotated[
 ]
 ClusterOption = Annotated[str, typer.Option("--cluster", help="A cluster file, or the name of a shipped cluster.")]
 PolicyOption = Annotated[str, typer.Option("--policy", help="A policy name or a policy file.")]
-FormatOption = Annotated[
-    str | None, typer.Option("--format", help="Format of the workload; default: from its file ending and first line.")
-]
-SkipBadRowsOption = Annotated[
-    bool,
-    typer.Option(
-        "--skip-bad-rows",
-        help="Skip bad rows, and jobs that no machine could hold; they are counted.",
-    ),
-]
-SortOption = Annotated[bool, typer.Option("--sort", help="Sort the jobs by arrival time first.")]
-OnlyOption = Annotated[
-    str,
-    typer.Option("--only", help="Of a file with several traces: use the trace with this value in column `cluster`."),
-]
-SpeedsOption = Annotated[
-    str | None, typer.Option("--speeds", help="Throughput table or speed laws (YAML) for the jobs of a trace.")
-]
 MeasuredOption = Annotated[
     str | None, typer.Option("--measured", help="Speeds and costs measured in a live run (`measured.json`).")
 ]
@@ -72,23 +72,6 @@ LearningOption = Annotated[
 WindowOption = Annotated[
     str | None,
     typer.Option("--window", help="Report metrics for this range of arrivals only, such as 1001-2000; all jobs run."),
-]
-TraceJobsOption = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="With generate:NAME: number of jobs.")]
-RateOption = Annotated[
-    float | None, typer.Option("--rate", min=0, help="With generate:NAME: arrivals per hour; 0: all at once.")
-]
-GangsOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--gangs/--no-gangs", help="With generate:NAME: multi-accelerator jobs, or single-accelerator jobs only."
-    ),
-]
-PrioritiesOption = Annotated[
-    bool, typer.Option("--priorities", help="With generate:NAME: give one job in five weight 5.")
-]
-SlosOption = Annotated[bool, typer.Option("--slos", help="With generate:NAME: give jobs deadlines.")]
-StretchOption = Annotated[
-    float, typer.Option("--stretch", help="With generate:NAME: multiply run times by this factor.")
 ]
 BoundsOption = Annotated[
     BoundsName, typer.Option("--bounds", help="Lower bounds to compute: none, those cheap at this size, or all.")
@@ -117,6 +100,11 @@ def simulate_run_command(
     skip_bad_rows: SkipBadRowsOption = False,
     sort: SortOption = False,
     only: OnlyOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    sample: SampleOption = None,
+    first: FirstOption = None,
+    column: ColumnOption = None,
     speeds: SpeedsOption = None,
     measured: MeasuredOption = None,
     conditions: ConditionsOption = None,
@@ -140,9 +128,18 @@ def simulate_run_command(
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
     from simulator.simulate_actions import simulate_run
-    from simulator.workloads.trace_source import ReadOptions
+    from simulator.workloads.trace_source import ReadOptions, parse_columns
 
-    reading = ReadOptions(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    reading = ReadOptions(
+        skip_bad_rows=skip_bad_rows,
+        sort=sort,
+        only=only,
+        since=since,
+        until=until,
+        sample=sample,
+        first=first,
+        columns=parse_columns(column or ()),
+    )
     made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = WorkloadSource(workload, format, reading, speeds, measured, learning, made)
     cell = RunSpec(source, cluster, policy, seed, BoundsChoice(bounds.value), fairness, conditions, world, window)
@@ -162,6 +159,11 @@ def simulate_compare_command(
     skip_bad_rows: SkipBadRowsOption = False,
     sort: SortOption = False,
     only: OnlyOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    sample: SampleOption = None,
+    first: FirstOption = None,
+    column: ColumnOption = None,
     speeds: SpeedsOption = None,
     measured: MeasuredOption = None,
     conditions: ConditionsOption = None,
@@ -191,9 +193,18 @@ def simulate_compare_command(
     from simulator.reports.repeated_runs import ParallelBackend, ParallelWorkers
     from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
     from simulator.simulate_actions import ComparedFiles, simulate_compare
-    from simulator.workloads.trace_source import ReadOptions
+    from simulator.workloads.trace_source import ReadOptions, parse_columns
 
-    reading = ReadOptions(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    reading = ReadOptions(
+        skip_bad_rows=skip_bad_rows,
+        sort=sort,
+        only=only,
+        since=since,
+        until=until,
+        sample=sample,
+        first=first,
+        columns=parse_columns(column or ()),
+    )
     made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = WorkloadSource(workload, format, reading, speeds, measured, learning, made)
     template = RunSpec(source, cluster, policy[0], 0, BoundsChoice(bounds.value), fairness, conditions, world, window)
