@@ -197,15 +197,27 @@ def simulate_sweep(
     return _exit_code([row.outcome for row in swept.rows], broken)
 
 
-def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output: str) -> int:
-    """Runs a bench, prints it and writes its result file; returns 0 or 1 as `simulate_compare` does."""
-    from simulator.reports.policy_bench import BENCHES, bench_json, bench_tables, run_bench, write_bench
+def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output: str, data: Path | None = None) -> int:
+    """Runs a bench, prints it and writes its result file; returns 0 or 1 as `simulate_compare` does.
 
-    console = _console()
+    `data`: the folder of recorded workloads, for the grounds that need it.
+    """
+    from simulator.reports.bench_grounds import BENCHES, missing_files
+    from simulator.reports.policy_bench import bench_json, bench_tables, run_bench, write_bench
+
+    console, errors = _console(), Console(stderr=True)
     if out is not None and not out.absolute().parent.is_dir():
         raise ConfigError(f"no folder {out.absolute().parent}", field="out", fix="choose another path")
+    if data is not None and not data.is_dir():
+        raise ConfigError(f"no folder {data}", field="data", fix="give the folder of recorded workloads")
+    grounds = BENCHES[name](data.absolute() if data is not None else None)
+    missing = {ground.name: missing_files(ground) for ground in grounds}
+    for ground, files in missing.items():
+        if files:
+            errors.print(f"walras: ground {ground} is left out: no {files[0]}", markup=False, highlight=False)
     with RunProgress() as progress:
-        result = run_bench(BENCHES[name](), replace(workers, watch=progress.watch), progress.runs)
+        there = [ground for ground in grounds if not missing[ground.name]]
+        result = run_bench(there, replace(workers, watch=progress.watch), progress.runs)
     if out is not None:
         write_bench(out, result)
     if output == "json":
@@ -216,6 +228,15 @@ def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output
         _print_violations(console, result.violations)
     rows = [row for policies in result.rows.values() for rows in policies.values() for row in rows]
     return _exit_code([row.outcome for row in rows], result.violations)
+
+
+def simulate_leaderboard(files: Sequence[Path], out: Path) -> int:
+    """Writes a page of the rows of result files of benches, best first."""
+    from simulator.reports.leaderboard import read_bench_file, write_leaderboard
+
+    write_leaderboard(out, [read_bench_file(path) for path in files])
+    _console().print(f"leaderboard: {out}", markup=False, highlight=False, soft_wrap=True)
+    return 0
 
 
 def simulate_worlds(output: str) -> int:

@@ -46,6 +46,7 @@ class BackendName(StrEnum):
 
 class BenchName(StrEnum):
     SMALL = "small"
+    FULL = "full"
 
 
 WorkloadArgument = Annotated[
@@ -287,9 +288,12 @@ def simulate_sweep_command(
 @simulate_commands.command("bench")
 @ends_at_interrupt
 def simulate_bench_command(
-    name: Annotated[BenchName, typer.Argument(metavar="NAME", help="small: minutes, with no data to be fetched.")],
+    name: Annotated[BenchName, typer.Argument(metavar="NAME", help="small: minutes; full: most of an hour.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="The result file (JSON); the same inputs give the same bytes.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of the recorded workloads of other systems, for full.")
     ] = None,
     jobs: ParallelRunsOption = 1,
     output: OutputOption = OutputFormat.TABLE,
@@ -298,7 +302,7 @@ def simulate_bench_command(
     from simulator.reports.repeated_runs import ParallelWorkers
     from simulator.simulate_actions import simulate_bench
 
-    exit_with(simulate_bench(name.value, out, ParallelWorkers(jobs), output.value))
+    exit_with(simulate_bench(name.value, out, ParallelWorkers(jobs), output.value, data))
 
 
 @simulate_commands.command("replay")
