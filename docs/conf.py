@@ -25,8 +25,12 @@ exclude_patterns = [".*", "build", "dist", "site", "tests", "walras.egg-info"]
 myst_heading_anchors = 4
 #: A block that names no language is a terminal or a formula.
 highlight_language = "none"
+#: A language that Pygments has no colours for (csv) is shown without.
+suppress_warnings = ["misc.highlighting_failure"]
 
 html_theme = "furo"
 html_title = f"Walras {release}"
+#: The address of the site itself leads to its first page.
+html_extra_path = ["site"]
 html_show_sourcelink = False
 html_copy_source = False
