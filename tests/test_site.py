@@ -83,5 +83,13 @@ def test_the_recorded_session_is_a_picture_that_fetches_nothing() -> None:
     assert not re.search(r"/(tmp|root|home|work)/", words)
 
 
+def test_the_tests_of_a_clean_clone_have_what_builds_the_site() -> None:
+    """`make test-all` installs the extras without which these tests would be skipped."""
+    recipe = MAKEFILE.split("\n.venv/.installed-dev:")[1].split("\n\n")[0]
+    asked = re.search(r"'\.\[([\w,]+)\]'", recipe)
+    assert asked is not None
+    assert {"docs", "release"} <= set(asked[1].split(","))
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
