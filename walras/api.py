@@ -19,6 +19,11 @@ class Body(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    def _repr_html_(self) -> str:
+        from walras.notebook_views import answer_html
+
+        return answer_html(self)
+
 
 class ProblemDetail(Body):
     """RFC 9457. `code` is stable; `field` and `fix` tell a person what to change."""

@@ -202,7 +202,7 @@ class Client(PeopleCalls, PolicyCalls, ReportCalls, UsageCalls, WhatIfCalls, Wor
                 return
             shown, place.offset = place.attempt, 0
 
-    async def log_start(self, job_id: int, **wanted: int | None) -> int:
+    async def log_start(self, /, job_id: int, **wanted: int | None) -> int:
         """As `walras.log_reading.log_start`."""
         return await log_start(self._transport, job_id, wanted)
 
@@ -281,7 +281,7 @@ class Client(PeopleCalls, PolicyCalls, ReportCalls, UsageCalls, WhatIfCalls, Wor
         """Add a pool, with the fields that a pool of a cluster file has (administrators)."""
         return await self._body(PoolView, ApiCall("POST", f"{_API}/pools", body=dict(pool), repeatable=False))
 
-    async def change_pool(self, pool_id: str, **changes: float | bool | None) -> PoolView:
+    async def change_pool(self, /, pool_id: str, **changes: float | bool | None) -> PoolView:
         """Change `quota`, `least`, `usd_per_h` or `drained`: no new jobs and nothing rented there (administrators)."""
         body = {name: value for name, value in changes.items() if value is not None}
         return await self._body(PoolView, ApiCall("PATCH", f"{_API}/pools/{quote(pool_id, safe='')}", body=body))
