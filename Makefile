@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help install wheel demo demo-web test test-all fuzz mutations golden browser slurm postgresql torchx explore lint bench clean
+.PHONY: help install wheel sdist sbom docs pictures demo demo-web test test-all fuzz mutations golden browser slurm \
+	postgresql torchx explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,11 +18,25 @@ install: .venv/.installed ## build .venv with the `walras` command and all the d
 	touch $@
 
 .venv/.installed-dev: .venv/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev,docs,release]'
 	touch $@
 
 wheel: .venv/.installed-dev ## build dist/walras-VERSION-py3-none-any.whl, which installs anywhere
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+sdist: .venv/.installed-dev ## build dist/walras-VERSION.tar.gz, the sources of a release
+	$(BIN)/python -m build --sdist --no-isolation --outdir dist . >/dev/null
+
+sbom: .venv/.installed-dev ## write dist/walras-VERSION.cdx.json: what an installation consists of, with versions and licences
+	$(BIN)/python -m tests.support.software_bill dist/walras-$$($(BIN)/walras version).cdx.json
+
+docs: .venv/.installed-dev ## build the documents as a site, site/index.html; a warning is an error
+	rm -rf site
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs $(JOBS) -c docs . site
+
+pictures: .venv/.installed-dev ## draw the pictures of the documents and record the terminal session again (2 minutes)
+	$(BIN)/python docs/pictures/draw_concepts.py docs/pictures
+	$(BIN)/python docs/pictures/record_session.py docs/pictures/session.svg
 
 demo: .venv/.installed ## run the whole system on this machine: server, agents, real PyTorch jobs (about 3 minutes)
 	$(BIN)/walras demo
@@ -84,4 +99,4 @@ bench: .venv/.installed-dev ## measure what docs/results.md states
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

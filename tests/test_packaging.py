@@ -5,15 +5,20 @@ processes imports `walras` alone.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from tests.support.installed import ROOT, SHIPPED, build_wheel, tracked_sources
+import walras
+from tests.support.installed import ROOT, SHIPPED, build_wheel, copy_sources, tracked_sources
 
 GENERIC = ("scheduler", "optimizer", "workers", "simulator")
 
@@ -27,6 +32,68 @@ def test_the_wheel_holds_every_tracked_source_and_nothing_else(tmp_path: Path) -
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert sorted(sources - names) == [], "missing from the wheel"
     assert sorted(names - sources) == [], "in the wheel, but not tracked"
+
+
+def contents_of(wheel: Path) -> dict[str, bytes]:
+    """The files of a wheel by name, without the list of their hashes and what the build tool says of itself."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if Path(name).name not in ("RECORD", "WHEEL")]
+        return {name: archive.read(name) for name in names}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(320)
+def test_the_wheel_of_the_source_archive_is_the_wheel_of_the_sources(tmp_path: Path) -> None:
+    """Who has the source archive of a release alone builds the same wheel from it, file by file."""
+    pytest.importorskip("build", reason="NO BUILD: pip install 'walras[release]' builds source archives")
+    sources = copy_sources(tmp_path / "sources")
+    made = subprocess.run(
+        [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path / "dist", sources],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert made.returncode == 0, made.stderr
+    (archive,) = (tmp_path / "dist").iterdir()
+    assert archive.name == f"walras-{walras.__version__}.tar.gz"
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    ours = contents_of(build_wheel(tmp_path / "ours"))
+    theirs = contents_of(build_wheel(tmp_path / "theirs", unpacked))
+    assert sorted(ours.keys() ^ theirs.keys()) == []
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+    assert {f"{name}/py.typed" for name in SHIPPED if name != "configs"} <= ours.keys()
+
+
+def test_the_version_has_one_home() -> None:
+    """pyproject.toml takes it from `walras.__version__`, pages that name a wheel name this one, and so does a tag."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "walras.__version__"}
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {version for page in pages for version in re.findall(r"walras-(\d[\w.]*)-py3", page.read_text())}
+    assert named == {walras.__version__}
+    listed = subprocess.run(["git", "tag", "--points-at", "HEAD", "v*"], cwd=ROOT, capture_output=True, text=True)
+    assert set(listed.stdout.split()) <= {f"v{walras.__version__}"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_bill_of_materials_is_what_an_installation_consists_of() -> None:
+    """All that `walras[all]` requires is in it, tools of development are not, each with the version that is here."""
+    pytest.importorskip("cyclonedx_py", reason="NO CYCLONEDX: pip install 'walras[release]' writes the bill")
+    from tests.support.software_bill import release_bill
+
+    bill = release_bill()
+    assert bill["bomFormat"] == "CycloneDX"
+    main = bill["metadata"]["component"]
+    assert (main["name"], main["version"]) == ("walras", walras.__version__)
+    versions = {each["name"].lower(): each["version"] for each in bill["components"]}
+    assert {"aiohttp", "cvxpy", "torch", "pydantic", "numpy", "llvmlite"} <= versions.keys()
+    assert {"pytest", "mypy", "sphinx", "cyclonedx-bom", "ecos", "walras"} & versions.keys() == set()
+    assert [name for name, version in versions.items() if version != metadata.version(name)] == []
+    assert "file:" not in str(bill)
 
 
 def users_folder(folder: Path) -> None:

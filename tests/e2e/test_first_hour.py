@@ -5,22 +5,18 @@ namespaces may not be made they are two homes on loopback. Both have the test's 
 itself is counted and not repeated.
 """
 
-import contextlib
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.support.installed import ROOT, build_wheel, clean_environment, install_wheel
+from tests.support.newcomer import NewcomersMachines, unused_port, wait_for_text
 
 pytestmark = pytest.mark.slow
 README = (ROOT / "README.md").read_text()
@@ -71,60 +67,6 @@ def test_the_readme_has_commands_of_every_kind() -> None:
     assert {line.split()[1] for line in LOCAL} >= {"simulate", "solve", "profile", "recommend", "plan"}
 
 
-@dataclass
-class TwoMachines:
-    """S and M, what was started there, and what each printed."""
-
-    folder: Path
-    bin: Path
-    #: Prefix of a command on each machine; empty without namespaces.
-    enter: dict[str, list[str]]
-    address: str
-    port: int
-    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def home(self, machine: str) -> Path:
-        path = self.folder / machine
-        path.mkdir(exist_ok=True)
-        return path
-
-    def environment(self, machine: str) -> dict[str, str]:
-        return clean_environment(self.home(machine), self.folder / "tools", self.bin)
-
-    def line(self, text: str) -> str:
-        """A line of the README with our names: the address of S, a free port, the number of our job."""
-        named = text.replace("https://S:", f"https://{self.address}:").replace("8080", str(self.port))
-        return re.sub(r"\b12\b", "2", named)
-
-    def start(self, machine: str, text: str) -> Path:
-        """Start what runs until it is stopped; returns the file of its output."""
-        output = self.folder / f"{machine}.log"
-        with output.open("wb") as file:
-            command = [*self.enter[machine], "bash", "-c", f"exec {self.line(text)}"]
-            self.running.append(
-                subprocess.Popen(
-                    command, cwd=self.home(machine), env=self.environment(machine), stdout=file, stderr=file
-                )
-            )
-        return output
-
-    def run(self, machine: str, *texts: str) -> str:
-        command = [*self.enter[machine], "bash", "-ec", "\n".join(map(self.line, texts))]
-        done = subprocess.run(
-            command, cwd=self.home(machine), env=self.environment(machine), capture_output=True, text=True, timeout=200
-        )
-        assert done.returncode == 0, (texts, done.stdout, done.stderr)
-        return done.stdout
-
-    def close(self) -> None:
-        for process in reversed(self.running):
-            process.send_signal(signal.SIGTERM)
-        for process in self.running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            process.kill()
-
-
 def namespaces(names: dict[str, str], address: dict[str, str]) -> bool:
     """Make two network namespaces with a cable between them; False where this is not permitted."""
     if shutil.which("ip") is None or os.geteuid() != 0:
@@ -140,21 +82,21 @@ def namespaces(names: dict[str, str], address: dict[str, str]) -> bool:
 
 
 @pytest.fixture
-def machines(program: Path, tmp_path: Path) -> Iterator[TwoMachines]:
+def machines(program: Path, tmp_path: Path) -> Iterator[NewcomersMachines]:
     names = {machine: f"walras-{machine}-{os.getpid()}" for machine in "SM"}
     address = {"S": "10.231.7.1", "M": "10.231.7.2"}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = unused_port()
     try:
         apart = namespaces(names, address)
         enter = {machine: ["ip", "netns", "exec", names[machine]] if apart else [] for machine in "SM"}
-        two = TwoMachines(tmp_path, program, enter, address["S"] if apart else "127.0.0.1", port)
-        # The files of S are here: what ssh would fetch from there lies in the home of S.
-        tools = tmp_path / "tools"
-        tools.mkdir()
-        (tools / "ssh").write_text(f'#!/bin/sh\nshift\ncd "{two.home("S")}" && exec "$@"\n')
-        (tools / "ssh").chmod(0o755)
+        here = address["S"] if apart else "127.0.0.1"
+
+        def rename(line: str) -> str:
+            """A line of the README with our names: the address of S, a free port, the number of our job."""
+            named = line.replace("https://S:", f"https://{here}:").replace("8080", str(port))
+            return re.sub(r"\b12\b", "2", named)
+
+        two = NewcomersMachines(tmp_path, program, rename, enter)
         yield two
         two.close()
     finally:
@@ -162,14 +104,7 @@ def machines(program: Path, tmp_path: Path) -> Iterator[TwoMachines]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-def wait_for_text(file: Path, text: str, timeout_s: float = 60.0) -> None:
-    until = time.monotonic() + timeout_s
-    while text not in file.read_text():
-        assert time.monotonic() < until, f"{text!r} does not show in {file.read_text()}"
-        time.sleep(0.1)
-
-
-def test_an_own_script_runs_on_another_machine_in_six_commands(machines: TwoMachines) -> None:
+def test_an_own_script_runs_on_another_machine_in_six_commands(machines: NewcomersMachines) -> None:
     """The README's section, line by line, from `pip install` to the end of a script of one's own."""
     lines = code_lines(CLUSTER)
     first = lines[: lines.index("walras submit train.py") + 1]
@@ -179,7 +114,11 @@ def test_an_own_script_runs_on_another_machine_in_six_commands(machines: TwoMach
 
     told = machines.start("S", server)
     wait_for_text(told, "join.token")
-    for printed in (f"export WALRAS_SERVER=https://localhost:{machines.port}", "export WALRAS_TOKEN_FILE=", agent[:12]):
+    for printed in (
+        machines.rename("export WALRAS_SERVER=https://localhost:8080"),
+        "export WALRAS_TOKEN_FILE=",
+        agent[:12],
+    ):
         assert printed in told.read_text()
     # The line for machines holds the way to the token, never the token.
     assert (machines.home("S") / "walras/join.token").read_text().strip() not in told.read_text()

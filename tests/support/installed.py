@@ -24,17 +24,24 @@ def tracked_sources() -> set[str]:
     return {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()}
 
 
-def build_wheel(folder: Path) -> Path:
-    """Returns the wheel, built from a copy: a build leaves folders behind, and what lies about must not reach it."""
-    tree = folder / "tree"
+def copy_sources(tree: Path) -> Path:
+    """Returns `tree` with what a build reads: a build leaves folders behind, and what lies about must not reach it."""
     for name in [*tracked_sources(), "pyproject.toml", "README.md", "LICENSE"]:
         if (ROOT / name).exists():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, tree / name)
+    return tree
+
+
+def build_wheel(folder: Path, sources: Path | None = None) -> Path:
+    """Returns the wheel of the sources in a folder, by default of a copy of ours."""
+    tree = sources or copy_sources(folder / "tree")
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    built = subprocess.run([*pip, "--wheel-dir", "out", "."], cwd=tree, capture_output=True, text=True, timeout=100)
+    built = subprocess.run(
+        [*pip, "--wheel-dir", folder / "out", "."], cwd=tree, capture_output=True, text=True, timeout=100
+    )
     assert built.returncode == 0, built.stderr
-    (wheel,) = (tree / "out").glob("walras-*.whl")
+    (wheel,) = (folder / "out").glob("walras-*.whl")
     return wheel
 
 

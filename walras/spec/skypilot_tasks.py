@@ -15,12 +15,12 @@ export SKYPILOT_TASK_ID=walras-$WALRAS_JOB_ID
 _SAME = ("name", "num_nodes", "envs")
 #: Fields that need no answer here, and why.
 _SAID = {
-    "file_mounts": "machines have the files that travel with `workdir`; read buckets in the script",
+    "file_mounts": "files travel with `workdir`, data come with `inputs`",
     "service": "a job here runs to its end",
     "resources.cloud": "the cluster has the machines that it has; `value_usd_per_h` says what renting is worth",
     "resources.infra": "the cluster has the machines that it has; `value_usd_per_h` says what renting is worth",
-    "resources.region": "no field chooses a zone",
-    "resources.zone": "no field chooses a zone",
+    "resources.region": "a pool has one zone; `resources.pools` chooses pools",
+    "resources.zone": "a pool has one zone; `resources.pools` chooses pools",
     "resources.use_spot": "the scheduler chooses; a job that saves its work survives either way",
     "resources.instance_type": "name an accelerator type",
     "resources.disk_size": "no field asks for disk",

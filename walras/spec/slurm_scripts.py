@@ -24,7 +24,7 @@ _SAID = {
     "output": "`walras logs JOB` shows the output; no file is written",
     "error": "`walras logs JOB` shows it with the output; no file is written",
     "open-mode": "`walras logs JOB` shows the output of every attempt",
-    "partition": "no field chooses a pool; name an accelerator type: it became the label `partition`",
+    "partition": "name an accelerator type, or pools in `resources.pools`: it became the label `partition`",
     "export": "ranks have a short list of the machine's variables; name others with --env",
     "requeue": "a job that loses its machine is always queued again",
     "exclusive": "accelerators are a job's own, machines are shared",

@@ -52,6 +52,9 @@ def test_the_image_is_built_of_files_that_are_here() -> None:
     packages = project["tool"]["setuptools"]["packages"]["find"]["include"]
     assert {name for name in packages if not name.endswith("*")} <= set(copied)
     assert json.loads(instructions[-1][1]) == ["walras"]
+    # `walras server` needs what its extra brings.
+    (install,) = [rest for name, rest in instructions if name == "RUN" and "pip install" in rest]
+    assert "/src[server]" in install
     assert ["USER", "walras"] in instructions
 
 
