@@ -265,9 +265,7 @@ def _arena_job(row: TraceRow, began_at: float, *, is_brought: bool) -> TraceJob:
         else ("submission_time", "num_iteration", "deadline", "num_gpu")
     )
     at, batch = row.number(submitted, least=began_at), row.whole("batch_size")
-    model = (
-        f"{row.name('model')} {row.name('params')}" if is_brought else row.name("model_name").replace("__", " ", 1)
-    )
+    model = f"{row.name('model')} {row.name('params')}" if is_brought else row.name("model_name").replace("__", " ", 1)
     return TraceJob(
         at=at - began_at,
         name=row.name("job_id"),

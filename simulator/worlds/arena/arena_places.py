@@ -163,6 +163,8 @@ def read_places(path: str | Path, machine_size: Mapping[str, int]) -> PlaceTable
 
 
 def _row_key(row: TraceRow) -> tuple[ArenaModel, ArenaPlace]:
-    (accelerator,) = row.types("gpu_type") or ("",)
-    place = ArenaPlace(accelerator, row.gang("nodes"), row.gang("gpus_per_node"))
+    types = row.types("gpu_type")
+    if len(types) != 1:
+        raise row.error("gpu_type", f"names {len(types)} types", "name one")
+    place = ArenaPlace(types[0], row.gang("nodes"), row.gang("gpus_per_node"))
     return ArenaModel(row.name("model"), row.name("params"), row.whole("batch_size")), place

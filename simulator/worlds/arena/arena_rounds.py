@@ -11,7 +11,7 @@ from optimizer.problem import FloatArray
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.working_set import Cycle
-from simulator.worlds.arena.arena_places import PlaceTable
+from simulator.worlds.arena.arena_places import ArenaPlace, PlaceTable
 from simulator.worlds.stepped_mechanism import Move, Reallocation, StepPlacement, WantedAccelerators
 from walras.job_request import JobId
 
@@ -70,16 +70,14 @@ class ArenaRounds:
         pool_rows = {state.pool.shape.accelerator: state.row for state in ledger.fleet.pools}
         for job_id in job_ids:
             (demand,) = ledger.jobs[job_id].request.demands
-            best = self._places.best_place(demand.accelerator, demand.count)
-            room = rooms[demand.accelerator]
-            emptiest = sorted(room, key=lambda row: (-room[row], row))[: best.machines]
-            fits = len(emptiest) == best.machines and room[emptiest[-1]] >= best.each
-            if demand.accelerator in blocked or not fits:
+            best, room = self._places.best_place(demand.accelerator, demand.count), rooms[demand.accelerator]
+            place = () if demand.accelerator in blocked else _emptiest(room, best)
+            if not place:
                 blocked.add(demand.accelerator)
                 waiting.append(job_id)
                 continue
-            place = tuple((row, best.each) for row in emptiest)
-            _take(room, place)
+            for row, count in place:
+                room[row] -= count
             started.append((ledger.jobs[job_id], pool_rows[demand.accelerator], place))
         return waiting
 
@@ -89,9 +87,11 @@ def _room(cycle: Cycle, pool: int) -> Room:
     return {each.row: len(each.free) for each in machines if each is not None and each.pool == pool}
 
 
-def _take(room: Room, place: Place) -> None:
-    for row, count in place:
-        room[row] -= count
+def _emptiest(room: Room, best: ArenaPlace) -> Place:
+    """The machines with most room, the first of them on ties; () where they have too little."""
+    rows = sorted(room, key=lambda row: (-room[row], row))[: best.machines]
+    fits = len(rows) == best.machines and room[rows[-1]] >= best.each
+    return tuple((row, best.each) for row in rows) if fits else ()
 
 
 def keep_or_pack(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:

@@ -75,11 +75,15 @@ def arena_workload(rows: Iterable[TraceJob], places: PlaceTable) -> ArenaWorkloa
         if len(row.types) != 1 or row.types[0] not in places.machine_size:
             types = ", ".join(places.machine_size)
             raise ConfigError(
-                f"line {row.line}: {row.name!r} names no type of this cluster", field="types", fix=f"name one of {types}"
+                f"line {row.line}: {row.name!r} names no type of this cluster",
+                field="types",
+                fix=f"name one of {types}",
             )
         models[kind] = known[row.kind]
-        if row.gang.bit_count() != 1 or row.gang > GANG_MAX or not places.throughput(
-            models[kind], places.best_place(row.types[0], row.gang)
+        if (
+            row.gang.bit_count() != 1
+            or row.gang > GANG_MAX
+            or not places.throughput(models[kind], places.best_place(row.types[0], row.gang))
         ):
             raise ConfigError(
                 f"line {row.line}: {row.name!r} cannot run on {row.gang} x {row.types[0]}",
