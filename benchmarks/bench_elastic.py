@@ -2,8 +2,8 @@
 
     WALRAS_DATA=... python -m benchmarks elastic [--row shockwave walras-on-pollux ...]
 
-Each ground under the policy that is made for it, then Pollux's, Sia's and Arena's under the default policy. Whole workloads,
-whatever the scale.
+Each ground under the policy that is made for it, then Pollux's, Sia's and Arena's under the default policy.
+Whole workloads, whatever the scale.
 """
 
 import os

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from benchmarks.arena_runs import arena_ground, finished_before, first_finished_mean_s, rounds_of_plan
 
+from benchmarks.arena_runs import arena_ground, finished_before, first_finished_mean_s, rounds_of_plan
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, execute_run
 from simulator.simulation import simulate

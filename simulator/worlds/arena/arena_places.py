@@ -1,8 +1,8 @@
 """Arena's table of places: how fast a model with a batch trains on so many machines of a type, by its best known plan.
 
-CSV with a header: `model`, `params`, `batch_size`, `gpu_type`, `nodes`, `gpus_per_node`, `seconds_per_iteration` (of the
-whole batch), `status`: `ok`; `oom` (does not fit) and `over_300s` (too slow for a round), which nobody may use; `absent`
-(not measured), for which the simulator has rules of its own:
+CSV with a header: `model`, `params`, `batch_size`, `gpu_type`, `nodes`, `gpus_per_node`, `seconds_per_iteration` (of
+the whole batch), `status`: `ok`; `oom` (does not fit) and `over_300s` (too slow for a round), which nobody may use;
+`absent` (not measured), for which the simulator has rules of its own:
 
 * On a place that is not the best of its size, the best one's throughput, less a tenth for each halving of the
   accelerators on one machine.

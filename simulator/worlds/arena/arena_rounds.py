@@ -95,7 +95,7 @@ def _emptiest(room: Room, best: ArenaPlace) -> Place:
 
 
 def keep_or_pack(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
-    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others, the largest first."""
+    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others, largest first."""
     ledger = cycle.ledger
     kept = {
         job_id

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from scheduler.core.events import Proposal
 from optimizer.policy import Policy, PolicySpec
 from scheduler.core.commands import Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.round import MECHANISMS
+from scheduler.core.events import Proposal
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.working_set import Cycle
