@@ -15,7 +15,7 @@ from benchmarks.arena_runs import arena_ground, finished_before, first_finished_
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import RunSpec, WorkloadSource, execute_run
 from simulator.simulation import simulate
-from simulator.worlds.arena.arena_attempts import ARENA_TUNING, TUNING, AttemptSpan, TuningCost, round_throughputs
+from simulator.worlds.arena.arena_attempts import ARENA_TUNING, TUNING, TunedSpan, TuningCost, round_throughputs
 from simulator.worlds.arena.arena_scenario import arena_scenario
 
 #: Rounds that were recorded of first come, first served, and of Arena's own policy.
@@ -33,7 +33,7 @@ def _recorded(folder: Path, policy: str) -> dict[int, float]:
 def test_every_job_and_every_round_is_the_recorded_one(reference_data: Path) -> None:
     """590 completion times in 2,000 rounds, both means of the throughput, and all jobs to the end."""
     ground = arena_ground(reference_data)
-    spans: list[AttemptSpan] = []
+    spans: list[TunedSpan] = []
     result = simulate(
         ground.workload.jobs, arena_scenario(ground.workload, "fcfs", pools=ground.pools, on_span=spans.append)
     )

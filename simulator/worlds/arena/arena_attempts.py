@@ -47,7 +47,7 @@ ARENA_TUNING = TuningCost(10.0, 40.0)
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptSpan:
+class TunedSpan:
     """An attempt that is over: the rounds in which it ran, samples per second, and seconds of tuning."""
 
     first_round: int
@@ -63,7 +63,7 @@ class AttemptSpan:
         return self.throughput * (ROUND_S - self.tuning_s) / ROUND_S if since == 0 else self.throughput
 
 
-def round_throughputs(spans: Iterable[AttemptSpan], rounds: int) -> list[float]:
+def round_throughputs(spans: Iterable[TunedSpan], rounds: int) -> list[float]:
     """Samples per second of the cluster in each of the first `rounds` rounds."""
     total = [0.0] * rounds
     for span in spans:
@@ -113,7 +113,7 @@ class ArenaAttempts(AttemptSimulator):
         places: PlaceTable,
         models: Mapping[Kind, ArenaModel],
         tuning: TuningCost,
-        on_span: Callable[[AttemptSpan], None] | None = None,
+        on_span: Callable[[TunedSpan], None] | None = None,
     ) -> None:
         """`on_span` is called with every attempt that is over."""
         super().__init__(engine, machines, model, streams)
@@ -217,7 +217,7 @@ class ArenaAttempts(AttemptSimulator):
         self._engine.cancel(run.timer)
         if self._on_span is not None:
             first, end = round(attempt.base_at / ROUND_S), round(at / ROUND_S)
-            self._on_span(AttemptSpan(first, end, run.throughput, attempt.costs.start_s))
+            self._on_span(TunedSpan(first, end, run.throughput, attempt.costs.start_s))
         return run
 
     def _credit(self, attempt: SimAttempt, steps: float) -> None:

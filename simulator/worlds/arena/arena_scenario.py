@@ -25,7 +25,7 @@ from simulator.machines import PoolModel
 from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, SchedulerWiring
 from simulator.workloads.trace import TraceJob
-from simulator.worlds.arena.arena_attempts import ROUND_S, TUNING, ArenaAttempts, AttemptSpan, TuningCost
+from simulator.worlds.arena.arena_attempts import ROUND_S, TUNING, ArenaAttempts, TunedSpan, TuningCost
 from simulator.worlds.arena.arena_places import GANG_MAX, ArenaModel, PlaceLaw, PlaceTable, read_places
 from simulator.worlds.arena.arena_rounds import ArenaFcfs, ArenaRounds, keep_or_pack
 from simulator.worlds.stepped_mechanism import PlannedMechanism, StepConfiguration
@@ -99,7 +99,7 @@ def arena_workload(rows: Iterable[TraceJob], places: PlaceTable) -> ArenaWorkloa
 
 
 #: Called with every attempt that is over.
-SpanSink = Callable[[AttemptSpan], None]
+SpanSink = Callable[[TunedSpan], None]
 
 
 def arena_scenario(

@@ -10,7 +10,7 @@ from simulator.engine import RunOutcome
 from simulator.machines import PoolModel
 from simulator.simulation import Scenario, SimulationResult, simulate
 from simulator.workloads.trace import TraceJob
-from simulator.worlds.arena.arena_attempts import ARENA_TUNING, TUNING, AttemptSpan, round_throughputs, rounds_needed
+from simulator.worlds.arena.arena_attempts import ARENA_TUNING, TUNING, TunedSpan, round_throughputs, rounds_needed
 from simulator.worlds.arena.arena_places import ArenaModel, ArenaPlace, PlaceTable, read_places
 from simulator.worlds.arena.arena_rounds import pack_evenly
 from simulator.worlds.arena.arena_scenario import (
@@ -70,7 +70,7 @@ def _ends(result: SimulationResult) -> dict[int, float]:
     return {int(job.job_id): job.ended_at for job in result.jobs}
 
 
-def _fcfs(places: PlaceTable, *rows: TraceJob, spans: list[AttemptSpan] | None = None) -> dict[int, float]:
+def _fcfs(places: PlaceTable, *rows: TraceJob, spans: list[TunedSpan] | None = None) -> dict[int, float]:
     made = arena_workload(rows, places)
     sink = None if spans is None else spans.append
     return _ends(simulate(made.jobs, arena_scenario(made, "fcfs", pools=POOLS, on_span=sink)))
@@ -136,7 +136,7 @@ def test_a_job_ends_at_the_start_of_the_round_after_its_last_whole_iteration() -
 
 def test_short_tuning_costs_throughput_and_long_tuning_a_round(places: PlaceTable) -> None:
     """30 iterations on one A100 take a round, 120 on four a round more than their time."""
-    spans: list[AttemptSpan] = []
+    spans: list[TunedSpan] = []
     assert _fcfs(places, _row(0.0, 1, 30), _row(0.0, 4, 120), spans=spans) == {1: 300.0, 2: 600.0}
     assert round_throughputs(spans, 3) == [5.0, 0.0, 0.0]
     spans = []
