@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: help install wheel demo demo-web test test-all fuzz mutations golden browser slurm explore lint bench clean
+.PHONY: help install wheel demo demo-web test test-all fuzz mutations golden browser slurm postgresql torchx explore lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,7 @@ test-all: lint ## lint and every test, real processes and PyTorch included
 	$(BIN)/python -m pytest -n 0 -m "alone and not gpu"
 	if [ "$$(cat .venv/.fast-tests-passed 2>/dev/null)" = "$$($(STATE))" ]; then which="slow and"; else which=""; fi; \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$$which not alone and not gpu" --durations=10
+	WALRAS_TEST_STORE=postgresql $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not sqlite_file" tests/unit/scheduler_live
 
 SEEDS ?= 200
 FIRST ?= 1
@@ -68,6 +69,13 @@ browser: ## install the browser that reports are opened with in tests (Debian; n
 
 slurm: .venv/.installed-dev ## unpack the Slurm and the SSH server that tests run (Debian; nothing is installed, no root)
 	$(BIN)/python -m tests.support.debian_packages
+
+postgresql: ## install the database that tests of several servers run (Debian; needs root)
+	ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; }
+
+torchx: .venv/.installed-dev ## add the TorchX whose scheduler plug-in tests try (its release of today needs an older urllib3)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torchx-nightly
 
 explore: .venv/.installed-dev ## property tests on examples that nobody has seen yet
 	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -n $(JOBS) tests/properties -m "not gpu"

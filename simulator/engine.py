@@ -32,8 +32,16 @@ class RandomStreams:
         """The stream of that name (`arrivals`, `faults`, `speeds`, ...); the same object every time."""
         found = self._streams.get(name)
         if found is None:
-            found = self._streams[name] = Random(f"{self.seed}/{name}")
+            found = self._streams[name] = self._fresh(name)
         return found
+
+    @property
+    def drawn(self) -> bool:
+        """Whether anything was drawn from any stream. If not, every other seed gives the same run."""
+        return any(stream.getstate() != self._fresh(name).getstate() for name, stream in self._streams.items())
+
+    def _fresh(self, name: str) -> Random:
+        return Random(f"{self.seed}/{name}")
 
 
 #: Wakes in a row, with nothing else under way and nothing decided, after which a run counts as stalled.

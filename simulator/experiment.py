@@ -67,7 +67,8 @@ def load_experiment(
     ConfigError (a UserError) for anything that a user has to correct.
     """
     cluster = load_yaml(cluster_path, ClusterConfig)
-    known = find_format(format) if format is not None else detect_format(workload_path)
+    is_mapped = reading is not None and bool(reading.columns)
+    known = find_format(format) if format is not None else detect_format(workload_path, is_mapped=is_mapped)
     if known.name == WORKLOAD_FILE and speeds_path is not None:
         raise ConfigError(
             f"{workload_path}: a workload file takes no --speeds",
@@ -76,7 +77,7 @@ def load_experiment(
         )
     if known.name == WORKLOAD_FILE and reading not in (None, ReadOptions()):
         raise ConfigError(
-            f"{workload_path}: a workload file is read whole: --skip-bad-rows, --sort and --only are for traces",
+            f"{workload_path}: a workload file is read whole: options that choose rows or columns are for traces",
             fix="leave them out",
         )
     if known.name != WORKLOAD_FILE and measured is not None:
@@ -112,8 +113,8 @@ def trace_experiment(
 ) -> Experiment:
     """Returns the experiment of a trace on a cluster. Its jobs are made one by one, when the simulation needs them.
 
-    Raises ConfigError for a job that cannot run there, before anything runs; `skip_unplaceable`: leaves out those that
-    its machines could never hold, and counts them as skipped.
+    Raises ConfigError for a job that cannot run there, before anything runs; `skip_unplaceable`: leaves out such
+    rows, and those that its machines could never hold, and counts them as skipped.
     """
     speeds_path = speeds_path_of(trace, speeds_path)
     laws = _trace_laws(speeds_path)
@@ -133,18 +134,32 @@ def trace_experiment(
         source=trace.source,
         hint=f"give a throughput table that has it: --speeds FILE{looked}",
     )
+    if skip_unplaceable:
+        trace = _without_bad_rows(trace, placing, cluster)
     # All of them once, to hear of a mistake now and not after an hour.
     never = _unplaceable(placing.jobs(trace.jobs), cluster)
-    if never and not skip_unplaceable:
-        raise _never_runs(never)
     if never:
-        first = (*trace.skipped.first, *islice(never.values(), _NAMED_MAX))
-        rows = [row for place, row in enumerate(trace.jobs) if place not in never]
-        trace = replace(trace, jobs=rows, skipped=SkippedRows(trace.skipped.count + len(never), first))
+        raise _never_runs(never)
     truth = GroundTruth(placing.speeds, laws={} if laws is None else laws.of)
     return Experiment(
         pool_models(cluster), truth, placing.jobs(trace.jobs), skipped=trace.skipped, count=len(trace.jobs)
     )
+
+
+def _without_bad_rows(trace: Trace, placing: TraceBinding, cluster: ClusterConfig) -> Trace:
+    """Returns the trace without rows that cannot become jobs (no length, no speed here) or that no machine could hold.
+
+    They are counted as skipped, with those that wait for them. Raises ConfigError where none is left.
+    """
+    while trace.jobs:
+        bad = placing.unbindable(trace.jobs) or _unplaceable(placing.jobs(trace.jobs), cluster)
+        if not bad:
+            return trace
+        first = (*trace.skipped.first, *islice(bad.values(), _NAMED_MAX))
+        rows = [row for place, row in enumerate(trace.jobs) if place not in bad]
+        trace = replace(trace, jobs=rows, skipped=SkippedRows(trace.skipped.count + len(bad), first))
+    why = "; ".join(trace.skipped.first[:_NAMED_MAX])
+    raise ConfigError(f"{trace.source}: no row can become a job on this cluster: {why}", fix="choose another cluster")
 
 
 def speeds_path_of(trace: Trace, speeds_path: str | Path | None) -> str | Path | None:

@@ -1,11 +1,11 @@
-"""`walras simulate run|report|compare|sweep|bench|replay|worlds`: from the parsed options to output and exit code.
+"""`walras simulate run|report|plot|compare|sweep|bench|replay|worlds`: from the parsed options to output and exit code.
 
 Each command imports what it alone needs: a run without a report draws no charts, a comparison reads no recordings.
 """
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from threading import Timer
@@ -26,6 +26,7 @@ from walras.json_output import stream_json
 from walras.spec.file_model import check_model, load_mapping
 
 if TYPE_CHECKING:
+    from simulator.reports.policy_comparison import PolicyComparison
     from simulator.reports.recording import Recording
 
 _PIPE_WIDTH = 10_000
@@ -85,12 +86,35 @@ def simulate_report(folder: Path, out: Path | None) -> int:
     return 0
 
 
+def simulate_plot(figure: str, folder: Path, out: Path, setting: str | None) -> int:
+    """Draws one figure of a folder that a run, a comparison or a sweep left."""
+    from simulator.reports.figure_plots import plot_figure
+
+    plot_figure(figure, folder, out, setting)
+    _console().print(f"figure: {out}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFiles:
+    """Where a comparison is written: a folder with its page and the data of its figures, and a LaTeX table."""
+
+    folder: Path | None = None
+    latex: Path | None = None
+
+
 def simulate_compare(
-    template: RunSpec, policies: Sequence[str], seeds: str, workers: ParallelWorkers, output: str
+    template: RunSpec,
+    policies: Sequence[str],
+    seeds: str,
+    workers: ParallelWorkers,
+    output: str,
+    files: ComparedFiles | None = None,
 ) -> int:
     """Runs every policy with every seed; returns 0 if every run ended and no conservation law broke, else 1."""
     from simulator.reports.policy_comparison import compare_policies, comparison_json, comparison_tables
 
+    files = files or ComparedFiles()
     console = _console()
     numbers = parse_seeds(seeds)
     runs, done = len(policies) * len(numbers), 0
@@ -103,7 +127,10 @@ def simulate_compare(
 
         progress.runs(0, runs)
         workers = replace(workers, watch=progress.watch)
-        comparison = compare_policies(template, policies, numbers, workers, one_more)
+        comparison = compare_policies(
+            template, policies, numbers, workers, one_more, with_levels=files.folder is not None
+        )
+    written = _write_compared(comparison, template, files)
     if output == "json":
         # With the first seed; the others are in `seeds`.
         decided = {policy: describe_run(replace(template, policy=policy, seed=numbers[0])) for policy in policies}
@@ -112,16 +139,38 @@ def simulate_compare(
         for table in comparison_tables(comparison):
             console.print(table)
         if comparison.nothing_random:
-            console.print("every seed gave the same figures: nothing here is random", highlight=False)
+            left = "the other seed was" if len(comparison.unused_seeds) == 1 else "the other seeds were"
+            console.print(f"nothing here is random: {left} not run, the figures would be the same", highlight=False)
+        for what, path in written:
+            console.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
         _print_violations(console, comparison.violations)
     rows = [row for rows in comparison.rows.values() for row in rows]
     return _exit_code([row.outcome for row in rows], comparison.violations)
+
+
+def _write_compared(comparison: "PolicyComparison", template: RunSpec, files: ComparedFiles) -> list[tuple[str, Path]]:
+    """Writes what was asked for; returns what each file is, and its path."""
+    written = []
+    if files.folder is not None:
+        from simulator.reports.comparison_page import write_comparison_page
+        from simulator.reports.figure_book import comparison_book
+
+        written.append(("page", write_comparison_page(files.folder, comparison_book(comparison, template))))
+    if files.latex is not None:
+        from simulator.reports.latex_table import latex_caption, latex_table, write_latex
+
+        names = (Path(template.source.name).name, Path(template.cluster).name)
+        write_latex(files.latex, latex_table(comparison, latex_caption(comparison, *names)))
+        written.append(("LaTeX table", files.latex))
+    return written
 
 
 def simulate_sweep(
     spec: Path | None, options: dict[str, Any], folder: Path, workers: ParallelWorkers, output: str
 ) -> int:
     """Runs the grid of a file and of options, which override the file; returns 0 or 1 as `simulate_compare` does."""
+    from simulator.reports.comparison_page import write_comparison_page
+    from simulator.reports.figure_book import sweep_book
     from simulator.reports.sweep import SWEEP_TABLE, SweepGrid, run_sweep, sweep_json, sweep_table, violations_in
 
     console = _console()
@@ -134,6 +183,7 @@ def simulate_sweep(
         kept = f"walras: broken off; runs that had ended are kept in {folder}, and the same command goes on from there"
         Console(stderr=True).print(kept, markup=False, highlight=False, soft_wrap=True)
         raise
+    page = write_comparison_page(folder, sweep_book(swept, str(folder.name) if spec is None else spec.stem))
     broken = violations_in(swept.rows)
     if output == "json":
         stream_json(sweep_json(swept), sys.stdout)
@@ -141,20 +191,33 @@ def simulate_sweep(
         for path in swept.rejected:
             console.print(f"not believed, and run again: {path}", style="yellow", markup=False)
         console.print(sweep_table(swept))
-        console.print(f"all figures: {folder / SWEEP_TABLE}", markup=False, highlight=False, soft_wrap=True)
+        for what, file in (("all figures", folder / SWEEP_TABLE), ("page", page)):
+            console.print(f"{what}: {file}", markup=False, highlight=False, soft_wrap=True)
         _print_violations(console, broken)
     return _exit_code([row.outcome for row in swept.rows], broken)
 
 
-def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output: str) -> int:
-    """Runs a bench, prints it and writes its result file; returns 0 or 1 as `simulate_compare` does."""
-    from simulator.reports.policy_bench import BENCHES, bench_json, bench_tables, run_bench, write_bench
+def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output: str, data: Path | None = None) -> int:
+    """Runs a bench, prints it and writes its result file; returns 0 or 1 as `simulate_compare` does.
 
-    console = _console()
+    `data`: the folder of recorded workloads, for the grounds that need it.
+    """
+    from simulator.reports.bench_grounds import BENCHES, missing_files
+    from simulator.reports.policy_bench import bench_json, bench_tables, run_bench, write_bench
+
+    console, errors = _console(), Console(stderr=True)
     if out is not None and not out.absolute().parent.is_dir():
         raise ConfigError(f"no folder {out.absolute().parent}", field="out", fix="choose another path")
+    if data is not None and not data.is_dir():
+        raise ConfigError(f"no folder {data}", field="data", fix="give the folder of recorded workloads")
+    grounds = BENCHES[name](data.absolute() if data is not None else None)
+    missing = {ground.name: missing_files(ground) for ground in grounds}
+    for ground, files in missing.items():
+        if files:
+            errors.print(f"walras: ground {ground} is left out: no {files[0]}", markup=False, highlight=False)
     with RunProgress() as progress:
-        result = run_bench(BENCHES[name](), replace(workers, watch=progress.watch), progress.runs)
+        there = [ground for ground in grounds if not missing[ground.name]]
+        result = run_bench(there, replace(workers, watch=progress.watch), progress.runs)
     if out is not None:
         write_bench(out, result)
     if output == "json":
@@ -165,6 +228,15 @@ def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output
         _print_violations(console, result.violations)
     rows = [row for policies in result.rows.values() for rows in policies.values() for row in rows]
     return _exit_code([row.outcome for row in rows], result.violations)
+
+
+def simulate_leaderboard(files: Sequence[Path], out: Path) -> int:
+    """Writes a page of the rows of result files of benches, best first."""
+    from simulator.reports.leaderboard import read_bench_file, write_leaderboard
+
+    write_leaderboard(out, [read_bench_file(path) for path in files])
+    _console().print(f"leaderboard: {out}", markup=False, highlight=False, soft_wrap=True)
+    return 0
 
 
 def simulate_worlds(output: str) -> int:

@@ -125,6 +125,8 @@ class SimulationResult:
     violations: list[str] = field(default_factory=list)
     #: Predicted speeds against measured ones; empty where an oracle announced the speeds.
     scored: list[ScoredBelief] = field(default_factory=list)
+    #: Whether a random number was drawn. If not, another seed gives the same run.
+    drawn: bool = True
 
 
 class Simulation:
@@ -206,6 +208,7 @@ class Simulation:
             perf_counter() - self._began,
             self._violations,
             self.core.ledger.table.scored() if isinstance(self.core, SchedulerCore) else [],
+            self._streams.drawn,
         )
 
     def _transitioned(self, now: float, command: JobTransitioned) -> None:

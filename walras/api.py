@@ -19,6 +19,11 @@ class Body(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    def _repr_html_(self) -> str:
+        from walras.notebook_views import answer_html
+
+        return answer_html(self)
+
 
 class ProblemDetail(Body):
     """RFC 9457. `code` is stable; `field` and `fix` tell a person what to change."""
@@ -315,6 +320,8 @@ class NodeView(Body):
     problem: str = ""
     #: It does not reach the store of checkpoints: no job is moved off it for others.
     private: bool = False
+    #: What it has of what jobs may need: uv, git, docker, ...; null while its agent has not said.
+    tools: list[str] | None = None
     devices: list[DeviceSample] = Field(default_factory=list)
 
 

@@ -202,7 +202,7 @@ class Client(PeopleCalls, PolicyCalls, ReportCalls, UsageCalls, WhatIfCalls, Wor
                 return
             shown, place.offset = place.attempt, 0
 
-    async def log_start(self, job_id: int, **wanted: int | None) -> int:
+    async def log_start(self, /, job_id: int, **wanted: int | None) -> int:
         """As `walras.log_reading.log_start`."""
         return await log_start(self._transport, job_id, wanted)
 
@@ -249,6 +249,10 @@ class Client(PeopleCalls, PolicyCalls, ReportCalls, UsageCalls, WhatIfCalls, Wor
         """Set the total budget of a job that has not ended; a job held for its budget goes on if it is larger."""
         await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"budget_usd": budget_usd}))
 
+    async def redate(self, job_id: int, deadline: str) -> None:
+        """Set the deadline of a job that has not ended, as in a job file (`+6h`, an instant); `none` takes it away."""
+        await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"deadline": deadline}))
+
     # ------------------------------------------------------------------------------------------------ the cluster
 
     async def overview(self) -> Overview:
@@ -281,7 +285,7 @@ class Client(PeopleCalls, PolicyCalls, ReportCalls, UsageCalls, WhatIfCalls, Wor
         """Add a pool, with the fields that a pool of a cluster file has (administrators)."""
         return await self._body(PoolView, ApiCall("POST", f"{_API}/pools", body=dict(pool), repeatable=False))
 
-    async def change_pool(self, pool_id: str, **changes: float | bool | None) -> PoolView:
+    async def change_pool(self, /, pool_id: str, **changes: float | bool | None) -> PoolView:
         """Change `quota`, `least`, `usd_per_h` or `drained`: no new jobs and nothing rented there (administrators)."""
         body = {name: value for name, value in changes.items() if value is not None}
         return await self._body(PoolView, ApiCall("PATCH", f"{_API}/pools/{quote(pool_id, safe='')}", body=body))

@@ -7,6 +7,7 @@ form and is read last. What version control and Python make for themselves never
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pathspec import GitIgnoreSpec
 
@@ -41,6 +42,11 @@ def snapshot_folder(folder: Path) -> ContentTree:
     # Before anything is read: a folder with a terabyte of data is refused at once.
     check_sizes({path: _size_of(folder / path) for path in paths}, SNAPSHOT_BYTES, str(folder))
     return hash_folder(folder, paths)
+
+
+def code_fields(tree: ContentTree, folder: Path) -> dict[str, Any]:
+    """Returns the field `code` of a job that starts in a copy of these files, which are those of the folder."""
+    return {"tree": tree.name, "folder": folder.name or "root", "files": len(tree.files), "size": tree.size}
 
 
 def _files(folder: Path, below: str, specs: list[tuple[str, GitIgnoreSpec]]) -> Iterator[str]:

@@ -10,17 +10,23 @@ from pathlib import Path
 
 from walras.errors import UserError
 
+#: A chart is never narrower than its letters can be read: on a phone it is scrolled, as wide tables are.
 _STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; color: #1c1c1c; background: #fff; margin: 2rem auto; max-width: 62rem;
-       padding: 0 1rem; }
+:root { color-scheme: light dark; --text: #1c1c1c; --page: #fff; --soft: #444; --line: #e4e4e4; --bad: #a3261c; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e6e6e6; --page: #16181c; --soft: #b4b4b4; --line: #33363c; --bad: #ff8a7d; } }
+body { font: 15px/1.45 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2rem auto;
+       max-width: 62rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
-p { margin: .3rem 0; color: #444; }
+p { margin: .3rem 0; color: var(--soft); }
 table { border-collapse: collapse; font-size: .88rem; margin-top: .5rem; display: block; overflow-x: auto; }
-h1, p { overflow-wrap: anywhere; }
-td, th { padding: .18rem .9rem .18rem 0; text-align: right; border-bottom: 1px solid #e4e4e4; vertical-align: top; }
+h1, h2, p { overflow-wrap: anywhere; } section { overflow-x: auto; }
+td, th { padding: .18rem .9rem .18rem 0; text-align: right; border-bottom: 1px solid var(--line);
+         vertical-align: top; }
 td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 600; }
-.bad { color: #a3261c; font-weight: 600; } svg { max-width: 100%; height: auto; }
-@media print { body { margin: 0; max-width: none; } h2 { page-break-after: avoid; } }
+.bad { color: var(--bad); font-weight: 600; } svg { min-width: 34rem; max-width: 100%; height: auto; }
+@media print { :root { --text: #000; --page: #fff; --soft: #333; --line: #ccc; }
+  body { margin: 0; max-width: none; } h2 { page-break-after: avoid; } svg { min-width: 0; } }
 """
 
 

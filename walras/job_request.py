@@ -29,6 +29,15 @@ MIXING_LOSS = 0.0
 AVERAGING_LOSS = 0.05
 
 
+#: Of each entry, one.
+ToolNeeds = tuple[tuple[str, ...], ...]
+
+
+def can_prepare(tools: frozenset[str] | None, needs: ToolNeeds) -> bool:
+    """Whether a machine with these tools meets every need. None: it has not said, and is taken to have everything."""
+    return tools is None or all(not tools.isdisjoint(any_of) for any_of in needs)
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """One acceptable way to run the whole gang: `count` accelerators of one type."""
@@ -98,6 +107,8 @@ class GangRequest:
     memory_bytes_per_accelerator: int = 0
     #: Pools whose machines may hold the gang, by id; empty: every pool.
     pools: tuple[str, ...] = ()
+    #: What a machine has to have to prepare the gang (`walras.machine_tools`): of each entry, one; empty: nothing.
+    tools: ToolNeeds = ()
 
     def accepts(self, pool: Pool) -> bool:
         """Whether the gang may run on machines such as this pool's, however many they are."""
@@ -124,8 +135,9 @@ class GangRequest:
     @property
     def text(self) -> str:
         """The acceptable gangs in words, such as `2 x a100 or 4 x v100`."""
+        needs = "".join(f" with {' or '.join(any_of)}" for any_of in self.tools)
         words = (f"{d.count} x {'any' if d.accelerator == ANY_ACCELERATOR else d.accelerator}" for d in self.demands)
-        return " or ".join(words) + (f" of {' or '.join(self.pools)}" if self.pools else "")
+        return " or ".join(words) + (f" of {' or '.join(self.pools)}" if self.pools else "") + needs
 
 
 # Read once: every submission asks which jobs it is alike to.
@@ -161,6 +173,8 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     sweep_limit: int = 0
     #: Time between two checkpoints as its owner states it, seconds; None: as the scheduler plans.
     checkpoint_every_s: float | None = None
+    #: Keys of its inputs, as machines call them that have fetched them (`walras.machine_tools.data_key`).
+    data: tuple[str, ...] = ()
     #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
     declared: tuple[tuple[str, float], ...] = ()
 

@@ -1,14 +1,20 @@
 """What machines have beside their accelerators, by name, and what of it a job cannot do without.
 
-Agents say what they found with their first call; one of an older release says nothing, and is taken to have everything.
-A job that no machine of any pool it fits could prepare is refused when it is submitted, with what would help.
+Agents say what they found when they join; one of an older release says nothing, and is taken to have everything. A job
+that no machine of any pool it fits could prepare is refused when it is submitted, with what would help; else it is
+placed on machines that can prepare it. Agents also say which inputs they have fetched, by keys.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from walras.job_needs import JobNeeds
+from pydantic import Field
+
+from walras.job_needs import InputNeed, JobNeeds
+from walras.job_request import JobRequest
 
 #: Programs that run images, in the order in which a machine prefers them.
 RUNTIMES = ("apptainer", "podman", "docker")
@@ -16,6 +22,11 @@ RUNTIMES = ("apptainer", "podman", "docker")
 PROGRAMS, PACKAGES = ("uv", "git"), ("s3fs", "gcsfs", "adlfs")
 #: Names that a machine may say, and the characters of one.
 TOOLS_MOST, TOOL_NAME_MOST = 32, 40
+ToolNames = Annotated[list[Annotated[str, Field(max_length=TOOL_NAME_MOST)]], Field(max_length=TOOLS_MOST)]
+#: Keys of inputs that a machine may say it has, and the characters of one.
+DATA_MOST, _KEY_LENGTH = 200, 32
+DATA_KEY_PATTERN = rf"^[0-9a-f]{{{_KEY_LENGTH}}}$"
+DataKeys = Annotated[list[Annotated[str, Field(pattern=DATA_KEY_PATTERN)]], Field(max_length=DATA_MOST)]
 _OF_SCHEME = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
 _FIX = {
     "uv": "pip install 'walras[environments]' on the machines",
@@ -55,6 +66,18 @@ def tools_needed(needs: JobNeeds) -> list[ToolNeed]:
         if package := _OF_SCHEME.get(urlsplit(each.url).scheme if each.url else ""):
             found.append(ToolNeed(f"inputs.{name}", (package,)))
     return found
+
+
+def data_key(need: InputNeed) -> str:
+    """What an input is called between server and agents: by what the job file says of it, whatever its version is."""
+    return sha256("\0".join(("input", need.url, need.command, need.sha256)).encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def with_needs(request: JobRequest, needs: JobNeeds) -> JobRequest:
+    """Returns the request with what its machines have to have, and the inputs that are better there already."""
+    tools = tuple(dict.fromkeys(each.any_of for each in tools_needed(needs)))
+    data = tuple(sorted({data_key(each) for each in needs.inputs.values()}))
+    return replace(request, tools=tools, data=data)
 
 
 def unmet_need(needs: JobNeeds, machines: Iterable[Collection[str] | None]) -> ToolNeed | None:

@@ -94,10 +94,12 @@ class Transport:
     """An open connection to one server: `async with Transport(url, token) as transport`."""
 
     def __init__(self, url: str, token: str, patience: Patience) -> None:
-        self.url = checked_url(url)
+        """`url`: one address, or several with commas between them: where one does not answer, the next is called."""
+        self._urls = [checked_url(each) for each in url.split(",")]
+        self.url = self._urls[0]
         self.patience = patience
         self._token, pin = split_token(token)
-        self._tls = accepted_certificate(pin, self.url)
+        self._tls = {accepted_certificate(pin, each) for each in self._urls}.pop()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -135,7 +137,7 @@ class Transport:
         tried = 0
         while True:
             tried += 1
-            last = tried >= self.patience.tries or not call.repeatable
+            last = tried >= self.patience.tries * len(self._urls) or not call.repeatable
             try:
                 async with self.open(call) as response:
                     if response.status not in _TRY_AGAIN or last:
@@ -143,9 +145,16 @@ class Transport:
             except aiohttp.ServerFingerprintMismatch as error:
                 raise wrong_certificate(self.url, error) from None
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
-                if last:
+                # Nothing was sent where nobody took the connection: the next address may be asked the same once.
+                unsent = isinstance(error, aiohttp.ClientConnectorError) and tried < len(self._urls)
+                if last and not unsent:
                     raise self.unreachable(error) from None
+                self._turn_to_next()
             await self.pause(tried)
+
+    def _turn_to_next(self) -> None:
+        """Of several addresses the next one is called from now on."""
+        self.url = self._urls[(self._urls.index(self.url) + 1) % len(self._urls)]
 
     async def pause(self, tried: int = 0) -> None:
         """Wait before the next try, or (0 failures) before the next poll."""
@@ -192,7 +201,7 @@ class Transport:
 
     def unreachable(self, cause: BaseException) -> ServerUnreachable:
         reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        return ServerUnreachable(f"no Walras server answers at {self.url} ({reason})")
+        return ServerUnreachable(f"no Walras server answers at {' or '.join(self._urls)} ({reason})")
 
 
 def accepted_certificate(pin: str, url: str) -> "aiohttp.Fingerprint | bool":

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from walras.device_samples import DeviceSamples
 from walras.job_needs import JobNeeds
-from walras.machine_tools import TOOL_NAME_MOST, TOOLS_MOST
+from walras.machine_tools import DataKeys, ToolNames
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
@@ -39,7 +39,6 @@ COUNT_MOST = 2**63 - 1
 _SECONDS_MOST = 1e9
 _SPEED_LEAST, _SPEED_MOST = 1e-12, 1e12
 
-ToolName = Annotated[str, Field(max_length=TOOL_NAME_MOST)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MOST)]
 Number = Annotated[int, Field(ge=1, le=COUNT_MOST)]
 #: The code or signal with which a process ended, or the number of a rank.
@@ -103,6 +102,7 @@ class Register(Message):
     boot_id: str = Field(default="", max_length=64)
     #: The cluster that the agent belongs to already; None: to none.
     cluster: ClusterIdentity | None = None
+    tools: ToolNames | None = None  # that jobs may need (`walras.machine_tools`); None: the agent does not say
 
 
 class Registered(Message):
@@ -332,9 +332,9 @@ class Heartbeat(Message):
     highest_job_id: int = Field(default=0, ge=0, le=2**53)
     #: Whether this machine reaches the store of checkpoints; None: it has not been asked, or not answered yet.
     proof: StoreProof | None = None
-    #: What it has of what jobs may need (`walras.machine_tools`), with the first call; None: nothing new.
-    tools: Annotated[list[ToolName], Field(max_length=TOOLS_MOST)] | None = None
-    #: None: nothing new since the last call.
+    #: What is new since the last call, None: nothing. With the first call, the tools and the cached inputs it has.
+    tools: ToolNames | None = None
+    data: DataKeys | None = None
     devices: DeviceSamples | None = None
 
 

@@ -1,4 +1,4 @@
-"""Looks at the machine's devices every few seconds through NVML, in a thread of its own.
+"""Looks at the machine's devices every few seconds, NVIDIA's through NVML, in a thread of its own.
 
 A driver that hangs hangs this thread alone: heartbeats go on, and the server forgets samples that are not renewed. What
 a device does not tell (a MIG slice has no temperature of its own) is left out.
@@ -45,26 +45,28 @@ def sample_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:
             return []
         found = []
         for device, name in enumerate(cuda_names[:MOST_DEVICES]):
-            handle = _told(partial(nvml.nvmlDeviceGetHandleByUUID, name))
+            handle = driver_answer(partial(nvml.nvmlDeviceGetHandleByUUID, name))
             if handle is not None:
                 found.append(_sample(nvml, device, handle))
         return found
 
 
 def _sample(nvml: Any, device: int, handle: Any) -> DeviceSample:
-    memory = _told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    power = _told(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    memory = driver_answer(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    power = driver_answer(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
     return DeviceSample(
         device=device,
-        utilization=_within(_told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100),
+        utilization=value_within(driver_answer(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100),
         memory_used_bytes=None if memory is None else int(memory.used),
         memory_bytes=None if memory is None else int(memory.total),
-        temperature_c=_within(_told(lambda: nvml.nvmlDeviceGetTemperature(handle, _TEMPERATURE_OF_GPU)), -100, 300),
-        power_w=None if power is None else _within(power / _MILLIWATTS, 0, 100_000),
+        temperature_c=value_within(
+            driver_answer(lambda: nvml.nvmlDeviceGetTemperature(handle, _TEMPERATURE_OF_GPU)), -100, 300
+        ),
+        power_w=None if power is None else value_within(power / _MILLIWATTS, 0, 100_000),
     )
 
 
-def _told(ask: Callable[[], Any]) -> Any:
+def driver_answer(ask: Callable[[], Any]) -> Any:
     """Returns what the driver says, None where it says nothing (each release refuses other questions)."""
     try:
         return ask()
@@ -72,9 +74,11 @@ def _told(ask: Callable[[], Any]) -> Any:
         return None
 
 
-def _within(value: Any, least: float, most: float) -> float | None:
-    """Returns a number that can be true; drivers say others where they do not know."""
-    return float(value) if value is not None and math.isfinite(value) and least <= value <= most else None
+def value_within(value: Any, least: float, most: float) -> float | None:
+    """Returns a number that can be true; drivers say others, or words, where they do not know."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and least <= value <= most else None
 
 
 class DeviceSampler:
@@ -83,7 +87,7 @@ class DeviceSampler:
     def __init__(
         self,
         cuda_names: Sequence[str],
-        look: Callable[[Sequence[str]], list[DeviceSample]] = sample_devices,
+        look: Callable[[Sequence[str]], list[DeviceSample]],
         every_s: float = SAMPLE_EVERY_S,
     ) -> None:
         self._cuda_names = tuple(cuda_names)

@@ -1,19 +1,21 @@
-"""The machine's devices: what NVML and the host have, which attempt holds which, and the port of a rendezvous.
+"""The machine's devices: what drivers and the host have, which attempt holds which, and the port of a rendezvous.
 
-Accelerators are found through NVML, where nvidia-ml-py is installed. Node rank 0 of a gang keeps a port bound until its
-ranks start.
+Accelerators are found through NVML, where nvidia-ml-py is installed, else through AMD SMI, where amdsmi is. Node rank 0
+of a gang keeps a port bound until its ranks start.
 """
 
 import contextlib
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from workers.device_sampler import opened_nvml
+from walras.device_samples import DeviceSample
+from workers.amd_devices import amd_devices, sample_amd_devices
+from workers.device_sampler import opened_nvml, sample_devices
 
 #: Name of a machine without accelerators. It has one place for a rank unless the options say more.
 CPU = "cpu"
@@ -26,12 +28,23 @@ class Accelerators:
     #: Canonical name, such as `a100-40gb`.
     name: str
     count: int
-    #: Their names in CUDA_VISIBLE_DEVICES (UUIDs, which NVML and CUDA share).
+    #: Their names in CUDA_VISIBLE_DEVICES: UUIDs, which NVML and CUDA share; of AMD's devices HIP's numbers.
     cuda_names: tuple[str, ...] = ()
+    #: Their numbers on the machine, in the order of the bus; empty: slices, or emulated ones, which have none.
+    numbers: tuple[int, ...] = field(default=(), compare=False)
 
     def visible_devices(self, devices: list[int]) -> str:
         """CUDA_VISIBLE_DEVICES for these devices; empty hides the GPUs of the machine from emulated ones."""
         return ",".join(self.cuda_names[device] for device in devices) if self.cuda_names else ""
+
+    def numbers_of(self, devices: list[int]) -> str:
+        """What a program that knows devices by numbers calls these; empty where it has no name for them.
+
+        Emulated devices are any: they are numbered from 0.
+        """
+        if self.cuda_names and not self.numbers:
+            return ""
+        return ",".join(str(self.numbers[each] if self.numbers else at) for at, each in enumerate(devices))
 
 
 @dataclass(frozen=True)
@@ -46,19 +59,29 @@ def detect_host() -> Host:
 
 
 def detect_accelerators(environ: Mapping[str, str]) -> Accelerators:
-    """The GPUs that NVML sees and CUDA_VISIBLE_DEVICES allows; without any, the machine is one place on its CPU."""
-    found = _nvml_devices()
-    allowed = environ.get("CUDA_VISIBLE_DEVICES")
+    """The GPUs that NVML sees, else AMD SMI, and CUDA_VISIBLE_DEVICES allows, which HIP_VISIBLE_DEVICES stands for;
+    without any, the machine is one place on its CPU.
+    """
+    found = _nvml_devices() or amd_devices()
+    allowed = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES"))
     if allowed is not None:
         wanted = [word.strip() for word in allowed.split(",") if word.strip()]
         found = [device for index, device in enumerate(found) if str(index) in wanted or device[0] in wanted]
     if not found:
         return Accelerators(CPU, 1)
-    names = {name for _, name in found}
+    names = {name for _, name, _ in found}
     # A machine is of one shape. Mixed GPUs in one machine: run one agent per type, each with its own visible devices.
     if len(names) > 1:
         raise ValueError(f"unlike GPUs in one machine ({', '.join(sorted(names))}): set CUDA_VISIBLE_DEVICES per agent")
-    return Accelerators(names.pop(), len(found), tuple(uuid for uuid, _ in found))
+    numbers = [number for _, _, number in found if number is not None]
+    uuids = tuple(uuid for uuid, _, _ in found)
+    return Accelerators(names.pop(), len(found), uuids, tuple(numbers) if len(numbers) == len(found) else ())
+
+
+def look_at_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:
+    """Returns one sample of each device that answers, by its position among these names."""
+    is_amd = all(name.isdecimal() for name in cuda_names)
+    return sample_amd_devices(cuda_names) if is_amd else sample_devices(cuda_names)
 
 
 def canonical_gpu_name(product: str, memory_bytes: int) -> str:
@@ -74,24 +97,25 @@ def canonical_gpu_name(product: str, memory_bytes: int) -> str:
     return f"{name}-{min(sizes, key=lambda size: abs(size - gigabytes))}gb"
 
 
-def _nvml_devices() -> list[tuple[str, str]]:
-    """Returns (UUID, canonical name) of every GPU, in NVML's order; empty without NVML.
+def _nvml_devices() -> list[tuple[str, str, int | None]]:
+    """Returns (UUID, canonical name, number) of every GPU, in NVML's order, that of the bus; empty without NVML.
 
-    A GPU that is divided (MIG) is its slices: each is a device of a type of its own, such as `a100-40gb-1g.5gb`.
+    A GPU that is divided (MIG) is its slices: each is a device of a type of its own, such as `a100-40gb-1g.5gb`, and
+    has no number.
     """
     with opened_nvml() as nvml:
         if nvml is None:
             return []
-        found = []
+        found: list[tuple[str, str, int | None]] = []
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
             name = canonical_gpu_name(_text(nvml.nvmlDeviceGetName(handle)), memory_bytes)
             slices = _mig_slices(nvml, handle)
             if slices is None:
-                found.append((_text(nvml.nvmlDeviceGetUUID(handle)), name))
+                found.append((_text(nvml.nvmlDeviceGetUUID(handle)), name, index))
             else:
-                found += [(uuid, f"{name}-{profile}") for uuid, profile in slices]
+                found += [(uuid, f"{name}-{profile}", None) for uuid, profile in slices]
         return found
 
 

@@ -77,13 +77,16 @@ class RankSettings:
     #: Steps per second of the gang on an emulated accelerator; None: not emulated, or unknown.
     pace: float | None
     threads: int
+    #: What a program that knows devices by numbers calls them; empty: it cannot name them.
+    device_numbers: str = ""
 
 
 def rank_environment(inherited: Mapping[str, str], command: StartCommand, settings: RankSettings) -> dict[str, str]:
     """Everything but RANK, LOCAL_RANK and the ports, which the supervisor adds."""
     env = {name: value for name, value in inherited.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)}
     # Output shows up at once. All of these a job may set otherwise.
-    env |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(settings.threads)} | launcher_environment(command)
+    env |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(settings.threads)}
+    env |= launcher_environment(command, settings.device_numbers)
     env |= command.env
     # The job's own modules come first; the client hides nothing of the job's (walras/__init__.py extends its path).
     own_path = command.env.get("PYTHONPATH", "")

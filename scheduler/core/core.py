@@ -12,6 +12,7 @@ from typing import Any
 from optimizer.policy import Policy, PolicySpec
 from optimizer.registry import make
 from scheduler.core import events as ev
+from scheduler.core import job_change_events as changes
 from scheduler.core import speed_events as speeds
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle.backfill import settle_limits
@@ -22,6 +23,7 @@ from scheduler.core.handlers import (
     deadlines,
     job_events,
     machine_events,
+    machine_facts,
     policy_events,
     pool_events,
     restored_state,
@@ -169,7 +171,9 @@ _HANDLERS: dict[type, Handler] = {
     ev.NodeLeaving: _of_machine(machine_events.on_node_leaving),
     ev.NodeUncordoned: _of_machine(machine_events.on_node_uncordoned),
     ev.NodeQuarantined: _of_machine(machine_events.on_node_quarantined),
-    ev.NodePrivate: _of_machine(machine_events.on_node_private),
+    ev.NodePrivate: _of_machine(machine_facts.on_node_private),
+    ev.NodeTools: _of_machine(machine_facts.on_node_tools),
+    ev.NodeData: _of_machine(machine_facts.on_node_data),
     ev.RentFailed: machine_events.on_rent_failed,
     ev.StateRestored: restored_state.on_state_restored,
     ev.RentRestored: pool_events.on_rent_restored,
@@ -179,9 +183,10 @@ _HANDLERS: dict[type, Handler] = {
     ev.JobCancelled: _of_job(job_events.on_job_cancelled),
     ev.JobHeld: _of_job(job_events.on_job_held),
     ev.JobReleased: _of_job(job_events.on_job_released),
-    ev.JobReprioritised: _of_job(job_events.on_job_reprioritised),
-    ev.JobBudgetChanged: _of_job(job_events.on_job_budget_changed),
-    ev.JobRedirected: _of_job(job_events.on_job_redirected),
+    changes.JobReprioritised: _of_job(job_events.on_job_reprioritised),
+    changes.JobBudgetChanged: _of_job(job_events.on_job_budget_changed),
+    changes.JobRedirected: _of_job(job_events.on_job_redirected),
+    changes.JobDeadlineChanged: _of_job(deadlines.on_job_deadline_changed),
     speeds.WorkRestated: _of_job(job_events.on_work_restated),
     ev.Prepared: _of_attempt(attempt_events.on_prepared),
     ev.StartRefused: _of_attempt(job_events.on_start_refused),

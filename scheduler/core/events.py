@@ -1,7 +1,8 @@
 """What happened, as shells tell the core. Treated as immutable.
 
 An attempt is named by (job id, attempt number); a report about an attempt that is not the job's current one is
-ignored. Instants (`at`) are seconds since the cluster's epoch. Events about speeds are in `speed_events.py`.
+ignored. Instants (`at`) are seconds since the cluster's epoch. Events about speeds are in `speed_events.py`, those
+about what projects and users have in `share_events.py`, what people change of a job in `job_change_events.py`.
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,12 @@ from typing import Any
 
 from optimizer.policy import PolicySpec
 from optimizer.renting.lifetime_laws import RememberedLives
+from scheduler.core.job_change_events import JobChangeEvent
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import RememberedUse, ShareEvent
 from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured, WorkRestated
 from walras.cluster import NodeId, Placement, Pool, PoolId, Rendezvous
-from walras.job_request import GangRequest, JobId, JobRequest, Kind
+from walras.job_request import JobId, JobRequest, Kind
 from walras.states import JobState, Reason
 
 
@@ -27,16 +29,6 @@ class MoneyRestated:
     at: float
     #: (project, USD in all, USD this month), project "" being everything; who is not named has spent nothing.
     spent: tuple[tuple[str, float, float], ...]
-
-
-@dataclass(slots=True)
-class JobBudgetChanged:
-    """A job may cost so much in all from now on. `spent_usd`: what it has cost, if it had no budget before."""
-
-    at: float
-    job_id: JobId
-    budget_usd: float
-    spent_usd: float = 0.0
 
 
 @dataclass(slots=True)
@@ -74,6 +66,8 @@ class NodeJoined:
     #: Rented: since when it is paid for, if not from now on; and what of that no account of the core has seen, USD.
     paid_since: float | None = None
     paid_usd: float = 0.0
+    #: What it has of what jobs may need (`walras.machine_tools`); None: it has not said, and is taken to have all.
+    tools: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -126,6 +120,24 @@ class NodePrivate:
     at: float
     node_id: NodeId
     private: bool
+
+
+@dataclass(slots=True)
+class NodeTools:
+    """A machine that is here says what it has of what jobs may need; what runs there stays."""
+
+    at: float
+    node_id: NodeId
+    tools: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class NodeData:
+    """Data that a machine has in its cache, by the keys that requests have (`JobRequest.data`), and no other."""
+
+    at: float
+    node_id: NodeId
+    data: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -238,24 +250,6 @@ class JobHeld:
 class JobReleased:
     at: float
     job_id: JobId
-
-
-@dataclass(slots=True)
-class JobReprioritised:
-    at: float
-    job_id: JobId
-    priority: int
-
-
-@dataclass(slots=True)
-class JobRedirected:
-    """A held job is to run on other machines: its gang, worth and declared speeds are these from now on."""
-
-    at: float
-    job_id: JobId
-    gang: GangRequest
-    value_usd_per_h: float | None = None
-    declared: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(slots=True)
@@ -422,9 +416,9 @@ class SolveFailed:
     reason: str = field(default="")
 
 
-MoneyEvent = MoneyRestated | JobBudgetChanged
-NodeEvent = NodeJoined | NodeUnreachable | NodeBack | NodeLost | NodeLeaving | NodeUncordoned | NodePrivate
-JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobReprioritised | JobRedirected
+NodeFacts = NodePrivate | NodeTools | NodeData
+NodeEvent = NodeJoined | NodeUnreachable | NodeBack | NodeLost | NodeLeaving | NodeUncordoned | NodeFacts
+JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobChangeEvent
 AttemptEvent = Prepared | StartRefused | AttemptStarted | AttemptProgressed | CheckpointRecorded | AttemptEnded
 Event = (
     PolicyChanged
@@ -434,7 +428,7 @@ Event = (
     | NodeQuarantined
     | RentRestored
     | StateRestored
-    | MoneyEvent
+    | MoneyRestated
     | NodeEvent
     | JobEvent
     | WorkRestated

@@ -44,6 +44,10 @@ def _check_pools(core: SchedulerCore) -> None:
         assert state.machines == len(machines), state.pool.pool_id
         assert state.capacity == sum(m.size for m in up), state.pool.pool_id
         assert state.free == sum(len(m.free) for m in up), state.pool.pool_id
+        told = [m.counted_tools for m in machines if m.counted_tools is not None]
+        assert state.tools.counts == Counter(told), state.pool.pool_id
+    problem = core.ledger.fleet.caches.problem((m.row, m.data) for m in core.ledger.fleet.machines if m)
+    assert not problem, problem
 
 
 def _check_jobs(core: SchedulerCore) -> None:

@@ -20,6 +20,7 @@ from scheduler.core.events import (
     Event,
     JobRestored,
     MoneyRestated,
+    NodeData,
     NodeJoined,
     NodeLeaving,
     NodePrivate,
@@ -137,7 +138,10 @@ def _told_fleet(ledger: Ledger, now: float) -> Iterator[Event]:
 def _told_machine(machine: FleetMachine, pool_id: PoolId, now: float) -> Iterator[Event]:
     node_id, condition = machine.node_id, machine.condition
     paid_since = machine.paid_since if machine.token else None
-    yield NodeJoined(now, node_id, pool_id, machine.token, paid_since)
+    tools = None if machine.tools is None else tuple(sorted(machine.tools))
+    yield NodeJoined(now, node_id, pool_id, machine.token, paid_since, tools=tools)
+    if machine.data:
+        yield NodeData(now, node_id, tuple(sorted(machine.data)))
     if machine.is_private:
         yield NodePrivate(now, node_id, private=True)
     if condition is MachineCondition.LEAVING:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
-from scheduler.core.events import Event, JobCancelled, JobReprioritised, JobSubmitted
+from scheduler.core.events import Event, JobCancelled, JobSubmitted
 from scheduler.core.explain.feasibility import Remedy
+from scheduler.core.job_change_events import JobReprioritised
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.rollout import Rollout, RolloutLimits

@@ -28,9 +28,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import (
     JobRestored,
-    NodeJoined,
     NodeLeaving,
-    NodePrivate,
     NodeQuarantined,
     NodeUnreachable,
     PolicyChanged,
@@ -64,6 +62,7 @@ from scheduler.live.services.agent_gateway import AgentGateway
 from scheduler.live.services.checkpoint_records import CheckpointPlaces
 from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
+from scheduler.live.services.machine_facts import tell_joined
 from scheduler.live.services.notifications import Notifications
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
@@ -147,9 +146,7 @@ def _restore_node(transaction: Transaction, node: LiveNode) -> None:
     row = node.row
     state, cordon, detail = row.state, row.cordon, row.detail
     paid_since = billing.paid_since(transaction.state, node) if row.rent_token else None
-    emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since))
-    if row.private:
-        emit(transaction, NodePrivate(transaction.at, row.node_id, private=True))
+    tell_joined(transaction, node, paid_since)
     if cordon == "leaving":
         gentle, until = row.drain_until_at is not None, inf if row.drain_until_at is None else row.drain_until_at
         emit(transaction, NodeLeaving(transaction.at, row.node_id, until, Reason.HOLD_ADMIN, gentle))

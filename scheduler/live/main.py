@@ -36,10 +36,10 @@ from scheduler.live.server import Server
 from scheduler.live.services.content_sweep import sweep_for_ever
 from scheduler.live.services.late_jobs import LateJobNotifications
 from scheduler.live.store.data_folder import DataFolder
-from scheduler.live.store.retention import prune
-from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import StoreUnavailable
-from walras.errors import ConfigError
+from scheduler.live.store.retention import PruneReport
+from scheduler.live.store.store_interface import LeadershipLost, StoreUnavailable
+from scheduler.live.store.store_opening import OpenedStore, open_store
+from walras.errors import ClusterError, ConfigError
 from walras.spec.cluster_file import ClusterConfig, KeepEntry, NotifyEntry
 from walras.spec.file_model import load_mapping, load_yaml
 
@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 #: sysexits' EX_SOFTWARE: a mistake of ours ended the server; a restart begins from what was committed.
 EXIT_CRASHED = 70
+#: EX_TEMPFAIL: another server leads, or the database is gone; started again, this one stands by.
+EXIT_NOT_LEADING = 75
 _SHUTDOWN_S = 1.0
 #: At an orderly stop what the core knows is written down, unless that takes longer than this.
 _KEEP_STATE_WITHIN_S = 5.0
@@ -88,10 +90,13 @@ def run_server(
     listen: ListenOptions | None = None,
     cluster: Path | None = None,
     policy: Path | None = None,
+    store: str = "",
     new_cluster: bool = False,
     greet: Callable[[str], None] | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT; answers the exit code. `new_cluster`: what is in the folder is put aside.
+
+    `store`: the address of a PostgreSQL database; while another server leads there, this one stands by.
 
     `greet` is called with the URL once the server is ready, at the first start in this folder.
 
@@ -110,14 +115,14 @@ def run_server(
     folder = DataFolder(data.absolute())
     is_first = not folder.server_file.exists()
     folder.create()
-    store = SqliteStore(folder.path, new_cluster=new_cluster)
+    opened = open_store(folder, store, new_cluster=new_cluster)
     try:
         config = ServerConfig(folder, cluster_config, policy_data, settings_for_cluster(cluster_config))
         tls = listen.material(folder)
         folder.pin_tokens("" if tls is None else tls.pin)
-        return asyncio.run(_serve(config, store, listen, tls, greet if is_first else None))
+        return asyncio.run(_serve(config, opened, listen, tls, greet if is_first else None))
     finally:
-        store.close()
+        opened.store.close()
 
 
 def check_host(host: str) -> None:
@@ -136,7 +141,7 @@ def check_host(host: str) -> None:
 
 async def _serve(
     config: ServerConfig,
-    store: SqliteStore,
+    opened: OpenedStore,
     listen: ListenOptions,
     tls: TlsMaterial | None,
     greet: Callable[[str], None] | None = None,
@@ -147,9 +152,10 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     # What a former server announced stays until this one is ready: killed before that, the next start needs it.
     wanted = replace(listen, port=listen.port or config.folder.kept_port())
-    assembled = await loop.run_in_executor(None, assemble_server, config, store)
+    assembled = await loop.run_in_executor(None, assemble_server, config, opened.store)
     server = assembled.server
     tasks = [asyncio.create_task(server.loop.run(), name="loop")]
+    tasks.append(asyncio.create_task(_until_lost(opened), name="leadership"))
     runner: web.AppRunner | None = None
     try:
         await _until_crash(tasks, restore_and_configure(assembled, config))
@@ -168,6 +174,9 @@ async def _serve(
         elif listening_port != wanted.port:
             log.warning("port %d, which agents call, is taken; the next start tries it again", wanted.port)
         await _until_crash(tasks, _start_parts(assembled, config, tasks, url, listening_port))
+        if (keep := None if config.cluster is None else config.cluster.keep) is not None:
+            pruning = _prune_daily(server, opened.prune, config.folder, keep)
+            tasks.append(asyncio.create_task(pruning, name="retention"))
         if greet is not None:
             greet(url)
         tasks.append(asyncio.create_task(_wait_for_stop(stop), name="stop"))
@@ -205,8 +214,6 @@ async def _start_parts(
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_prices(server.loop)), name="prices"))
     tasks.append(asyncio.create_task(_through_full_disks(server.loop.note_clocks), name="clocks"))
     tasks.append(asyncio.create_task(server.metrics.watch_lag(), name="lag"))
-    if config.cluster is not None and config.cluster.keep is not None:
-        tasks.append(asyncio.create_task(_prune_daily(server, config.folder, config.cluster.keep), name="retention"))
     keep = None if config.cluster is None else config.cluster.keep
     sweep = sweep_for_ever(server, None if keep is None else keep.checkpoints)
     tasks.append(asyncio.create_task(sweep, name="content"))
@@ -238,10 +245,12 @@ async def _through_full_disks(watch: Callable[[], Coroutine[Any, Any, None]]) ->
             await asyncio.sleep(_WATCH_AGAIN_S)
 
 
-async def _prune_daily(server: Server, folder: DataFolder, keep: KeepEntry) -> None:
+async def _prune_daily(
+    server: Server, delete_old: Callable[..., PruneReport], folder: DataFolder, keep: KeepEntry
+) -> None:
     """Delete what is older than it is to be kept, for ever. A bite that finds no room or no turn waits for tomorrow."""
     work = partial(
-        prune,
+        delete_old,
         folder.path,
         jobs_older_s=keep.jobs,
         logs_older_s=keep.logs,
@@ -252,7 +261,7 @@ async def _prune_daily(server: Server, folder: DataFolder, keep: KeepEntry) -> N
         try:
             told = await server.read(work)
             log.info("deleted: %s", told)
-        except (OSError, sqlite3.OperationalError) as error:
+        except (OSError, sqlite3.OperationalError, ClusterError) as error:
             log.warning("what is older than `keep` was not all deleted: %s", error)
         await asyncio.sleep(_PRUNE_EVERY_S)
 
@@ -290,6 +299,10 @@ async def _until_crash(tasks: list[asyncio.Task[None]], work: Coroutine[Any, Any
     await task
 
 
+async def _until_lost(opened: OpenedStore) -> None:
+    await opened.wait_until_lost()
+
+
 async def _wait_for_stop(stop: asyncio.Event) -> None:
     await stop.wait()
 
@@ -298,6 +311,9 @@ def _exit_code(tasks: list[asyncio.Task[None]]) -> int:
     """0 for an orderly stop; a task that ended by itself is a crash."""
     for task in tasks:
         if task.done() and task.get_name() != "stop":
+            if not task.cancelled() and isinstance(task.exception(), LeadershipLost):
+                log.error("%s", task.exception())
+                return EXIT_NOT_LEADING
             log.critical("%s ended", task.get_name(), exc_info=None if task.cancelled() else task.exception())
             return EXIT_CRASHED
     return 0
@@ -312,7 +328,8 @@ async def _shut_down(assembled: AssembledServer, runner: web.AppRunner | None, t
     for provider in assembled.providers.values():
         await provider.close()
     if tasks and not tasks[0].done():  # the loop is alive: this is an orderly stop
-        with contextlib.suppress(Exception):
+        # A loop that ends meanwhile cancels who waits for it.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
             await asyncio.wait_for(server.loop.perform_in_pieces(keep_core_state), _KEEP_STATE_WITHIN_S)
     for task in tasks:
         task.cancel()

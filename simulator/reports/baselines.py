@@ -206,7 +206,8 @@ def _priced_bound_s(instance: SchedulingInstance) -> float:
     return flow_time_bound(instance, interval_s=horizon_s / _PRICE_INTERVALS, steps=_SUBGRADIENT_STEPS).mean_s
 
 
-_ROUNDING = 1e-6
+#: Of a job's fairness that counts as 1.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +285,7 @@ def fairness_metrics(
     return FairnessMetrics(
         float(rhos.mean()) if len(rhos) else nan,
         float(rhos.max()) if len(rhos) else nan,
-        float((rhos > 1.0 + _ROUNDING).mean()) if len(rhos) else nan,
+        float((rhos > 1.0 + ROUNDING).mean()) if len(rhos) else nan,
         float(ratios.mean()) if len(ratios) else nan,
         float(ratios.max()) if len(ratios) else nan,
         jain_index(paces),

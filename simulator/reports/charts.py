@@ -1,18 +1,13 @@
-"""The charts of a report, each an SVG element as text. Matplotlib is imported only when a chart is drawn.
+"""The charts of one run: completion times, queueing, utilisation, prices, money, fairness, and its attempts."""
 
-Text from a trace is never read as mathematics. The SVG holds no reference to anything outside itself, and its
-identifiers carry a key, so that several charts can stand on one page.
-"""
-
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optimizer.bounds.instance import FloatArray
+from simulator.reports.chart_output import Chart, chart_of
 from simulator.reports.run_summary import ProjectSummary
 from simulator.reports.timeline import PoolTrack, StepSeries, Timeline
 from walras.contract import SECONDS_PER_HOUR
@@ -25,40 +20,40 @@ if TYPE_CHECKING:
 GANTT_JOBS_MAX, GANTT_SPANS_MAX = 120, 4000
 _BARS_MAX = 30
 _BINS = 400
-_COLORS = ("#3b6fb6", "#d1762d", "#4c9a5a", "#b5483f", "#7d62a8", "#8a6d5a", "#c774a8", "#6f6f6f", "#9a9a2f", "#3aa0ad")
-_SVG = "{http://www.w3.org/2000/svg}"
-_LINK = "{http://www.w3.org/1999/xlink}href"
-_HEIGHT_IN, _WIDTH_IN = 2.7, 8.6
+#: One after the other, for curves that stand beside each other.
+CHART_COLORS = (
+    "#3b6fb6", "#d1762d", "#4c9a5a", "#b5483f", "#7d62a8", "#8a6d5a", "#c774a8", "#6f6f6f", "#9a9a2f", "#3aa0ad",
+)  # fmt: skip
 
 
-def jct_cdf_chart(jct_s: Sequence[float], key: str) -> str:
+def jct_cdf_chart(jct_s: Sequence[float]) -> Chart:
     """The distribution of completion times."""
 
     def draw(axes: "Axes") -> None:
         hours = sorted(max(length_s, 1e-3) / SECONDS_PER_HOUR for length_s in jct_s)
-        axes.step(hours, [rank / len(hours) for rank in range(1, len(hours) + 1)], where="post", color=_COLORS[0])
+        axes.step(hours, [rank / len(hours) for rank in range(1, len(hours) + 1)], where="post", color=CHART_COLORS[0])
         if hours[-1] > 20 * hours[0]:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter("")
         axes.set(xlabel="completion time (h)", ylabel="part of the jobs", ylim=(0, 1.02))
 
-    return _draw_svg(draw, key)
+    return chart_of(draw)
 
 
-def queueing_chart(waiting: StepSeries, until_at: float, key: str) -> str:
+def queueing_chart(waiting: StepSeries, until_at: float) -> Chart:
     """Jobs that hold nothing, over time."""
 
     def draw(axes: "Axes") -> None:
         at, mean = series_means(waiting, until_at)
-        axes.fill_between(at / SECONDS_PER_HOUR, mean, step="post", color=_COLORS[1], alpha=0.35, linewidth=0)
-        axes.step(at / SECONDS_PER_HOUR, mean, where="post", color=_COLORS[1])
+        axes.fill_between(at / SECONDS_PER_HOUR, mean, step="post", color=CHART_COLORS[1], alpha=0.35, linewidth=0)
+        axes.step(at / SECONDS_PER_HOUR, mean, where="post", color=CHART_COLORS[1])
         axes.set(xlabel="time (h)", ylabel="jobs that wait", ylim=(0, None))
 
-    return _draw_svg(draw, key)
+    return chart_of(draw)
 
 
-def utilisation_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
+def utilisation_chart(pools: Mapping[str, PoolTrack], until_at: float) -> Chart:
     """Utilisation of every pool over time: held accelerators / existing accelerators."""
 
     def draw(axes: "Axes") -> None:
@@ -68,12 +63,12 @@ def utilisation_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str)
             part = np.divide(held, there, out=np.full_like(held, np.nan), where=there > 0)
             axes.step(at / SECONDS_PER_HOUR, part, where="post", color=color, label=name)
         axes.set(xlabel="time (h)", ylabel="held / there", ylim=(0, 1.05))
-        _legend(axes)
+        draw_legend(axes)
 
-    return _draw_svg(draw, key)
+    return chart_of(draw)
 
 
-def price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
+def price_chart(pools: Mapping[str, PoolTrack], until_at: float) -> Chart:
     """The optimizer's price of one accelerator in every pool, from solve to solve."""
 
     def draw(axes: "Axes") -> None:
@@ -83,12 +78,12 @@ def price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> st
                 seen = at >= track.price.at[0]
                 axes.step(at[seen] / SECONDS_PER_HOUR, price[seen], where="post", color=color, label=name)
         axes.set(xlabel="time (h)", ylabel="price", ylim=(0, None))
-        _legend(axes)
+        draw_legend(axes)
 
-    return _draw_svg(draw, key)
+    return chart_of(draw)
 
 
-def market_price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str) -> str:
+def market_price_chart(pools: Mapping[str, PoolTrack], until_at: float) -> Chart:
     """The market price of a machine in every pool."""
 
     def draw(axes: "Axes") -> None:
@@ -96,17 +91,17 @@ def market_price_chart(pools: Mapping[str, PoolTrack], until_at: float, key: str
             at, price = series_means(track.usd_per_h, until_at)
             axes.step(at / SECONDS_PER_HOUR, price, where="post", color=color, label=name)
         axes.set(xlabel="time (h)", ylabel="USD/h of a machine", ylim=(0, None))
-        _legend(axes)
+        draw_legend(axes)
 
-    return _draw_svg(draw, key)
+    return chart_of(draw)
 
 
-def money_chart(usd_by_market: Mapping[str, float], key: str) -> str:
+def money_chart(usd_by_market: Mapping[str, float]) -> Chart:
     """USD by market."""
-    return _draw_svg(lambda axes: _draw_bars(axes, list(usd_by_market.items()), "USD"), key, height_in=1.6)
+    return chart_of(lambda axes: _draw_bars(axes, list(usd_by_market.items()), "USD"), 1.6)
 
 
-def fairness_chart(projects: Sequence[ProjectSummary], key: str) -> str:
+def fairness_chart(projects: Sequence[ProjectSummary]) -> Chart:
     """Mean finish-time fairness of every project (those with the highest, where they are many)."""
     known = sorted(
         ((each.project, each.rho_mean) for each in projects if isfinite(each.rho_mean)), key=lambda row: -row[1]
@@ -117,13 +112,13 @@ def fairness_chart(projects: Sequence[ProjectSummary], key: str) -> str:
         _draw_bars(axes, rows, "mean finish-time fairness rho (below 1: better than an equal share)")
         axes.axvline(1.0, color="#444444", linewidth=0.8, linestyle="--")
 
-    return _draw_svg(draw, key, height_in=0.7 + 0.28 * max(2, len(rows)))
+    return chart_of(draw, 0.7 + 0.28 * max(2, len(rows)))
 
 
-def gantt_chart(timeline: Timeline, names: Mapping[int, str], until_at: float, key: str) -> str:
+def gantt_chart(timeline: Timeline, names: Mapping[int, str], until_at: float) -> Chart:
     """A row per job: pale while accelerators are held, full while ranks run; the colour is the pool."""
     spans = [span for span in timeline.spans if span.pool_id in timeline.pools]
-    color = {pool: _COLORS[row % len(_COLORS)] for row, pool in enumerate(timeline.pools)}
+    color = {pool: CHART_COLORS[row % len(CHART_COLORS)] for row, pool in enumerate(timeline.pools)}
     pools = [pool for pool in color if any(span.pool_id == pool for span in spans)]
     jobs = list(dict.fromkeys(span.job_id for span in sorted(spans, key=lambda span: (span.leased_at, span.job_id))))
     row_of = {job_id: row for row, job_id in enumerate(jobs)}
@@ -140,11 +135,11 @@ def gantt_chart(timeline: Timeline, names: Mapping[int, str], until_at: float, k
         for pool in pools:
             axes.plot([], [], color=color[pool], linewidth=5, label=pool)
         axes.set_yticks(range(len(jobs)))
-        _tick_labels(axes, [_shortened(names.get(job_id, str(job_id))) for job_id in jobs])
+        _tick_labels(axes, [shortened_name(names.get(job_id, str(job_id))) for job_id in jobs])
         axes.set(xlabel="time (h)", ylim=(len(jobs) - 0.4, -0.6))
-        _legend(axes)
+        draw_legend(axes)
 
-    return _draw_svg(draw, key, height_in=0.9 + 0.17 * max(4, len(jobs)))
+    return chart_of(draw, 0.9 + 0.17 * max(4, len(jobs)))
 
 
 # ---------------------------------------------------------------------------------------------------------- the parts
@@ -168,15 +163,15 @@ def binned_means(level: StepSeries, until_at: float) -> tuple[FloatArray, FloatA
 
 
 def _coloured_pools(pools: Mapping[str, PoolTrack]) -> list[tuple[str, tuple[str, PoolTrack]]]:
-    return [(_COLORS[row % len(_COLORS)], item) for row, item in enumerate(list(pools.items())[:_BARS_MAX])]
+    return [(CHART_COLORS[row % len(CHART_COLORS)], item) for row, item in enumerate(list(pools.items())[:_BARS_MAX])]
 
 
 def _draw_bars(axes: "Axes", rows: Sequence[tuple[str, float]], label: str) -> None:
-    axes.barh(range(len(rows)), [value for _, value in rows], color=_COLORS[0], height=0.65)
+    axes.barh(range(len(rows)), [value for _, value in rows], color=CHART_COLORS[0], height=0.65)
     for row, (_, value) in enumerate(rows):
         axes.text(value, row, f" {value:,.4g}", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)))
-    _tick_labels(axes, [_shortened(name) for name, _ in rows])
+    _tick_labels(axes, [shortened_name(name) for name, _ in rows])
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.set(xlabel=label)
@@ -186,55 +181,14 @@ def _tick_labels(axes: "Axes", names: Sequence[str]) -> None:
     axes.set_yticklabels(names, fontsize=7.5)
 
 
-def _legend(axes: "Axes") -> None:
+def draw_legend(axes: "Axes") -> None:
+    """Draws the legend beside the axes."""
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
 
 
-def _shortened(name: str, longest: int = 28) -> str:
+def shortened_name(name: str, longest: int = 28) -> str:
+    """Returns a name that fits beside a chart."""
     return name if len(name) <= longest else f"{name[: longest - 1]}…"
-
-
-def _draw_svg(draw: Callable[["Axes"], None], key: str, height_in: float = _HEIGHT_IN) -> str:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    # Names may hold a dollar sign, which would begin mathematics.
-    style: dict[Any, Any] = {
-        "text.parse_math": False,
-        "svg.hashsalt": key,
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
-        draw(figure.subplots())
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _inline(text.getvalue(), key)
-
-
-def _inline(svg: str, key: str) -> str:
-    """Returns the chart as an element of a page: without namespaces and metadata, identifiers prefixed with the key."""
-    root = ElementTree.fromstring(svg)
-    for element in root.iter():
-        for child in [child for child in element if child.tag == f"{_SVG}metadata"]:
-            element.remove(child)
-    for element in root.iter():
-        element.tag = element.tag.removeprefix(_SVG)
-        link = element.attrib.pop(_LINK, None)
-        if link is not None:
-            element.attrib["href"] = link.replace("#", f"#{key}-", 1)
-        for name, value in element.attrib.items():
-            if name == "id":
-                element.attrib[name] = f"{key}-{value}"
-            elif "url(#" in value:
-                element.attrib[name] = value.replace("url(#", f"url(#{key}-")
-    root.attrib.update({"role": "img", "width": "100%"})
-    root.attrib.pop("height", None)
-    return ElementTree.tostring(root, encoding="unicode")
 
 
 def fits_gantt_chart(timeline: Timeline, jobs: int) -> bool:

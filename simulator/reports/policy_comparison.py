@@ -1,9 +1,14 @@
-"""Several policies on the same jobs and the same random draws, seed by seed, with confidence intervals."""
+"""Several policies on the same jobs and the same random draws, seed by seed, with confidence intervals.
 
-from collections.abc import Callable, Sequence
+Where a run draws no random number, other seeds would repeat it: it is made once, and intervals come from its jobs
+(`simulator.reports.job_resampling`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -16,9 +21,13 @@ from simulator.reports.repeated_runs import (
     execute_runs,
     paired_difference,
 )
-from simulator.reports.run_spec import RunSpec
+from simulator.reports.run_spec import RunSpec, may_be_without_chance
 from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, MetricDefinition, nonfinite_to_none
 from walras.errors import ConfigError
+
+if TYPE_CHECKING:
+    from simulator.reports.job_resampling import JobResampling
+    from simulator.reports.run_detail import RunDepth
 
 #: Means closer than this part of each other count as equally good.
 _TIE = 1e-9
@@ -26,7 +35,7 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ComparedMetric:
-    """One metric of one policy, over the seeds."""
+    """One metric of one policy, over the seeds, or over the jobs of the one run that they all would be."""
 
     policy: str
     value: MeanEstimate
@@ -36,29 +45,54 @@ class ComparedMetric:
     best: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PolicyComparison:
     """Policies by figures. `rows[policy]` are that policy's runs, in the order of the seeds."""
 
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
     rows: dict[str, list[RunMetrics]]
+    #: Seeds that were asked for and change nothing; there is one run of each policy then.
+    unused_seeds: tuple[int, ...] = ()
 
     def compared(self, measure: MetricDefinition) -> list[ComparedMetric]:
         """Returns one metric, policy by policy."""
         values = {policy: [_metric_value(row, measure) for row in self.rows[policy]] for policy in self.policies}
-        means = {policy: estimate_mean(of) for policy, of in values.items()}
+        means = {policy: self._estimate(policy, measure, of) for policy, of in values.items()}
         best = _best([each.mean for each in means.values()], measure.lower_is_better)
         first = self.policies[0]
         return [
             ComparedMetric(
                 policy,
                 means[policy],
-                None if policy == first else paired_difference(values[policy], values[first]),
+                None if policy == first else self._difference(policy, measure, values),
                 best is not None and abs(means[policy].mean - best) <= _TIE * max(1.0, abs(best)),
             )
             for policy in self.policies
         ]
+
+    def _estimate(self, policy: str, measure: MetricDefinition, values: Sequence[float]) -> MeanEstimate:
+        if self.resampling is None:
+            return estimate_mean(values)
+        return self.resampling.estimate(policy, measure.name, values[0])
+
+    def _difference(
+        self, policy: str, measure: MetricDefinition, values: Mapping[str, Sequence[float]]
+    ) -> MeanEstimate:
+        first = self.policies[0]
+        if self.resampling is None:
+            return paired_difference(values[policy], values[first])
+        return self.resampling.difference(policy, first, measure.name, values[policy][0] - values[first][0])
+
+    @cached_property
+    def resampling(self) -> "JobResampling | None":
+        """The jobs, to be drawn again; None where seeds give the intervals, or where nothing does."""
+        details = {policy: self.rows[policy][0].detail for policy in self.policies}
+        if not self.unused_seeds or any(detail is None for detail in details.values()):
+            return None
+        from simulator.reports.job_resampling import JobResampling
+
+        return JobResampling({policy: detail.jobs for policy, detail in details.items() if detail is not None})
 
     @property
     def violations(self) -> list[str]:
@@ -72,10 +106,8 @@ class PolicyComparison:
 
     @property
     def nothing_random(self) -> bool:
-        """Whether several seeds gave the same metrics, so that intervals mean nothing."""
-        return len(self.seeds) > 1 and all(
-            str(row.values) == str(rows[0].values) for rows in self.rows.values() for row in rows[1:]
-        )
+        """Whether several seeds were asked for, and change nothing."""
+        return bool(self.unused_seeds)
 
 
 def compare_policies(
@@ -84,19 +116,47 @@ def compare_policies(
     seeds: Sequence[int],
     workers: ParallelWorkers,
     on_run: Callable[[], None] = lambda: None,
+    *,
+    with_levels: bool = False,
 ) -> PolicyComparison:
-    """Runs every policy with every seed; calls `on_run` after each. Raises ConfigError, and what a run raises."""
+    """Runs every policy with every seed that matters; calls `on_run` for each, run or not.
+
+    `with_levels`: keeps every run's jobs, and the levels of those with the first seed. Raises ConfigError, and what a
+    run raises.
+    """
     if len(set(policies)) != len(policies):
         raise ConfigError("a policy is named twice", field="policy", fix="name each once")
-    cells = [replace(template, policy=policy, seed=seed) for policy in policies for seed in seeds]
-    found: dict[int, RunMetrics] = {}
-    for position, row in execute_runs(cells, workers):
-        found[position] = row
-        on_run()
-    ordered = [found[position] for position in range(len(cells))]
-    n = len(seeds)
-    rows = {policy: ordered[i * n : (i + 1) * n] for i, policy in enumerate(policies)}
+    first, others, is_unsure = seeds[0], seeds[1:], may_be_without_chance(template)
+    found: dict[tuple[str, int], RunMetrics] = {}
+
+    def run(pairs: Sequence[tuple[str, int]]) -> None:
+        cells = [replace(template, policy=policy, seed=seed) for policy, seed in pairs]
+        depths = [_depth(with_levels, seed == first, bool(others)) for _, seed in pairs]
+        for position, row in execute_runs(cells, workers, depths):
+            found[pairs[position]] = row
+            on_run()
+
+    run([(policy, seed) for policy in policies for seed in ((first,) if is_unsure else seeds)])
+    if is_unsure:
+        run([(policy, seed) for policy in policies if found[policy, first].depends_on_seed for seed in others])
+    rows: dict[str, list[RunMetrics]] = {}
+    for policy in policies:
+        rows[policy] = [found.get((policy, seed), found[policy, first]) for seed in seeds]
+        for _ in range(sum((policy, seed) not in found for seed in seeds)):
+            on_run()
+    if others and all(str(row.values) == str(each[0].values) for each in rows.values() for row in each):
+        rows = {policy: each[:1] for policy, each in rows.items()}
+        return PolicyComparison(tuple(policies), (first,), rows, tuple(others))
     return PolicyComparison(tuple(policies), tuple(seeds), rows)
+
+
+def _depth(with_levels: bool, is_first: bool, has_others: bool) -> "RunDepth | None":
+    """What is kept of a run: its jobs where seeds may turn out to change nothing, or where figures are drawn."""
+    if not with_levels and not (is_first and has_others):
+        return None
+    from simulator.reports.run_detail import RunDepth
+
+    return RunDepth.LEVELS if with_levels and is_first else RunDepth.JOBS
 
 
 def _metric_value(row: RunMetrics, measure: MetricDefinition) -> float:
@@ -118,18 +178,19 @@ def _best(means: Sequence[float], lower_is_better: bool | None) -> float | None:
 def comparison_tables(comparison: PolicyComparison) -> list[Table]:
     """Returns tables of the metrics with their intervals, and of the differences to the first policy."""
     shown = [measure for measure in (*RUN_METRICS, *TIME_METRICS) if _worth_showing(comparison, measure)]
-    seeds = len(comparison.seeds)
-    figures = Table(title=f"mean over {seeds} seeds, 95 % interval; * best" if seeds > 1 else "one seed; * best")
+    figures = Table(title=f"{_title(comparison)}; * best")
     figures.add_column("figure")
     for policy in comparison.policies:
         figures.add_column(Text(policy), justify="right")
     for measure in shown:
         cells = [_mean_cell(each) for each in comparison.compared(measure)]
         figures.add_row(metric_title(measure), *cells)
-    if seeds < 2 or len(comparison.policies) < 2:
+    has_intervals = len(comparison.seeds) > 1 or comparison.resampling is not None
+    if not has_intervals or len(comparison.policies) < 2:
         return [figures]
+    sure = "its sign is sure" if comparison.resampling is None else "its interval excludes 0"
     differences = Table(
-        title=f"difference to {comparison.policies[0]} on the same jobs and chance, 95 % interval; ! its sign is sure"
+        title=f"difference to {comparison.policies[0]} on the same jobs and chance, 95 % interval; ! {sure}"
     )
     differences.add_column("figure")
     for policy in comparison.policies[1:]:
@@ -139,6 +200,15 @@ def comparison_tables(comparison: PolicyComparison) -> list[Table]:
             rest = [each.difference for each in comparison.compared(measure) if each.difference is not None]
             differences.add_row(metric_title(measure), *(_difference_cell(each) for each in rest))
     return [figures, differences]
+
+
+def _title(comparison: PolicyComparison) -> str:
+    if len(comparison.seeds) > 1:
+        return f"mean over {len(comparison.seeds)} seeds, 95 % interval"
+    jobs = comparison.resampling
+    if jobs is None:
+        return "one seed"
+    return f"one run; 95 % interval by drawing {jobs.jobs:,} jobs again, in blocks of {jobs.block}"
 
 
 def _worth_showing(comparison: PolicyComparison, measure: MetricDefinition) -> bool:
@@ -165,7 +235,12 @@ def _difference_cell(value: MeanEstimate) -> str:
 
 
 def _interval(value: MeanEstimate) -> str:
-    return f" ± {format_number(value.half)}" if isfinite(value.low) else ""
+    """Half its width, or its ends where it lies more to one side."""
+    if not isfinite(value.low):
+        return ""
+    if value.is_centred:
+        return f" ± {format_number(value.half)}"
+    return f" ({format_number(value.low)} to {format_number(value.high)})"
 
 
 def format_number(value: float) -> str:
@@ -198,12 +273,21 @@ def comparison_json(comparison: PolicyComparison) -> dict[str, Any]:
         "policies": list(comparison.policies),
         "seeds": list(comparison.seeds),
         "nothing_random": comparison.nothing_random,
+        "unused_seeds": list(comparison.unused_seeds),
+        "intervals_over": _intervals_over(comparison),
         "outcomes": {policy: [row.outcome for row in rows] for policy, rows in comparison.rows.items()},
         "violations": comparison.violations,
         "measures": measures,
     }
     data: dict[str, Any] = nonfinite_to_none(body)
     return data
+
+
+def _intervals_over(comparison: PolicyComparison) -> str | None:
+    """What the intervals are over: `seeds`, `jobs`, or None."""
+    if len(comparison.seeds) > 1:
+        return "seeds"
+    return None if comparison.resampling is None else "jobs"
 
 
 def _estimate_data(value: MeanEstimate) -> dict[str, Any]:

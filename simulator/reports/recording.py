@@ -15,16 +15,15 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from scheduler.core.events import (
-    JobBudgetChanged,
     JobCancelled,
     JobHeld,
     JobReleased,
-    JobReprioritised,
     JobSubmitted,
     NodeJoined,
     PolicyChanged,
     PoolDeclared,
 )
+from scheduler.core.job_change_events import JobBudgetChanged, JobDeadlineChanged, JobReprioritised
 from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from walras.cluster import Market, NodeId, Pool, PoolId
@@ -73,6 +72,7 @@ class UserActions:
     released: tuple[JobReleased, ...] = ()
     reprioritised: tuple[JobReprioritised, ...] = ()
     rebudgeted: tuple[JobBudgetChanged, ...] = ()
+    redated: tuple[JobDeadlineChanged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,7 @@ def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
         tuple(event for event, _ in recorded if isinstance(event, JobReleased)),
         tuple(event for event, _ in recorded if isinstance(event, JobReprioritised)),
         tuple(event for event, _ in recorded if isinstance(event, JobBudgetChanged)),
+        tuple(event for event, _ in recorded if isinstance(event, JobDeadlineChanged)),
     )
     fleet = tuple(RecordedPool(pool, owned[pool_id]) for pool_id, pool in pools.items())
     # Each job carries its own measurements; rows would be counted anew by a reader.

@@ -6,13 +6,17 @@ Results arrive as they are ready, and do not depend on where they were made.
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite, nan, sqrt
+from typing import TYPE_CHECKING
 
 from simulator.reports.run_spec import RunSpec, RunWatcher, execute_run
 from simulator.reports.run_summary import TIME_METRICS, metric_values
 from walras.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from simulator.reports.run_detail import RunDepth, RunDetail
 
 #: Runs of one sweep or comparison at most.
 RUNS_MAX = 100_000
@@ -65,19 +69,40 @@ class RunMetrics:
     costs: dict[str, float]
     outcome: str
     violations: tuple[str, ...]
+    #: Whether another seed might give other metrics.
+    depends_on_seed: bool = True
+    #: Its jobs and levels, if they were asked for.
+    detail: "RunDetail | None" = None
+    #: The distributions of its jobs by name, of few numbers; with its jobs.
+    spreads: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-def execute_for_metrics(cell: RunSpec, watch: RunWatcher | None = None) -> RunMetrics:
-    """Executes one run, and returns its metrics."""
-    summary = execute_run(cell, watch=watch).summary
-    return RunMetrics(metric_values(summary), metric_values(summary, TIME_METRICS), summary.outcome, summary.violations)
+def execute_for_metrics(cell: RunSpec, watch: RunWatcher | None = None, depth: "RunDepth | None" = None) -> RunMetrics:
+    """Executes one run, and returns its metrics. `depth`: what else is kept of it; None: nothing."""
+    detail, spreads = None, {}
+    if depth is None:
+        ran = execute_run(cell, watch=watch)
+    else:
+        from simulator.reports.run_detail import execute_in_detail, job_spreads
+
+        ran, detail = execute_in_detail(cell, depth, watch)
+        spreads = job_spreads(detail.jobs)
+    summary = ran.summary
+    values, costs = metric_values(summary), metric_values(summary, TIME_METRICS)
+    return RunMetrics(values, costs, summary.outcome, summary.violations, ran.depends_on_seed, detail, spreads)
 
 
-def execute_runs(cells: Sequence[RunSpec], workers: ParallelWorkers) -> Iterator[tuple[int, RunMetrics]]:
-    """Yields (position in `cells`, metrics) as runs complete. Raises what a run raises."""
+def execute_runs(
+    cells: Sequence[RunSpec], workers: ParallelWorkers, depths: "Sequence[RunDepth | None] | None" = None
+) -> Iterator[tuple[int, RunMetrics]]:
+    """Yields (position in `cells`, metrics) as runs complete. Raises what a run raises.
+
+    `depths`: what is kept of each run beside its metrics; None: nothing of any.
+    """
+    wanted = depths if depths is not None else [None] * len(cells)
     if workers.backend is ParallelBackend.LOKY and workers.jobs == 1:
-        for position, cell in enumerate(cells):
-            yield position, execute_for_metrics(cell, workers.watch)
+        for position, (cell, depth) in enumerate(zip(cells, wanted, strict=True)):
+            yield position, execute_for_metrics(cell, workers.watch, depth)
         return
     from joblib import Parallel, delayed
 
@@ -87,11 +112,12 @@ def execute_runs(cells: Sequence[RunSpec], workers: ParallelWorkers) -> Iterator
         # A Dask cluster runs as many at a time as it has threads.
         jobs = workers.jobs if workers.backend is ParallelBackend.LOKY else -1
         parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
-        yield from parallel(delayed(_execute_numbered)(position, cell) for position, cell in enumerate(cells))
+        numbered = enumerate(zip(cells, wanted, strict=True))
+        yield from parallel(delayed(_execute_numbered)(position, *each) for position, each in numbered)
 
 
-def _execute_numbered(position: int, cell: RunSpec) -> tuple[int, RunMetrics]:
-    return position, execute_for_metrics(cell)
+def _execute_numbered(position: int, cell: RunSpec, depth: "RunDepth | None") -> tuple[int, RunMetrics]:
+    return position, execute_for_metrics(cell, None, depth)
 
 
 def _connect_dask(workers: ParallelWorkers, stack: ExitStack) -> None:
@@ -136,6 +162,11 @@ class MeanEstimate:
     def half(self) -> float:
         """Half the interval's width; nan without one."""
         return (self.high - self.low) / 2.0
+
+    @property
+    def is_centred(self) -> bool:
+        """Whether the mean lies in the middle of the interval."""
+        return abs(self.low + self.high - 2 * self.mean) <= 1e-6 * (self.high - self.low)
 
     @property
     def excludes_zero(self) -> bool:

@@ -18,6 +18,7 @@ from rich.text import Text
 from simulator.metrics import JobMetrics
 from simulator.reports import charts
 from simulator.reports.baselines import LowerBounds
+from simulator.reports.chart_output import svg_element
 from simulator.reports.run_spec import CompletedRun, describe_run
 from simulator.reports.run_summary import RunSummary, nonfinite_to_none
 from simulator.reports.timeline import Timeline
@@ -245,32 +246,32 @@ def _chart_sections(report: RunReport) -> Iterable[str]:
     done = [job.jct_s for job in report.jobs if job.state == JobState.SUCCEEDED.value]
     if done:
         caption = "Completion times of the jobs that succeeded: from submission to end."
-        yield html_section("Completion times", caption, charts.jct_cdf_chart(done, "cdf"))
+        yield html_section("Completion times", caption, svg_element(charts.jct_cdf_chart(done), "cdf"))
     caption = "Jobs in the system that hold no accelerator."
-    yield html_section("Queueing", caption, charts.queueing_chart(timeline.waiting, until_at, "wait"))
+    yield html_section("Queueing", caption, svg_element(charts.queueing_chart(timeline.waiting, until_at), "wait"))
     pools = {str(pool_id): track for pool_id, track in timeline.pools.items()}
     caption = "Accelerators held by attempts, as a part of those that are there."
-    yield html_section("Utilisation by pool", caption, charts.utilisation_chart(pools, until_at, "use"))
+    yield html_section("Utilisation by pool", caption, svg_element(charts.utilisation_chart(pools, until_at), "use"))
     if any(track.price.at for track in pools.values()):
         unit = timeline.price_unit or "the policy's own unit"
         caption = (
             f"What the optimizer asks for one accelerator, from solve to solve: high where jobs compete. In {unit}."
         )
-        yield html_section("Prices", caption, charts.price_chart(pools, until_at, "price"))
+        yield html_section("Prices", caption, svg_element(charts.price_chart(pools, until_at), "price"))
     if any(len(track.usd_per_h.at) > 1 for track in pools.values()):
         caption = "What the market asks for a machine."
-        yield html_section("Market prices", caption, charts.market_price_chart(pools, until_at, "market"))
+        yield html_section("Market prices", caption, svg_element(charts.market_price_chart(pools, until_at), "market"))
     if summary.usd > 0:
         yield html_section(
-            "Money by market", f"{summary.usd:,.2f} USD.", charts.money_chart(summary.usd_by_market, "usd")
+            "Money by market", f"{summary.usd:,.2f} USD.", svg_element(charts.money_chart(summary.usd_by_market), "usd")
         )
     if any(isfinite(each.rho_mean) for each in summary.projects):
         caption = "Completion time against the time in an equal share of the fleet."
-        yield html_section("Fairness by project", caption, charts.fairness_chart(summary.projects, "fair"))
+        yield html_section("Fairness by project", caption, svg_element(charts.fairness_chart(summary.projects), "fair"))
     if timeline.spans and charts.fits_gantt_chart(timeline, summary.jobs):
         caption = "Pale: accelerators are held and not all ranks run."
         names = {job.job_id: _job_name(job) for job in report.jobs}
-        yield html_section("Timeline", caption, charts.gantt_chart(timeline, names, until_at, "gantt"))
+        yield html_section("Timeline", caption, svg_element(charts.gantt_chart(timeline, names, until_at), "gantt"))
 
 
 def _job_name(job: ReportedJob) -> str:

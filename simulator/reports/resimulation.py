@@ -21,14 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from optimizer.policy import PolicySpec
-from scheduler.core.events import (
-    Event,
-    JobBudgetChanged,
-    JobHeld,
-    JobReleased,
-    JobReprioritised,
-    PolicyChanged,
-)
+from scheduler.core.events import Event, JobHeld, JobReleased, PolicyChanged
+from scheduler.core.job_change_events import JobBudgetChanged, JobDeadlineChanged, JobReprioritised
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.attempts import WorldParameters
@@ -132,7 +126,7 @@ def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: floa
     )
 
 
-ReplayedEvent = PolicyChanged | JobHeld | JobReleased | JobReprioritised | JobBudgetChanged
+ReplayedEvent = PolicyChanged | JobHeld | JobReleased | JobReprioritised | JobBudgetChanged | JobDeadlineChanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +201,8 @@ def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
     )
     simulation = Simulation(scenario)
     acts = header.acts
-    happened: tuple[ReplayedEvent, ...] = (*later, *acts.held, *acts.released, *acts.reprioritised, *acts.rebudgeted)
+    changed: tuple[ReplayedEvent, ...] = (*acts.reprioritised, *acts.rebudgeted, *acts.redated)
+    happened: tuple[ReplayedEvent, ...] = (*later, *acts.held, *acts.released, *changed)
     for event in happened:
         simulation.engine.schedule(event.at, _repeat_event, event)
     return simulation.run(job.simulated() for job in recording.jobs)

@@ -19,6 +19,7 @@ from scheduler.core.commands import Command
 from scheduler.core.events import Event
 from scheduler.core.rules import RoundRules, dump_policy
 from simulator.attempts import WorldParameters
+from simulator.engine import SolveClock
 from simulator.experiment import Experiment, load_experiment, trace_experiment
 from simulator.measured_costs import load_measured_costs
 from simulator.reports.baselines import BoundsChoice, JobBaselines
@@ -42,11 +43,11 @@ if TYPE_CHECKING:
     from simulator.conditions import Conditions
 
 #: Of the description and of what a cell's file holds; another number makes every cell another one.
-SCHEMA = 1
+SCHEMA = 2
 _GENERATE = "generate:"
 _REPORT_S = 60.0
 #: How people call what has another name here.
-_OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate"}
+_OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate", "columns": "column"}
 #: What finish-time fairness compares with.
 _REFERENCE = "isolated"
 EventRecorder = Callable[[Event, list[Command]], None]
@@ -128,6 +129,13 @@ class CompletedRun:
     summary: RunSummary
     #: Rows of the workload that could not be read and were left out.
     skipped: SkippedRows = field(default_factory=SkippedRows)
+    #: Whether another seed might give other figures.
+    depends_on_seed: bool = True
+
+
+def may_be_without_chance(run: RunSpec) -> bool:
+    """Whether the seed decides nothing before the run begins, so that only the run tells whether it is used."""
+    return run.source.generator is None and run.world == WALRAS
 
 
 def execute_run(run: RunSpec, recorder: EventRecorder | None = None, watch: RunWatcher | None = None) -> CompletedRun:
@@ -138,14 +146,16 @@ def execute_run(run: RunSpec, recorder: EventRecorder | None = None, watch: RunW
     result = simulate(
         baselines.recorded(ready.jobs), ready.scenario, recorder=recorder, watch=watch and partial(watch, ready.count)
     )
-    isolated = _isolated_jct_s(run) if run.fairness else None
+    isolated, isolated_drew = _isolated_jct_s(run) if run.fairness else (None, False)
+    is_measured = ready.scenario.solve_time.clock is SolveClock.MEASURED
+    by_chance = result.drawn or isolated_drew or is_measured or not may_be_without_chance(run)
     bounds = run.bounds if ready.alone_s is None else BoundsChoice.NONE
     context = SummaryContext(baselines, bounds, isolated, ready.skipped.count, window)
     if window is not None and window[0] > len(baselines):
         raise ConfigError(
             f"no job is number {window[0]}: there are {len(baselines)}", field="window", fix="begin earlier"
         )
-    return CompletedRun(run, result, baselines, summarise_run(result, context), ready.skipped)
+    return CompletedRun(run, result, baselines, summarise_run(result, context), ready.skipped, by_chance)
 
 
 def parse_window(text: str | None) -> tuple[int, int] | None:
@@ -160,10 +170,11 @@ def parse_window(text: str | None) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def _isolated_jct_s(run: RunSpec) -> dict[JobId, float]:
+def _isolated_jct_s(run: RunSpec) -> tuple[dict[JobId, float], bool]:
+    """Returns completion times under the policy of reference, and whether a random number was drawn."""
     ready = prepare_run(replace(run, policy=_REFERENCE))
     result = simulate(ready.jobs, ready.scenario)
-    return {job.job_id: job.jct_s for job in result.jobs if job.state is JobState.SUCCEEDED}
+    return {job.job_id: job.jct_s for job in result.jobs if job.state is JobState.SUCCEEDED}, result.drawn
 
 
 def prepare_run(run: RunSpec) -> PreparedRun:

@@ -146,7 +146,7 @@ def summarise_run(result: SimulationResult, context: SummaryContext | None = Non
     done = [job for job in _counted(result.jobs, context) if job.state is JobState.SUCCEEDED]
     jcts = np.array([job.jct_s for job in done])
     queueing = np.array([job.queueing_s for job in counted if isfinite(job.queueing_s)])
-    rho = _rho(result, jobs, context)
+    rho = finish_time_fairness(result, jobs, context.baselines) if context is not None else {}
     pools = tuple(_pool_summary(meter, result.bills[meter.pool.pool_id]) for meter in result.pools)
     there, held, running = (sum(getattr(pool, name) for pool in pools) for name in ("there_h", "held_h", "running_h"))
     by_state: dict[str, int] = {}
@@ -192,12 +192,14 @@ def summarise_run(result: SimulationResult, context: SummaryContext | None = Non
     )
 
 
-def _rho(result: SimulationResult, jobs: Sequence[JobMetrics], context: SummaryContext | None) -> dict[JobId, float]:
+def finish_time_fairness(
+    result: SimulationResult, jobs: Sequence[JobMetrics], baselines: JobBaselines
+) -> dict[JobId, float]:
     """Returns Themis' finish-time fairness of each job that ended, against the mean number of accelerators."""
-    if context is None or not jobs:
+    if not jobs:
         return {}
     there = sum(meter.there_s for meter in result.pools) / result.ended_at if result.ended_at > 0 else 0.0
-    return themis_rho(jobs, context.baselines, there, result.ended_at)
+    return themis_rho(jobs, baselines, there, result.ended_at)
 
 
 def _context_metrics(

@@ -31,6 +31,7 @@ from simulator.reports.repeated_runs import (
     execute_runs,
     parse_seeds,
 )
+from simulator.reports.run_detail import SPREADS, RunDepth
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, describe_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
 from simulator.workloads.trace_source import ReadOptions
@@ -40,6 +41,10 @@ from walras.spec.file_model import FileModel
 
 _GridName = Annotated[str, Field(min_length=1, max_length=4096)]
 _GridNames = Annotated[tuple[_GridName, ...], Field(min_length=1, max_length=1000)]
+
+
+#: Fields that say how a trace is read.
+_READING = ("skip_bad_rows", "sort", "only", "since", "until", "sample", "first", "columns")
 
 
 class SweepGrid(FileModel):
@@ -63,6 +68,12 @@ class SweepGrid(FileModel):
     skip_bad_rows: bool = False
     sort: bool = False
     only: str = ""
+    since: str = ""
+    until: str = ""
+    sample: float | None = None
+    first: int | None = None
+    #: Ours: the file's.
+    columns: Annotated[dict[str, str], Field(default_factory=dict)]
     speeds: str | None = None
     measured: str | None = None
     learning: str | None = None
@@ -146,10 +157,10 @@ def _reject_idle_options(grid: SweepGrid) -> None:
     generated = [WorkloadSource(workload).generator is not None for workload in grid.workloads]
     for there, names, what in (
         (any(generated), ("trace_jobs", "gangs", "priorities", "slos", "stretch"), "no workload is generated"),
-        (not all(generated), ("format", "skip_bad_rows", "sort", "only"), "every workload is generated"),
+        (not all(generated), ("format", *_READING), "every workload is generated"),
     ):
         for name in names:
-            if not there and getattr(grid, name) != SweepGrid.model_fields[name].default:
+            if not there and getattr(grid, name) != SweepGrid.model_fields[name].get_default(call_default_factory=True):
                 raise ConfigError(f"{what}: `{name}` would do nothing", field=name, fix="leave it out")
 
 
@@ -159,7 +170,8 @@ def _workload_source(grid: SweepGrid, workload: str) -> WorkloadSource:
     if WorkloadSource(workload).generator is not None:
         made = GeneratorOptions(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
         return WorkloadSource(workload, None, ReadOptions(), *speeds, made)
-    reading = ReadOptions(skip_bad_rows=grid.skip_bad_rows, sort=grid.sort, only=grid.only)
+    given = {name: getattr(grid, name) for name in _READING if name != "columns"}
+    reading = ReadOptions(**given, columns=tuple(grid.columns.items()))
     return WorkloadSource(workload, grid.format, reading, *speeds)
 
 
@@ -204,7 +216,10 @@ def run_sweep(
             if found[key] is None:
                 missing.append((key, described, cell))
     on_progress(len(found) - len(missing), len(found))
-    for position, row in execute_runs([cell for _, _, cell in missing], workers):
+    depths = [RunDepth.JOBS] * len(missing)
+    for position, ran in execute_runs([cell for _, _, cell in missing], workers, depths):
+        # Of its jobs only their distributions are kept: a grid may have many runs.
+        row = replace(ran, detail=None)
         key, described, _ = missing[position]
         store.write(key, described, row)
         found[key] = row
@@ -243,7 +258,8 @@ class _ResultStore:
 
     def write(self, key: str, described: Mapping[str, Any], row: RunMetrics) -> None:
         """Writes the metrics of a run atomically."""
-        body = nonfinite_to_none(asdict(row))
+        kept = {name: getattr(row, name) for name in ("values", "costs", "outcome", "violations", "spreads")}
+        body = nonfinite_to_none(kept)
         text = json.dumps({"description": described, "row": body, "sha256": _result_digest(described, body)}, indent=1)
         self._put(self._cells / f"{key}.json", lambda file: file.write(text))
 
@@ -277,7 +293,9 @@ def _parse_result(content: bytes, described: Mapping[str, Any]) -> RunMetrics | 
         if not same or data["sha256"] != _result_digest(described, body):
             return None
         values, costs = (_numbers(body[name]) for name in ("values", "costs"))
-        row = RunMetrics(values, costs, str(body["outcome"]), tuple(str(each) for each in body["violations"]))
+        spreads = {name: tuple(float(value) for value in body["spreads"][name]) for name in SPREADS}
+        broken = tuple(str(each) for each in body["violations"])
+        row = RunMetrics(values, costs, str(body["outcome"]), broken, spreads=spreads)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     values_known = row.values.keys() == {measure.name for measure in RUN_METRICS}

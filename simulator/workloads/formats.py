@@ -86,15 +86,27 @@ def read_trace(path: str | Path, format: str | None = None, reading: ReadOptions
 
     `format` is a name in `FORMATS`; with None the file's ending and its first line decide.
     """
-    known = find_format(format) if format is not None else detect_format(path)
-    source = TraceSource(path, reading or ReadOptions())
+    reading = reading or ReadOptions()
+    known = find_format(format) if format is not None else detect_format(path, is_mapped=bool(reading.columns))
+    source = TraceSource(path, reading)
+    if source.reading.columns and not known.header:
+        raise ConfigError(f"{path}: the format {known.name} has no titles to map", field="column", fix="leave it out")
     jobs = list(known.read(source))
     if source.reading.sort:
         jobs.sort(key=lambda job: job.at)
+    began_at = jobs[0].at if source.clock.is_dated and jobs else None
+    if began_at is not None:
+        from simulator.workloads.trace_slice import later_by
+
+        jobs = [later_by(job, -began_at) for job in jobs]
     if not jobs:
         only = f" of {source.reading.only!r}" if source.reading.only else ""
         raise ConfigError(f"{path}: no job{only} can be read in it", fix="is it the right file and format?")
     _check_dependencies(path, jobs)
+    if reading.is_part:
+        from simulator.workloads.trace_slice import slice_jobs
+
+        jobs = slice_jobs(jobs, source.reading, str(path), began_at)
     return Trace(str(path), known.name, jobs, source.skipped)
 
 
@@ -126,9 +138,14 @@ def find_format(name: str) -> TraceFormat:
     return FORMATS[name]
 
 
-def detect_format(path: str | Path) -> TraceFormat:
-    """Detects the format by ending and first line. Raises ConfigError if none fits."""
+def detect_format(path: str | Path, *, is_mapped: bool = False) -> TraceFormat:
+    """Detects the format by ending and first line. Raises ConfigError if none fits.
+
+    `is_mapped`: the user says which columns are which of ours.
+    """
     ending = _file_ending(path)
+    if is_mapped and ending == ".csv":
+        return FORMATS["csv"]
     candidates = [each for each in FORMATS.values() if ending in each.endings]
     if len(candidates) == 1:
         return candidates[0]

@@ -67,7 +67,7 @@ def read_gavel(source: TraceSource) -> Iterator[TraceJob]:
 def _gavel_job(row: TraceRow) -> TraceJob:
     kind, slo = row.name("job_type"), row.number("SLO")
     return TraceJob(
-        at=row.number("arrival_time", least=0.0),
+        at=row.instant("arrival_time", least=0.0),
         name=str(row.line - 1),
         kind=kind,
         gang=row.gang("scale_factor"),
@@ -94,7 +94,7 @@ def _shockwave_job(row: TraceRow) -> TraceJob:
     if rule not in BATCH_RULES:
         raise row.error("mode", f"is {rule[:40]!r}", f"write one of {', '.join(BATCH_RULES)}")
     return TraceJob(
-        at=row.number("arrival_time", least=0.0),
+        at=row.instant("arrival_time", least=0.0),
         name=str(row.line - 1),
         kind=kind,
         gang=row.gang("scale_factor"),
@@ -136,7 +136,7 @@ class _PhillyParser:
         if duration_s is None and steps is None and not model:
             raise row.error("duration_s", "is empty", "give a duration, or leave the row out")
         return TraceJob(
-            at=row.number("submit_time_s", least=0.0),
+            at=row.instant("submit_time_s", least=0.0),
             name=row.name("job_id"),
             kind=f"{model} (batch size {batch})" if model and batch else model or "any",
             gang=gang,
@@ -175,7 +175,7 @@ def read_pollux(source: TraceSource) -> Iterator[TraceJob]:
 
 def _pollux_job(row: TraceRow) -> TraceJob:
     return TraceJob(
-        at=row.number("time", least=0.0),
+        at=row.instant("time", least=0.0),
         name=row.name("name"),
         kind=row.name("application"),
         gang=row.gang("num_replicas"),
@@ -194,7 +194,7 @@ def read_elasticflow(source: TraceSource) -> Iterator[TraceJob]:
 
 
 def _elasticflow_job(row: TraceRow) -> TraceJob:
-    at, batch = row.number("submit_time", least=0.0), row.whole("batch_size")
+    at, batch = row.instant("submit_time", least=0.0), row.whole("batch_size")
     return TraceJob(
         at=at,
         name=row.name("job_id"),
@@ -202,7 +202,7 @@ def _elasticflow_job(row: TraceRow) -> TraceJob:
         gang=row.gang("num_gpu"),
         steps=float(row.whole("iteration")),
         duration_s=row.number("duration", above=0.0),
-        deadline_at=inf if row.text("best_effort") == "1" else row.number("ddl", above=at),
+        deadline_at=inf if row.text("best_effort") == "1" else row.instant("ddl", above=at),
         batch=batch,
         line=row.line,
     )
@@ -219,15 +219,15 @@ def read_openb(source: TraceSource) -> Iterator[TraceJob]:
 
 
 def _openb_job(row: TraceRow) -> TraceJob:
-    gang, at = row.gang("num_gpu"), row.number("creation_time", least=0.0)
-    began_at = row.number("scheduled_time", least=at, default=at)
+    gang, at = row.gang("num_gpu"), row.instant("creation_time", least=0.0)
+    began_at = row.instant("scheduled_time", least=at, default=at)
     return TraceJob(
         at=at,
         name=row.name("name"),
         kind="any",
         gang=gang,
         types=row.types("gpu_spec"),
-        duration_s=row.number("deletion_time", above=began_at) - began_at,
+        duration_s=row.instant("deletion_time", above=began_at) - began_at,
         project=row.name("qos", "default"),
         cpus=row.number("cpu_milli", least=0.0) / 1000.0 / gang,
         memory_bytes=int(row.number("memory_mib", least=0.0) * _MIB / gang),
@@ -297,7 +297,7 @@ def _swf_job(row: TraceRow) -> TraceJob:
     processors = "requested_processors" if row.number("requested_processors") > 0 else "allocated_processors"
     estimate_s, memory_kb = row.number("requested_time"), row.number("requested_memory_kb")
     return TraceJob(
-        at=row.number("submit_time", least=0.0),
+        at=row.instant("submit_time", least=0.0),
         name=str(row.whole("job_number")),
         kind=_swf_name("executable", row, "any"),
         gang=row.gang(processors),

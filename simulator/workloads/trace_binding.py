@@ -86,6 +86,21 @@ class TraceBinding:
             if row.name in waited_for:
                 numbers[row.name] = JobId(number)
 
+    def unbindable(self, rows: Sequence[TraceJob]) -> dict[int, str]:
+        """Returns what is wrong with each row that cannot become a job here, by its place among the rows."""
+        waited_for = {name for row in rows for name in row.depends_on}
+        numbers: dict[str, JobId] = {}
+        found: dict[int, str] = {}
+        for place, row in enumerate(rows):
+            try:
+                self._job(JobId(place + 1), row, numbers)
+            except ConfigError as error:
+                found[place] = str(error)
+                continue
+            if row.name in waited_for:
+                numbers[row.name] = JobId(place + 1)
+        return found
+
     def parts(self, accelerator: str, count: int, nodes: int = 1) -> tuple[int, ...]:
         """Returns a gang's accelerators on each of as few machines as possible; on one if sizes are unknown."""
         return tuple(split_gang(count, nodes, self._machines.get(accelerator, count)))

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from math import inf, isfinite
 from pathlib import Path
@@ -29,6 +30,7 @@ MAX_GANG = 65_536
 _MAX_NAME = 200
 _FIRST_FEW = 5
 _BATCH_IN_NAME = re.compile(r"\(batch size (\d{1,9})\)$")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _LONGEST_QUOTE = 40
 #: A million years: larger instants would lose the seconds.
 _MAX_NUMBER = 1e15
@@ -44,17 +46,53 @@ class ReadOptions:
     sort: bool = False
     #: Of a file that holds several traces: the one with this word in its column `cluster`.
     only: str = ""
+    #: The part of the trace that counts (`simulator.workloads.trace_slice`): arrivals from and before these instants,
+    #: such a part of those at random, and so many of them.
+    since: str = ""
+    until: str = ""
+    sample: float | None = None
+    first: int | None = None
+    #: Columns with another title in the file: (ours, the file's). Columns that are unknown are ignored then.
+    columns: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether a part of the trace was asked for."""
+        return bool(self.since or self.until or self.sample is not None or self.first is not None)
+
+
+def parse_columns(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Returns `gang=num_gpus` as pairs. Raises ConfigError for a text that maps no column, and for one mapped twice."""
+    pairs: list[tuple[str, str]] = []
+    for text in texts:
+        ours, _, theirs = (part.strip() for part in text.partition("="))
+        if not (ours and theirs):
+            raise ConfigError(f"{text[:60]!r} maps no column", field="column", fix="write --column gang=num_gpus")
+        if any(ours == other or theirs == known for other, known in pairs):
+            raise ConfigError(f"{text[:60]!r}: a column is mapped twice", field="column", fix="map each once")
+        pairs.append((ours, theirs))
+    return tuple(pairs)
+
+
+@dataclass(slots=True)
+class TraceClock:
+    """How a file tells instants: in seconds since its trace began, or as dates. None before the first."""
+
+    is_dated: bool | None = None
 
 
 class TraceRow:
     """One row of a file: cells by the name of their column."""
 
-    __slots__ = ("_cells", "_columns", "_where", "line")
+    __slots__ = ("_cells", "_clock", "_columns", "_where", "line")
 
-    def __init__(self, cells: Sequence[str], columns: Mapping[str, int], path: str, line: int) -> None:
+    def __init__(
+        self, cells: Sequence[str], columns: Mapping[str, int], path: str, line: int, clock: TraceClock
+    ) -> None:
         self._cells = cells
         self._columns = columns
         self._where = path
+        self._clock = clock
         self.line = line
 
     def text(self, column: str) -> str:
@@ -100,6 +138,30 @@ class TraceRow:
             raise self.error(column, f"is {_quote_cell(text)}", f"give a number{bound}")
         return value
 
+    def instant(self, column: str, *, least: float = -inf, above: float = -inf, default: float | None = None) -> float:
+        """Returns an instant in seconds: since the trace began, or since 1970 where the file has dates.
+
+        A date without a time zone is in UTC. A file has one or the other: `read_trace` lets the clock of a trace with
+        dates begin at its first arrival.
+        """
+        text = self.text(column)
+        if not text and default is not None:
+            return default
+        is_dated = _DATE.match(text) is not None
+        if self._clock.is_dated is None:
+            self._clock.is_dated = is_dated
+        elif self._clock.is_dated != is_dated:
+            raise self.error(column, f"is {_quote_cell(text)}", "give all instants in seconds, or all as dates")
+        if not is_dated:
+            return self.number(column, least=least, above=above)
+        try:
+            value = epoch_seconds(text)
+        except ValueError:
+            raise self.error(column, f"is {_quote_cell(text)}", "write a date such as 2026-11-05T18:00:00Z") from None
+        if value < least or value <= above:
+            raise self.error(column, f"is {_quote_cell(text)}, before the instant that it follows", "mend the row")
+        return value
+
     def whole(self, column: str, *, least: int = 1, most: int = 10**15, default: int | None = None) -> int:
         """Returns a whole number in digits (`3`; `3.0` too, which some tools write)."""
         text = self.text(column)
@@ -134,6 +196,15 @@ class TraceRow:
         return ConfigError(f"{self._where}:{self.line}: {column} {problem}", field=column, fix=fix)
 
 
+def epoch_seconds(text: str) -> float:
+    """Returns the seconds since 1970 of an ISO 8601 date, in UTC without a time zone. Raises ValueError."""
+    found = datetime.fromisoformat(text)
+    try:
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    except OverflowError:
+        raise ValueError(text) from None
+
+
 @dataclass(frozen=True, slots=True)
 class RowFormat:
     """How lines of a format are split into cells."""
@@ -150,6 +221,7 @@ class TraceSource:
     def __init__(self, path: str | Path, reading: ReadOptions) -> None:
         self.path = str(path)
         self.reading = reading
+        self.clock = TraceClock()
         self._skipped = 0
         self._first: list[str] = []
 
@@ -214,7 +286,7 @@ class TraceSource:
             raise ConfigError(f"{self.path}:{number}: {error}", fix="mend the row") from None
         if len(cells) != table.width:
             raise ConfigError(f"{self.path}:{number}: {len(cells)} columns, {table.width} expected", fix="mend the row")
-        return TraceRow(cells, table.columns, self.path, number)
+        return TraceRow(cells, table.columns, self.path, number, self.clock)
 
     def _fits(self, job: TraceJob, seen: set[str], arrived_at: float) -> None:
         where = f"{self.path}:{job.line}"
@@ -246,6 +318,7 @@ def header_row_format(source: TraceSource, lines: Iterator[tuple[int, str]], req
         titles = [title.strip() for title in split_csv(line)]
     except csv.Error as error:
         raise ConfigError(f"{source.path}:{number}: {error}", fix="mend the header") from None
+    titles = _our_titles(source, titles, number)
     doubled = next((title for title in titles if titles.count(title) > 1), None)
     if doubled is not None:
         raise ConfigError(f"{source.path}:{number}: two columns {doubled!r}", field=doubled, fix="remove one")
@@ -257,6 +330,17 @@ def header_row_format(source: TraceSource, lines: Iterator[tuple[int, str]], req
             fix="add it, or name the format: --from",
         )
     return RowFormat({title: position for position, title in enumerate(titles)}, split_csv, len(titles))
+
+
+def _our_titles(source: TraceSource, titles: list[str], line: int) -> list[str]:
+    """Returns the titles with our names for the columns that are mapped; one that is replaced is no column any more."""
+    mapped = {theirs: ours for ours, theirs in source.reading.columns}
+    for theirs in mapped:
+        if theirs not in titles:
+            there = f"{source.path}:{line}: no column {theirs[:60]!r}; there are {', '.join(titles)}"[:1000]
+            raise ConfigError(there, field="column", fix="name a column of the file: --column OURS=THEIRS")
+    replaced = set(mapped.values()) - set(mapped)
+    return [mapped.get(title, f"({title})" if title in replaced else title) for title in titles]
 
 
 def named_row_format(names: Sequence[str], cut: Callable[[str], Sequence[str]]) -> RowFormat:

@@ -35,6 +35,10 @@ def _read_not_negative(row: TraceRow, column: str) -> float:
     return row.number(column, least=0.0)
 
 
+def _read_instant(row: TraceRow, column: str) -> float:
+    return row.instant(column, least=0.0)
+
+
 def _read_batch_rule(row: TraceRow, column: str) -> str:
     rule = row.text(column)
     if rule not in BATCH_RULES:
@@ -119,7 +123,7 @@ _OPTIONAL_COLUMNS: dict[str, Callable[[TraceRow, str], Any]] = {
     "priority": lambda row, column: row.whole(column, least=0, most=100),
     "user": TraceRow.name,
     "project": TraceRow.name,
-    "deadline_at": lambda row, column: row.number(column),
+    "deadline_at": lambda row, column: row.instant(column),
     "slo": _read_above_zero,
     "value_usd_per_h": _read_not_negative,
     "budget_usd": _read_above_zero,
@@ -127,8 +131,8 @@ _OPTIONAL_COLUMNS: dict[str, Callable[[TraceRow, str], Any]] = {
     "memory_bytes": lambda row, column: row.whole(column, least=0),
     "depends_on": _read_names,
     "condition": lambda row, column: _read_one_of("finished", "succeeded")(row, column).removeprefix("succeeded"),
-    "not_before_at": _read_not_negative,
-    "cancel_at": _read_not_negative,
+    "not_before_at": _read_instant,
+    "cancel_at": _read_instant,
     "preemptible": lambda row, column: _read_one_of("yes", "no")(row, column) == "yes",
     "max_restarts": lambda row, column: row.whole(column, least=0, most=1000),
     "restart_codes": _read_wholes(255),
@@ -206,9 +210,9 @@ def walras_row_parser(columns: Collection[str]) -> Callable[[TraceRow], TraceJob
     def job(row: TraceRow) -> TraceJob:
         more = {column: read(row, column) for column, read in present if row.text(column)}
         return TraceJob(
-            at=row.number("at", least=0.0),
-            name=row.name("name"),
-            kind=row.name("kind"),
+            at=row.instant("at", least=0.0),
+            name=row.name("name", None if "name" in columns else str(row.line)),
+            kind=row.name("kind", None if "kind" in columns else "any"),
             gang=row.gang("gang"),
             line=row.line,
             **more,
@@ -242,11 +246,16 @@ def _check_row(row: TraceRow, job: TraceJob) -> None:
 
 
 def read_walras_csv(source: TraceSource) -> Iterator[TraceJob]:
-    """Yields the jobs in order of arrival. An unknown column is an error, since its values would be lost."""
+    """Yields the jobs in order of arrival. An unknown column is an error, since its values would be lost.
+
+    Of another's file, whose columns are mapped, only those that we know count; names and kinds may be missing.
+    """
     lines = source.lines()
-    table = header_row_format(source, lines, WALRAS_REQUIRED)
+    is_mapped = bool(source.reading.columns)
+    required = [column for column in WALRAS_REQUIRED if not is_mapped or column in ("at", "gang")]
+    table = header_row_format(source, lines, required)
     for title in table.columns:
-        if title not in WALRAS_COLUMNS:
+        if title not in WALRAS_COLUMNS and not is_mapped:
             meant = nearest_word(title, WALRAS_COLUMNS)
             raise ConfigError(
                 f"{source.path}:1: no trace has a column {title[:60]!r}",

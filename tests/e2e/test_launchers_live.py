@@ -1,10 +1,11 @@
-"""The real torchrun, started once on each machine: one world over all devices, and its ranks' exit codes."""
+"""The real torchrun, accelerate and deepspeed, started once on each machine: one world, and its ranks' exit codes."""
 
 import json
 import re
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,43 @@ def test_accelerate_forms_the_world_of_a_gang_with_the_command_of_the_docs(
     assert server.attempt(job)["exit_code"] == code
     found = {path.name: json.loads(path.read_text()) for path in out.iterdir()}
     assert found == {f"rank-{rank}": [4, 4, rank // 2] for rank in range(4)}
+
+
+DEEPSPEED = shutil.which("deepspeed")
+UNDER_DEEPSPEED = """
+import os, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+ones = torch.ones(1)
+dist.all_reduce(ones)
+names = "RANK LOCAL_RANK WORLD_SIZE CROSS_RANK WALRAS_NODE_RANK".split()
+with open(os.path.join(sys.argv[-1], "rank-" + os.environ["RANK"]), "x") as file:
+    print(int(ones.item()), *(os.environ[name] for name in names), file=file)
+dist.destroy_process_group()
+sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(DEEPSPEED is None, reason="deepspeed is not installed")
+def test_deepspeed_forms_the_world_of_a_gang_over_two_machines_and_ends_with_its_ranks_code(
+    server: RealServer, tmp_path: Path
+) -> None:
+    """Without an argument about machines, devices or ports."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (script := tmp_path / "under.py").write_text(UNDER_DEEPSPEED)
+    for name in ("n1", "n2"):
+        server.start_agent(name, PAIR)
+    found = find_spec("deepspeed")
+    assert found is not None
+    assert found.origin is not None
+    job = server.submit(
+        run=f"deepspeed {script} {out}", num_nodes=2, nproc_per_node=1, resources={"accelerators": "a:4"},
+        envs={"DS_ACCELERATOR": "cpu", "PYTHONPATH": str(Path(found.origin).parents[1])},
+    )  # fmt: skip
+    server.until_state(job, "FAILED", 200.0)
+    assert server.attempt(job)["exit_code"] == 7
+    told = {path.name: path.read_text().split() for path in out.iterdir()}
+    assert told == {
+        f"rank-{rank}": [str(each) for each in (4, rank, rank % 2, 4, rank // 2, rank // 2)] for rank in range(4)
+    }

@@ -17,7 +17,9 @@ POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "m
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[RealServer]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
+    """Machines have the `python` of this test first on their path, as jobs of functions start it by that name."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     server = RealServer(tmp_path, [POOL], FIFO)
     try:
         server.start()
@@ -30,7 +32,7 @@ def cluster(tmp_path: Path) -> Iterator[RealServer]:
 def test_the_examples_run_as_they_are_written(cluster: RealServer, tmp_path: Path) -> None:
     """Each prints what the page says that it shows."""
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(examples) == 5
+    assert len(examples) == 8
     script = tmp_path / "examples.py"
     script.write_text("\n".join(examples))
     environment = os.environ | {
@@ -48,6 +50,13 @@ def test_the_examples_run_as_they_are_written(cluster: RealServer, tmp_path: Pat
     assert told[0] == "0 wait; {'cpu': 2} free"
     assert told[1].startswith("cpux2/")
     assert "CANCELLED" in told
+    assert told[told.index("it says done") + 1] == "['plain']"
+    assert "loss 0.349 by job learn" in told
+    assert "[0.5, 0.5625]" in told
+    assert "ValueError 2.0 is too fast | ValueError: 2.0 is too fast" in told
+    assert "jobs by state: {'CANCELLED': 1, 'FAILED': 1, 'SUCCEEDED': 8} UTC" in told
+    assert told[told.index("jobs by state: {'CANCELLED': 1, 'FAILED': 1, 'SUCCEEDED': 8} UTC") + 2].startswith("cpux2/")
+    assert any(re.fullmatch(r"\d+ jobs cost money; 1 machine", line) for line in told)
     assert "h900" in told[-2]
     assert "resources.accelerators" in told[-2]
     assert told[-1] == "no job 987654"

@@ -17,11 +17,12 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
+from scheduler.core.job_change_events import JobDeadlineChanged, JobRedirected, JobReprioritised
 from scheduler.core.rules import Backfill, RoundRules
 from scheduler.core.speed_events import WorkRestated
 from scheduler.core.state.fleet import MachineCondition
 from walras.cluster import Market, NodeId, PoolId
-from walras.job_request import Demand, GangRequest, JobId, Kind, RetryRule
+from walras.job_request import Demand, GangRequest, JobId, Kind, RetryRule, ToolNeeds
 
 #: Shares, and every order; parameters small enough for ranks to change within a test.
 POLICIES = (
@@ -148,6 +149,7 @@ class AnyOrder(RuleBasedStateMachine):
         held=st.sampled_from([False, False, True]),
         not_before_s=st.sampled_from([-inf, -inf, 10.0]),
         due_s=st.sampled_from([inf, 20.0, 200.0]),
+        tools=st.sampled_from([(), (), (("uv",),), (("git",), ("docker", "podman"))]),
     )
     def submit(
         self,
@@ -164,6 +166,7 @@ class AnyOrder(RuleBasedStateMachine):
         held: bool,
         not_before_s: float,
         due_s: float,
+        tools: ToolNeeds,
     ) -> None:
         dependencies = (JobId(self.job_count),) if depends and self.job_count else ()
         self.job_count += 1
@@ -183,6 +186,8 @@ class AnyOrder(RuleBasedStateMachine):
             held=held,
             not_before_at=self.fleet.at + not_before_s,
             deadline_at=self.fleet.at + due_s,
+            tools=tools,
+            data=("d1", "d2")[: len(tools)],
         )
         self.tell(ev.JobSubmitted(self.fleet.at, request))
 
@@ -239,6 +244,14 @@ class AnyOrder(RuleBasedStateMachine):
         else:
             self.tell(ev.NodeUncordoned(at, node_id))
 
+    @rule(index=st.integers(0, 50), tools=st.sampled_from([(), ("uv",), ("git", "podman"), ("uv", "git", "docker")]))
+    @precondition(lambda self: bool(self.nodes))
+    def machine_says_what_it_has(self, index: int, tools: tuple[str, ...]) -> None:
+        """Jobs that run there go on, whatever it says; none that needs more starts there from then on."""
+        node_id = self.nodes[index % len(self.nodes)]
+        self.tell(ev.NodeTools(self.fleet.at, node_id, tools))
+        self.tell(ev.NodeData(self.fleet.at, node_id, ("d1", "d2", "d3")[index % 3 :]))
+
     @rule(row=st.integers(0, 2), drained=st.booleans())
     def pool_is_drained(self, row: int, drained: bool) -> None:
         """Or not any more: then its machines take jobs again."""
@@ -292,7 +305,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.nodes.remove(node_id)
                 self.fleet.lose(node_id)
 
-    @rule(index=st.integers(1, 50), what=st.sampled_from(["cancel", "hold", "release", "priority"]))
+    @rule(index=st.integers(1, 50), what=st.sampled_from(["cancel", "hold", "release", "priority", "due", "never due"]))
     @precondition(lambda self: self.job_count > 0)
     def people(self, index: int, what: str) -> None:
         job_id, at = JobId(1 + index % self.job_count), self.fleet.at
@@ -302,8 +315,10 @@ class AnyOrder(RuleBasedStateMachine):
             self.tell(ev.JobHeld(at, job_id))
         elif what == "release":
             self.tell(ev.JobReleased(at, job_id))
+        elif what == "priority":
+            self.tell(JobReprioritised(at, job_id, 90))
         else:
-            self.tell(ev.JobReprioritised(at, job_id, 90))
+            self.tell(JobDeadlineChanged(at, job_id, inf if what == "never due" else at + 30.0))
 
     @rule(index=st.integers(1, 50), kind=st.sampled_from(["k", "slow", "new"]), steps=st.integers(0, 40))
     @precondition(lambda self: self.job_count > 0)
@@ -317,7 +332,7 @@ class AnyOrder(RuleBasedStateMachine):
         """Of jobs that are held; said of others it changes nothing."""
         job_id, pools = JobId(1 + index % self.job_count), tuple(str(each.pool_id) for each in POOLS)
         gang = GangRequest(demands=(Demand(where, count),), pools=pools[:2] if only and where != "s" else ())
-        self.tell(ev.JobRedirected(self.fleet.at, job_id, gang, 2.0 if only else None))
+        self.tell(JobRedirected(self.fleet.at, job_id, gang, 2.0 if only else None))
 
     @rule(policy=st.sampled_from(POLICIES))
     def policy_changes(self, policy: PolicySpec) -> None:

@@ -1,6 +1,7 @@
 """Policies in a file of one's own: the page that tells how, what errors name, and that a server runs none."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,18 @@ def test_a_class_given_from_python_is_the_one_in_its_file(tmp_path: Path) -> Non
         make(PolicySpec(spec.name, {"sign": "much"}))
     with pytest.raises(ConfigError, match="no parameter 'sing'"):
         make(PolicySpec(spec.name, {"sing": 1.0}))
+
+
+def test_a_notebook_shows_a_comparison_as_text(tmp_path: Path) -> None:
+    """Its names are text, whoever chose them, and its records are a pandas table where pandas is installed."""
+    pytest.importorskip("pandas", reason="pandas is an extra: walras[pandas]")
+    found = compare(["fifo"], **GROUND)  # type: ignore[arg-type]
+    page = replace(found, labels={"fifo": "<script>x</script>"})._repr_html_()
+    assert "<script" not in page
+    assert "&lt;script&gt;x&lt;/script&gt;" in page
+    table = found.to_pandas()
+    assert list(table.policy) == ["fifo"]
+    assert table.avg_jct_s[0] == found.mean("avg_jct_s")["fifo"]
 
 
 @pytest.mark.parametrize("text", BROKEN)

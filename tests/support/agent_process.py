@@ -28,8 +28,12 @@ sys.exit(run_agent(AgentOptions(**fields | paths)))
 class AgentProcess:
     """Give the server's URL and token; `close` kills the agent and everything of its attempts."""
 
-    def __init__(self, folder: Path, url: str, join_token: str, *, unseen: Sequence[Path] = (), **changes: Any) -> None:
-        """`unseen`: folders that are empty for the agent and its jobs, in a mount namespace of their own."""
+    def __init__(
+        self, folder: Path, url: str, join_token: str, *, unseen: Sequence[Path] = (), path: str = "", **changes: Any
+    ) -> None:
+        """`unseen`: folders that are empty for the agent and its jobs, in a mount namespace of their own. `path`: where
+        it looks for programs; empty: as this process.
+        """
         self.state = folder / "agent"
         token_file = folder / "join.token"
         token_file.write_text(join_token + "\n")
@@ -49,6 +53,7 @@ class AgentProcess:
         self._log = folder / "agent.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._unseen = unseen
+        self._path = path or os.environ["PATH"]
 
     @property
     def pid(self) -> int:
@@ -57,6 +62,7 @@ class AgentProcess:
 
     def start(self) -> "AgentProcess":
         env = {**os.environ, "PYTHONPATH": str(ROOT), "WALRAS_AGENT_SECRET_FOR_TESTS": "not-for-jobs"}
+        env["PATH"] = self._path
         with open(self._log, "ab") as log:
             command = [sys.executable, "-c", _RUN, json.dumps(self._fields)]
             if self._unseen:

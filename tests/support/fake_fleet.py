@@ -118,7 +118,8 @@ class FakeFleet:
                 self.tell(ev.PoolDeclared(self.at, state.pool))
         for machine in filter(None, old.fleet.machines):
             pool_id = old.fleet.pools[machine.pool].pool.pool_id
-            self.tell(ev.NodeJoined(self.at, machine.node_id, pool_id, machine.token))
+            tools = None if machine.tools is None else tuple(sorted(machine.tools))
+            self.tell(ev.NodeJoined(self.at, machine.node_id, pool_id, machine.token, tools=tools))
             if machine.condition is MachineCondition.UNREACHABLE:
                 self.tell(ev.NodeUnreachable(self.at, machine.node_id))
             elif machine.condition is MachineCondition.QUARANTINED:

@@ -18,7 +18,7 @@ from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.job_submission import draft_job
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.event_journal import as_journaled
-from scheduler.live.store.sqlite_store import SqliteStore
+from tests.support.stores import STORE, open_store
 from walras.job_request import JobId
 from walras.protocol import PROTOCOL
 from walras.spec.cluster_file import ClusterConfig
@@ -197,7 +197,7 @@ async def world(
     """
     data = DataFolder(folder)
     data.create()
-    store = SqliteStore(folder)
+    store = open_store(STORE, folder)
     config = ServerConfig(
         data,
         None if cluster is None else check_model(ClusterConfig, cluster, source="cluster"),

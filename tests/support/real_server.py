@@ -72,7 +72,7 @@ class RealServer:
         own = self.folder / name
         own.mkdir(exist_ok=True)
         token = (self.data / "join.token").read_text().strip()
-        sizes = {"cpus": float(pool["cpus"]), "memory_bytes": parse_size(pool["memory"])}
+        sizes: dict[str, Any] = {"cpus": float(pool["cpus"]), "memory_bytes": parse_size(pool["memory"])}
         agent = AgentProcess(own, self.url, token, node_id=name, **facts, **sizes, **changes)
         self.agents[name] = agent.start()
         wait_for(lambda: self.node(name), 30, f"{name} joins; {agent.log}")

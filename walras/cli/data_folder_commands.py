@@ -12,6 +12,7 @@ import typer
 
 from walras.cli.arguments import parse_length_option
 from walras.cli.terminal_output import show_line, warn
+from walras.errors import NotFound
 
 DataOption = Annotated[Path, typer.Option("--data", help="Data folder of the server.")]
 
@@ -108,8 +109,34 @@ def admin_prune_command(
         show_line(f"deleted {told.journal_rows} rows of the journal")
 
 
+def admin_to_postgresql_command(
+    data: DataOption,
+    store: Annotated[
+        str, typer.Option("--store", envvar="WALRAS_STORE", help="An empty database: postgresql://USER@HOST/DB.")
+    ],
+) -> None:
+    """Copy the SQLite database of a stopped server into PostgreSQL; `walras server --store` goes on from there."""
+    from scheduler.live.store.database_file import FolderLock
+    from scheduler.live.store.leadership import wait_for_leadership
+    from scheduler.live.store.postgres_store import copy_into_postgres
+
+    if not (data / "walras.db").is_file():
+        raise NotFound(f"{data} holds no walras.db", field="--data", fix="name the folder given to `walras server`")
+    lock = FolderLock(data)
+    try:
+        leadership = wait_for_leadership(store)
+        try:
+            rows = copy_into_postgres(data, leadership)
+        finally:
+            leadership.release()
+    finally:
+        lock.release()
+    show_line(f"copied {rows} rows; keep {data}: logs, code, results and keys stay there")
+
+
 DATA_FOLDER_COMMANDS: dict[str, Callable[..., None]] = {
     "prune": admin_prune_command,
+    "to-postgresql": admin_to_postgresql_command,
     "backup": admin_backup_command,
     "restore": admin_restore_command,
     "check": admin_check_command,

@@ -16,7 +16,7 @@ from walras.cli.arguments import (
     WatchOption,
     parse_length_option,
 )
-from walras.cli.fetch_commands import KeptFiles, kept_files
+from walras.cli.fetch_commands import kept_lines
 from walras.cli.forecast_text import expected_text, forecast_text
 from walras.cli.job_choice import (
     JobChoice,
@@ -32,7 +32,7 @@ from walras.cli.job_choice import (
 )
 from walras.cli.people_commands import defaults_text
 from walras.cli.queue_order import look_at_queue
-from walras.cli.session import job_id_of, server_access, with_client
+from walras.cli.session import job_id_of, with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
     Column,
@@ -45,12 +45,14 @@ from walras.cli.terminal_output import (
     warn,
     watch_listing,
 )
+from walras.server_access import server_access
 from walras.states import JobState
 from walras.units import format_count, format_length, format_money
 
 if TYPE_CHECKING:
     from walras.api import AttemptView, CheckpointView, Explanation, JobDetail, JobView, SpeedView, TargetView
     from walras.client import Client
+    from walras.kept_outputs import KeptFiles
 
 
 _JOB_COLUMNS = (
@@ -133,11 +135,13 @@ def show_command(job: JobArgument, output: OutputOption = OutputFormat.TABLE) ->
     if detail.attempt_list:
         show_line("")
         show_listing(_attempt_listing(detail.attempt_list), output)
-    for line in results.lines:
+    for line in kept_lines(results):
         show_line(line)
 
 
 async def _shown(client: "Client", job_id: int) -> "tuple[JobDetail, KeptFiles]":
+    from walras.kept_outputs import KeptFiles, kept_files
+
     detail = await client.job(job_id)
     return detail, await kept_files(client, job_id) if "outputs" in detail.spec else KeptFiles({}, [])
 
@@ -342,6 +346,7 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("values", values),
         ("checkpoints", job.checkpoint_detail),
         ("target", "" if job.target is None else _target_text(job.target)),
+        *([("deadline", _deadline_text(job))] if job.spec.get("deadline") else []),
         ("expected", forecast_text(job.forecast, time.time())),
         ("attempts", f"{job.attempts}, restarts after failures {job.restarts}"),
         ("checkpoint", "" if job.checkpoint is None else _checkpoint_text(job.checkpoint)),
@@ -355,6 +360,18 @@ def _job_facts(job: "JobDetail") -> list[list[str]]:
         ("labels", ", ".join(f"{name}={value}" for name, value in job.labels.items())),
     ]
     return [[name, dash(value)] for name, value in facts]
+
+
+def _deadline_text(job: "JobDetail") -> str:
+    """The instant; a length in the spec counts from submission."""
+    from walras.spec.field_types import parse_instant
+
+    written = str(job.spec["deadline"])
+    try:
+        instant = parse_instant(written, now=instant_of(job.submitted_at))
+        return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(instant))
+    except (OverflowError, ValueError):
+        return written
 
 
 def _checkpoint_text(newest: "CheckpointView") -> str:

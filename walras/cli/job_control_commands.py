@@ -166,27 +166,37 @@ def update_command(
         float | None,
         typer.Option("--budget", min=0.01, max=1e9, help="New limit of what the job may cost in total, in USD."),
     ] = None,
-    deadline: Annotated[str | None, typer.Option("--deadline", help="Refused: says what to do.", hidden=True)] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option("--deadline", help="New deadline: +6h from now, an instant with its zone, or none."),
+    ] = None,
     project: Annotated[str | None, typer.Option("--project", help="Refused: says what to do.", hidden=True)] = None,
 ) -> None:
-    """Change the priority or the budget of jobs that have not ended."""
-    for field, value in (("deadline", deadline), ("project", project)):
-        if value is not None:
-            raise UserError(
-                f"the {field} of a job is what it was submitted with",
-                field=f"--{field}",
-                fix=f"cancel it and submit it again: walras submit FILE --set {field}={value[:80]}",
-            )
+    """Change the priority, the budget or the deadline of jobs that have not ended."""
+    if project is not None:
+        raise UserError(
+            "the project of a job is what it was submitted with: its cost, checkpoints and share are counted there",
+            field="--project",
+            fix=f"cancel it and submit it again: walras submit FILE --set project={project[:80]}",
+        )
     number = None if priority is None else _priority(priority)
-    if number is None and budget is None:
-        raise UserError("nothing to change", field="--priority", fix="give --priority, --budget or both")
+    # A length without its sign can only mean from now.
+    wanted = f"+{deadline}" if deadline is not None and re.fullmatch(r"\d[\w. ]*", deadline) else deadline
+    if number is None and budget is None and wanted is None:
+        raise UserError("nothing to change", field="--priority", fix="give --priority, --budget or --deadline")
 
     async def change(client: "Client", job_id: int) -> str:
         if number is not None:
             await client.reprioritise(job_id, number)
         if budget is not None:
             await client.rebudget(job_id, budget)
-        changes = (f"has priority {number}" if number is not None else "", f"may cost {budget:g} USD" if budget else "")
+        if wanted is not None:
+            await client.redate(job_id, wanted)
+        changes = (
+            f"has priority {number}" if number is not None else "",
+            f"may cost {budget:g} USD" if budget else "",
+            "" if wanted is None else "has no deadline" if wanted == "none" else f"has the deadline {wanted}",
+        )
         return " and ".join(filter(None, changes))
 
     _for_each_job(jobs, change)

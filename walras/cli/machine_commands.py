@@ -60,7 +60,8 @@ def nodes_command(
         typer.Option(
             "--verbose",
             "-v",
-            help="Also show what the devices do, and each agent's release, protocol, boot and problem.",
+            help="Also show what the devices do, the tools that jobs may need, and each agent's release, protocol, boot"
+            " and problem.",
         ),
     ] = False,
     watch: WatchOption = False,
@@ -95,6 +96,7 @@ async def _listed_nodes(client: "Client", verbose: bool) -> Listing:
             Column("MEMORY", right=True),
             Column("TEMP", right=True),
             Column("POWER", right=True),
+            Column("TOOLS", shrinks=True),
             Column("RELEASE"),
             Column("PROTOCOL", right=True),
             Column("BOOT"),
@@ -110,6 +112,7 @@ def _agent_cells(node: "NodeView") -> list[str]:
 
     texts = (utilization_text, memory_text, temperature_text, power_text)
     devices = [dash(text(node.devices)) for text in texts]
+    devices.append("-" if node.tools is None else dash(",".join(node.tools)))
     return [*devices, dash(node.version), dash(node.protocol), dash(node.boot), dash(node.problem)]
 
 

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 from walras.cli.forecast_text import expected_text
 from walras.cli.job_commands import explain_lines
 from walras.cli.queue_order import headline
-from walras.cli.session import server_access
 from walras.cli.terminal_output import safe_text
 from walras.cli.top_text import reason_words
 from walras.cli.what_if_commands import parse_added
 from walras.errors import JobSpecError, ServerUnreachable, UserError, WalrasError
+from walras.server_access import server_access
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer

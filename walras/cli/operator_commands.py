@@ -70,6 +70,15 @@ def server_command(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     insecure: InsecureOption = False,
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            envvar="WALRAS_STORE",
+            show_envvar=False,
+            help="Database of several servers, of which one leads: postgresql://USER@HOST/DB; default: SQLite.",
+        ),
+    ] = "",
     new_cluster: Annotated[
         bool, typer.Option("--new-cluster", help="Put what the folder holds aside and begin a new cluster.")
     ] = False,
@@ -88,7 +97,9 @@ def server_command(
     listen = ListenOptions(host, port, files, tls is not None, insecure)
     greet = partial(show_first_steps, data.absolute())
     exit_with(
-        run_server(data=data, listen=listen, cluster=cluster, policy=policy, new_cluster=new_cluster, greet=greet)
+        run_server(
+            data=data, listen=listen, cluster=cluster, policy=policy, store=store, new_cluster=new_cluster, greet=greet
+        )
     )
 
 

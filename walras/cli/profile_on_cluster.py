@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walras.cli.fetch_commands import fetch_outputs
 from walras.cli.job_control_commands import wait_for_jobs
-from walras.cli.session import remember_submitted_job, server_access, with_client
+from walras.cli.session import remember_submitted_job, with_client
 from walras.cli.submit_commands import with_snapshot
 from walras.cli.terminal_output import safe_text, warn
 from walras.errors import JobSpecError, NotFound, UserError
+from walras.server_access import server_access
 from walras.states import JobState
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def fetch_profile(job_id: int) -> "tuple[ProfileReport, ProfileFile]":
 
     Raises UserError if it left none yet, ConfigError for files that are not what the profiler writes.
     """
+    from walras.kept_outputs import fetch_outputs
     from walras.profiling.profile_documents import ProfileFile
     from walras.profiling.profile_report import ProfileReport
     from walras.spec.file_model import check_model

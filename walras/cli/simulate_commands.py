@@ -10,6 +10,24 @@ import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option
 from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, exit_with
+from walras.cli.trace_options import (
+    ColumnOption,
+    FirstOption,
+    FormatOption,
+    GangsOption,
+    OnlyOption,
+    PrioritiesOption,
+    RateOption,
+    SampleOption,
+    SinceOption,
+    SkipBadRowsOption,
+    SlosOption,
+    SortOption,
+    SpeedsOption,
+    StretchOption,
+    TraceJobsOption,
+    UntilOption,
+)
 from walras.errors import UserError
 
 simulate_commands = typer.Typer(help="Simulate workloads in virtual time. Needs no server.", no_args_is_help=True)
@@ -28,6 +46,7 @@ class BackendName(StrEnum):
 
 class BenchName(StrEnum):
     SMALL = "small"
+    FULL = "full"
 
 
 WorkloadArgument = Annotated[
@@ -36,24 +55,6 @@ WorkloadArgument = Annotated[
 ]
 ClusterOption = Annotated[str, typer.Option("--cluster", help="A cluster file, or the name of a shipped cluster.")]
 PolicyOption = Annotated[str, typer.Option("--policy", help="A policy name or a policy file.")]
-FormatOption = Annotated[
-    str | None, typer.Option("--format", help="Format of the workload; default: from its file ending and first line.")
-]
-SkipBadRowsOption = Annotated[
-    bool,
-    typer.Option(
-        "--skip-bad-rows",
-        help="Skip bad rows, and jobs that no machine could hold; they are counted.",
-    ),
-]
-SortOption = Annotated[bool, typer.Option("--sort", help="Sort the jobs by arrival time first.")]
-OnlyOption = Annotated[
-    str,
-    typer.Option("--only", help="Of a file with several traces: use the trace with this value in column `cluster`."),
-]
-SpeedsOption = Annotated[
-    str | None, typer.Option("--speeds", help="Throughput table or speed laws (YAML) for the jobs of a trace.")
-]
 MeasuredOption = Annotated[
     str | None, typer.Option("--measured", help="Speeds and costs measured in a live run (`measured.json`).")
 ]
@@ -72,23 +73,6 @@ LearningOption = Annotated[
 WindowOption = Annotated[
     str | None,
     typer.Option("--window", help="Report metrics for this range of arrivals only, such as 1001-2000; all jobs run."),
-]
-TraceJobsOption = Annotated[int | None, typer.Option("--trace-jobs", min=1, help="With generate:NAME: number of jobs.")]
-RateOption = Annotated[
-    float | None, typer.Option("--rate", min=0, help="With generate:NAME: arrivals per hour; 0: all at once.")
-]
-GangsOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--gangs/--no-gangs", help="With generate:NAME: multi-accelerator jobs, or single-accelerator jobs only."
-    ),
-]
-PrioritiesOption = Annotated[
-    bool, typer.Option("--priorities", help="With generate:NAME: give one job in five weight 5.")
-]
-SlosOption = Annotated[bool, typer.Option("--slos", help="With generate:NAME: give jobs deadlines.")]
-StretchOption = Annotated[
-    float, typer.Option("--stretch", help="With generate:NAME: multiply run times by this factor.")
 ]
 BoundsOption = Annotated[
     BoundsName, typer.Option("--bounds", help="Lower bounds to compute: none, those cheap at this size, or all.")
@@ -117,6 +101,11 @@ def simulate_run_command(
     skip_bad_rows: SkipBadRowsOption = False,
     sort: SortOption = False,
     only: OnlyOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    sample: SampleOption = None,
+    first: FirstOption = None,
+    column: ColumnOption = None,
     speeds: SpeedsOption = None,
     measured: MeasuredOption = None,
     conditions: ConditionsOption = None,
@@ -140,26 +129,22 @@ def simulate_run_command(
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
     from simulator.simulate_actions import simulate_run
-    from simulator.workloads.trace_source import ReadOptions
+    from simulator.workloads.trace_source import ReadOptions, parse_columns
 
-    reading = ReadOptions(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    reading = ReadOptions(
+        skip_bad_rows=skip_bad_rows,
+        sort=sort,
+        only=only,
+        since=since,
+        until=until,
+        sample=sample,
+        first=first,
+        columns=parse_columns(column or ()),
+    )
     made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = WorkloadSource(workload, format, reading, speeds, measured, learning, made)
     cell = RunSpec(source, cluster, policy, seed, BoundsChoice(bounds.value), fairness, conditions, world, window)
     exit_with(simulate_run(cell, output.value, out))
-
-
-@simulate_commands.command("report")
-def simulate_report_command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder given to `walras simulate run --out`.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The HTML file; default: report.html in the folder.")
-    ] = None,
-) -> None:
-    """Rebuild the HTML report of a finished run."""
-    from simulator.simulate_actions import simulate_report
-
-    exit_with(simulate_report(folder, out))
 
 
 @simulate_commands.command("compare")
@@ -175,6 +160,11 @@ def simulate_compare_command(
     skip_bad_rows: SkipBadRowsOption = False,
     sort: SortOption = False,
     only: OnlyOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    sample: SampleOption = None,
+    first: FirstOption = None,
+    column: ColumnOption = None,
     speeds: SpeedsOption = None,
     measured: MeasuredOption = None,
     conditions: ConditionsOption = None,
@@ -192,21 +182,35 @@ def simulate_compare_command(
     jobs: ParallelRunsOption = 1,
     backend: BackendOption = BackendName.LOKY,
     address: AddressOption = "",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for one HTML page of all policies, and the data of its figures."),
+    ] = None,
+    latex: Annotated[Path | None, typer.Option("--latex", help="Also write a LaTeX table into this file.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate several policies on the same jobs and the same random draws, seed by seed, and compare them."""
     from simulator.reports.baselines import BoundsChoice
     from simulator.reports.repeated_runs import ParallelBackend, ParallelWorkers
     from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
-    from simulator.simulate_actions import simulate_compare
-    from simulator.workloads.trace_source import ReadOptions
+    from simulator.simulate_actions import ComparedFiles, simulate_compare
+    from simulator.workloads.trace_source import ReadOptions, parse_columns
 
-    reading = ReadOptions(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    reading = ReadOptions(
+        skip_bad_rows=skip_bad_rows,
+        sort=sort,
+        only=only,
+        since=since,
+        until=until,
+        sample=sample,
+        first=first,
+        columns=parse_columns(column or ()),
+    )
     made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
     source = WorkloadSource(workload, format, reading, speeds, measured, learning, made)
     template = RunSpec(source, cluster, policy[0], 0, BoundsChoice(bounds.value), fairness, conditions, world, window)
     workers = ParallelWorkers(jobs, ParallelBackend(backend.value), address)
-    exit_with(simulate_compare(template, policy, seeds, workers, output.value))
+    exit_with(simulate_compare(template, policy, seeds, workers, output.value, ComparedFiles(out, latex)))
 
 
 @simulate_commands.command("sweep")
@@ -216,7 +220,8 @@ def simulate_sweep_command(
         Path | None, typer.Argument(metavar="[SPEC]", help="A grid in a YAML file; options override its fields.")
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder of the results; runs that are there already are not repeated.")
+        Path,
+        typer.Option("--out", help="Folder of results and page; runs that are there are not repeated."),
     ] = Path("sweep"),
     workload: Annotated[
         list[str] | None,
@@ -283,9 +288,12 @@ def simulate_sweep_command(
 @simulate_commands.command("bench")
 @ends_at_interrupt
 def simulate_bench_command(
-    name: Annotated[BenchName, typer.Argument(metavar="NAME", help="small: minutes, with no data to be fetched.")],
+    name: Annotated[BenchName, typer.Argument(metavar="NAME", help="small: minutes; full: most of an hour.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="The result file (JSON); the same inputs give the same bytes.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of the recorded workloads of other systems, for full.")
     ] = None,
     jobs: ParallelRunsOption = 1,
     output: OutputOption = OutputFormat.TABLE,
@@ -294,15 +302,7 @@ def simulate_bench_command(
     from simulator.reports.repeated_runs import ParallelWorkers
     from simulator.simulate_actions import simulate_bench
 
-    exit_with(simulate_bench(name.value, out, ParallelWorkers(jobs), output.value))
-
-
-@simulate_commands.command("worlds")
-def simulate_worlds_command(output: OutputOption = OutputFormat.TABLE) -> None:
-    """List the worlds for --world, and the policies of each."""
-    from simulator.simulate_actions import simulate_worlds
-
-    exit_with(simulate_worlds(output.value))
+    exit_with(simulate_bench(name.value, out, ParallelWorkers(jobs), output.value, data))
 
 
 @simulate_commands.command("replay")

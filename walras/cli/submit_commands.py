@@ -18,12 +18,13 @@ from walras.cli.arguments import NetworkOption, OutputOption, ProfileOption, exa
 from walras.cli.forecast_text import forecast_text
 from walras.cli.people_commands import defaults_text
 from walras.cli.recommend_live import PlanOptions, RecommendOption, YesOption, planned_job
-from walras.cli.session import remember_submitted_job, server_access, with_client
+from walras.cli.session import remember_submitted_job, with_client
 from walras.cli.stated_facts import with_facts_of_file
 from walras.cli.submit_collection import SubmittedCollection, check_options, read_collection, submit_collection
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.cli.what_if_text import show_menu, take_from_menu
 from walras.errors import JobSpecError
+from walras.server_access import server_access
 
 if TYPE_CHECKING:
     from walras.api import DryRun, SubmitResult
@@ -387,12 +388,12 @@ def with_snapshot(spec: "JobSpec", start: Path) -> "tuple[Path, JobSpec, Content
     folder = start / (spec.workdir or "")
     if spec.workdir is None or spec.workdir.startswith("/"):
         return folder, spec, None
-    from walras.code_snapshot import snapshot_folder
+    from walras.code_snapshot import code_fields, snapshot_folder
     from walras.spec.job_groups import CodeSpec
 
     folder = Path(os.path.normpath(folder))
     tree = snapshot_folder(folder)
-    code = CodeSpec(tree=tree.name, folder=folder.name or "root", files=len(tree.files), size=tree.size)
+    code = CodeSpec(**code_fields(tree, folder))
     return folder, spec.model_copy(update={"workdir": None, "code": code}), tree
 
 

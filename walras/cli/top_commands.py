@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from walras.cli.session import ServerAccess, server_access
 from walras.errors import NotFound, UserError
+from walras.server_access import ServerAccess, server_access
 
 if TYPE_CHECKING:
     from walras.cli.top_screens import TopApp

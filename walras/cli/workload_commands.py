@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import OutputOption
-from walras.cli.simulate_commands import OnlyOption, SkipBadRowsOption, SortOption
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
+from walras.cli.trace_options import (
+    ColumnOption,
+    FirstOption,
+    OnlyOption,
+    SampleOption,
+    SinceOption,
+    SkipBadRowsOption,
+    SortOption,
+    UntilOption,
+)
 
 if TYPE_CHECKING:
     from simulator.workloads.trace import SkippedRows
@@ -72,6 +81,11 @@ def workload_convert_command(
     skip_bad_rows: SkipBadRowsOption = False,
     sort: SortOption = False,
     only: OnlyOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    sample: SampleOption = None,
+    first: FirstOption = None,
+    column: ColumnOption = None,
     seeded_speeds: Annotated[
         str | None,
         typer.Option(
@@ -85,10 +99,19 @@ def workload_convert_command(
     force: ForceOption = False,
 ) -> None:
     """Convert a trace to the native format."""
-    from simulator.workloads.trace_source import ReadOptions
+    from simulator.workloads.trace_source import ReadOptions, parse_columns
     from simulator.workloads.workload_actions import SeededSpeeds, convert_trace
 
-    reading = ReadOptions(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    reading = ReadOptions(
+        skip_bad_rows=skip_bad_rows,
+        sort=sort,
+        only=only,
+        since=since,
+        until=until,
+        sample=sample,
+        first=first,
+        columns=parse_columns(column or ()),
+    )
     seeded = SeededSpeeds(seeded_speeds, kinds, seed) if seeded_speeds is not None else None
     written = convert_trace(file, out, format=from_format, reading=reading, seeded=seeded, force=force)
     _warn_of_skipped_rows(written.skipped)
@@ -107,17 +130,31 @@ def workload_describe_command(
     skip_bad_rows: SkipBadRowsOption = False,
     sort: SortOption = False,
     only: OnlyOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    sample: SampleOption = None,
+    first: FirstOption = None,
+    column: ColumnOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Describe a trace: jobs, arrivals, gang sizes, run times, kinds, load."""
-    from simulator.workloads.trace_source import ReadOptions
+    from simulator.workloads.trace_source import ReadOptions, parse_columns
     from simulator.workloads.workload_actions import (
         describe_trace_file,
         trace_description_data,
         trace_description_tables,
     )
 
-    reading = ReadOptions(skip_bad_rows=skip_bad_rows, sort=sort, only=only)
+    reading = ReadOptions(
+        skip_bad_rows=skip_bad_rows,
+        sort=sort,
+        only=only,
+        since=since,
+        until=until,
+        sample=sample,
+        first=first,
+        columns=parse_columns(column or ()),
+    )
     description, skipped = describe_trace_file(
         file, format=from_format, reading=reading, cluster=cluster, speeds=speeds, plot=plot
     )

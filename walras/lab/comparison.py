@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +55,10 @@ class Comparison:
         from rich.console import Console
 
         written = StringIO()
-        shown = PolicyComparison(
-            tuple(self.labels[each] for each in self.found.policies),
-            self.found.seeds,
-            {self.labels[each]: rows for each, rows in self.found.rows.items()},
+        shown = replace(
+            self.found,
+            policies=tuple(self.labels[each] for each in self.found.policies),
+            rows={self.labels[each]: rows for each, rows in self.found.rows.items()},
         )
         for table in comparison_tables(shown):
             Console(file=written, width=_WIDTH).print(table)

@@ -52,6 +52,11 @@ def is_launcher(spec: JobSpec) -> bool:
 
 def launcher_note(spec: JobSpec) -> str:
     """Returns what the submitter of a launcher should know, as the rest of a sentence; empty if nothing is wrong."""
+    if is_launcher(spec) and isinstance(spec.run, tuple) and PurePosixPath(spec.run[0]).name == "deepspeed":
+        return (
+            "starts deepspeed without a shell, which alone tells it its devices, machines and port: "
+            "write `run` as one line, `deepspeed train.py`"
+        )
     launcher = None if is_launcher(spec) else launcher_in(spec.run)
     most = max(demand.count for demand in spec.resources.accelerators)
     if spec.elastic is not None:

@@ -37,7 +37,7 @@ from workers import processes
 from workers.agent.checkpoint_places import localized, opened_store, remove_old_copies
 from workers.agent.checkpoint_uploads import CheckpointUploads
 from workers.agent.follower import Follower
-from workers.agent.joining import Joining, StoreProving
+from workers.agent.joining import CachedInputs, Joining, StoreProving
 from workers.agent.launch import AgentMachine, disk_problem, kill_supervisor, remove_old_folders, start_refusal
 from workers.agent.machine_notices import SpotNoticeWatcher, next_notice
 from workers.agent.outputs import OutputCollector
@@ -47,8 +47,9 @@ from workers.agent.report_store import AgentStore, AttemptPhase, KnownAttempt
 from workers.agent.server_client import Enrolment, LogShipper, ServerClient, ServerRefusal, call_backoff_s
 from workers.agent.starting import AttemptStarts, StartFailure
 from workers.device_sampler import DeviceSampler
-from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port
+from workers.devices import AttemptKey, DeviceHold, DeviceHolds, bind_rendezvous_port, look_at_devices
 from workers.preparation.environments import tools_here
+from workers.preparation.folder_cache import PREPARED_FOLDER
 from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, read_plan
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,8 @@ class Agent:
         self._followers: dict[AttemptKey, Follower] = {}
         self._sessions = RemoteSessions(client)
         self._acks: list[int] = []
-        self._sampler = DeviceSampler(machine.accelerators.cuda_names)
+        self._sampler = DeviceSampler(machine.accelerators.cuda_names, look_at_devices)
+        self._cached = CachedInputs(machine.state / PREPARED_FOLDER)
         self._boot_id = processes.boot_id()
         self._session = random_hex(machine.chance, 16)
         #: Of the server that answered last.
@@ -188,6 +190,7 @@ class Agent:
             highest_job_id=self._store.highest_job_id,
             proof=self._proving.proof,
             tools=None if self._is_resynced else tools_here(),
+            data=self._cached.news(everything=not self._is_resynced),
             devices=self._sampler.take(),
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
@@ -204,6 +207,7 @@ class Agent:
             self._apply_leases(answer, here, sent_at)
             return True
         self._is_resynced = True
+        self._cached.confirm(message.data)
         self._outbox.mark_sent(reports)
         self._acks = self._acks[len(acks) :]
         self._apply_leases(answer, here, sent_at)

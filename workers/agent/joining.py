@@ -1,17 +1,22 @@
-"""How an agent gets its credential, what it does when the server refuses it, and how it shows that it reaches the store
-of checkpoints.
+"""How an agent gets its credential, what it does when the server refuses it, how it shows that it reaches the store of
+checkpoints, and how it says which inputs are in its cache.
 """
 
 import asyncio
 import logging
+import re
 from math import inf
+from pathlib import Path
 from random import Random
 
 from walras.clocks import Clocks
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
+from walras.machine_tools import DATA_KEY_PATTERN
 from walras.protocol import PROTOCOL
 from walras.store_proof import StoreChallenge, StoreProof, answer_challenge
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, call_backoff_s
+from workers.preparation.folder_cache import FolderCache
+from workers.preparation.inputs import INPUT_BOUNDS
 
 log = logging.getLogger(__name__)
 
@@ -92,3 +97,33 @@ class StoreProving:
         self.proof = await asyncio.to_thread(answer_challenge, challenge, self._node_id)
         if self.proof.problem:
             log.warning("this machine is private: %s", self.proof.problem)
+
+
+class CachedInputs:
+    """What the machine has fetched for jobs, as it is told to the server. Other processes fill the cache."""
+
+    def __init__(self, prepared: Path) -> None:
+        """`prepared`: the folder of what is brought or made for jobs."""
+        self._folder = prepared / "inputs"
+        self._looked_at = -1
+        self._keys: list[str] = []
+        self._told: list[str] | None = None
+
+    def news(self, *, everything: bool) -> list[str] | None:
+        """Returns the keys of what is there; None where the server has been told just that, unless `everything`."""
+        try:
+            # Every entry that is made or removed changes the folder. Looked at before it is read: what comes meanwhile
+            # is found by the next call.
+            changed_at = self._folder.stat().st_mtime_ns
+            if changed_at != self._looked_at:
+                names = FolderCache(self._folder, INPUT_BOUNDS).names()
+                # The cache is in reach of jobs: what is no key says nothing.
+                keys = [name for name in names if re.fullmatch(DATA_KEY_PATTERN, name)]
+                self._keys, self._looked_at = sorted(keys[: INPUT_BOUNDS.entries]), changed_at
+        except OSError:  # nothing was fetched here yet
+            self._keys, self._looked_at = [], -1
+        return self._keys if everything or self._keys != (self._told or []) else None
+
+    def confirm(self, told: list[str] | None) -> None:
+        """The server has heard this."""
+        self._told = self._told if told is None else told

@@ -200,6 +200,7 @@ def make_attempt_plan(
         rank_socket=rank_socket,
         cookie=cookie,
         visible_devices=machine.accelerators.visible_devices(command.devices),
+        device_numbers=machine.accelerators.numbers_of(command.devices),
         pace=pace_of(machine.speeds, command.kind, command.accelerator) if machine.is_emulated else None,
         threads=1 if machine.is_emulated else max(1, int(machine.host.cpus) // count),
     )

@@ -25,6 +25,7 @@ from workers.agent.machine_notices import SpotNoticeWatcher
 from workers.agent.report_store import AgentStore
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, kept_pin
 from workers.devices import CPU, Accelerators, Host, detect_accelerators, detect_host, own_address
+from workers.preparation.environments import tools_here
 
 
 @dataclass(frozen=True)
@@ -155,13 +156,13 @@ def own_accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accel
     name, count = options.accelerator or found.name, options.accelerators or found.count
     if name != CPU and not found.cuda_names:
         raise ConfigError(
-            f"no {name} is found on this machine: NVML shows no GPU that this agent may use",
+            f"no {name} is found on this machine: neither NVML nor AMD SMI shows a GPU that this agent may use",
             field="--accelerator",
-            fix="check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or add --emulated",
+            fix="check `nvidia-smi` (or `amd-smi list`) and CUDA_VISIBLE_DEVICES, or add --emulated",
         )
     if found.cuda_names and count > found.count:
         raise ConfigError(f"{count} accelerators asked for, {found.count} found", field="--accelerators")
-    return Accelerators(name, count, found.cuda_names[:count])
+    return Accelerators(name, count, found.cuda_names[:count], found.numbers[:count])
 
 
 def _enrolment(options: AgentOptions, machine: AgentMachine, agent: str) -> Enrolment:
@@ -187,6 +188,7 @@ def _enrolment(options: AgentOptions, machine: AgentMachine, agent: str) -> Enro
             protocol=PROTOCOL,
             agent=agent,
             boot_id=processes.boot_id(),
+            tools=tools_here(),
         ),
         join_token_file=options.join_token_file,
         address=options.address or own_address(options.servers[0]),

@@ -12,8 +12,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from workers.supervisor_protocol import read_ranks_file
+
+#: Below an agent's state folder: the caches of what is brought or made for jobs.
+PREPARED_FOLDER = "prepared"
+#: Markers that are looked at, and bytes that are read of one.
+_MARKERS_MOST, _MARKER_BYTES = 10_000, 4096
 #: Left free on the disk for logs and checkpoints of all attempts.
 FREE_LEAST_BYTES = 1024**3
 
@@ -34,10 +41,11 @@ class FolderCache:
         self._bounds = bounds
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def get(self, key: str, make: Callable[[Path], None]) -> Path:
+    def get(self, key: str, make: Callable[[Path], None], name: str = "") -> Path:
         """Returns the folder of a key, which stays while this process or a descendant lives; makes it first if needed.
 
-        `make` gets an empty folder to fill. What it raises is raised, and nothing is kept.
+        `make` gets an empty folder to fill. What it raises is raised, and nothing is kept. `name`: kept with it, for
+        `names`.
         """
         place, done = self._folder / key, self._folder / f"{key}.done"
         with self._locked(f"{key}.lock"):
@@ -50,7 +58,7 @@ class FolderCache:
                 except BaseException:
                     remove_folder(place)
                     raise
-                done.write_text(json.dumps({"size_bytes": folder_size(place)}))
+                done.write_text(json.dumps({"size_bytes": folder_size(place), "name": name}))
             os.utime(done)
         self._remove_least_used()
         return place
@@ -58,6 +66,25 @@ class FolderCache:
     def has(self, key: str) -> bool:
         """Whether the key is made already."""
         return (self._folder / f"{key}.done").exists()
+
+    def names(self) -> list[str]:
+        """What its entries were given as names, each once, the least recently used last.
+
+        Jobs can write here: whatever lies there in place of a marker is left out, and costs no more than a marker.
+        """
+        found: dict[str, None] = {}
+        for done in self._newest_first()[: 2 * self._bounds.entries]:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                found[str(json.loads(read_ranks_file(done, 0, _MARKER_BYTES))["name"])] = None
+        return [name for name in found if name]
+
+    def _newest_first(self) -> list[Path]:
+        """The markers of its entries; one that another process takes away meanwhile is left out."""
+        used = {}
+        for path in islice(self._folder.glob("*.done"), _MARKERS_MOST):
+            with contextlib.suppress(FileNotFoundError):
+                used[path] = path.stat().st_mtime
+        return sorted(used, key=lambda path: -used[path])
 
     def _use(self, key: str) -> None:
         """Hold the entry for as long as this process and what it starts live: the descriptor is inherited."""
@@ -73,9 +100,8 @@ class FolderCache:
 
     def _remove_least_used(self) -> None:
         with self._locked("removal.lock"):
-            newest_first = sorted(self._folder.glob("*.done"), key=lambda path: path.stat().st_mtime, reverse=True)
             size = 0
-            for entries, done in enumerate(newest_first, 1):
+            for entries, done in enumerate(self._newest_first(), 1):
                 with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                     size += int(json.loads(done.read_bytes())["size_bytes"])
                 if entries > self._bounds.entries or size > self._bounds.size_bytes:

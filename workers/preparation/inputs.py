@@ -19,9 +19,10 @@ from urllib.parse import unquote, urlsplit
 
 from walras.errors import ClusterError, ConfigError
 from walras.job_needs import InputNeed
+from walras.machine_tools import DATA_MOST, data_key
 from workers.preparation.folder_cache import FREE_LEAST_BYTES, CacheBounds, FolderCache, make_read_only
 
-INPUT_BOUNDS = CacheBounds(entries=200, size_bytes=500 * 1000**3)
+INPUT_BOUNDS = CacheBounds(entries=DATA_MOST, size_bytes=500 * 1000**3)
 _PIECE_BYTES = 1024 * 1024
 _TIMEOUT_S = 60.0
 _FILES_MOST = 1_000_000
@@ -49,15 +50,18 @@ def bring_input(cache: FolderCache, name: str, need: InputNeed, env: dict[str, s
     """Returns the file or folder of one input, fetched if this machine does not have it."""
     if need.command:
         key = _key("command", need.command)
-        return cache.get(key, lambda place: _run_command(name, need.command, place, env))
+        return cache.get(key, lambda place: _run_command(name, need.command, place, env), data_key(need))
     scheme = urlsplit(need.url).scheme
     if scheme == "file":
         return _bring_local(cache, name, need)
     if scheme in ("http", "https"):
         version = _passing(name, lambda: _http_version(need.url))
         key = _key("url", need.url, need.sha256 or version)
-        folder = cache.get(key, lambda place: _passing(name, lambda: _fetch_http(need, place / _file_name(need.url))))
-        return folder / _file_name(need.url)
+
+        def fetch(place: Path) -> None:
+            _passing(name, lambda: _fetch_http(need, place / _file_name(need.url)))
+
+        return cache.get(key, fetch, data_key(need)) / _file_name(need.url)
     return _bring_other(cache, name, need)
 
 
@@ -139,7 +143,7 @@ def _bring_local(cache: FolderCache, name: str, need: InputNeed) -> Path:
                 _copy_bounded(file, place / source.name / path if path else place / source.name, need.sha256)
         make_read_only(place)
 
-    return cache.get(key, copy) / source.name
+    return cache.get(key, copy, data_key(need)) / source.name
 
 
 def _local_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -204,7 +208,7 @@ def _bring_other(cache: FolderCache, name: str, need: InputNeed) -> Path:
         except Exception as error:  # whatever a store of others raises
             raise CannotFetch(f"input {name}: {type(error).__name__}: {error}") from None
 
-    return cache.get(_key("store", need.url, need.sha256, *listed), fetch_told) / last
+    return cache.get(_key("store", need.url, need.sha256, *listed), fetch_told, data_key(need)) / last
 
 
 def _run_command(name: str, command: str, place: Path, env: dict[str, str]) -> None:

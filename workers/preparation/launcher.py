@@ -32,7 +32,7 @@ from workers.preparation.environments import (
     bring_python,
     run_setup,
 )
-from workers.preparation.folder_cache import FolderCache
+from workers.preparation.folder_cache import PREPARED_FOLDER, FolderCache
 from workers.preparation.inputs import INPUT_BOUNDS, CannotFetch, bring_inputs
 from workers.ranks import EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE
 from workers.supervisor_protocol import read_ranks_file, write_durably
@@ -104,7 +104,7 @@ def _prepare_patiently(
     """Returns 0 with the variables and the command of the rank, or the code to end with."""
     for left in reversed(range(_TRIES)):
         try:
-            own, inside = prepare(state / "prepared", folder, Path.cwd(), env)
+            own, inside = prepare(state / PREPARED_FOLDER, folder, Path.cwd(), env)
             return 0, own, inside(argv, own)
         except CannotFetch as error:
             _tell(f"not prepared: {error}" + ("; trying again" if left else "; the job is queued again"))

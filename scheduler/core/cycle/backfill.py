@@ -74,7 +74,8 @@ def fill_free_places(cycle: Cycle) -> None:
                 continue  # it is passed by, under a strict order too: what it waits for is its own project's places
         else:
             shape = cycle.ledger.classes.shapes[shape_row]
-            place = cycle.ledger.fleet.find(pool, shape) or _place_for_smaller_gang(cycle, job, pool, most)
+            data = job.request.data
+            place = cycle.ledger.fleet.find(pool, shape, data) or _place_for_smaller_gang(cycle, job, pool, most)
         if place is None:
             filling.full.add((pool, shape_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
@@ -97,7 +98,8 @@ def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int, room: float
         return None
     classes, most = cycle.ledger.classes, min(cycle.ledger.count_on(job, pool), room + 1)
     shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))
-    places = (cycle.ledger.fleet.find(pool, shape) for shape in shapes if shape.counts[pool] < most)
+    data = job.request.data
+    places = (cycle.ledger.fleet.find(pool, shape, data) for shape in shapes if shape.counts[pool] < most)
     return next((place for place in places if place is not None), None)
 
 
@@ -172,7 +174,7 @@ def _may_start_smaller(cycle: Cycle, pool: int) -> bool:
 def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:
     """Under an order, the fastest pool with room; shares have already chosen the pool."""
     for other in cycle.ordering.alternatives(job, pool):
-        found = cycle.ledger.fleet.find(other, shape_of(cycle, job))
+        found = cycle.ledger.fleet.find(other, shape_of(cycle, job), job.request.data)
         if found is not None and cycle.ledger.count_on(job, other) <= cycle.limits.room(job, other):
             return other, found
     return pool, place

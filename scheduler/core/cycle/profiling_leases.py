@@ -111,7 +111,7 @@ def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     """Take a place for the lease: a free one, else that of incumbents who had their minimum run. False if none."""
     if shape_of(cycle, job).counts[pool] > cycle.limits.room(job, pool):
         return False
-    place = cycle.ledger.fleet.find(pool, shape_of(cycle, job))
+    place = cycle.ledger.fleet.find(pool, shape_of(cycle, job), job.request.data)
     if place is not None:
         found: FoundPlace | None = FoundPlace(pool, place)
     else:

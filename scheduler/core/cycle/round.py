@@ -229,7 +229,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
         return False
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
-    place = ledger.fleet.find(pool, ledger.classes.shapes[ledger.class_of(job).shape])
+    place = ledger.fleet.find(pool, ledger.classes.shapes[ledger.class_of(job).shape], job.request.data)
     if place is None or ways.count[best] > cycle.limits.room(job, pool):
         return False
     if pools[pool].rented and _would_hold_up_payers(cycle, job):

@@ -27,7 +27,7 @@ from scheduler.core.state.remaining_work import freed_at
 from scheduler.core.state.working_set import Reservation
 from walras.cluster import Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
-from walras.job_request import Demand, JobRequest
+from walras.job_request import Demand, JobRequest, can_prepare
 from walras.spec.file_model import nearest_word
 from walras.states import Reason
 from walras.units import format_length
@@ -247,7 +247,8 @@ def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> I
             lower = [each for each in holders if each.request.priority_class < HIGH_PRIORITY_CLASS]
             weaker = [each for each in lower if is_preemptible(core.cycle, each)]
             room = _free_for(machine, job, shape) + sum(len(machine.holders[each.job_id]) for each in weaker)
-            if machine.condition is MachineCondition.UP and room >= count:
+            is_open = machine.condition is MachineCondition.UP and can_prepare(machine.tools, shape.tools)
+            if is_open and room >= count:
                 yield Remedy(f"let it stop others: walras update {job.job_id} --priority high", priority=_HIGH_PRIORITY)
                 return
 
@@ -261,8 +262,11 @@ def _most_free(state: PoolState, job: JobRecord, shape: ResourceShape) -> int:
 def _free_for(machine: FleetMachine, job: JobRecord, shape: ResourceShape) -> int:
     """Return the accelerators of a machine that the job could have now, its own reservation there included.
 
-    Only as many as there are processors and memory for. What is free on a closed machine is kept for others.
+    Only as many as there are processors and memory for, and none where it could not be prepared. What is free on a
+    closed machine is kept for others.
     """
+    if not can_prepare(machine.tools, shape.tools):
+        return 0
     own = len(machine.holders.get(job.job_id, ()))
     most = 0 if machine.closed and not own else len(machine.free)
     return own + most_that_fit(machine, most, shape)

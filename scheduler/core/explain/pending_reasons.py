@@ -108,6 +108,16 @@ def _infeasible(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, i
         detail = f"there is no pool{gone}" if gone else "no machine has joined this cluster yet"
         return PendingReason(Reason.WAIT_CAPACITY, detail, "start a `walras agent`")
     found = infeasibility(job.request, pool_limits(fleet, expected))
+    if (
+        found is None
+        and job.request.tools
+        and not any(core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts)
+    ):
+        return PendingReason(
+            Reason.WAIT_CAPACITY,
+            f"wants {job.request.text}; no machine that is here has that",
+            "install it there and start the agent again (`walras nodes -v` shows what each has), or wait for others",
+        )
     return None if found is None else PendingReason(found.reason, found.detail + gone, found.fix)
 
 
@@ -260,7 +270,8 @@ def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, count
         fix = "; or ".join(filter(None, (_taking_jobs_again(state), remedy))) if counts_ahead else ""
         return PendingReason(reason, "; ".join((need, *more, *facts)), fix)
     if ledger.fleet.find(state.row, shape) is None:
-        return PendingReason(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not on few enough machines", *facts)))
+        where = "on few enough machines" + (" that have what it needs" if job.request.tools else "")
+        return PendingReason(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not {where}", *facts)))
     reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
     figures = "" if is_planned else price_figure(core, state.row)
     return PendingReason(reason, "; ".join((need, *facts)), figures=figures)

@@ -11,11 +11,12 @@ these. Jobs that may be on spot, and of which nobody says what an hour is worth,
 (`handlers/spot_holding.py`).
 """
 
-from dataclasses import dataclass
-from heapq import heappop, heappush
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from math import ceil, inf
 
 from scheduler.core.commands import Rent
+from scheduler.core.job_change_events import JobDeadlineChanged
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
 from scheduler.core.placement.reservations import drop_reservation, open_reservation
 from scheduler.core.state.fleet import PoolState
@@ -212,7 +213,7 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
         return
     if ledger.count_on(job, row) > cycle.limits.room(job, row):
         return  # its project holds all that it may
-    place = ledger.fleet.find(row, ledger.classes.shapes[ledger.class_of(job).shape])
+    place = ledger.fleet.find(row, ledger.classes.shapes[ledger.class_of(job).shape], job.request.data)
     if place is None:
         _rent(cycle, job, ledger.fleet.pools[row])
     elif job.waits and job.ready_at <= cycle.now:
@@ -262,6 +263,28 @@ def deadline_risk_text(found: DeadlineOutlook) -> str:
     return (
         f"needs {found.needs_s / SECONDS_PER_HOUR:.2f} h more {where}; has {found.left_s / SECONDS_PER_HOUR:.2f} h left"
     )
+
+
+def on_job_deadline_changed(cycle: Cycle, job: JobRecord, event: JobDeadlineChanged) -> None:
+    """The job is looked at anew, as one that was just submitted with this deadline.
+
+    Where it was moved for an earlier one, it goes on as the policy has it until the last moment for this one comes. One
+    that holds machines by its slack chooses again at once.
+    """
+    watch, is_later = cycle.deadlines, event.deadline_at > job.request.deadline_at
+    job.request = replace(job.request, deadline_at=event.deadline_at)
+    cycle.ledger.columns.deadline_at[job.slot] = event.deadline_at
+    watch.heap[:] = [entry for entry in watch.heap if entry[1] != job.job_id]
+    heapify(watch.heap)
+    hold = watch.market.holds.get(job.job_id)
+    if hold is not None and event.deadline_at < inf:
+        hold.look_at = cycle.now
+    elif is_later or not job.is_secured:
+        watch.market.holds.pop(job.job_id, None)
+        let_go(cycle, job)
+    if event.deadline_at < inf and job.deadline_pool < 0:
+        heappush(watch.heap, (cycle.now, job.job_id))
+    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
 
 
 def let_go(cycle: Cycle, job: JobRecord) -> None:

@@ -10,19 +10,18 @@ from heapq import heappush
 from math import inf, nan
 
 from scheduler.core.events import (
-    JobBudgetChanged,
     JobCancelled,
     JobHeld,
-    JobRedirected,
     JobReleased,
-    JobReprioritised,
     JobRestored,
     JobSubmitted,
     StartRefused,
 )
 from scheduler.core.handlers.attempt_events import abort_start, end_job
 from scheduler.core.handlers.deadlines import let_go
+from scheduler.core.handlers.machine_facts import keep_where_it_runs
 from scheduler.core.handlers.restored_state import recall_job
+from scheduler.core.job_change_events import JobBudgetChanged, JobRedirected, JobReprioritised
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
 from scheduler.core.speed_events import WorkRestated
@@ -232,6 +231,8 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     pool = ledger.fleet.pool_row(placement.pool_id)
     assert pool is not None, f"job {job.job_id} is said to run in {placement.pool_id}, which is not declared"
     job.place = ledger.fleet.take_again(job.job_id, placement, shape)
+    if job.request.tools:
+        keep_where_it_runs(cycle, job)
     job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None}
     job.placement, job.leased_at, job.running_at = placement, event.leased_at, event.running_at
     job.prepared, job.rendezvous, job.revoked = set(event.prepared), event.rendezvous, event.revoked

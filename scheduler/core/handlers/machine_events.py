@@ -14,7 +14,6 @@ from scheduler.core.events import (
     NodeJoined,
     NodeLeaving,
     NodeLost,
-    NodePrivate,
     NodeQuarantined,
     NodeUncordoned,
     NodeUnreachable,
@@ -23,13 +22,14 @@ from scheduler.core.events import (
 )
 from scheduler.core.handlers import deadlines
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
+from scheduler.core.handlers.machine_facts import settle_tools, take_tools
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_intervals_of
 from scheduler.core.placement.preemption import is_preemptible
 from scheduler.core.placement.reservations import drop_reservations_on
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
-from scheduler.core.state.unsaved_work import is_on_private, mark_private, may_lose_work
+from scheduler.core.state.unsaved_work import is_on_private, may_lose_work
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import billed_until
 from walras.states import JobState, Reason
@@ -213,6 +213,8 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
     assert pool is not None, f"{event.node_id} joins pool {event.pool_id}, which was never declared"
     assert fleet.machine(event.node_id) is None, f"{event.node_id} joined twice"
     machine = fleet.join(event.node_id, pool, event.at, event.token, event.paid_since)
+    if event.tools is not None or fleet.knows_tools:
+        take_tools(cycle, machine, event.tools)
     cycle.spending.machine_joined(machine, event.paid_usd)
     if event.token:
         cycle.backlog.emptied[machine.row] = None
@@ -274,6 +276,8 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
     state.lives.saw_end(began_h, age_h, has_ended=has_ended, warning_s=machine.warning_s)
     cycle.spending.machine_gone(machine)
     cycle.ledger.fleet.remove(machine)
+    if cycle.ledger.fleet.knows_tools:
+        settle_tools(cycle)
     ask_for_least(cycle, state)
     if has_ended:
         replan_intervals_of(cycle, state)
@@ -432,8 +436,3 @@ def on_node_quarantined(cycle: Cycle, machine: FleetMachine, event: NodeQuaranti
         if machine.token:
             # Not at once: a core that takes over hears of a machine before it hears of the job there.
             _set_idle_timer(cycle, cycle.ledger.fleet.pools[machine.pool], cycle.now + _IDLE_CHECK_S)
-
-
-def on_node_private(cycle: Cycle, machine: FleetMachine, event: NodePrivate) -> None:
-    mark_private(cycle.ledger, machine, cycle.policy.rules, is_private=event.private)
-    cycle.solves.problem_changed = True

@@ -63,5 +63,7 @@ def _drain(cycle: Cycle, state: PoolState) -> None:
 
 
 def _pools_changed(cycle: Cycle) -> None:
-    cycle.ledger.classes.pools_changed([state.pool for state in cycle.ledger.fleet.pools])
+    fleet = cycle.ledger.fleet
+    tools = [state.tool_sets for state in fleet.pools] if fleet.knows_tools else ()
+    cycle.ledger.classes.pools_changed([state.pool for state in fleet.pools], tools)
     cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True

@@ -33,6 +33,7 @@ from scheduler.core.state.job_classes import PoolParts, is_fork
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import ready_at
 from scheduler.core.state.working_set import Cycle, JobOrdering
+from walras.job_request import can_prepare
 
 #: Gangs looked at after each plan, machines weighed for each of them, and sets of machines tried.
 GANGS_MAX = 16
@@ -117,12 +118,15 @@ class _Defragmentation:
     # ------------------------------------------------------------------------------------------ machines
 
     def _unreserved(self) -> list[FleetMachine]:
-        """Return the machines of the pool on which nobody has a reservation, most free accelerators first."""
+        """Return the machines for the gang on which nobody has a reservation, most free accelerators first."""
+        needs = self._job.request.tools
         return emptiest(
             (
                 machine
                 for machine in self._cycle.ledger.fleet.pools[self._pool].members.values()
-                if machine.condition is MachineCondition.UP and machine.row not in self._cycle.reserved_on
+                if machine.condition is MachineCondition.UP
+                and machine.row not in self._cycle.reserved_on
+                and can_prepare(machine.tools, needs)
             ),
             MACHINES_MAX,
         )

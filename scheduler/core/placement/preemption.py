@@ -113,7 +113,7 @@ def _preempt_for(
     limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool), pool)
     if limit is None and job.waits and (job.class_row, pool) in fitting:
         return True
-    place = None if limit is not None else cycle.ledger.fleet.find(pool, shape_of(cycle, job))
+    place = None if limit is not None else cycle.ledger.fleet.find(pool, shape_of(cycle, job), job.request.data)
     if place is not None and job.waits:
         fitting.add((job.class_row, pool))
         return True  # fill will start it

@@ -18,7 +18,7 @@ from scheduler.core.state.job_queues import ShapeQueue
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Cycle, Reservation
-from walras.job_request import JobId
+from walras.job_request import JobId, can_prepare
 from walras.states import Reason
 
 
@@ -132,6 +132,8 @@ def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRec
         held = wanted - reservation.needs[row]
         machine = cycle.ledger.fleet.machines[row]
         if machine is None or held < count or machine.condition is not MachineCondition.UP:
+            continue
+        if not can_prepare(machine.tools, shape.tools):
             continue
         cycle.ledger.fleet.give_back(reservation.job_id, machine, shape_of(cycle, claimant), cycle.now)
         reservation.needs[row] = wanted

@@ -29,6 +29,7 @@ from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import ready_at
 from scheduler.core.state.working_set import Cycle
+from walras.job_request import can_prepare
 from walras.states import JobState
 
 #: Machines weighed for one place.
@@ -39,11 +40,11 @@ MACHINES_MAX = 64
 
 
 def is_open_to(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
-    """Return whether the machine takes jobs and no other job has a reservation there.
+    """Return whether the machine takes jobs, can prepare this one, and no other job has a reservation there.
 
     A job's own reservation there does not keep it from more than waiting.
     """
-    if machine.condition is not MachineCondition.UP:
+    if machine.condition is not MachineCondition.UP or not can_prepare(machine.tools, job.request.tools):
         return False
     reserved = cycle.reserved_on.get(machine.row)
     return not reserved or all(job_id == job.job_id for job_id in reserved)
@@ -54,7 +55,7 @@ def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 
     A backfill reservation of another job takes all that becomes free; what preemptions need, `has_room_after` deducts.
     """
-    if machine.condition is not MachineCondition.UP:
+    if machine.condition is not MachineCondition.UP or not can_prepare(machine.tools, job.request.tools):
         return False
     reserved = cycle.reserved_on.get(machine.row)
     return not reserved or all(job_id == job.job_id or cycle.reservations[job_id].preempting for job_id in reserved)
@@ -62,11 +63,12 @@ def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 
 def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[FleetMachine]:
     """Return the machines open to the job that have `least` accelerators free, or hold the job."""
-    reserved, job_id, is_up = cycle.reserved_on, job.job_id, MachineCondition.UP
+    reserved, job_id, is_up, needs = cycle.reserved_on, job.job_id, MachineCondition.UP, job.request.tools
     return [
         machine
         for machine in cycle.ledger.fleet.pools[pool].members.values()
         if machine.condition is is_up
+        and (not needs or can_prepare(machine.tools, needs))
         and (len(machine.free) >= least or job_id in machine.holders)
         and (machine.row not in reserved or is_open_to(cycle, machine, job))
     ]

@@ -6,17 +6,18 @@ the fleet. Ties go to the machine that joined first. The searches that wait or s
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heappop, heappush
 from math import inf
 
-from scheduler.core.state.job_classes import PoolParts, ResourceShape
+from scheduler.core.state.job_classes import PoolParts, ResourceShape, ToolSets
 from scheduler.core.state.machine_lifetimes import MachineLifetimes
+from scheduler.core.state.tools_and_data import DataCaches, PoolTools
 from walras.cluster import Market, NodeId, NodeShare, Placement, Pool, PoolId
 from walras.contract import SECONDS_PER_HOUR
-from walras.job_request import JobId
+from walras.job_request import JobId, ToolNeeds, can_prepare
 
 #: Machines looked at, at most, when processors or memory (not accelerators) decide.
 _TRIES = 32
@@ -73,6 +74,12 @@ class FleetMachine:
     warning_s: float | None = None
     #: What jobs save here can be had nowhere else, as its proof of the store of checkpoints said.
     is_private: bool = False
+    #: What it has of what jobs may need; None: it has not said, and may have everything.
+    tools: frozenset[str] | None = None
+    #: As its pool counts it: with what those need that run there (`machine_facts`).
+    counted_tools: frozenset[str] | None = None
+    #: Keys of data in its cache.
+    data: frozenset[str] = frozenset()
     #: Somebody other than the market has it leave: what follows says nothing about how long machines live.
     is_sent_away: bool = False
     #: (instant, job) of failures that may be the machine's fault.
@@ -108,6 +115,17 @@ class PoolState:
     #: When idle machines are checked next; inf if no check is due.
     idle_look_at: float = inf
     lives: MachineLifetimes = field(default_factory=MachineLifetimes)
+    #: Of its machines, by `FleetMachine.counted_tools`.
+    tools: PoolTools = field(default_factory=PoolTools)
+
+    @property
+    def tool_sets(self) -> ToolSets:
+        """What its machines have, as far as all of them have said it."""
+        return self.tools.sets(self.machines)
+
+    def can_prepare(self, needs: ToolNeeds) -> bool:
+        """Whether a machine of the pool may have all of this."""
+        return not needs or not self.tool_sets or any(can_prepare(tools, needs) for tools in self.tool_sets)
 
     @property
     def rented(self) -> bool:
@@ -133,12 +151,16 @@ class Fleet:
     def __init__(self) -> None:
         self.pools: list[PoolState] = []
         self.machines: list[FleetMachine | None] = []
+        #: Whether any machine has said what it has of what jobs may need.
+        self.knows_tools = False
         #: Whether the machines of any pool cost something.
         self.has_prices = False
         self._pool_row: dict[PoolId, int] = {}
         #: Rows that removed pools left, for the same to come back to.
         self._removed_row: dict[PoolId, int] = {}
         self._machine_row: dict[NodeId, int] = {}
+        #: What machines have in their caches.
+        self.caches = DataCaches()
 
     # ------------------------------------------------------------------------------------------ what there is
 
@@ -207,6 +229,10 @@ class Fleet:
         self.pools[machine.pool].machines -= 1
         del self.pools[machine.pool].members[machine.row]
         del self._machine_row[machine.node_id]
+        if machine.data:
+            machine.data = self.caches.tell(machine.row, machine.data, frozenset())
+        if machine.counted_tools is not None:
+            self.pools[machine.pool].tools.recount(machine.counted_tools, None)
         self.machines[machine.row] = None
 
     def set_condition(self, machine: FleetMachine, condition: MachineCondition, detail: str = "") -> None:
@@ -237,18 +263,20 @@ class Fleet:
 
     # ------------------------------------------------------------------------------------------ finding a place
 
-    def find(self, pool: int, shape: ResourceShape) -> Place | None:
+    def find(self, pool: int, shape: ResourceShape, data: Sequence[str] = ()) -> Place | None:
         """Return free accelerators for a gang of this shape, on as few machines as possible; None if there are none.
 
-        Each part goes to the machine with the fewest free accelerators that has enough.
+        Each part goes to the machine with the fewest free accelerators that has enough; of equal ones to that with most
+        of this data in its cache.
         """
         count = shape.counts[pool]
         state = self.pools[pool]
         if not count or state.free < count:
             return None
         parts: list[tuple[int, int]] = []
+        warm = self.caches.rows_with(data, state.members) if data else ()
         for wanted in split_gang(count, shape.nodes, state.pool.shape.accelerators):
-            machine = self._best_fit(state, wanted, shape, {row for row, _ in parts})
+            machine = self._best_fit(state, wanted, shape, {row for row, _ in parts}, warm)
             if machine is None:
                 return None
             parts.append((machine.row, wanted))
@@ -270,23 +298,26 @@ class Fleet:
                 heappop(bucket)
         return 0
 
-    def _best_fit(self, state: PoolState, wanted: int, shape: ResourceShape, taken: set[int]) -> FleetMachine | None:
+    def _best_fit(
+        self, state: PoolState, wanted: int, shape: ResourceShape, taken: set[int], warm: Sequence[int] = ()
+    ) -> FleetMachine | None:
         """Return the machine with the fewest free accelerators that still has `wanted`; None if there is none.
 
-        In each bucket, at most `_TRIES` machines that lack processors or memory are looked at.
+        Of equal ones the first of `warm`. In each bucket, at most `_TRIES` machines that lack processors or memory are
+        looked at.
         """
         for size in range(wanted, len(state.buckets)):
             bucket = state.buckets[size]
             passed_over: list[int] = []
             tries = 0
-            found: FleetMachine | None = None
+            found = self._first_warm(warm, size, wanted, shape, taken) if bucket and warm else None
             while bucket and found is None and tries < _TRIES:
                 row = bucket[0]
                 machine = self.machines[row]
                 stale = machine is None or machine.condition is not MachineCondition.UP or len(machine.free) != size
                 if machine is None or stale or row in passed_over[-1:]:
                     heappop(bucket)  # the machine changed since it was pushed, or was pushed twice
-                elif row in taken or machine.closed:
+                elif row in taken or machine.closed or not can_prepare(machine.tools, shape.tools):
                     passed_over.append(heappop(bucket))
                 elif not is_enough(machine.free_cpus, machine.free_memory_bytes, wanted, shape):
                     passed_over.append(heappop(bucket))
@@ -297,6 +328,19 @@ class Fleet:
                 heappush(bucket, row)
             if found is not None:
                 return found
+        return None
+
+    def _first_warm(
+        self, rows: Iterable[int], size: int, wanted: int, shape: ResourceShape, taken: set[int]
+    ) -> FleetMachine | None:
+        """Return the first of these machines with just `size` accelerators free on which `wanted` of them fit."""
+        for row in rows:
+            machine = self.machines[row]
+            if machine is None or machine.condition is not MachineCondition.UP or len(machine.free) != size:
+                continue
+            has_room = is_enough(machine.free_cpus, machine.free_memory_bytes, wanted, shape)
+            if has_room and row not in taken and not machine.closed and can_prepare(machine.tools, shape.tools):
+                return machine
         return None
 
     # ------------------------------------------------------------------------------------------ taking and giving

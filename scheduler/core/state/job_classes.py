@@ -16,10 +16,22 @@ from numpy.typing import NDArray
 
 from scheduler.core.state.throughput import SpeedSource, ThroughputTable
 from walras.cluster import Pool
-from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, Demand, GangRequest, JobRequest, Kind
+from walras.job_request import (
+    ANY_ACCELERATOR,
+    AVERAGING_LOSS,
+    MIXING_LOSS,
+    Demand,
+    GangRequest,
+    JobRequest,
+    Kind,
+    ToolNeeds,
+    can_prepare,
+)
 
 #: (pool row, accelerators) of each pool of an attempt.
 PoolParts = tuple[tuple[int, int], ...]
+#: The different sets of tools that machines of a pool have; empty: one of them, or one to come, may have anything.
+ToolSets = frozenset[frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,8 @@ class ResourceShape:
     nodes: int
     cpus: float
     memory_bytes: int
+    #: What each of its machines has to have.
+    tools: ToolNeeds = ()
 
 
 @dataclass(slots=True)
@@ -65,6 +79,8 @@ class JobClasses:
     def __init__(self, table: ThroughputTable) -> None:
         self._table = table
         self._pools: list[Pool] = []
+        #: By pool; shorter than the list of pools: the rest may have anything.
+        self._tools: Sequence[ToolSets] = ()
         self._nominal: dict[str, float] = {}
         self._index: dict[tuple[object, ...], int] = {}
         self._by_kind: dict[Kind, list[int]] = {}
@@ -205,15 +221,30 @@ class JobClasses:
                 ):
                     self.refresh_kind(job.kind)
 
-    def pools_changed(self, pools: Sequence[Pool]) -> None:
-        """The list of pools grew or a pool's shape changed: recompute every class."""
-        self._pools = list(pools)
+    def pools_changed(self, pools: Sequence[Pool], tools: Sequence[ToolSets] = ()) -> None:
+        """The list of pools grew or a pool's shape changed: recompute every class. `tools`: of their machines."""
+        self._pools, self._tools = list(pools), list(tools)
         self._nominal = {pool.shape.accelerator: pool.shape.nominal_speed for pool in pools}
         self._shape_index.clear()
         self.shapes.clear()
         self.elastic_shapes.clear()
         for job_class in self.classes:
             self._refresh(job_class)
+
+    def tools_changed(self, tools: Sequence[ToolSets]) -> bool:
+        """Machines of the pools have these tools now. Returns whether classes that need some were recomputed."""
+        if list(tools) == list(self._tools):
+            return False
+        self._tools = list(tools)
+        stale = [job_class for job_class in self.classes if job_class.request.tools]
+        for job_class in stale:
+            self._refresh(job_class)
+        return bool(stale)
+
+    def _can_prepare(self, pool: int, needs: ToolNeeds) -> bool:
+        """Whether a machine of the pool may have what the gang needs."""
+        sets = self._tools[pool] if pool < len(self._tools) else ()
+        return not sets or any(can_prepare(tools, needs) for tools in sets)
 
     def of(self, kind: Kind) -> list[JobClass]:
         """Classes of this kind."""
@@ -228,9 +259,12 @@ class JobClasses:
     def _refresh(self, job_class: JobClass) -> None:
         request = job_class.request
         gangs = tuple(request.size_on(pool) for pool in self._pools)
+        if request.tools:
+            gangs = tuple(size * self._can_prepare(pool, request.tools) for pool, size in enumerate(gangs))
         parts = () if any(self._pools[pool].removed for pool, _ in job_class.parts) else job_class.parts
         counts = _counts_on_first_pool(parts, len(gangs)) if parts else gangs
-        shape = ResourceShape(counts, request.nodes, request.cpus_per_accelerator, request.memory_bytes_per_accelerator)
+        cpus, memory_bytes = request.cpus_per_accelerator, request.memory_bytes_per_accelerator
+        shape = ResourceShape(counts, request.nodes, cpus, memory_bytes, request.tools)
         row = self._shape_index.get(shape)
         if row is None:
             row = self._shape_index[shape] = len(self.shapes)

@@ -9,9 +9,10 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from scheduler.core.events import JobBudgetChanged, JobCancelled, JobHeld, JobReleased, JobReprioritised
+from scheduler.core.events import JobCancelled, JobHeld, JobReleased
 from scheduler.core.explain.feasibility import possible_remedies, without_failing
 from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
+from scheduler.core.job_change_events import JobBudgetChanged, JobReprioritised
 from scheduler.live.auth.access_control import AgentCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
 from scheduler.live.http.audit_trail import audited, job_standing
@@ -20,6 +21,7 @@ from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import check_log_sender
+from scheduler.live.services.deadline_changes import change_deadline, changed_deadline, shown_deadline
 from scheduler.live.services.job_standing import followable
 from scheduler.live.services.target_views import target_conditions
 from scheduler.live.store.job_listing import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
@@ -47,11 +49,13 @@ class Patch(BaseModel):
     priority: int | None = Field(default=None, ge=0, le=100)
     #: In all, over all attempts.
     budget_usd: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
+    #: As in a job file; `none`: it has no deadline any more.
+    deadline: str | None = Field(default=None, max_length=64)
 
     @model_validator(mode="after")
     def _says_something(self) -> "Patch":
-        if self.priority is None and self.budget_usd is None:
-            raise ValueError("say what to change: priority or budget_usd")
+        if self.priority is None and self.budget_usd is None and self.deadline is None:
+            raise ValueError("say what to change: priority, budget_usd or deadline")
         return self
 
 
@@ -202,11 +206,15 @@ async def release_job_endpoint(call: RequestContext) -> JobDetail:
 
 
 async def change_job(call: RequestContext) -> JobDetail:
-    """Changes the priority or the budget of a job that has not ended; returns the job as it is then."""
+    """Changes the priority, the budget or the deadline of a job that has not ended; returns the job as it is then."""
     patch = await call.model(Patch)
     before = await show_job(call)
     if patch.priority is not None and call.user.may_change(before.user, before.project):
         call.server.secrets.people.check(call.user, before.project, {"priority": patch.priority})
+    clock, dated = call.server.loop.clock, None
+    stored = await call.server.read(call.server.store.spec, JobId(before.id)) if patch.deadline is not None else None
+    if stored is not None and patch.deadline is not None:
+        dated = changed_deadline(stored, patch.deadline, clock)
 
     def step(transaction: Transaction, job: LiveJob) -> None:
         if patch.priority is not None:
@@ -217,9 +225,14 @@ async def change_job(call: RequestContext) -> JobDetail:
         if patch.budget_usd is not None:
             job.row.budget_usd = patch.budget_usd
             emit(transaction, JobBudgetChanged(transaction.at, job.row.job_id, patch.budget_usd, before.usd))
+        if dated is not None:
+            change_deadline(transaction, dated)
         transaction.job_changed(job)
 
-    return await change_live_job(call, step)
+    def deadline(transaction: Transaction) -> dict[str, Any]:
+        return {} if dated is None else {"deadline": shown_deadline(transaction, dated, clock)}
+
+    return await change_live_job(call, step, deadline)
 
 
 async def change_live_job(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from scheduler.core.events import JobRedirected
+from scheduler.core.job_change_events import JobRedirected
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.job_api import change_live_job, visible_job_row
 from scheduler.live.http.requests import RequestContext, Route, parse_json_body
@@ -98,8 +98,11 @@ def redirected_spec(stored: dict[str, Any], asked: Redirection, request: JobRequ
 
 
 def redirected_request(request: JobRequest, spec: JobSpec) -> JobRequest:
-    """Returns the scheduler's view of the job as the spec has it now; what the spec does not say anew stays."""
-    gang = spec.resources.gang_request(spec.num_nodes, gang_sizes_of(spec))
+    """Returns the scheduler's view of the job as the spec has it now.
+
+    What the spec does not say anew stays, such as what its machines have to have.
+    """
+    gang = replace(spec.resources.gang_request(spec.num_nodes, gang_sizes_of(spec)), tools=request.tools)
     return replace(
         request,
         value_usd_per_h=spec.value_usd_per_h,

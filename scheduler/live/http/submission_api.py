@@ -44,6 +44,7 @@ from walras.api import BatchResult, DryRun, SubmitResult
 from walras.content import DamagedContent
 from walras.errors import JobSpecError, NotFound, UserError
 from walras.job_request import JobId, JobRequest
+from walras.machine_tools import with_needs
 from walras.spec.job_spec import MAX_SPEC_BYTES, is_unproven, to_request
 from walras.spec.job_travel import needs_of
 from walras.spec.sweeps import JOBS_MOST, array_indices, is_sweep, parse_array
@@ -387,6 +388,7 @@ def tried_request(call: RequestContext, data: Any, job_id: JobId) -> tuple[JobDr
         at=now,
         now_wall=server.loop.clock.unix(now),
     )
-    request = replace(request, unproven=is_unproven(draft.spec))
-    check_feasible(server.core, server.state, request, needs_of(draft.spec))
+    needs = needs_of(draft.spec)
+    request = with_needs(replace(request, unproven=is_unproven(draft.spec)), needs)
+    check_feasible(server.core, server.state, request, needs)
     return draft, request

@@ -171,8 +171,8 @@ class LiveNode:
     problem: str = ""
     #: The protocol that its agent speaks; None until it is heard.
     protocol: int | None = None
-    #: What its agent has of what jobs may need; None: it has not said.
-    tools: frozenset[str] | None = None
+    #: Keys of inputs in its cache, as its agent said last.
+    data: tuple[str, ...] = ()
     #: Why it is private (`NodeRow.private`), as this process heard it.
     private_why: str = ""
     #: What its devices did when its agent looked last, and when that was heard.
@@ -187,8 +187,6 @@ class LiveNode:
     def hear(self, message: Heartbeat, now: float) -> None:
         """Note what a heartbeat says of the machine and its agent."""
         self.heard_at, self.was_heard, self.problem, self.protocol = now, True, message.problem, message.protocol
-        if message.tools is not None:
-            self.tools = frozenset(message.tools)
         if message.devices is not None:
             self.devices, self.devices_at = tuple(message.devices), now
         self.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
@@ -210,6 +208,11 @@ class LiveNode:
         if len(self.calls) > _SESSIONS_KEPT:
             del self.calls[next(iter(self.calls))]
         return False
+
+    @property
+    def tools(self) -> frozenset[str] | None:
+        """What it has of what jobs may need; None: it has not said."""
+        return frozenset(json.loads(self.row.tools)) if self.row.tools else None
 
     @property
     def shown_state(self) -> str:

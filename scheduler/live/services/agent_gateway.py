@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
 
-from scheduler.core.events import NodeJoined, NodeLost, NodePrivate, NodeUnreachable, PoolDeclared
+from scheduler.core.events import NodeLost, NodeUnreachable, PoolDeclared
 from scheduler.core.explain.feasibility import shape_text
 from scheduler.live.auth.access_control import JobTokens, token_hash
 from scheduler.live.auth.job_privacy import SecretBox
@@ -43,6 +43,7 @@ from scheduler.live.services.agent_identity import (
     with_known_speed,
 )
 from scheduler.live.services.agent_reports import end_attempt, process_reports
+from scheduler.live.services.machine_facts import dump_tools, has_new_facts, take_facts, tell_joined
 from scheduler.live.services.session_broker import SessionBroker
 from scheduler.live.services.store_proofs import StoreProofs
 from scheduler.live.services.unconfirmed_starts import (
@@ -183,7 +184,7 @@ class AgentGateway:
         facts = message.facts.model_dump_json()
         row = NodeRow(node_id, pool.pool_id, facts, credential, "up", transaction.at, rent_token=message.rent_token)
         row.agent, row.boot_id, row.version = message.agent, message.boot_id, message.version
-        row.incarnation = state.identity.incarnation
+        row.incarnation, row.tools = state.identity.incarnation, dump_tools(message.tools)
         self._join(transaction, LiveNode(row, message.facts))
 
     @staticmethod
@@ -209,9 +210,7 @@ class AgentGateway:
         )
         paid_since = billing.paid_since(state, node) if row.rent_token else None
         paid_usd = billing.boot_usd(state, node)
-        emit(transaction, NodeJoined(transaction.at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd))
-        if row.private:
-            emit(transaction, NodePrivate(transaction.at, row.node_id, private=True))
+        tell_joined(transaction, node, paid_since, paid_usd)
 
     def node_of(self, credential: str) -> NodeId | None:
         """The machine a credential belongs to."""
@@ -275,6 +274,7 @@ class AgentGateway:
         return (
             message.resync
             or node.must_meet
+            or has_new_facts(node, message)
             or is_other_speaker(node, message, self._loop.state.identity.incarnation)
             or node.row.state != "up"
             or any(command_id in node.outbox for command_id in message.acks)
@@ -286,6 +286,7 @@ class AgentGateway:
         node = self._node(message.node_id)
         is_calm, unreachable_s = is_settled(transaction.state), self._loop.settings.unreachable_s
         note_speaker(transaction, node, message)
+        take_facts(transaction, node, message)
         if node.row.state == "lost" and not message.here and not node.row.rent_token and is_calm:
             # Back from the dead, and its old ranks are gone: a machine like a new one. Its old reports are stale.
             self._join(transaction, node)

@@ -33,13 +33,14 @@ from scheduler.live.loop.event_loop import Clock
 from scheduler.live.loop.live_state import JobTarget, LaunchSpec, LiveJob, LiveState
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.checkpoint_records import CheckpointPlaces
+from scheduler.live.services.machine_facts import tools_note
 from scheduler.live.store.event_journal import dump_request
 from scheduler.live.store.table_rows import AnswerRow, JobRow, SecretRow, SpecRow
 from walras.api import DryRun, SubmitResult
 from walras.errors import Forbidden, JobSpecError, UserError
 from walras.job_needs import JobNeeds
 from walras.job_request import JobId, JobRequest, Kind
-from walras.machine_tools import unmet_need
+from walras.machine_tools import unmet_need, with_needs
 from walras.people import DefaultView
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import (
@@ -186,7 +187,7 @@ class JobAdmission:
             now_wall=self._epoch_unix_s + transaction.at,
             depends_on=waits_for,
         )
-        request = replace(request, unproven=is_unproven(spec))
+        request = with_needs(replace(request, unproven=is_unproven(spec)), needs_of(spec))
         if sweep is not None:
             request = replace(request, sweep=sweep.first or job_id, sweep_limit=sweep.at_most)
         check_feasible(transaction.core, state, request, needs_of(spec))
@@ -326,7 +327,7 @@ def submit_result(core: SchedulerCore, job_id: JobId, draft: JobDraft) -> Submit
     """The answer to a submission, with what its owner should know of the job now."""
     spec = draft.spec
     unsaved = _unsaved_note(core, kind_of(spec)) if is_unproven(spec) and spec.preemptible else ""
-    note = "; it ".join(filter(None, (launcher_note(spec), unsaved)))
+    note = "; it ".join(filter(None, (launcher_note(spec), unsaved, tools_note(core, job_id))))
     return SubmitResult(id=job_id, name=shown_name_of(spec), note=note, defaults=list(draft.defaults))
 
 
@@ -392,7 +393,7 @@ def _configurations(ledger: Ledger, request: JobRequest) -> list[dict[str, Any]]
     for state in ledger.fleet.pools:
         accelerator = state.pool.shape.accelerator
         count = request.size_on(state.pool)
-        if not count:
+        if not count or not state.can_prepare(request.tools):
             continue
         speed = ledger.table.speed(request.kind, accelerator, count, nominal)
         source, steps_per_s = speed.source.name.lower(), speed.steps_per_s

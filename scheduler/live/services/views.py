@@ -253,6 +253,7 @@ class ApiViews:
             protocol=node.protocol,
             problem=node.problem,
             private=node.row.private,
+            tools=None if node.tools is None else sorted(node.tools),
             devices=list(node.devices) if self._clock.now() - node.devices_at <= _DEVICES_SHOWN_S else [],
         )
 

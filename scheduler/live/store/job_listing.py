@@ -24,6 +24,7 @@ SORT_COLUMNS = {
     "accelerators": "accelerators",
     "submitted": "submitted_at",
 }
+_SORTED_AS_TEXT = ("name", "user", "project", "state")
 NEWEST_FIRST = "-id"
 
 
@@ -54,7 +55,8 @@ def parse_cursor(text: str, sort: str) -> tuple[Any, int] | None:
         return int(text), int(text)
     try:
         value, job_id = json.loads(base64.urlsafe_b64decode(text.encode()))
-        if isinstance(value, str | int | float) and isinstance(job_id, int) and abs(job_id) < 2**62:
+        kinds = str if sort.removeprefix("-") in _SORTED_AS_TEXT else (int, float)
+        if isinstance(value, kinds) and isinstance(job_id, int) and abs(job_id) < 2**62:
             return value, job_id
     except (ValueError, TypeError, binascii.Error, RecursionError):
         pass
@@ -80,7 +82,7 @@ def listing_sql(query: JobQuery) -> tuple[str, list[Any]]:
         clauses.append("ended_at IS NULL")
     clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
     if query.fold_sweeps:  # jobs of a sweep have one user and one project
-        alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at", "instr"))) or "1"
+        alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at", "instr"))) or "TRUE"
         newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
         clauses.append(f"(sweep IS NULL OR job_id = {newest})")
         values += [*query.states, *([query.name_part] if query.name_part else [])]
@@ -94,4 +96,4 @@ def listing_sql(query: JobQuery) -> tuple[str, list[Any]]:
             clauses.append(f"({column} {'<' if descends else '>'} ? OR ({column} = ? AND job_id < ?))")
             values += [query.after[0], *query.after]
     order = f"{column} {'DESC' if descends else 'ASC'}" + ("" if column == "job_id" else ", job_id DESC")
-    return f"{' AND '.join(clauses) or '1'} ORDER BY {order} LIMIT ?", [*values, query.limit]
+    return f"{' AND '.join(clauses) or 'TRUE'} ORDER BY {order} LIMIT ?", [*values, query.limit]

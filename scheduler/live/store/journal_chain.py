@@ -14,12 +14,12 @@ import hashlib
 import json
 import logging
 import os
-import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from scheduler.live.store.sql_dialect import SqlConnection
 from scheduler.live.store.table_rows import JournalRow
 from walras.errors import ConfigError
 
@@ -57,7 +57,7 @@ class JournalChain:
     def __init__(self, head: ChainHead) -> None:
         self.head = head
 
-    def extend(self, connection: sqlite3.Connection, rows: Iterable[JournalRow], last_job_id: int) -> ChainHead:
+    def extend(self, connection: SqlConnection, rows: Iterable[JournalRow], last_job_id: int) -> ChainHead:
         """Write the head after one more commit with these journal rows (inserted already); `head` stays until then."""
         head = self.head
         digest, count = head.digest, 0
@@ -75,7 +75,7 @@ class JournalChain:
         return head
 
 
-def store_head(connection: sqlite3.Connection, head: ChainHead) -> None:
+def store_head(connection: SqlConnection, head: ChainHead) -> None:
     """Make this the end of the chain."""
     connection.execute(
         "UPDATE chain SET commits = ?, seq = ?, digest = ?, last_job_id = ?, unmarked = ?",
@@ -83,7 +83,7 @@ def store_head(connection: sqlite3.Connection, head: ChainHead) -> None:
     )
 
 
-def load_head(connection: sqlite3.Connection) -> ChainHead:
+def load_head(connection: SqlConnection) -> ChainHead:
     """The end of the chain as the database has it."""
     row = connection.execute("SELECT commits, seq, digest, last_job_id, unmarked FROM chain").fetchone()
     return ChainHead(*row)
@@ -166,7 +166,7 @@ def _parse_slot(data: bytes) -> ChainHead | None:
 # ------------------------------------------------------------------------------------------ checking
 
 
-def find_chain_damage(connection: sqlite3.Connection, tip: ChainHead | None, *, whole: bool = False) -> str:
+def find_chain_damage(connection: SqlConnection, tip: ChainHead | None, *, whole: bool = False) -> str:
     """What is wrong with the journal, in words; empty where nothing is.
 
     `whole`: over the whole journal instead of the rows since the newest mark before the tip.
@@ -194,20 +194,20 @@ def find_chain_damage(connection: sqlite3.Connection, tip: ChainHead | None, *, 
     return ""
 
 
-def journal_cut(connection: sqlite3.Connection) -> int:
+def journal_cut(connection: SqlConnection) -> int:
     """The newest row that was deleted because it was old; 0 where none was. Rows up to it may still be there."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'journal_cut'").fetchone()
     return 0 if row is None else int(row[0])
 
 
-def chain_beginning(connection: sqlite3.Connection) -> tuple[int, str]:
+def chain_beginning(connection: SqlConnection) -> tuple[int, str]:
     """The row behind which the journal begins, and the digest up to it."""
     cut = journal_cut(connection)
     mark = connection.execute("SELECT seq, digest FROM chain_marks WHERE seq = ?", [cut]).fetchone()
     return (cut, "") if mark is None else mark
 
 
-def cut_chain(connection: sqlite3.Connection, seq: int) -> None:
+def cut_chain(connection: SqlConnection, seq: int) -> None:
     """From here on the journal begins behind this row, whose digest is kept. Raises ConfigError for a damaged one."""
     known = connection.execute(
         "SELECT seq, digest FROM chain_marks WHERE seq <= ? ORDER BY seq DESC LIMIT 1", [seq]
@@ -221,12 +221,13 @@ def cut_chain(connection: sqlite3.Connection, seq: int) -> None:
         digest, found = next_digest(digest, JournalRow(*values)), row_seq
     if found != seq:
         raise ConfigError(f"the journal has no row {seq}", field="data", fix="run `walras admin check --data DIR`")
-    connection.execute("INSERT OR REPLACE INTO chain_marks (seq, digest) VALUES (?, ?)", [seq, digest])
-    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('journal_cut', ?)", [seq])
-    connection.execute("DELETE FROM chain_marks WHERE seq < ?", [seq])
+    connection.execute("DELETE FROM chain_marks WHERE seq <= ?", [seq])
+    connection.execute("INSERT INTO chain_marks (seq, digest) VALUES (?, ?)", [seq, digest])
+    connection.execute("DELETE FROM meta WHERE name = 'journal_cut'")
+    connection.execute("INSERT INTO meta (name, value) VALUES ('journal_cut', ?)", [seq])
 
 
-def accept_chain(connection: sqlite3.Connection, tip: ChainHead | None) -> ChainHead:
+def accept_chain(connection: SqlConnection, tip: ChainHead | None) -> ChainHead:
     """Take the journal as it is, and count on from the tip: numbers of jobs that were lost are not given out again."""
     connection.execute("DELETE FROM journal WHERE seq <= ?", [journal_cut(connection)])
     connection.execute("DELETE FROM meta WHERE name = 'journal_cut'")
@@ -242,7 +243,7 @@ def accept_chain(connection: sqlite3.Connection, tip: ChainHead | None) -> Chain
     return head
 
 
-def chain_existing_rows(connection: sqlite3.Connection) -> ChainHead:
+def chain_existing_rows(connection: SqlConnection) -> ChainHead:
     """Begin a chain over the journal of a database that had none, and over the jobs it has."""
     head = ChainHead(last_job_id=connection.execute("SELECT coalesce(max(job_id), 0) FROM jobs").fetchone()[0])
     marks: list[tuple[int, str]] = []

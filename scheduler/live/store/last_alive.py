@@ -7,10 +7,10 @@
   without the server's word an attempt lives no longer.
 """
 
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler.live.store.sql_dialect import SqlConnection
 from walras.clocks import Clocks
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -58,7 +58,7 @@ def absence_since(last: LastAlive, clocks: Clocks, boot_id: str) -> Absence:
     return Absence(elapsed_s, last.at + elapsed_s, elapsed_s - proved_s)
 
 
-def store_last_alive(connection: sqlite3.Connection, at: float, clocks: Clocks) -> None:
+def store_last_alive(connection: SqlConnection, at: float, clocks: Clocks) -> None:
     """Write what the clocks show at this instant."""
     connection.execute(
         "INSERT OR REPLACE INTO last_alive (id, at, unix_s, boot_id, boottime_s) VALUES (0, ?, ?, ?, ?)",
@@ -66,7 +66,7 @@ def store_last_alive(connection: sqlite3.Connection, at: float, clocks: Clocks) 
     )
 
 
-def load_last_alive(connection: sqlite3.Connection) -> LastAlive | None:
+def load_last_alive(connection: SqlConnection) -> LastAlive | None:
     """What was written last; None in a database of an older version."""
     row = connection.execute("SELECT at, unix_s, boot_id, boottime_s FROM last_alive").fetchone()
     return None if row is None else LastAlive(*row)

@@ -317,3 +317,9 @@ def keep_price_hours(db: Database) -> None:
         price REAL NOT NULL, unit TEXT NOT NULL, usd_per_h REAL, rent_usd_per_h REAL NOT NULL,
         PRIMARY KEY (since_at, pool_id)) WITHOUT ROWID"""
     )
+
+
+@migrations()
+def keep_tools_of_machines(db: Database) -> None:
+    """What machines have of what jobs may need, so that none starts where it cannot be prepared after a restart."""
+    db.execute("ALTER TABLE nodes ADD COLUMN tools TEXT NOT NULL DEFAULT ''")

@@ -4,11 +4,10 @@ A ledger of years has as many rows by job as there were jobs. So only the deares
 those that the caller asks for because something of them is still open; the others are one sum.
 """
 
-import json
-import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
+from scheduler.live.store.sql_dialect import SqlConnection
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery, MoneySum
 from scheduler.live.store.table_rows import ChargeKind
 
@@ -18,9 +17,10 @@ WITH sums AS MATERIALIZED (
     SELECT {key} AS name, kind, market = 'owned' AS is_owned, sum(usd) AS usd, sum(on_demand_usd) AS on_demand_usd,
         sum(accelerators * (until_at - since_at)) AS accelerator_s
     FROM charges WHERE {where} GROUP BY 1, 2, 3),
-keys AS MATERIALIZED (SELECT name, sum(iif({paid}, usd, 0)) AS paid_usd FROM sums WHERE {counted} GROUP BY name),
+keys AS MATERIALIZED (
+    SELECT name, sum(CASE WHEN {paid} THEN usd ELSE 0 END) AS paid_usd FROM sums WHERE {counted} GROUP BY name),
 named AS MATERIALIZED (
-    SELECT name FROM (SELECT name FROM keys ORDER BY paid_usd DESC, name LIMIT ?) UNION SELECT value FROM json_each(?)),
+    SELECT name FROM (SELECT name FROM keys ORDER BY paid_usd DESC, name LIMIT ?) AS dearest {also}),
 others AS (SELECT (SELECT count(*) FROM keys) - (SELECT count(*) FROM keys WHERE name IN (SELECT name FROM named))),
 told AS MATERIALIZED (SELECT *, name IN (SELECT name FROM named) AS is_named FROM sums)
 SELECT CAST(name AS TEXT), kind, is_owned, usd, on_demand_usd, accelerator_s, 0 FROM told WHERE is_named
@@ -29,11 +29,11 @@ SELECT '', kind, is_owned, sum(usd), sum(on_demand_usd), sum(accelerator_s), (SE
     WHERE NOT is_named GROUP BY kind, is_owned
 """
 #: Which sums are a key's own, and which of them it pays: of what a machine's bill has the use is not paid again.
-_OF_PLACES = {"counted": "1", "paid": "kind = 'machine' OR is_owned"}
-_OF_PEOPLE = {"counted": "kind = 'use'", "paid": "1"}
+_OF_PLACES = {"counted": "TRUE", "paid": "kind = 'machine' OR is_owned"}
+_OF_PEOPLE = {"counted": "kind = 'use'", "paid": "TRUE"}
 
 
-def sum_money(connection: sqlite3.Connection, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
+def sum_money(connection: SqlConnection, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
     """Sums of what is written; those of the `query.limit` dearest keys and of `open_keys` are told apart."""
     assert query.by in MONEY_KEYS, query.by
     clauses: list[str] = ["charge_id < ?"]
@@ -46,13 +46,14 @@ def sum_money(connection: sqlite3.Connection, query: MoneyQuery, open_keys: Iter
         clauses.append(f"kind = 'use' AND project IN ({', '.join('?' for _ in query.projects)})")
         values.extend(query.projects)
     owned_by = _OF_PLACES if MONEY_KEYS[query.by] in ("pool_id", "month") else _OF_PEOPLE
-    sql = _SUMS.format(key=MONEY_KEYS[query.by], where=" AND ".join(clauses), **owned_by)
     named = [int(key) if query.by == "job" else key for key in dict.fromkeys(open_keys)]
-    cursor = connection.execute(sql, [*values, query.limit, json.dumps(named)])
+    also = f"UNION SELECT name FROM sums WHERE name IN ({', '.join('?' for _ in named)})" if named else ""
+    sql = _SUMS.format(key=MONEY_KEYS[query.by], where=" AND ".join(clauses), also=also, **owned_by)
+    cursor = connection.execute(sql, [*values, query.limit, *named])
     return [MoneySum(row[0], ChargeKind(row[1]), bool(row[2]), *row[3:]) for row in cursor]
 
 
-def sum_spent(connection: sqlite3.Connection) -> dict[tuple[str, str], float]:
+def sum_spent(connection: SqlConnection) -> dict[tuple[str, str], float]:
     """USD by (project, month), and by month in all under project "": what budgets count from."""
     cursor = connection.execute(
         "SELECT project, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2 UNION ALL"

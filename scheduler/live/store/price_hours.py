@@ -4,10 +4,10 @@ The prices of a plan are gone with the next. Of an hour the time-weighted mean i
 accelerator more would have paid is a question about weeks.
 """
 
-import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler.live.store.sql_dialect import SqlConnection
 from walras.cluster import PoolId
 
 #: Older hours are deleted, seconds.
@@ -42,7 +42,7 @@ class PriceQuery:
     limit: int = 10_000
 
 
-def read_price_hours(connection: sqlite3.Connection, query: PriceQuery) -> list[PriceRow]:
+def read_price_hours(connection: SqlConnection, query: PriceQuery) -> list[PriceRow]:
     """Rows in order of time."""
     clauses, values = ["since_at > ?", "until_at > ?"], [query.since_at - 3600.0, query.since_at]
     if query.pool_id:
@@ -56,6 +56,6 @@ def read_price_hours(connection: sqlite3.Connection, query: PriceQuery) -> list[
     return [PriceRow(*row) for row in reversed(found)]
 
 
-def delete_price_hours(connection: sqlite3.Connection, before_at: float) -> None:
+def delete_price_hours(connection: SqlConnection, before_at: float) -> None:
     """Forget hours that began before an instant."""
     connection.execute("DELETE FROM price_hours WHERE since_at < ?", [before_at])

@@ -5,10 +5,11 @@ one waits for more than a piece.
 """
 
 import json
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from scheduler.live.store.sql_dialect import SqlConnection, SqlCursor
 
 #: Rows put into words at once.
 _ROWS_IN_A_PIECE = 500
@@ -131,12 +132,12 @@ SELECT project, accelerator, sum(accelerators * (until_at - from_at)),
     sum(usd * (until_at - from_at) / (until_at - since_at)),
     sum(on_demand_usd * (until_at - from_at) / (until_at - since_at))
 FROM (SELECT *, max(since_at, ?1) AS from_at FROM charges
-    WHERE kind = 'use' AND until_at > ?1 AND until_at > since_at AND month >= ?2 AND charge_id < ?3 {also})
+    WHERE kind = 'use' AND until_at > ?1 AND until_at > since_at AND month >= ?2 AND charge_id < ?3 {also}) AS used
 GROUP BY project, accelerator
 """
 
 
-def read_past(connection: sqlite3.Connection, query: PastQuery) -> PastRows:
+def read_past(connection: SqlConnection, query: PastQuery) -> PastRows:
     """Rows of jobs and uses are those of the query's projects; attempts and machines are everybody's."""
     projects = query.projects or ()
     marks = ", ".join(f"?{4 + place}" for place in range(len(projects)))
@@ -159,7 +160,7 @@ def read_past(connection: sqlite3.Connection, query: PastQuery) -> PastRows:
     )
 
 
-def _in_pieces(cursor: sqlite3.Cursor, counted: list[int]) -> Iterator[list[Any]]:
+def _in_pieces(cursor: SqlCursor, counted: list[int]) -> Iterator[list[Any]]:
     while rows := cursor.fetchmany(_ROWS_IN_A_PIECE):
         counted[0] += len(rows)
         yield rows

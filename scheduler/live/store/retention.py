@@ -12,12 +12,13 @@ digest of the chain at the cut is kept, so that what is left is checked as befor
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.live.store.journal_chain import cut_chain, journal_cut
+from scheduler.live.store.sql_dialect import SqlConnection
 from walras.errors import NotFound
 
 #: Jobs deleted in one transaction: some milliseconds in which the server waits to write.
@@ -56,30 +57,53 @@ def prune(
         )
     connection = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE_S)
     try:
-        now = _newest_instant(connection)
-        logs = _delete_logs(connection, data / "logs", now - min(logs_older_s, jobs_older_s))
-        checkpoints, journal_rows = 0, 0
-        if checkpoints_older_s is not None:
-            checkpoints = _delete_checkpoints(connection, data / "checkpoints" / "jobs", now - checkpoints_older_s)
-        if journal_older_s is not None:
-            journal_rows = _cut_journal(connection, now - journal_older_s)
-        jobs = 0
-        while bite := _oldest_ended(connection, now - jobs_older_s):
-            _delete_jobs(connection, bite)
-            jobs += len(bite)
-        return PruneReport(jobs, logs, checkpoints, journal_rows)
+        return prune_store(
+            connection,
+            lambda: _transaction(connection),
+            data,
+            jobs_older_s=jobs_older_s,
+            logs_older_s=logs_older_s,
+            checkpoints_older_s=checkpoints_older_s,
+            journal_older_s=journal_older_s,
+        )
     finally:
         connection.close()
 
 
-def _newest_instant(connection: sqlite3.Connection) -> float:
+def prune_store(
+    connection: SqlConnection,
+    transaction: Callable[[], AbstractContextManager[None]],
+    data: Path,
+    *,
+    jobs_older_s: float,
+    logs_older_s: float,
+    checkpoints_older_s: float | None = None,
+    journal_older_s: float | None = None,
+) -> PruneReport:
+    """As `prune`, over a connection of any store; `transaction` makes what is done within it one."""
+    now = _newest_instant(connection)
+    logs = _delete_logs(connection, data / "logs", now - min(logs_older_s, jobs_older_s))
+    checkpoints, journal_rows = 0, 0
+    if checkpoints_older_s is not None:
+        checkpoints = _delete_checkpoints(connection, data / "checkpoints" / "jobs", now - checkpoints_older_s)
+    if journal_older_s is not None:
+        journal_rows = _cut_journal(connection, transaction, now - journal_older_s)
+    jobs = 0
+    while bite := _oldest_ended(connection, now - jobs_older_s):
+        with transaction():
+            _delete_jobs(connection, bite)
+        jobs += len(bite)
+    return PruneReport(jobs, logs, checkpoints, journal_rows)
+
+
+def _newest_instant(connection: SqlConnection) -> float:
     """Now, by the cluster's own time, as the server last noted it; ages count from it, whatever a wall clock says."""
     alive = connection.execute("SELECT coalesce(max(at), 0) FROM last_alive").fetchone()[0]
     journal = connection.execute("SELECT at FROM journal ORDER BY seq DESC LIMIT 1").fetchone()
     return max(float(alive), float(journal[0]) if journal else 0.0)
 
 
-def _oldest_ended(connection: sqlite3.Connection, before_at: float) -> list[int]:
+def _oldest_ended(connection: SqlConnection, before_at: float) -> list[int]:
     """A bite of jobs that ended before an instant and are older than every job that is not over."""
     rows = connection.execute(
         "SELECT job_id FROM jobs WHERE ended_at IS NOT NULL AND ended_at < ?"
@@ -90,13 +114,12 @@ def _oldest_ended(connection: sqlite3.Connection, before_at: float) -> list[int]
     return [row[0] for row in rows]
 
 
-def _delete_jobs(connection: sqlite3.Connection, job_ids: list[int]) -> None:
-    with _transaction(connection):
-        for table in _TABLES_OF_JOB:
-            connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(job_id,) for job_id in job_ids])
+def _delete_jobs(connection: SqlConnection, job_ids: list[int]) -> None:
+    for table in _TABLES_OF_JOB:
+        connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", [(job_id,) for job_id in job_ids])
 
 
-def _delete_checkpoints(connection: sqlite3.Connection, folder: Path, before_at: float) -> int:
+def _delete_checkpoints(connection: SqlConnection, folder: Path, before_at: float) -> int:
     """Delete the own folders of jobs that ended before an instant and are older than every job that is not over."""
     deleted = 0
     active = connection.execute("SELECT min(job_id) FROM jobs WHERE ended_at IS NULL").fetchone()[0]
@@ -113,7 +136,9 @@ def _delete_checkpoints(connection: sqlite3.Connection, folder: Path, before_at:
     return deleted
 
 
-def _cut_journal(connection: sqlite3.Connection, before_at: float) -> int:
+def _cut_journal(
+    connection: SqlConnection, transaction: Callable[[], AbstractContextManager[None]], before_at: float
+) -> int:
     """Delete the generations that were over before an instant; returns how many rows went."""
     begins = connection.execute(
         "SELECT max(seq) FROM journal WHERE kind = 'generation' AND at <= ?", [before_at]
@@ -121,12 +146,12 @@ def _cut_journal(connection: sqlite3.Connection, before_at: float) -> int:
     if begins is not None:
         last = connection.execute("SELECT max(seq) FROM journal WHERE seq < ?", [begins]).fetchone()[0]
         if last is not None and last > journal_cut(connection):
-            with _transaction(connection):
+            with transaction():
                 cut_chain(connection, last)
     # What an earlier cut left undeleted goes too.
     deleted, bite, cut = 0, -1, journal_cut(connection)
     while bite:
-        with _transaction(connection):
+        with transaction():
             bite = connection.execute(
                 "DELETE FROM journal WHERE seq IN (SELECT seq FROM journal WHERE seq <= ? ORDER BY seq LIMIT ?)",
                 [cut, _ROWS_IN_A_BITE],
@@ -146,7 +171,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _delete_logs(connection: sqlite3.Connection, folder: Path, before_at: float) -> int:
+def _delete_logs(connection: SqlConnection, folder: Path, before_at: float) -> int:
     """Delete the logs of jobs that ended before an instant, and of jobs whose rows are gone."""
     deleted = 0
     newest = connection.execute("SELECT last_job_id FROM chain").fetchone()[0]

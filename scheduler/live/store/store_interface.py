@@ -52,6 +52,10 @@ class StoreUnavailable(ClusterError):
     """The database cannot be written at present (a full disk, mostly); nothing of the batch was."""
 
 
+class LeadershipLost(ClusterError):
+    """Another server leads, or the database is gone: this one must end, and may stand by again."""
+
+
 @dataclass(frozen=True, slots=True)
 class MoneySum:
     """What the ledger holds of one project, user, job, pool or month."""

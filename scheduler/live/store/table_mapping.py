@@ -84,9 +84,14 @@ TABLES: tuple[tuple[str, Any], ...] = (
 )
 
 
+def column_names(row_type: Any) -> tuple[str, ...]:
+    """The columns of a row, in order."""
+    return tuple(column.name for column in fields(row_type))
+
+
 def column_list(row_type: Any) -> str:
     """The columns of a row, as statements list them."""
-    return ", ".join(column.name for column in fields(row_type))
+    return ", ".join(column_names(row_type))
 
 
 def _replace_sql(table: str, row_type: Any) -> str:

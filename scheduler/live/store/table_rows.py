@@ -51,7 +51,10 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class SpecRow:
-    """What was asked for, and the core's view of it (both JSON); written anew where a held job is sent elsewhere."""
+    """What was asked for, and the core's view of it (both JSON).
+
+    Written anew where a held job is sent elsewhere, and for another deadline.
+    """
 
     job_id: JobId
     spec: str
@@ -146,6 +149,8 @@ class NodeRow:
     drain_until_at: float | None = None
     #: It has shown that it does not reach the store of checkpoints.
     private: bool = False
+    #: JSON: names of what it has of what jobs may need; empty: its agent has not said.
+    tools: str = ""
 
 
 @dataclass(frozen=True, slots=True)

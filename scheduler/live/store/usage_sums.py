@@ -3,10 +3,10 @@
 The ledger outlives the jobs' own rows, and has a row for every price and month: here they are one again.
 """
 
-import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler.live.store.sql_dialect import SqlConnection
 from scheduler.live.store.table_rows import ChargeRow
 from walras.job_request import JobId
 
@@ -50,11 +50,11 @@ SELECT job_id, attempt, accelerator, project, user, min(from_at), max(until_at),
     sum(on_demand_usd * (until_at - from_at) / (until_at - since_at)),
     (SELECT submitted_at FROM jobs WHERE jobs.job_id = used.job_id)
 FROM (SELECT *, max(since_at, ?) AS from_at FROM charges WHERE {where}) AS used
-GROUP BY job_id, attempt, accelerator ORDER BY job_id, attempt LIMIT ?
+GROUP BY job_id, attempt, accelerator, project, user ORDER BY job_id, attempt LIMIT ?
 """
 
 
-def sum_usage(connection: sqlite3.Connection, query: UsageQuery) -> list[AttemptUse]:
+def sum_usage(connection: SqlConnection, query: UsageQuery) -> list[AttemptUse]:
     """Sums of what is written; of a charge that began before, only the part since then counts."""
     clauses = ["kind = 'use'", "until_at > ?", "until_at > since_at", "month >= ?", "charge_id < ?"]
     values: list[Any] = [query.since_at, query.since_at, query.since_month, query.before_id]

@@ -5,6 +5,7 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.job_change_events import JobRedirected
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured, WorkRestated
 from scheduler.core.state.remaining_work import remaining_here_s
@@ -309,11 +310,11 @@ def test_a_held_job_that_is_redirected_starts_where_it_was_sent() -> None:
     fleet = cluster(machines="ab")
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a")))
     gang = GangRequest(demands=(Demand("b", 1),), pools=(str(fleet.core.ledger.fleet.pools[1].pool.pool_id),))
-    fleet.tell(ev.JobRedirected(1.0, J1, gang))
+    fleet.tell(JobRedirected(1.0, J1, gang))
     assert fleet.core.ledger.jobs[J1].request.demands == (Demand("a", 1),)
     fleet.tell(ev.JobHeld(2.0, J1))
     fleet.end(J1, 85)
     assert fleet.states[J1][-1] == "HELD"
-    fleet.tell(ev.JobRedirected(3.0, J1, gang))
+    fleet.tell(JobRedirected(3.0, J1, gang))
     commands = fleet.tell(ev.JobReleased(4.0, J1))
     assert [c.placement.pool_id for c in commands if isinstance(c, cmd.Start)] == list(gang.pools)

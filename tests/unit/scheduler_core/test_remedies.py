@@ -6,6 +6,7 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import first_pending_reason, pending_reasons
+from scheduler.core.job_change_events import JobReprioritised
 from scheduler.core.rules import RoundRules, StatedValue
 from scheduler.core.speed_events import ThroughputMeasured
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
@@ -93,7 +94,7 @@ def test_asking_changes_nothing() -> None:
 def test_while_others_leave_for_it_nothing_else_is_advised() -> None:
     """They save their work and go: whoever asked for less now would only begin to wait anew."""
     fleet = held_up("ab")
-    fleet.tell(ev.JobReprioritised(1.0, J9, 90))
+    fleet.tell(JobReprioritised(1.0, J9, 90))
     fleet.wake()
     lines = pending_reasons(fleet.core, J9)
     assert lines[0].reason is Reason.WAIT_PREEMPTING

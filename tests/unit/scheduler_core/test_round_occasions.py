@@ -4,6 +4,7 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.job_change_events import JobReprioritised
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import ThroughputMeasured
 from walras.job_request import JobId, Kind
@@ -30,7 +31,7 @@ def due_at_the_round_end() -> FakeFleet:
     fleet.answer({1: {"c": 1.0}})
     fleet.tell(ev.Woke(10.0))
     assert revoked(fleet.answer(HALVES)) == []
-    fleet.tell(ev.JobReprioritised(11.0, J2, 50))
+    fleet.tell(JobReprioritised(11.0, J2, 50))
     assert not fleet.solves
     assert revoked(fleet.tell(ev.Woke(20.0))) == []
     assert len(fleet.solves) == 1

@@ -9,6 +9,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import first_pending_reason, pending_reasons
+from scheduler.core.job_change_events import JobReprioritised
 from scheduler.core.rules import Backfill, RoundRules
 from scheduler.core.speed_events import ThroughputMeasured
 from walras.cluster import Market, NodeId
@@ -362,7 +363,7 @@ def test_explain_counts_who_is_ahead_and_changes_nothing() -> None:
     fleet = shared("c")
     for number in range(1, 6):
         fleet.tell(ev.JobSubmitted(0.0, job(number, "c")))
-    fleet.tell(ev.JobReprioritised(3.0, JobId(5), 90))
+    fleet.tell(JobReprioritised(3.0, JobId(5), 90))
     fleet.tell(ev.Woke(4.0))
     columns = fleet.core.ledger.columns
     before = (columns.owed.copy(), columns.settled_at.copy(), columns.attained_s.copy())

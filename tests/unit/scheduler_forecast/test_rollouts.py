@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import JobReprioritised, JobSubmitted
+from scheduler.core.events import JobSubmitted
 from scheduler.core.invariants import check_invariants
+from scheduler.core.job_change_events import JobReprioritised
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, snapshot_at_once
 from scheduler.forecast.job_forecasts import ForecastQuestion, JobForecast, forecast_jobs
 from scheduler.forecast.past_jobs import PastJobs

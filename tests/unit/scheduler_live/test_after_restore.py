@@ -56,6 +56,7 @@ def _ended(start: StartCommand, exit_code: int = 0) -> dict[str, Any]:
     return {"type": "ended", **known, "cause": "exited", "exit_code": exit_code}
 
 
+@pytest.mark.sqlite_file
 async def test_what_runs_goes_on_and_what_ended_is_told_again(tmp_path: Path) -> None:
     """Two jobs run at the time of the backup; one ends after it. After the restore the other goes on undisturbed, and
     the ended one ends again, once: neither runs for ever, nor a second time."""
@@ -79,6 +80,7 @@ async def test_what_runs_goes_on_and_what_ended_is_told_again(tmp_path: Path) ->
         assert again.state(going) == "SUCCEEDED"
 
 
+@pytest.mark.sqlite_file
 async def test_a_job_that_finished_unknown_to_the_backup_is_not_run_again(tmp_path: Path) -> None:
     """It waited at the time of the backup, started and finished after it: held with the reason, its checkpoint kept."""
     async with world(tmp_path) as w:
@@ -101,6 +103,7 @@ async def test_a_job_that_finished_unknown_to_the_backup_is_not_run_again(tmp_pa
         assert await agent.start_all() == []
 
 
+@pytest.mark.sqlite_file
 async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(tmp_path: Path) -> None:
     """A signal that the server of that time asked for ended it: the restored tables know nothing of that, and the job
     is queued again. One that a signal ended of its own has failed."""
@@ -118,6 +121,7 @@ async def test_a_job_that_was_asked_to_leave_after_the_backup_has_not_failed(tmp
         assert again.state(asked) in ("PENDING", "STARTING")
 
 
+@pytest.mark.sqlite_file
 async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_path: Path) -> None:
     """The waiting job of the backup runs on a machine that is heard last, as an attempt that the tables do not know.
     Nobody else gets the job before that attempt has ended."""
@@ -147,6 +151,7 @@ async def test_nothing_starts_before_every_machine_has_said_what_it_runs(tmp_pat
         assert [node.shown_state for node in again.live_state.nodes.values()] == ["up", "up"]
 
 
+@pytest.mark.sqlite_file
 async def test_a_machine_that_never_comes_back_holds_the_others_up_for_a_lease_only(tmp_path: Path) -> None:
     """Its leases run out, it is lost, and the rest take jobs."""
     async with world(tmp_path) as w:
@@ -164,6 +169,7 @@ async def test_a_machine_that_never_comes_back_holds_the_others_up_for_a_lease_o
         assert [start.job_id for start in await one.start_all()] == [job_id]
 
 
+@pytest.mark.sqlite_file
 async def test_attempts_that_the_tables_do_not_know_are_stopped(tmp_path: Path) -> None:
     """Submitted and started after the backup: fenced, and their numbers are not given out again."""
     async with world(tmp_path) as w:
@@ -179,6 +185,7 @@ async def test_attempts_that_the_tables_do_not_know_are_stopped(tmp_path: Path) 
         assert await again.submit({}, user="bob") == lost + 1
 
 
+@pytest.mark.sqlite_file
 async def test_a_number_given_out_again_is_another_attempt(tmp_path: Path) -> None:
     """Nobody told of job 1 in time, and it is given out again: the old ranks are fenced, their reports do not count."""
     async with world(tmp_path) as w:
@@ -199,6 +206,7 @@ async def test_a_number_given_out_again_is_another_attempt(tmp_path: Path) -> No
         assert again.state(job_id) == "RUNNING"
 
 
+@pytest.mark.sqlite_file
 async def test_files_of_a_lost_job_keep_its_number_and_its_log(tmp_path: Path) -> None:
     """Numbers with logs or checkpoints beside the database are skipped; a log lies under its incarnation."""
     async with world(tmp_path) as w:
@@ -224,6 +232,7 @@ def _remove_all_but_checkpoints(folder: Path) -> None:
     (folder / "checkpoints" / "jobs" / "7").mkdir(parents=True)
 
 
+@pytest.mark.sqlite_file
 async def test_a_restored_fleet_can_be_told_to_stop(tmp_path: Path) -> None:
     """`after_restore: stop`: what ran on is stopped with a checkpoint, and its job is held until it is released."""
     async with world(tmp_path) as w:
@@ -239,6 +248,7 @@ async def test_a_restored_fleet_can_be_told_to_stop(tmp_path: Path) -> None:
         assert again.state(job_id) == "HELD"
 
 
+@pytest.mark.sqlite_file
 async def test_a_start_of_the_backup_that_was_carried_out_is_not_carried_out_again(tmp_path: Path) -> None:
     """It lies in the restored outbox under the incarnation that granted it: the agent knows that attempt."""
     async with world(tmp_path) as w:
@@ -262,6 +272,7 @@ def test_the_cluster_file_says_what_becomes_of_the_fleet() -> None:
     assert settings_for_cluster(None).after_restore == "go_on"
 
 
+@pytest.mark.sqlite_file
 async def test_a_job_of_a_life_before_a_restore_says_which(tmp_path: Path) -> None:
     """And one of this life says nothing; machines say what speaks for them, once they are heard."""
     async with world(tmp_path) as w:

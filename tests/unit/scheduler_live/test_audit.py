@@ -127,6 +127,7 @@ async def test_who_sees_what(face: Face) -> None:
     assert (status, problem["field"]) == (400, "since")
 
 
+@pytest.mark.sqlite_file
 async def test_rows_are_never_changed(face: Face, tmp_path: Path) -> None:
     """The table itself refuses, whoever writes; a huge before or after is cut."""
     long = {"policy": {"name": "fifo"}, "rules": {"budgets": [{"project": f"p{n}" * 20, "usd": 1} for n in range(200)]}}

@@ -55,6 +55,7 @@ async def test_a_machine_that_holds_an_attempt_stays_until_it_is_lost(face: Face
     assert row["before"]["state"] == "lost"
 
 
+@pytest.mark.sqlite_file
 async def test_a_drained_silent_machine_leaves_the_core_and_the_tables_and_may_join_anew(tmp_path: Path) -> None:
     async with facing(tmp_path) as face:
         agent = await FakeAgent(face.world, "n1").register()

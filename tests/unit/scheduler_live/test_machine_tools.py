@@ -1,17 +1,19 @@
-"""A job that no machine could prepare is refused when it is submitted, with what would help."""
+"""A job that no machine could prepare is refused with what would help; others start where they can be prepared."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scheduler.core.state.fleet import FleetMachine
 from scheduler.live.http.pool_api import _pool_view
 from tests.support.http_face import facing
 from tests.support.live_world import FakeAgent, World, world
-from walras.cluster import PoolId
+from walras.cluster import NodeId, PoolId
 from walras.errors import JobSpecError
 from walras.job_needs import GitNeed, InputNeed, JobNeeds, PythonNeed
-from walras.machine_tools import TOOLS_MOST, unmet_need
+from walras.job_request import JobId
+from walras.machine_tools import DATA_MOST, TOOLS_MOST, data_key, unmet_need
 from walras.wire import Heartbeat
 from workers.preparation.environments import tools_here
 
@@ -102,3 +104,93 @@ def test_what_a_machine_says_is_bounded() -> None:
     for tools in (["x"] * (TOOLS_MOST + 1), ["x" * 41]):
         with pytest.raises(ValueError, match="tools"):
             Heartbeat(node_id="n1", tools=tools)
+
+
+def known(w: World, name: str) -> FleetMachine:
+    """The machine as the core knows it."""
+    found = w.server.core.ledger.fleet.machine(NodeId(name))
+    assert found is not None
+    return found
+
+
+def where(w: World, job: JobId) -> list[str] | None:
+    """The machines of its attempt; None: it waits."""
+    attempt = w.live_state.jobs[job].attempt
+    return None if attempt is None else [part.node_id for part in attempt.placement.parts]
+
+
+async def test_a_job_starts_only_where_it_can_be_prepared_even_right_after_a_restart(tmp_path: Path) -> None:
+    """What a machine has is known from its registration on, and to the server that takes over, before it is heard."""
+    async with world(tmp_path) as w:
+        bare = FakeAgent(w, "bare")
+        bare.identity["tools"] = ["git"]
+        await bare.register()
+        await (await FakeAgent(w, "old").register()).beat()
+        job = await w.submit({"python": {"packages": ["numpy"]}})
+        await w.quiet()
+        assert where(w, job) == ["old"]
+    async with world(tmp_path) as w:
+        assert known(w, "bare").tools == frozenset({"git"})
+        second = await w.submit({"python": {"packages": ["numpy"]}, "resources": {"accelerators": "a:2"}})
+        await w.quiet()
+        assert where(w, second) is None
+        assert [each.tools for each in w.server.views.nodes()] == [["git"], None]
+
+
+async def test_an_agent_that_has_found_more_gets_the_job_that_waits(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        agent = await a_machine(w, "git")
+        await a_machine(w, "uv", name="n2")
+        for _ in range(2):
+            await w.submit({"python": {"packages": ["numpy"]}, "resources": {"accelerators": "a:2"}})
+        await w.quiet()
+        assert where(w, JobId(2)) is None
+        agent.identity["tools"] = ["git", "uv"]
+        await agent.beat()
+        assert where(w, JobId(2)) == ["n1"]
+
+
+async def test_a_job_goes_where_its_inputs_are(tmp_path: Path) -> None:
+    """By keys that both sides compute from the job file; a machine that forgets them is one like others."""
+    url = "https://host/data.bin"
+    async with world(tmp_path) as w:
+        await a_machine(w)
+        agent = await a_machine(w, name="n2")
+        agent.identity["data"] = [data_key(InputNeed(url=url))]
+        await agent.beat()
+        job = await w.submit({"inputs": {"d": url}})
+        await w.quiet()
+        assert where(w, job) == ["n2"]
+        agent.identity["data"] = []
+        await agent.beat()
+        assert known(w, "n2").data == frozenset()
+
+
+async def test_the_submitter_is_told_that_no_machine_has_said_that_it_can(tmp_path: Path) -> None:
+    async with facing(tmp_path) as face:
+        await (await FakeAgent(face.world, "old").register()).beat()
+        _, answer = await face.json("POST", "/api/v1/jobs", {"run": "true", "image": "pytorch:2"})
+        assert "needs apptainer or podman or docker, which no machine has said yet that it has" in answer["note"]
+        assert "ax2/owned/default" in answer["note"]
+        await a_machine(face.world, "docker", name="n2")
+        _, answer = await face.json("POST", "/api/v1/jobs", {"run": "true", "image": "pytorch:2"})
+        assert "needs" not in answer["note"]
+
+
+async def test_a_dry_run_lists_no_pool_that_cannot_prepare_the_job(tmp_path: Path) -> None:
+    async with facing(tmp_path) as face:
+        await a_machine(face.world, "git")
+        other = FakeAgent(face.world, "b1", shape="bx2", accelerator="b")
+        other.identity["tools"] = ["docker"]
+        await other.register()
+        spec = {"run": "true", "image": "pytorch:2", "resources": {"accelerators": "any"}}
+        status, answer = await face.json("POST", "/api/v1/jobs:dryrun", spec)
+        assert status == 200, answer
+        assert [each["pool"] for each in answer["configurations"]] == ["bx2/owned/default"]
+
+
+async def test_keys_of_data_are_checked_and_bounded(tmp_path: Path) -> None:
+    for data in (["0" * 32] * (DATA_MOST + 1), ["x" * 32], ["0" * 31], ["../" + "0" * 29]):
+        with pytest.raises(ValueError, match="data"):
+            Heartbeat(node_id="n1", data=data)
+    assert data_key(InputNeed(url="a")) != data_key(InputNeed(command="a"))

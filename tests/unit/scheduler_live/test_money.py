@@ -183,6 +183,7 @@ async def test_months_are_those_of_the_calendar(tmp_path: Path) -> None:
         assert ledger(w, month="2026-12").total_usd == pytest.approx(1.0)
 
 
+@pytest.mark.sqlite_file
 async def test_rows_of_the_ledger_are_never_changed(tmp_path: Path) -> None:
     """The database itself refuses to change or delete one."""
     async with world(tmp_path) as w:

@@ -139,6 +139,7 @@ async def test_a_drain_is_lifted_from_the_machines_it_drained(face: Face) -> Non
     assert face.world.live_state.attempt(1, 1) is not None
 
 
+@pytest.mark.sqlite_file
 async def test_the_changes_outlive_a_restart(tmp_path: Path) -> None:
     """Added, drained and removed pools are as they were; what the cluster file declares wins, but for the drain."""
     file = {"pools": [OWNED | {"shape": "cx4"}, SPOT | {"shape": "fx2"}]}

@@ -56,6 +56,7 @@ async def test_an_unmeasured_speed_is_predicted_and_said_to_be(tmp_path: Path) -
     assert (told["b"].low or 9.9) < 4.0 < (told["b"].high or 0.0)
 
 
+@pytest.mark.sqlite_file
 async def test_a_replay_needs_no_predictor(tmp_path: Path) -> None:
     """What was predicted is an event: the journal gives the same commands, and the same scores."""
     async with world(tmp_path, cluster=TWO_POOLS) as w:
@@ -71,6 +72,7 @@ async def test_a_replay_needs_no_predictor(tmp_path: Path) -> None:
     assert scored["nominal"].low is not None
 
 
+@pytest.mark.sqlite_file
 async def test_scores_are_kept_for_the_next_start(tmp_path: Path) -> None:
     """A restarted server goes on weighting predictors by what they did."""
     async with world(tmp_path, cluster=TWO_POOLS) as w:

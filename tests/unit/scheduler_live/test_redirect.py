@@ -34,6 +34,7 @@ async def submitted(face: Face, **changes: Any) -> int:
     return int(answer["id"])
 
 
+@pytest.mark.sqlite_file
 async def test_a_held_job_is_another_gang_from_then_on(face: Face, tmp_path: Path) -> None:
     """In the core, in what is shown, in what is kept; its deadline and its kind stay; the journal replays."""
     job_id = await submitted(face)

@@ -3,6 +3,8 @@
 from math import inf
 from pathlib import Path
 
+import pytest
+
 from scheduler.core.events import (
     JobCancelled,
     JobHeld,
@@ -187,6 +189,7 @@ async def _cancel(w: World, job_id: int) -> None:
     await w.emit(lambda at: JobCancelled(at, job_id))  # type: ignore[arg-type]
 
 
+@pytest.mark.sqlite_file
 async def test_a_long_journal_with_every_command_replays_to_identical_commands(tmp_path: Path) -> None:
     """More than 1,000 events and every command type: identical through a fresh core; without one event, not."""
     async with world(tmp_path, policy=SHARES, cluster=CLUSTER) as w:
@@ -224,6 +227,7 @@ def test_events_come_back_as_they_were_written() -> None:
         assert decode_event(encode_event(event)) == event
 
 
+@pytest.mark.sqlite_file
 async def test_a_back_off_and_what_is_owed_outlive_the_server(tmp_path: Path) -> None:
     """They are written down, told to the fresh core as an event, and the journal replays with it."""
     async with world(tmp_path) as w:

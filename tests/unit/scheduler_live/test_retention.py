@@ -4,6 +4,8 @@ import asyncio
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from scheduler.live.main import _prune_daily
 from scheduler.live.store.backup import find_damage
 from scheduler.live.store.data_folder import DataFolder, LogStore
@@ -32,6 +34,7 @@ def a_job(number: int, ended_at: float | None) -> WriteBatch:
     return WriteBatch(journal=[row], jobs=[job], specs=[SpecRow(JobId(number), "{}", "{}")], charges=[charge])
 
 
+@pytest.mark.sqlite_file
 async def test_a_server_deletes_what_its_cluster_file_does_not_keep(tmp_path: Path) -> None:
     """Once at its start and daily from then on; the words of the file are lengths of time."""
     keep = check_model(KeepEntry, {"jobs": "10d"}, source="cluster")
@@ -39,7 +42,7 @@ async def test_a_server_deletes_what_its_cluster_file_does_not_keep(tmp_path: Pa
     async with world(tmp_path) as running:
         for number, ended_at in ((1, 1.0), (2, 95 * DAY_S), (3, 100 * DAY_S)):
             running.server.store.commit(a_job(number, ended_at))
-        task = asyncio.create_task(_prune_daily(running.server, DataFolder(tmp_path), keep))
+        task = asyncio.create_task(_prune_daily(running.server, prune, DataFolder(tmp_path), keep))
         while running.server.store.job(JobId(1)) is not None:  # noqa: ASYNC110 - it is done in a thread
             await asyncio.sleep(0.01)
         task.cancel()
@@ -73,6 +76,7 @@ def test_old_jobs_go_in_bites_while_the_server_runs_and_money_stays(tmp_path: Pa
     assert not any("journal" in each for each in find_damage(tmp_path))
 
 
+@pytest.mark.sqlite_file
 async def test_the_journal_is_cut_where_a_server_began_and_what_is_left_is_checked_and_replays(tmp_path: Path) -> None:
     """While the server runs. The newest generation stays, however old; a changed row behind the cut is noticed."""
     for start in range(3):

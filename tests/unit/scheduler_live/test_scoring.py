@@ -22,6 +22,7 @@ async def recorded(folder: Path, machine: str = "n1") -> None:
             await agent.end(job_id)
 
 
+@pytest.mark.sqlite_file
 async def test_a_journal_tells_what_was_believed(tmp_path: Path) -> None:
     """One belief a cell: the declared speed, against the one that was measured and published."""
     await recorded(tmp_path)
@@ -30,6 +31,7 @@ async def test_a_journal_tells_what_was_believed(tmp_path: Path) -> None:
     assert (only.source, only.predicted, only.measured) == ("declared", 5.0, 4.0)
 
 
+@pytest.mark.sqlite_file
 async def test_a_restarted_server_does_not_score_again_what_it_knows(tmp_path: Path) -> None:
     """What the last generation measured comes from a table: it is no prediction."""
     await recorded(tmp_path)
@@ -37,6 +39,7 @@ async def test_a_restarted_server_does_not_score_again_what_it_knows(tmp_path: P
     assert len(scored_folder(tmp_path)) == 1
 
 
+@pytest.mark.sqlite_file
 async def test_the_report_of_a_folder_can_be_read_again(tmp_path: Path) -> None:
     """`walras profile report` says the same of a folder and of the JSON it printed."""
     await recorded(tmp_path / "data")

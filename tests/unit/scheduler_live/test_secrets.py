@@ -35,6 +35,7 @@ def _dump(folder: Path) -> str:
         return "\n".join(database.iterdump())
 
 
+@pytest.mark.sqlite_file
 async def test_the_running_attempt_alone_gets_the_value(face: Face, tmp_path: Path) -> None:
     """Not the tables, the outbox, the journal, the remembered answer, or anybody who asks; and it goes with the job."""
     agent = await FakeAgent(face.world, "n1").register()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.events import JobReprioritised
 from scheduler.core.explain.feasibility import Remedy, possible_remedies
+from scheduler.core.job_change_events import JobReprioritised
 from scheduler.live.services.start_forecasts import StartForecasts
 from tests.support.live_world import FakeAgent, World, world
 from walras.cli.forecast_text import expected_text, forecast_text

@@ -18,17 +18,17 @@ from scheduler.live.store.table_rows import (
     PartRow,
     SpecRow,
 )
+from tests.support.stores import open_test_store
 from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError, Conflict
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = SqliteStore(tmp_path)
-    yield store
-    store.close()
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+    with open_test_store(request.param, tmp_path) as store:
+        yield store
 
 
 def a_job(number: int, **more: object) -> JobRow:
@@ -55,7 +55,7 @@ def test_rows_come_back_as_they_went_in(store: Store) -> None:
 def test_a_commit_is_all_or_nothing(store: Store) -> None:
     """A row that cannot be written takes the whole batch with it."""
     broken = SpecRow(JobId(1), None, "")  # type: ignore[arg-type]
-    with pytest.raises(Exception, match="NOT NULL"):
+    with pytest.raises(Exception, match=r"(?i)not.null"):
         store.commit(WriteBatch(journal=[JournalRow(1.0, "event", "Woke", "{}")], jobs=[a_job(1)], specs=[broken]))
     assert store.job(JobId(1)) is None
     assert list(store.journal(whole=True)) == []

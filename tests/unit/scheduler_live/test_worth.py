@@ -72,6 +72,7 @@ async def test_nothing_is_made_up(tmp_path: Path, jobs: int, more: dict[str, flo
         assert (row["price"] > 0) is (jobs == 3)
 
 
+@pytest.mark.sqlite_file
 async def test_hours_are_kept_over_a_restart_and_read_by_everybody(tmp_path: Path) -> None:
     """By clock hours, each once; a viewer of one project reads prices as `walras prices` shows them."""
     async with facing(tmp_path, policy=WALRAS) as f:

@@ -5,16 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from simulator.reports.policy_bench import (
+from simulator.reports.bench_grounds import (
     BENCHES,
-    BenchResult,
-    bench_json,
+    PublishedRow,
+    full_bench,
     generated_ground,
-    run_bench,
+    missing_files,
     small_bench,
-    write_bench,
 )
+from simulator.reports.policy_bench import BenchResult, bench_json, bench_tables, run_bench, write_bench
 from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.run_spec import prepare_run
 from simulator.shipped_configs import find_cluster
@@ -89,10 +90,50 @@ def test_every_ground_of_the_small_bench_can_be_prepared() -> None:
             prepare_run(replace(ground.run, policy=policy, seed=ground.seeds[-1]))
 
 
+def test_the_full_bench_names_the_grounds_whose_files_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are left out; the others are run, and the result holds them alone."""
+    recorded = [ground for ground in full_bench(tmp_path) if missing_files(ground)]
+    assert {ground.name for ground in recorded} == {
+        "gavel-static", "gavel-static-rounds", "gavel-continuous", "gavel-continuous-rounds", "gavel-gangs",
+        "gavel-gangs-rounds", "philly", "pollux", "sia", "shockwave",
+    }  # fmt: skip
+    assert [ground for ground in full_bench(None) if missing_files(ground)] == []
+    monkeypatch.setitem(BENCHES, "full", lambda data: (TINY[0], *recorded))
+    assert simulate_bench("full", None, ParallelWorkers(), "json", tmp_path) == 0
+    told = capsys.readouterr()
+    assert [ground["name"] for ground in json.loads(told.out)["grounds"]] == [TINY[0].name]
+    assert told.err.count("is left out") == len(recorded)
+    with pytest.raises(ConfigError, match="no folder"):
+        simulate_bench("full", None, ParallelWorkers(), "json", tmp_path / "nowhere")
+
+
+def test_every_recorded_ground_can_be_prepared(reference_data: Path) -> None:
+    """With the recorded workloads: no name, column or policy is wrong."""
+    for ground in full_bench(reference_data):
+        for policy in () if missing_files(ground) else ground.policies:
+            prepare_run(replace(ground.run, policy=policy, seed=ground.seeds[-1]))
+
+
+def test_what_others_published_stands_in_the_same_table(result: BenchResult) -> None:
+    """In its place by mean completion time, and in the file."""
+    row = PublishedRow("theirs", "a paper", {"avg_jct_s": 1.0})
+    with_row = replace(result, grounds=(replace(result.grounds[0], published=(row,)), *result.grounds[1:]))
+    console = Console(width=300)
+    with console.capture() as shown:
+        console.print(bench_tables(with_row)[0])
+    lines = [line for line in shown.get().splitlines() if "│" in line]
+    assert "theirs (a paper)" in lines[0]
+    assert bench_json(with_row)["grounds"][0]["published"] == [
+        {"policy": "theirs", "source": "a paper", "metrics": {"avg_jct_s": 1.0}}
+    ]
+
+
 def test_the_command_writes_the_file_and_prints_a_table_for_each_ground(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(BENCHES, "small", lambda: TINY[:1])
+    monkeypatch.setitem(BENCHES, "small", lambda data: TINY[:1])
     out = tmp_path / "bench.json"
     assert simulate_bench("small", out, ParallelWorkers(), "table") == 0
     printed = capsys.readouterr().out

@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from optimizer.policy import PolicySpec
-from scheduler.core.commands import JobTransitioned
-from scheduler.core.events import JobCancelled, JobSubmitted
+from scheduler.core.commands import Command, JobTransitioned
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import Event, JobCancelled, JobSubmitted
+from scheduler.core.job_change_events import JobDeadlineChanged
 from scheduler.core.rules import RoundRules
 from simulator.ground_truth import SpeedKey
 from simulator.measured_costs import MeasuredCosts, MeasuredKind, RecordedEvent
@@ -167,6 +169,27 @@ def test_what_users_did_happens_again(run: list[RecordedEvent]) -> None:
     assert [job.cancel_at for job in found.jobs][:2] == [first.at + 7.0, inf]
     result = replay_recording(found, [0]).results[0]
     assert {job.job_id: job.state for job in result.jobs}[first.job.job_id] is JobState.CANCELLED
+
+
+def test_another_deadline_is_kept_and_given_again(
+    run: list[RecordedEvent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the file, to the core of the simulation."""
+    first = next(event for event, _ in run if isinstance(event, JobSubmitted))
+    dated = JobDeadlineChanged(first.at + 1.0, first.job.job_id, first.at + 5.0)
+    write_recording(make_recording([*run, (dated, [])]), tmp_path / "run.jsonl")
+    found = read_recording(tmp_path / "run.jsonl")
+    assert found.header.acts.redated == (dated,)
+    told: list[object] = []
+    handle = SchedulerCore.handle
+
+    def watched(core: SchedulerCore, event: Event) -> list[Command]:
+        told.append(event)
+        return handle(core, event)
+
+    monkeypatch.setattr(SchedulerCore, "handle", watched)
+    replay_recording(found, [0])
+    assert dated in told
 
 
 def test_a_record_of_nothing_cannot_be_replayed() -> None:

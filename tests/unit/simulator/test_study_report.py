@@ -4,13 +4,13 @@ import csv
 import gzip
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from page_tags import Tags
 
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.charts import binned_means, series_means
@@ -53,41 +53,6 @@ def written(folder: Path, policy: str = "max_min_fairness") -> tuple[CompletedRu
         ran = execute_run(spec, timeline.record)
     write_run_folder(folder, ran, timeline)
     return ran, timeline
-
-
-class Tags(HTMLParser):
-    """What a browser would make of the page."""
-
-    #: Elements without an end.
-    VOID = ("meta", "br", "img", "input", "link", "hr")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.links: list[str] = []
-        self.ids: list[str] = []
-        self.open: list[str] = []
-        self.text: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
-        self.ids += [value or "" for name, value in attrs if name == "id"]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
 
 
 @pytest.fixture(scope="module")

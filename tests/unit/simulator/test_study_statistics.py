@@ -83,12 +83,6 @@ def test_one_seed_shows_no_interval() -> None:
     assert not alone.nothing_random
 
 
-def test_seeds_that_change_nothing_are_told() -> None:
-    """Equal figures for every seed: intervals of no width mean here that nothing is random."""
-    assert comparison([5.0, 5.0], [4.0, 4.0]).nothing_random
-    assert not comparison([5.0, 6.0], [4.0, 4.0]).nothing_random
-
-
 def test_numbers_are_short() -> None:
     """Four digits, all of those before the point, and a dash for what does not exist."""
     assert [format_number(value) for value in (0.123456, 12345.6, nan)] == ["0.1235", "12,346", "-"]

@@ -12,6 +12,7 @@ from simulator.reports import sweep as sweeps
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.policy_comparison import compare_policies, comparison_json
 from simulator.reports.repeated_runs import ParallelBackend, ParallelWorkers, execute_for_metrics, execute_runs
+from simulator.reports.run_detail import RunDepth
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, describe_run, execute_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, metric_values
 from simulator.reports.sweep import (
@@ -170,9 +171,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[RunSpec]:
     """The cells that are run from now on."""
     ran: list[RunSpec] = []
 
-    def run(cell: RunSpec, _: object = None) -> object:
+    def run(cell: RunSpec, _: object, depth: RunDepth) -> object:
         ran.append(cell)
-        return execute_for_metrics(cell)
+        return execute_for_metrics(cell, None, depth)
 
     monkeypatch.setattr("simulator.reports.repeated_runs.execute_for_metrics", run)
     return ran

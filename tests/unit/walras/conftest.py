@@ -62,6 +62,8 @@ class FakeServer:
         #: Chunks and trees that were sent, by name.
         self.content: dict[str, bytes] = {}
         self.trees: dict[str, ContentTree] = {}
+        #: What is kept of jobs' results, by job: items of `JobOutputs`.
+        self.outputs: dict[int, list[dict[str, Any]]] = {}
         self.requests: list[tuple[str, str, Any]] = []
         #: Answers given before anything else, in turn: a status, or "drop" to break off after the work is done.
         self.script: list[int | str] = []
@@ -86,6 +88,9 @@ class FakeServer:
                 web.get(f"{api}/jobs/{{id}}/attempts", self._attempts),
                 web.get(f"{api}/jobs/{{id}}/explain", self._explain),
                 web.get(f"{api}/jobs/{{id}}/logs", self._logs),
+                web.get(f"{api}/jobs/{{id}}/logs/start", self._log_start),
+                web.get(f"{api}/jobs/{{id}}/outputs", self._outputs),
+                web.get(f"{api}/jobs/{{id}}/outputs/{{kind:trees|chunks}}/{{name}}", self._output),
                 web.post(f"{api}/jobs/{{id}}/{{verb:cancel|hold|release}}", self._act),
                 web.get(f"{api}/nodes", self._nodes),
                 web.get(f"{api}/overview", self._overview),
@@ -154,8 +159,20 @@ class FakeServer:
         if key not in self.keys:
             if spec.get("resources", {}).get("accelerators") == {"h900": 1}:
                 return problem(422, "job_spec", "no pool has h900", "resources.accelerators", "choose a100 or v100")
-            self.keys[key] = self.add(name=spec.get("name", "job"), spec=spec)
+            last = int(spec.get("array", "0-0").partition("%")[0].partition("-")[2])
+            first = self.keys[key] = len(self.jobs) + 1
+            for index in range(last + 1):
+                sweep = {"sweep": first, "sweep_index": index} if "array" in spec else {}
+                self.add(name=spec.get("name", "job"), spec=spec, **sweep)
         return web.json_response({"id": self.keys[key], "name": spec.get("name", "job")}, status=201)
+
+    async def _outputs(self, request: web.Request) -> web.Response:
+        return web.json_response({"items": self.outputs.get(self.found(request)["id"], [])})
+
+    async def _output(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        is_tree = request.match_info["kind"] == "trees"
+        return web.Response(body=self.trees[name].encoded() if is_tree else self.content[name])
 
     def add(self, **fields: Any) -> int:
         job_id = len(self.jobs) + 1
@@ -236,6 +253,9 @@ class FakeServer:
             await asyncio.sleep(0)
             request.transport.abort()
         return answer
+
+    async def _log_start(self, request: web.Request) -> web.Response:
+        return web.json_response({"offset": 7 if "since_s" in request.query else 0})
 
     async def _nodes(self, request: web.Request) -> web.Response:
         node = {

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,17 @@ def test_nothing_a_job_is_called_reaches_the_terminal_raw(run: Run, fake: Any) -
         assert result.exit_code == 0
         assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(result.stdout)
     assert "name" in run("queue").stdout
+
+
+@pytest.mark.parametrize(
+    ("written", "at"), [("2026-11-05T18:00:30Z", 1793901630.0), ("+6h", 1793894400.0), ("soon", None), ("", 0.0)]
+)
+def test_show_says_the_deadline_as_an_instant(run: Run, fake: Any, written: str, at: float | None) -> None:
+    """A length in the spec counts from submission; a job without one has no such line."""
+    fake.add(submitted_at="2026-11-05T10:00:00Z", spec={"deadline": written} if written else {})
+    lines = [line.split(maxsplit=1)[1].strip() for line in run("show", "1").stdout.splitlines() if "deadline" in line]
+    shown = written if at is None else time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
+    assert lines == ([shown] if written else [])
 
 
 def test_show_and_explain(run: Run, fake: Any) -> None:

@@ -37,6 +37,14 @@ def test_one_launcher_for_each_accelerator_is_warned_of() -> None:
     assert launcher_note(parse_spec(grows | {"nproc_per_node": 1})) == ""
 
 
+def test_deepspeed_is_warned_of_as_torchrun_is_and_where_no_shell_starts_it() -> None:
+    two = {"run": "deepspeed --zero 3 train.py", "resources": {"accelerators": "a100:2"}}
+    assert "starts deepspeed once for each of its 2 accelerators" in launcher_note(parse_spec(two))
+    assert launcher_note(parse_spec(two | {"nproc_per_node": 1})) == ""
+    alone = two | {"nproc_per_node": 1, "run": ["/opt/bin/deepspeed", "train.py"]}
+    assert "without a shell" in launcher_note(parse_spec(alone))
+
+
 def test_one_process_per_machine_is_what_several_devices_make_of_it() -> None:
     """`nproc_per_node: 1` with one accelerator on each machine is a rank as any other."""
     one = {"run": "x", "nproc_per_node": 1}

@@ -1,0 +1,68 @@
+"""What agents say of their machines beside what runs there: tools, and inputs that were fetched.
+
+Tools are in the tables, because a job must not start where it cannot be prepared in the moments after a restart in
+which agents have not said it again. Inputs are not: not to know them costs a fetch at most.
+"""
+
+import json
+from collections.abc import Iterable
+
+from scheduler.core.core import SchedulerCore
+from scheduler.core.events import NodeData, NodeJoined, NodePrivate, NodeTools
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.live_state import LiveNode
+from scheduler.live.loop.transaction import Transaction
+from walras.job_request import JobId, can_prepare
+from walras.wire import Heartbeat
+
+
+def dump_tools(tools: Iterable[str] | None) -> str:
+    """As a row of a machine keeps them."""
+    return "" if tools is None else json.dumps(sorted(set(tools)))
+
+
+def tell_joined(transaction: Transaction, node: LiveNode, paid_since: float | None, paid_usd: float = 0.0) -> None:
+    """Tell the core of a machine, with all that is known of it: a job may start there in the same instant."""
+    row, at = node.row, transaction.at
+    tools = None if node.tools is None else tuple(sorted(node.tools))
+    emit(transaction, NodeJoined(at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd, tools))
+    if row.private:
+        emit(transaction, NodePrivate(at, row.node_id, private=True))
+    if node.data:
+        emit(transaction, NodeData(at, row.node_id, node.data))
+
+
+def has_new_facts(node: LiveNode, message: Heartbeat) -> bool:
+    """Whether a heartbeat says of the machine what is not known yet."""
+    has_tools = message.tools is not None and dump_tools(message.tools) != node.row.tools
+    return has_tools or (message.data is not None and tuple(sorted(set(message.data))) != node.data)
+
+
+def take_facts(transaction: Transaction, node: LiveNode, message: Heartbeat) -> None:
+    """Note what is new. Of a machine that is none of the fleet it is kept until it joins again."""
+    at, node_id = transaction.at, node.row.node_id
+    if message.tools is not None and dump_tools(message.tools) != node.row.tools:
+        node.row.tools = dump_tools(message.tools)
+        transaction.node_changed(node)
+        if node.is_member:
+            emit(transaction, NodeTools(at, node_id, tuple(sorted(set(message.tools)))))
+    if message.data is not None and tuple(sorted(set(message.data))) != node.data:
+        node.data = tuple(sorted(set(message.data)))
+        if node.is_member:
+            emit(transaction, NodeData(at, node_id, node.data))
+
+
+def tools_note(core: SchedulerCore, job_id: JobId) -> str:
+    """What the submitter should know of a job that needs tools which no machine has said to have, as the rest of a
+    sentence; empty where one has them.
+    """
+    job = core.ledger.jobs.get(job_id)
+    if job is None or not job.request.tools:
+        return ""
+    pools = [state for state in core.ledger.fleet.pools if job.request.size_on(state.pool)]
+    if any(can_prepare(tools, job.request.tools) for state in pools for tools in state.tools.counts):
+        return ""
+    silent = [state.pool.pool_id for state in pools if not state.tool_sets]
+    needs = " and ".join(" or ".join(any_of) for any_of in job.request.tools)
+    where = f", and counts on machines of {', '.join(sorted(silent)[:3])} to have it" if silent else ""
+    return f"needs {needs}, which no machine has said yet that it has{where}"

@@ -1,0 +1,147 @@
+"""One server leads, others stand by: who leads holds an advisory lock of the database and shows that it lives.
+
+The lock belongs to the connection that writes: when the leader dies, its connection ends and the lock is free at once.
+A leader that hangs (stopped, or cut off) keeps its connection, so it also renews a row every two seconds; who stands by
+and sees it unrenewed for `LEASE_S` ends that connection. From then on the old leader can write nothing: it never opens
+another one, finds that out within two seconds of going on, and ends. A commit checks besides that the journal is where
+its own last commit left it.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from scheduler.live.store.postgres_connection import PostgresConnection
+from scheduler.live.store.store_interface import LeadershipLost, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+#: A leader that does not renew for so long is replaced, s; it renews every `_RENEW_S`.
+LEASE_S, _RENEW_S = 8.0, 2.0
+#: Who stands by looks this often, s.
+_LOOK_S = 0.5
+_LOCK_KEY = 0x57414C52  # "WALR"
+_TABLE = """
+CREATE TABLE IF NOT EXISTS leadership (
+    one BIGINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL, holder TEXT NOT NULL,
+    renewed_at TIMESTAMPTZ NOT NULL)
+"""
+
+
+class Leadership:
+    """The right to write, held by `connection`, which is the only one that writes."""
+
+    def __init__(self, url: str, connection: PostgresConnection, epoch: int) -> None:
+        self.connection = connection
+        self.epoch = epoch
+        self._url = url
+        self._ended = threading.Event()
+        self._lost: Callable[[], object] | None = None
+        self._thread = threading.Thread(target=self._renew_for_ever, name="leadership", daemon=True)
+        self._thread.start()
+
+    async def wait_until_lost(self) -> None:
+        """Returns never; raises LeadershipLost once another server leads or the database does not answer any more."""
+        loop, lost = asyncio.get_running_loop(), asyncio.Event()
+        self._lost = lambda: loop.call_soon_threadsafe(lost.set)
+        if self._ended.is_set():
+            lost.set()
+        await lost.wait()
+        raise LeadershipLost("another server leads, or the database is gone")
+
+    def release(self) -> None:
+        """Let the next one lead, at once."""
+        self._lost = None
+        self._ended.set()
+        self._thread.join()
+        self.connection.close()
+
+    def _renew_for_ever(self) -> None:
+        """In a thread and over a connection of its own: neither long work nor long commits delay it."""
+        renewing: PostgresConnection | None = None
+        misses = 0
+        while not self._ended.wait(_RENEW_S):
+            try:
+                if renewing is None or not renewing.is_usable:
+                    renewing = PostgresConnection(self._url, "leadership")
+                sql = "UPDATE leadership SET renewed_at = clock_timestamp() WHERE epoch = ?"
+                is_ours, misses = renewing.execute(sql, [self.epoch]).rowcount == 1, 0
+            except StoreUnavailable as error:
+                # Nobody can lead without a database; who has none for a lease may have been replaced.
+                misses += 1
+                is_ours = misses * _RENEW_S < LEASE_S
+                log.warning("%s", error)
+            if not is_ours:
+                self._ended.set()
+                if self._lost is not None:
+                    self._lost()
+        if renewing is not None:
+            renewing.close()
+
+
+def wait_for_leadership(url: str, stopped: threading.Event | None = None) -> Leadership:
+    """Stand by until this server may lead; at once where none does.
+
+    Raises StoreUnavailable where the database cannot be reached at first; later it is waited for. Soon after `stopped`
+    is set, LeadershipLost is raised.
+    """
+    connection, told = PostgresConnection(url, "writer"), ""
+    _ensure_table(connection)
+    stopped = stopped or threading.Event()
+    while True:
+        try:
+            if not connection.is_usable:
+                connection = PostgresConnection(url, "writer")
+            if connection.execute("SELECT pg_try_advisory_lock(?)", [_LOCK_KEY]).fetchone()[0]:
+                return Leadership(url, connection, _begin_epoch(connection))
+            _end_silent_leader(connection)
+            holder = _holder(connection)
+        except StoreUnavailable as error:
+            holder = str(error)
+        if holder != told:
+            log.info("standing by: %s", holder)
+            told = holder
+        if stopped.wait(_LOOK_S):
+            connection.close()
+            raise LeadershipLost("stopped while it stood by")
+
+
+def _ensure_table(connection: PostgresConnection) -> None:
+    # Two that begin at once would both find no table.
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(?)", [_LOCK_KEY + 1])
+        connection.execute(_TABLE)
+
+
+def _begin_epoch(connection: PostgresConnection) -> int:
+    row = connection.execute(
+        "INSERT INTO leadership (one, epoch, holder, renewed_at) VALUES (1, 1, ?, clock_timestamp()) ON CONFLICT (one)"
+        " DO UPDATE SET epoch = leadership.epoch + 1, holder = excluded.holder, renewed_at = clock_timestamp()"
+        " RETURNING epoch",
+        [f"{socket.gethostname()} (pid {os.getpid()})"],
+    ).fetchone()
+    return int(row[0])
+
+
+def _holder(connection: PostgresConnection) -> str:
+    row = connection.execute("SELECT holder FROM leadership").fetchone()
+    return f"{row[0]} leads" if row else "another server begins to lead"
+
+
+def _end_silent_leader(connection: PostgresConnection) -> None:
+    """End the connection of a leader that has not renewed for a lease."""
+    row = connection.execute(
+        "SELECT holder, extract(epoch FROM clock_timestamp() - renewed_at)::float8 FROM leadership"
+    ).fetchone()
+    if row is None or row[1] < LEASE_S:
+        return
+    log.warning("%s has been silent for %.1f s: its connection is ended", *row)
+    connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
+        " AND classid = 0 AND objid = ?"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        [_LOCK_KEY],
+    )

@@ -1,0 +1,187 @@
+"""The store in PostgreSQL: the writing connection of the leader, reading connections of threads.
+
+Commits go over the one connection that holds the leadership (`leadership.py`), each with a check that the journal is
+where the last one left it: what another server wrote meanwhile is never written over, and a commit whose answer was
+lost is not made twice. Files (logs, code, keys) stay in the data folder, which all servers of a cluster share.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from scheduler.live.store.journal_chain import ChainHead, JournalChain, load_head
+from scheduler.live.store.last_alive import Absence
+from scheduler.live.store.leadership import Leadership
+from scheduler.live.store.postgres_connection import ConnectionLost, PostgresConnection
+from scheduler.live.store.postgres_tables import bring_up_to_date, copy_rows, fresh_database, read_tables
+from scheduler.live.store.retention import PruneReport, prune_store
+from scheduler.live.store.sql_dialect import postgres_replace_sql
+from scheduler.live.store.sql_store import SqlStore, write_rows
+from scheduler.live.store.store_interface import LeadershipLost, WriteBatch
+from scheduler.live.store.table_mapping import TABLES, column_names
+from walras.clocks import SYSTEM_CLOCKS, Clocks
+from walras.errors import ConfigError, Conflict
+
+T = TypeVar("T")
+
+_META_SQL = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+_ALIVE_SQL = (
+    "INSERT INTO last_alive (id, at, unix_s, boot_id, boottime_s)"
+    " VALUES (0, ?, extract(epoch FROM clock_timestamp())::float8, '', 0) ON CONFLICT (id) DO UPDATE"
+    " SET at = excluded.at, unix_s = excluded.unix_s, boot_id = '', boottime_s = 0"
+)
+#: Tables whose numbers are used once, and the column that has them.
+_NUMBERED = {"channels": "channel_id", "notifications": "seq"}
+#: Rows that are only added: nothing takes their place.
+_ADDED = ("journal", "charges", "audit")
+
+
+class PostgresStore(SqlStore):
+    """`Store` in a PostgreSQL database whose leadership this process holds."""
+
+    _pool_order = "order_number"
+
+    def __init__(
+        self, url: str, leadership: Leadership, clocks: Clocks = SYSTEM_CLOCKS, chance: Random | None = None
+    ) -> None:
+        """Make the tables, or what they lack. Raises ConfigError for a database that a newer version has changed."""
+        self._url, self._leadership, self._clocks = url, leadership, clocks
+        self._db = leadership.connection
+        empty = fresh_database(clocks, chance)
+        shapes = read_tables(empty)
+        if bring_up_to_date(self._db, shapes):
+            with self._db.transaction():
+                copy_rows(empty.conn, self._db, shapes)
+        keys = {shape.name: () if shape.name in _ADDED else shape.key for shape in shapes}
+        self._replace_sql = {
+            table: postgres_replace_sql(
+                table,
+                column_names(row_type),
+                keys[table],
+                "order_number = excluded.order_number" if table == "pools" else "",
+            )
+            for table, row_type in TABLES
+        }
+        self._chain = JournalChain(load_head(self._db))
+        self._local = threading.local()
+        self._readers: list[PostgresConnection] = []
+        self._readers_lock = threading.Lock()
+
+    # ---------------------------------------------------------------- writing
+
+    def commit(self, batch: WriteBatch) -> None:
+        self._chain.head = self._in_transaction(lambda: self._write(batch))
+
+    def _write(self, batch: WriteBatch) -> ChainHead:
+        found = self._db.execute("SELECT commits FROM chain FOR UPDATE").fetchone()[0]
+        if found == self._chain.head.commits + 1:
+            return load_head(self._db)  # the answer to this very commit was lost
+        if found != self._chain.head.commits:
+            raise LeadershipLost(f"another server wrote commit {found}; this one ends")
+        write_rows(self._db, batch, self._replace_sql, _META_SQL)
+        for table, column in _NUMBERED.items():
+            if rows := getattr(batch, table):
+                newest = max(getattr(row, column) for row in rows)
+                self._db.execute(_META_SQL, [f"last_{table}", max(newest, self._last_number(table))])
+        last_job_id = max((row.job_id for row in batch.jobs), default=0)
+        return self._chain.extend(self._db, batch.journal, last_job_id)
+
+    def touch(self) -> None:
+        self._in_transaction(lambda: self._db.execute("UPDATE meta SET value = value + 1 WHERE name = 'touched'"))
+
+    def note_alive(self, at: float) -> None:
+        """By the clock of the database: the next server may be another machine."""
+        self._in_transaction(lambda: self._db.execute(_ALIVE_SQL, [at]))
+
+    def absence(self) -> Absence | None:
+        row = (
+            self._reader()
+            .execute("SELECT at, extract(epoch FROM clock_timestamp())::float8 - unix_s FROM last_alive")
+            .fetchone()
+        )
+        # Nothing proves what the clock of the database says: time limits and charges count it up to a lease.
+        return None if row is None else Absence(max(0.0, row[1]), row[0] + max(0.0, row[1]), max(0.0, row[1]))
+
+    def prune(
+        self,
+        data: Path,
+        *,
+        jobs_older_s: float,
+        logs_older_s: float,
+        checkpoints_older_s: float | None = None,
+        journal_older_s: float | None = None,
+    ) -> PruneReport:
+        """As `retention.prune`, over a connection of its own."""
+        with PostgresConnection(self._url, "retention") as connection:
+            return prune_store(
+                connection,
+                connection.transaction,
+                data,
+                jobs_older_s=jobs_older_s,
+                logs_older_s=logs_older_s,
+                checkpoints_older_s=checkpoints_older_s,
+                journal_older_s=journal_older_s,
+            )
+
+    def close(self) -> None:
+        with self._readers_lock:
+            for reader in self._readers:
+                reader.close()
+            self._readers.clear()
+        self._leadership.release()
+
+    def _in_transaction(self, work: Callable[[], T]) -> T:
+        try:
+            with self._db.transaction():
+                return work()
+        except ConnectionLost as error:
+            # Another server may lead by now: this connection was the right to write, and there is no other.
+            raise LeadershipLost(str(error)) from None
+
+    # ---------------------------------------------------------------- reading
+
+    def _reader(self) -> PostgresConnection:
+        reader: PostgresConnection | None = getattr(self._local, "reader", None)
+        if reader is None or not reader.is_usable:
+            reader = PostgresConnection(self._url, "reader")
+            with self._readers_lock:
+                self._readers = [each for each in self._readers if each.is_usable] + [reader]
+            self._local.reader = reader
+        return reader
+
+    def _last_number(self, table: str) -> int:
+        return int(self._value("SELECT value FROM meta WHERE name = ?", f"last_{table}") or 0)
+
+
+def has_cluster(connection: PostgresConnection) -> bool:
+    """Whether a server has ever led here."""
+    return connection.execute("SELECT to_regclass('incarnations') IS NOT NULL").fetchone()[0] is True
+
+
+def copy_into_postgres(data: Path, leadership: Leadership) -> int:
+    """Copy the stopped SQLite store of a data folder into an empty PostgreSQL database; returns how many rows.
+
+    Raises Conflict where the database holds a cluster already, ConfigError where the folder's is of another version.
+    """
+    connection = leadership.connection
+    empty = fresh_database(SYSTEM_CLOCKS, None)
+    shapes = read_tables(empty)
+    source = sqlite3.connect(f"{(data / 'walras.db').absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        with suppress(sqlite3.OperationalError):
+            made = {name for (name,) in source.execute("SELECT name FROM _sqlite_migrations")}
+            if made != {name for (name,) in empty.conn.execute("SELECT name FROM _sqlite_migrations")}:
+                raise ConfigError(
+                    f"{data} is of another version", field="--data", fix="start and stop this version's server on it"
+                )
+        with connection.transaction():
+            if not bring_up_to_date(connection, shapes):
+                fix = "name an empty database (createdb)"
+                raise Conflict("the database holds a cluster already", field="--store", fix=fix)
+            return copy_rows(source, connection, shapes)
+    finally:
+        source.close()

@@ -1,0 +1,105 @@
+"""SQL for SQLite and PostgreSQL: what the stores ask of a connection, and how a statement is put for PostgreSQL.
+
+Statements are written once, in the SQL that both understand, with SQLite's marks for values (`?`, or `?1` where one is
+used twice). `postgres_sql` puts the few words differently that differ: marks, the reserved word `user`, the larger of
+two numbers, the place of a text within another, a list of nothing. What would mean something else there in silence is
+not written: truth is `= 0` or `TRUE`, never a number alone.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+#: A text in quotes, or a stretch without one.
+_PIECES = re.compile(r"'(?:[^']|'')*'|[^']+")
+_NUMBERED = re.compile(r"\?([0-9]+)")
+
+
+class SqlCursor(Protocol):
+    """The rows of an answer."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchmany(self, size: int = ..., /) -> list[Any]: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __next__(self) -> Any: ...
+
+
+class SqlConnection(Protocol):
+    """What readers and writers of tables need: a connection of `sqlite3`, or one that behaves so."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> SqlCursor: ...
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> SqlCursor: ...
+
+
+@lru_cache(maxsize=1024)
+def postgres_sql(sql: str) -> str:
+    """The statement as PostgreSQL and its driver take it. Numbered marks become `%(p1)s`, others `%s`."""
+    return "".join(
+        piece.replace("%", "%%") if piece.startswith("'") else _postgres_words(piece.replace("%", "%%"))
+        for piece in _PIECES.findall(sql)
+    )
+
+
+def _postgres_words(text: str) -> str:
+    text = re.sub(r'(?<!")\buser\b(?!")', '"user"', text)
+    text = text.replace("instr(", "strpos(").replace("IN ()", "IN (NULL)")
+    text = _NUMBERED.sub(r"%(p\1)s", text).replace("?", "%s")
+    return _greatest_of_two(text)
+
+
+def _greatest_of_two(text: str) -> str:
+    """`max(a, b)` of two values is `greatest(a, b)`; `max(a)` over rows stays."""
+    out, at = [], 0
+    for found in re.finditer(r"\bmax\(", text):
+        depth, has_two = 1, False
+        for letter in text[found.end() :]:
+            depth += {"(": 1, ")": -1}.get(letter, 0)
+            has_two = has_two or (letter == "," and depth == 1)
+            if depth == 0:
+                break
+        out += [text[at : found.start()], "greatest(" if has_two else "max("]
+        at = found.end()
+    return "".join([*out, text[at:]])
+
+
+def postgres_values(sql: str, values: Sequence[Any]) -> Sequence[Any] | Mapping[str, Any]:
+    """The values of a statement, by name where its marks have numbers; flags are numbers in all tables."""
+    plain = [postgres_value(value) for value in values]
+    if _NUMBERED.search(sql) is None:
+        return plain
+    return {f"p{number}": value for number, value in enumerate(plain, 1)}
+
+
+def postgres_value(value: Any) -> Any:
+    """A value as a column takes it: flags as 0 and 1, words of our own as text, no NUL inside a text."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):
+        return str.__str__(value).replace("\0", "\ufffd")
+    return value
+
+
+def postgres_replace_sql(table: str, columns: Sequence[str], key: Sequence[str], also: str = "") -> str:
+    """The statement that writes a row in the place of the one with its key, in SQLite's marks.
+
+    `also`: more columns to renew, such as `order_number = excluded.order_number`.
+    """
+    quoted = [f'"{column}"' for column in columns]
+    marks = ", ".join("?" for _ in columns)
+    insert = f"INSERT INTO {table} ({', '.join(quoted)}) VALUES ({marks})"
+    if not key:
+        return insert
+    renewed = [f'"{column}" = excluded."{column}"' for column in columns if column not in key]
+    renewed += [also] if also else []
+    then = f"DO UPDATE SET {', '.join(renewed)}" if renewed else "DO NOTHING"
+    return f"{insert} ON CONFLICT ({', '.join(key)}) {then}"

@@ -1,0 +1,201 @@
+"""The grounds of the benches: jobs, a cluster, policies and seeds, and what others published of the same jobs.
+
+`small` needs no data that is not shipped. Its generated grounds have the jobs of Gavel's generator on twelve machines
+of each of three types, at a load that is told as a part of what the fleet could just bear. `full` adds the recorded
+workloads of other systems, from a folder of the user's, each in the world in which their recorded runs are reproduced
+or under the scheduler's own mechanism; a ground whose files are not there is left out and named.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import log
+from pathlib import Path
+
+from simulator.reports.baselines import BoundsChoice
+from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
+from simulator.workloads.trace_source import ReadOptions
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """A row that others published or recorded: metrics by our names."""
+
+    policy: str
+    #: Who says so, and how it differs from our runs.
+    source: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchGround:
+    """Jobs, a cluster and conditions on which policies are compared."""
+
+    name: str
+    about: str
+    #: Its policy and its seed stand for none.
+    run: RunSpec
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    #: What others published of the same jobs on the same machines.
+    published: tuple[PublishedRow, ...] = ()
+
+    def runs(self) -> list[RunSpec]:
+        """Every policy with every seed."""
+        return [replace(self.run, policy=policy, seed=seed) for policy in self.policies for seed in self.seeds]
+
+
+def _mean_of_power(low: float, high: float) -> float:
+    """The mean of 10^U(low, high)."""
+    return float((10**high - 10**low) / ((high - low) * log(10)))
+
+
+#: Mean hours of a job of Gavel's generator on a V100, its mean gang, and how many V100 the fleet is worth.
+_JOB_H = (0.8 * _mean_of_power(1.5, 3) + 0.2 * _mean_of_power(3, 4)) / 60
+_MEAN_GANG = 0.7 * 1 + 0.1 * 2 + 0.15 * 4 + 0.05 * 8
+_WORTH_V100 = 12 * (3 + 2 + 1) / 3
+
+_MAIN = ("walras", "max_min_fairness", "finish_time_fairness", "allox", "hadar", "tiresias", "las", "srtf", "fifo")
+_AT_EVENTS = ("walras", "allox", "srtf", "tiresias", "las", "fifo")
+_IN_ROUNDS = ("max_min_fairness_perf", "max_min_fairness", "allox", "fifo_perf", "fifo", "isolated")
+_ORDERS = ("walras", "srtf", "tiresias", "las", "fifo")
+_ELASTIC = ("walras", "sia", "pollux", "max_min_fairness", "las", "fifo")
+_PAID = ("walras", "throughput_per_dollar", "max_min_fairness", "edf", "las", "fifo")
+
+
+def generated_ground(
+    load: float, jobs: int, policies: Sequence[str], seeds: Sequence[int], *, gangs: bool = False
+) -> BenchGround:
+    """Jobs of Gavel's generator at this part of what the fleet bears; 0: all at once."""
+    rate = load * _WORTH_V100 / (_JOB_H * (_MEAN_GANG if gangs else 1.0))
+    source = WorkloadSource("generate:gavel", made=GeneratorOptions(jobs, round(rate, 4), gangs))
+    what = f"load {load:g}" if load else "all at once"
+    name = f"{'gangs' if gangs else 'singles'}-{f'{load:g}' if load else 'static'}"
+    about = f"{jobs} jobs of Gavel's generator, {'gangs of 1 to 8' if gangs else 'one accelerator each'}, {what}"
+    run = RunSpec(source, "gavel-12-12-12", policies[0], bounds=BoundsChoice.ALL)
+    return BenchGround(name, about, run, tuple(policies), tuple(seeds))
+
+
+def small_bench() -> tuple[BenchGround, ...]:
+    """At most five minutes on two cores."""
+    seeds = tuple(range(5))
+    elastic = RunSpec(WorkloadSource("adaptive"), "sia-64", "walras", bounds=BoundsChoice.ALL)
+    paid = RunSpec(WorkloadSource("deadlines"), "mixed-cloud", "walras", bounds=BoundsChoice.ALL)
+    return (
+        *(generated_ground(load, 60, _MAIN, seeds) for load in (0.6, 0.8, 1.0)),
+        generated_ground(0.8, 60, _MAIN, seeds, gangs=True),
+        generated_ground(0.0, 60, _MAIN, seeds),
+        BenchGround("elastic", "adaptive jobs that choose batch and gang, 64 accelerators", elastic, _ELASTIC, (0,)),
+        BenchGround(
+            "spot",
+            "deadlines and budgets over owned, rented and spot machines; prices move, machines are taken back",
+            replace(paid, conditions="spot-market"),
+            _PAID,
+            seeds,
+        ),
+    )
+
+
+_GAVEL = "Gavel's own simulator, recorded"
+_SHOCKWAVE = "Shockwave's artifact, simulated"
+_POLLUX = "Pollux's artifact, simulated"
+
+
+def _gavel_grounds(data: Path) -> list[BenchGround]:
+    """Gavel's traces in its own world, and under our mechanism at events; means over the jobs that it measured."""
+    rows = (
+        ("gavel-static", "static_single_seed0_n60", None, 59_362.72, "60 jobs at once, one accelerator each"),
+        ("gavel-continuous", "single_small_seed0_rate1.67", "301-500", 53_607.42, "1.67 jobs/h, one accelerator each"),
+        ("gavel-gangs", "multi_small_seed0_rate0.5", "201-400", 50_826.93, "0.5 jobs/h, gangs of 1 to 8"),
+    )
+    grounds = []
+    for name, trace, window, jct_s, about in rows:
+        source = WorkloadSource(str(data / "gavel" / "traces" / f"{trace}.tsv"))
+        run = RunSpec(source, "gavel-12-12-12", "walras", window=window)
+        published = (PublishedRow("max_min_fairness_perf", _GAVEL, {"avg_jct_s": jct_s}),)
+        grounds.append(BenchGround(name, f"Gavel's trace: {about}", run, _AT_EVENTS, (0,), published))
+        theirs = replace(run, world="gavel")
+        about = f"the same in Gavel's rounds, which reproduce the recorded run: {about}"
+        grounds.append(BenchGround(f"{name}-rounds", about, theirs, _IN_ROUNDS, (0,), published))
+    return grounds
+
+
+def _elastic_grounds(data: Path) -> list[BenchGround]:
+    """Workloads of elastic jobs and of jobs that change their batch, each in the world of its authors."""
+    pollux, shockwave, restricted = data / "golden" / "pollux", data / "golden" / "shockwave", data / "restricted"
+    recorded = {"pollux": 2446.13125, "tiresias": 3469.69375, "optimus": 5301.875}
+    pollux_run = RunSpec(
+        WorkloadSource(str(pollux / "workloads" / "workload-6.csv"), speeds=str(pollux / "profiles")),
+        "pollux-64", "walras", bounds=BoundsChoice.NONE, world="pollux",
+    )  # fmt: skip
+    sia_run = RunSpec(
+        WorkloadSource(
+            str(restricted / "sia_workloads" / "philly" / "workload-1.csv"),
+            speeds=str(restricted / "sia_profiles"),
+            learning=str(pollux / "profiles"),
+        ),
+        "sia-64", "walras", bounds=BoundsChoice.NONE, world="sia",
+    )  # fmt: skip
+    shockwave_run = RunSpec(
+        WorkloadSource(
+            str(shockwave / "trace_tacc32_120jobs.tsv"), "shockwave", speeds=str(shockwave / "tacc_throughputs.json")
+        ),
+        "shockwave-32", "walras", bounds=BoundsChoice.NONE, world="shockwave",
+    )  # fmt: skip
+    return [
+        BenchGround(
+            "pollux", "Pollux's workload 6: 160 elastic jobs on 64 T4", pollux_run,
+            ("walras", "pollux", "sia", "tiresias", "optimus"), (0,),
+            tuple(PublishedRow(policy, _POLLUX, {"avg_jct_s": jct_s}) for policy, jct_s in recorded.items()),
+        ),
+        BenchGround(
+            "sia", "Sia's philly-1: 160 elastic jobs on 64 accelerators of three types", sia_run,
+            ("walras", "sia", "pollux", "gavel"), (0,),
+            (PublishedRow("sia", "Sia's artifact, over the 158 jobs that it had finished", {"avg_jct_s": 1617.0}),),
+        ),
+        BenchGround(
+            "shockwave", "Shockwave's 120 jobs with changing batches on 32 V100", shockwave_run,
+            ("walras", "shockwave", "max_min_fairness", "min_total_duration", "gandiva_fair"), (0,),
+            (
+                PublishedRow("shockwave", _SHOCKWAVE, {"avg_jct_s": 9958.49, "makespan_s": 24197.42}),
+                PublishedRow("max_min_fairness", _SHOCKWAVE, {"avg_jct_s": 11274.12, "makespan_s": 33207.66}),
+                PublishedRow("min_total_duration", _SHOCKWAVE, {"avg_jct_s": 19806.73, "makespan_s": 24204.82}),
+                PublishedRow("gandiva_fair", _SHOCKWAVE, {"avg_jct_s": 12574.27, "makespan_s": 32367.43}),
+            ),
+        ),
+    ]  # fmt: skip
+
+
+def full_bench(data: Path | None) -> tuple[BenchGround, ...]:
+    """The small bench, higher loads, Hadar's jobs, and the recorded workloads of the folder `data`."""
+    hadar = WorkloadSource("generate:hadar-60", made=GeneratorOptions(240, 1.2))
+    grounds = [
+        *small_bench(),
+        *(generated_ground(load, 120, _MAIN, (0, 1, 2)) for load in (0.9, 1.2)),
+        BenchGround(
+            "hadar", "240 jobs of Hadar's generator on 60 accelerators, 1.2 an hour",
+            RunSpec(hadar, "hadar-60", "walras"), ("walras", "hadar", "tiresias", "las", "fifo"), (0, 1, 2),
+        ),
+    ]  # fmt: skip
+    if data is not None:
+        philly = WorkloadSource(
+            str(data / "jobs" / "philly_2017.csv.gz"), reading=ReadOptions(skip_bad_rows=True, first=1000)
+        )
+        run = RunSpec(philly, "philly-512", "walras")
+        grounds += _gavel_grounds(data)
+        grounds.append(BenchGround("philly", "the first 1,000 jobs of Philly, 512 accelerators", run, _ORDERS, (0,)))
+        grounds += _elastic_grounds(data)
+    return tuple(grounds)
+
+
+def missing_files(ground: BenchGround) -> list[str]:
+    """Returns the files and folders of a ground that are not there."""
+    source = ground.run.source
+    wanted = [source.name, source.speeds, source.learning]
+    return [each for each in wanted if each is not None and Path(each).is_absolute() and not Path(each).exists()]
+
+
+#: By the name that the command takes; each is handed the folder of recorded workloads, if there is one.
+BENCHES: Mapping[str, Callable[[Path | None], tuple[BenchGround, ...]]] = {
+    "small": lambda data: small_bench(),
+    "full": full_bench,
+}

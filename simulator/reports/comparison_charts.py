@@ -1,0 +1,281 @@
+"""The charts of several policies side by side. Each has a name, by which `walras simulate plot` draws it alone."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optimizer.bounds.instance import FloatArray
+from simulator.reports.chart_output import CHART_HEIGHT_IN, Chart, chart_of
+from simulator.reports.charts import CHART_COLORS, draw_legend, shortened_name
+from simulator.reports.figure_book import FigureSetting, PolicyFigures
+from simulator.reports.repeated_runs import MeanEstimate
+from simulator.reports.run_detail import LevelCurve
+from walras.contract import SECONDS_PER_HOUR
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Curves of one chart: beyond that nobody tells them apart.
+CURVES_MAX = 20
+_LINES = ("-", "--")
+_POINTS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonFigure:
+    """A figure over policies: its words, and what draws it from settings; None where they have nothing to show."""
+
+    title: str
+    caption: str
+    draw: Callable[[Sequence[FigureSetting]], Chart | None]
+
+
+def _in_setting(draw: Callable[[FigureSetting], Chart | None]) -> Callable[[Sequence[FigureSetting]], Chart | None]:
+    """Of a figure of one setting: of the first."""
+    return lambda settings: draw(settings[0]) if settings else None
+
+
+def _distribution(name: str, label: str, divisor: float = 1.0) -> Callable[[FigureSetting], Chart | None]:
+    def chart(setting: FigureSetting) -> Chart | None:
+        shown = [each for each in setting.policies if each.spreads.get(name)]
+        if not shown:
+            return None
+
+        def draw(axes: "Axes") -> None:
+            least, most = np.inf, 0.0
+            for style, each in _styled(shown):
+                values = np.maximum(np.array(each.spreads[name]) / divisor, 1e-6)
+                parts = np.arange(1, len(values) + 1) / len(values)
+                axes.step(values, parts, where="post", label=shortened_name(each.policy), **style)
+                least, most = min(least, values[0]), max(most, values[-1])
+            if most > 20 * least:
+                axes.set_xscale("log")
+                axes.xaxis.set_major_formatter("{x:g}")
+                axes.xaxis.set_minor_formatter("")
+            axes.set(xlabel=label, ylabel="part of the jobs", ylim=(0, 1.02))
+            draw_legend(axes)
+
+        return chart_of(draw)
+
+    return chart
+
+
+def _means(setting: FigureSetting) -> Chart | None:
+    """Bars of the mean completion time with their intervals, and the bound that no scheduler beats."""
+    rows = [(each.policy, each.metrics["avg_jct_s"]) for each in setting.policies]
+    rows = [(policy, value) for policy, value in rows if isfinite(value.mean)]
+    if not rows:
+        return None
+    bounds = [each.metrics["jct_bound_s"].mean for each in setting.policies]
+
+    def draw(axes: "Axes") -> None:
+        hours = [value.mean / SECONDS_PER_HOUR for _, value in rows]
+        axes.barh(range(len(rows)), hours, color=CHART_COLORS[0], height=0.6, alpha=0.85)
+        for row, (_, value) in enumerate(rows):
+            if isfinite(value.low):
+                axes.plot(_hours(value), [row, row], color="#000000", linewidth=1.2)
+        if all(isfinite(bound) for bound in bounds):
+            axes.axvline(min(bounds) / SECONDS_PER_HOUR, color=CHART_COLORS[3], linestyle="--", linewidth=1.0,
+                         label="no scheduler's mean is below")  # fmt: skip
+            draw_legend(axes)
+        axes.set_yticks(range(len(rows)))
+        axes.set_yticklabels([shortened_name(policy) for policy, _ in rows], fontsize=8)
+        axes.invert_yaxis()
+        axes.set(xlabel="mean completion time (h)", xlim=(0, None))
+
+    return chart_of(draw, 0.8 + 0.28 * max(2, len(rows)))
+
+
+def _hours(value: MeanEstimate) -> list[float]:
+    return [value.low / SECONDS_PER_HOUR, value.high / SECONDS_PER_HOUR]
+
+
+def _loads(settings: Sequence[FigureSetting]) -> Chart | None:
+    """The mean completion time against the rate of arrivals, for the settings that differ in nothing else."""
+    first = next((each for each in settings if isfinite(each.rate_per_h)), None)
+    if first is None:
+        return None
+    same = [each for each in settings if (each.workload, each.cluster) == (first.workload, first.cluster)]
+    rates = sorted((each for each in same if isfinite(each.rate_per_h)), key=lambda each: each.rate_per_h)
+    if len(rates) < 2:
+        return None
+
+    def draw(axes: "Axes") -> None:
+        for style, policy in _styled(first.policies):
+            points = [
+                (each.rate_per_h, found.metrics["avg_jct_s"])
+                for each in rates
+                for found in each.policies
+                if found.policy == policy.policy and isfinite(found.metrics["avg_jct_s"].mean)
+            ]
+            hours = [value.mean / SECONDS_PER_HOUR for _, value in points]
+            axes.plot([x for x, _ in points], hours, marker="o", markersize=3,
+                      label=shortened_name(policy.policy), **style)  # fmt: skip
+            for x, value in points:
+                if isfinite(value.low):
+                    axes.plot([x, x], _hours(value), color=style["color"], linewidth=1.0)
+        axes.set(xlabel="arrivals per hour", ylabel="mean completion time (h)", ylim=(0, None))
+        draw_legend(axes)
+
+    return chart_of(draw)
+
+
+def _waiting(setting: FigureSetting) -> Chart | None:
+    return _over_time(setting, "jobs that wait", lambda each: None if each.levels is None else each.levels.waiting)
+
+
+def _utilisation(setting: FigureSetting) -> Chart | None:
+    def held_part(each: PolicyFigures) -> LevelCurve | None:
+        levels = each.levels
+        if levels is None or levels.ended_at <= 0:
+            return None
+        at = np.linspace(0.0, levels.ended_at, _POINTS)
+        held, there = _sum_at(levels.held, at), _sum_at(levels.there, at)
+        part = np.divide(held, there, out=np.zeros(_POINTS), where=there > 0)
+        return LevelCurve(tuple(at.tolist()), tuple(part.tolist()))
+
+    return _over_time(setting, "held / there", held_part)
+
+
+def _sum_at(curves: Mapping[str, LevelCurve], at: FloatArray) -> FloatArray:
+    """The sum of levels at these instants."""
+    total = np.zeros(len(at))
+    for curve in curves.values():
+        index = np.searchsorted(curve.at, at, side="right") - 1
+        total += np.where(index >= 0, np.array(curve.value)[np.maximum(index, 0)], 0.0)
+    return total
+
+
+def _over_time(
+    setting: FigureSetting, label: str, curve_of: Callable[[PolicyFigures], LevelCurve | None]
+) -> Chart | None:
+    curves = [(each, curve) for each in setting.policies if (curve := curve_of(each)) is not None and curve.at]
+    if not curves:
+        return None
+
+    def draw(axes: "Axes") -> None:
+        by_policy = {each.policy: curve for each, curve in curves}
+        for style, each in _styled([each for each, _ in curves]):
+            curve = by_policy[each.policy]
+            hours = [at / SECONDS_PER_HOUR for at in curve.at]
+            axes.step(hours, curve.value, where="post", label=shortened_name(each.policy), **style)
+        axes.set(xlabel="time (h)", ylabel=label, ylim=(0, None))
+        draw_legend(axes)
+
+    return chart_of(draw)
+
+
+def _prices(setting: FigureSetting) -> Chart | None:
+    """One below the other: units of prices differ from policy to policy."""
+    shown = [each for each in setting.policies if each.levels is not None and each.levels.price][:CURVES_MAX]
+    if not shown:
+        return None
+
+    def draw(rows: "list[Axes]") -> None:
+        pools = sorted({pool for each in shown if each.levels is not None for pool in each.levels.price})
+        for axes, each in zip(rows, shown, strict=True):
+            assert each.levels is not None  # chosen above
+            for row, pool in enumerate(pools[:CURVES_MAX]):
+                if pool in each.levels.price:
+                    curve = each.levels.price[pool]
+                    hours = [at / SECONDS_PER_HOUR for at in curve.at]
+                    color = CHART_COLORS[row % len(CHART_COLORS)]
+                    axes.step(hours, curve.value, where="post", color=color, label=shortened_name(pool))
+            unit = each.levels.price_unit or "its own unit"
+            axes.set_title(f"{shortened_name(each.policy)}, in {unit}", fontsize=9, loc="left")
+            axes.set(ylabel="price", ylim=(0, None))
+        rows[-1].set_xlabel("time (h)")
+        draw_legend(rows[0])
+
+    return Chart(draw, 0.5 + 1.7 * len(shown), len(shown))
+
+
+def _market_prices(setting: FigureSetting) -> Chart | None:
+    """The market is the same for every policy: of the first that knows it."""
+    levels = next((each.levels for each in setting.policies if each.levels is not None), None)
+    moved = {} if levels is None else {pool: c for pool, c in levels.usd_per_h.items() if len(set(c.value)) > 1}
+    if not moved:
+        return None
+
+    def draw(axes: "Axes") -> None:
+        for row, (pool, curve) in enumerate(list(moved.items())[:CURVES_MAX]):
+            hours = [at / SECONDS_PER_HOUR for at in curve.at]
+            color = CHART_COLORS[row % len(CHART_COLORS)]
+            axes.step(hours, curve.value, where="post", color=color, label=shortened_name(pool))
+        axes.set(xlabel="time (h)", ylabel="USD/h of a machine", ylim=(0, None))
+        draw_legend(axes)
+
+    return chart_of(draw)
+
+
+def _money(setting: FigureSetting) -> Chart | None:
+    """Bars by policy, by market where that was kept."""
+    bills = {
+        each.policy: each.levels.usd_by_market if each.levels is not None else {"all": each.metrics["usd"].mean}
+        for each in setting.policies
+    }
+    if not any(usd > 0 for bill in bills.values() for usd in bill.values()):
+        return None
+
+    def draw(axes: "Axes") -> None:
+        markets = sorted({market for bill in bills.values() for market in bill})
+        left = np.zeros(len(bills))
+        for row, market in enumerate(markets):
+            usd = np.array([bill.get(market, 0.0) for bill in bills.values()])
+            axes.barh(range(len(bills)), usd, left=left, height=0.6, label=market,
+                      color=CHART_COLORS[row % len(CHART_COLORS)])  # fmt: skip
+            left += usd
+        axes.set_yticks(range(len(bills)))
+        axes.set_yticklabels([shortened_name(policy) for policy in bills], fontsize=8)
+        axes.invert_yaxis()
+        axes.set(xlabel="USD")
+        draw_legend(axes)
+
+    return chart_of(draw, max(0.8 + 0.28 * max(2, len(bills)), CHART_HEIGHT_IN / 2))
+
+
+def _styled(policies: Sequence[PolicyFigures]) -> "list[tuple[dict[str, Any], PolicyFigures]]":
+    """Policies with the colour and the kind of line that each has in every chart of its page."""
+    n = len(CHART_COLORS)
+    return [
+        ({"color": CHART_COLORS[row % n], "linestyle": _LINES[row // n % len(_LINES)]}, each)
+        for row, each in enumerate(policies[:CURVES_MAX])
+    ]
+
+
+#: By the name that `walras simulate plot` takes, in the order of the page.
+COMPARISON_FIGURES: Mapping[str, ComparisonFigure] = {
+    "loads": ComparisonFigure("Completion time by load", "Mean completion time, with 95 % intervals.", _loads),
+    "means": ComparisonFigure("Mean completion times", "With 95 % intervals where there are.", _in_setting(_means)),
+    "jct": ComparisonFigure(
+        "Completion times",
+        "Distribution over the jobs that succeeded, of all seeds.",
+        _in_setting(_distribution("jct_s", "completion time (h)", SECONDS_PER_HOUR)),
+    ),
+    "slowdown": ComparisonFigure(
+        "Slowdowns",
+        "Completion time over the time that the job takes alone on its fastest pool.",
+        _in_setting(_distribution("slowdown", "slowdown")),
+    ),
+    "fairness": ComparisonFigure(
+        "Fairness",
+        "Finish-time fairness of every job: below 1 it ended sooner than in an equal share of the fleet.",
+        _in_setting(_distribution("rho", "finish-time fairness")),
+    ),
+    "waiting": ComparisonFigure(
+        "Jobs that wait", "Jobs in the system that hold no accelerator, of the first seed.", _in_setting(_waiting)
+    ),
+    "utilisation": ComparisonFigure(
+        "Utilisation", "Accelerators held, as a part of those there; first seed.", _in_setting(_utilisation)
+    ),
+    "prices": ComparisonFigure(
+        "Prices", "What each policy asks for one accelerator of every pool; first seed.", _in_setting(_prices)
+    ),
+    "market-prices": ComparisonFigure(
+        "Market prices", "What the market asks for a machine, of the first seed.", _in_setting(_market_prices)
+    ),
+    "money": ComparisonFigure("Money", "The bill of all machines, by market, of the first seed.", _in_setting(_money)),
+}

@@ -1,0 +1,90 @@
+"""The page of a comparison or a sweep: policies side by side, in one HTML file that needs no network and no script.
+
+Names may come from a stranger's files: all text goes through `html_text`, and the charts' text is never markup.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from pathlib import Path
+
+from simulator.reports.chart_output import svg_element
+from simulator.reports.comparison_charts import COMPARISON_FIGURES
+from simulator.reports.figure_book import FigureBook, FigureSetting, PolicyFigures, write_figures
+from simulator.reports.policy_comparison import format_number, metric_title
+from simulator.reports.run_summary import RUN_METRICS, MetricDefinition
+from walras.html_page import html_document, html_paragraphs, html_section, html_table, html_text, write_page
+
+COMPARISON_PAGE = "compare.html"
+#: Settings whose distributions are drawn; those beyond are in the tables alone.
+SETTINGS_DRAWN = 12
+_DECIDED = "The same again gives the same. Files by the SHA-256 of their content; lengths in seconds."
+#: In the table of a setting, in this order, where some policy has them.
+_SHOWN = (
+    "avg_jct_s", "p95_jct_s", "p99_jct_s", "slowdown_mean", "slowdown_max", "makespan_s", "avg_queueing_s", "rho_mean",
+    "unfair", "utilisation", "usd", "preemptions", "losses", "overhead", "deadline_misses", "unfinished", "jct_bound_s",
+    "jct_gap",
+)  # fmt: skip
+
+
+def write_comparison_page(folder: Path, book: FigureBook) -> Path:
+    """Writes the data of the figures and the page into the folder, and returns the page's path. Raises UserError."""
+    write_figures(folder, book)
+    path = folder / COMPARISON_PAGE
+    write_page(path, comparison_html(book), "out")
+    return path
+
+
+def comparison_html(book: FigureBook) -> str:
+    """Returns the page."""
+    parts = [f"<h1>{html_text(book.title)}</h1>", html_paragraphs(book.notes)]
+    loads = COMPARISON_FIGURES["loads"]
+    for number, settings in enumerate(_by_load(book.settings)):
+        chart = loads.draw(settings)
+        if chart is not None:
+            name = f"{loads.title}: {settings[0].workload} on {settings[0].cluster}"
+            parts.append(html_section(name, loads.caption, svg_element(chart, f"loads{number}")))
+    for number, setting in enumerate(book.settings):
+        parts += _setting_html(setting, number, len(book.settings) > 1)
+    if book.decided_by:
+        parts.append(html_section("What decides these figures", _DECIDED, html_table(("", ""), book.decided_by)))
+    return html_document(book.title, parts)
+
+
+def _by_load(settings: Sequence[FigureSetting]) -> list[list[FigureSetting]]:
+    grouped: dict[tuple[str, str], list[FigureSetting]] = {}
+    for setting in settings:
+        grouped.setdefault((setting.workload, setting.cluster), []).append(setting)
+    return list(grouped.values())
+
+
+def _setting_html(setting: FigureSetting, number: int, is_one_of_many: bool) -> Iterable[str]:
+    before = f"{setting.name}: " if is_one_of_many else ""
+    yield html_section(f"{before}Figures", "", _metrics_html(setting))
+    if number >= SETTINGS_DRAWN:
+        return
+    for name, figure in COMPARISON_FIGURES.items():
+        chart = None if name == "loads" else figure.draw([setting])
+        if chart is not None:
+            yield html_section(before + figure.title, figure.caption, svg_element(chart, f"{name}{number}"))
+
+
+def _metrics_html(setting: FigureSetting) -> str:
+    """A row for each metric: policies stand beside each other, as in the terminal."""
+    by_name = {measure.name: measure for measure in RUN_METRICS}
+    shown = [by_name[name] for name in _SHOWN if _is_worth_showing(setting, name)]
+    rows = [(metric_title(measure), *(_cell(each, measure) for each in setting.policies)) for measure in shown]
+    return html_table(("figure", *(each.policy for each in setting.policies)), rows)
+
+
+def _is_worth_showing(setting: FigureSetting, name: str) -> bool:
+    means = (each.metrics[name].mean for each in setting.policies)
+    return any(isfinite(mean) and mean != 0.0 for mean in means)
+
+
+def _cell(each: PolicyFigures, measure: MetricDefinition) -> str:
+    value = each.metrics[measure.name]
+    if not isfinite(value.low):
+        return format_number(value.mean)
+    if value.is_centred:
+        return f"{format_number(value.mean)} ± {format_number(value.half)}"
+    return f"{format_number(value.mean)} ({format_number(value.low)} to {format_number(value.high)})"

@@ -1,0 +1,95 @@
+"""Another deadline through the API: durable, audited, and refused where it is none."""
+
+import json
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from scheduler.live.auth.access_control import UserRole
+from scheduler.live.store.event_journal import replay_folder
+from tests.support.http_face import Face, facing
+from tests.support.live_world import world
+from walras.job_request import JobId
+
+API = "/api/v1"
+J1 = JobId(1)
+#: 1_700_000_000, when the clock of these tests begins.
+BEGIN = "2023-11-14T22:13:20"
+
+
+async def patched(face: Face, deadline: object, token: str | None = None) -> tuple[int, dict[str, str]]:
+    return await face.json("PATCH", f"{API}/jobs/1", {"deadline": deadline}, token=token)
+
+
+def deadline_of(face: Face) -> float:
+    return face.world.server.core.ledger.jobs[J1].request.deadline_at
+
+
+async def test_it_is_what_counts_from_then_on_and_after_a_restart(tmp_path: Path) -> None:
+    """The spec tells the instant, whatever words it was changed with."""
+    async with facing(tmp_path) as face:
+        await face.json("POST", f"{API}/jobs", {"run": "true", "deadline": "+1h", "hold": True})
+        face.world.clock.at = 600.0
+        status, told = await patched(face, "+6h")
+        assert (status, told["spec"]["deadline"]) == (200, "2023-11-15T04:23:20+00:00")  # type: ignore[index]
+        assert deadline_of(face) == 600.0 + 6 * 3600.0
+    async with world(tmp_path, at=700.0) as w:
+        assert w.server.core.ledger.jobs[J1].request.deadline_at == 600.0 + 6 * 3600.0
+    async with facing(tmp_path) as face:
+        status, told = await patched(face, "none")
+        assert "deadline" not in told["spec"]
+        assert deadline_of(face) == inf
+    assert replay_folder(tmp_path).identical
+
+
+async def test_the_audit_tells_what_it_was_and_is(tmp_path: Path) -> None:
+    async with facing(tmp_path) as face:
+        await face.json("POST", f"{API}/jobs", {"run": "true", "hold": True})
+        await patched(face, "2023-11-20T00:00:00Z")
+        await patched(face, "none")
+        _, rows = await face.json("GET", f"{API}/audit")
+        newest, first, _ = rows
+        assert (first["before"]["deadline"], first["after"]["deadline"]) == (None, "2023-11-20T00:00:00.000+00:00")
+        assert (newest["before"]["deadline"], newest["after"]["deadline"]) == ("2023-11-20T00:00:00.000+00:00", None)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "words"),
+    [
+        ("tomorrow", "is not an instant"),
+        ("+0h", "has passed"),
+        (f"{BEGIN}Z", "has passed"),
+        ("+1h", "is before not_before"),
+        ("9999-12-31T23:59:59-14:00", "calendar"),
+        ("+" + "9" * 70, "at most 64"),
+        (7, "string"),
+    ],
+)
+async def test_what_is_no_deadline_changes_nothing(tmp_path: Path, deadline: object, words: str) -> None:
+    async with facing(tmp_path) as face:
+        await face.json("POST", f"{API}/jobs", {"run": "true", "not_before": "+2h"})
+        status, told = await patched(face, deadline)
+        assert (status, words in json.dumps(told)) == (400, True), told
+        assert deadline_of(face) == inf
+
+
+async def test_only_its_owner_changes_it_while_it_lives(tmp_path: Path) -> None:
+    async with facing(tmp_path) as face:
+        ada, bob = face.token("ada", UserRole.USER, "p"), face.token("bob", UserRole.USER, "p")
+        await face.json("POST", f"{API}/jobs", {"run": "true", "project": "p", "hold": True}, token=ada)
+        assert (await patched(face, "+6h", token=bob))[0] == 403
+        assert (await patched(face, "+6h", token=ada))[0] == 200
+        await face.json("POST", f"{API}/jobs/1/cancel", token=ada)
+        status, told = await patched(face, "+6h", token=ada)
+        assert (status, "has ended" in told["detail"]) == (409, True)
+
+
+async def test_what_else_is_changed_beside_it_is_changed(tmp_path: Path) -> None:
+    async with facing(tmp_path) as face:
+        await face.json("POST", f"{API}/jobs", {"run": "true", "hold": True})
+        body = {"deadline": "+6h", "priority": 60, "budget_usd": 5.0}
+        status, told = await face.json("PATCH", f"{API}/jobs/1", body)
+        assert (status, told["priority"]) == (200, 60), told
+        request = face.world.server.core.ledger.jobs[J1].request
+        assert (request.budget_usd, request.deadline_at) == (5.0, 6 * 3600.0)
