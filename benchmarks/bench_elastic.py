@@ -1,18 +1,22 @@
-"""Our elastic policies on the ground of Shockwave, Pollux and Sia (needs `WALRAS_DATA`).
+"""Our elastic policies on the ground of Shockwave, Pollux, Sia and Arena (needs `WALRAS_DATA`).
 
     WALRAS_DATA=... python -m benchmarks elastic [--row shockwave walras-on-pollux ...]
 
-Each ground under the policy that is made for it, then Pollux's and Sia's under the default policy. Whole workloads,
-whatever the scale.
+Each ground under the policy that is made for it, then Pollux's, Sia's and Arena's under the default policy.
+Whole workloads, whatever the scale.
 """
 
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import median
+from time import process_time
 
+from benchmarks.arena_runs import arena_ground, finished_before, first_finished_mean_s, rounds_of_plan
 from benchmarks.elastic_runs import Run, pollux_run, shockwave_run, sia_run
 from benchmarks.tables import Measured
+from simulator.worlds.arena.arena_attempts import ARENA_TUNING, TUNING, TuningCost
 
 #: Average completion time of Pollux by workload, as its authors recorded it.
 POLLUX_S = {1: 2088.76875, 2: 3322.94375, 3: 2188.49375, 4: 2720.98125, 6: 2446.13125}
@@ -20,6 +24,9 @@ POLLUX_S = {1: 2088.76875, 2: 3322.94375, 3: 2188.49375, 4: 2720.98125, 6: 2446.
 UNFINISHED = ("imagenet-156", "imagenet-157")
 #: Processor time of the Shockwave row, as the goal states it.
 _SHOCKWAVE_CPU_S = 60.0
+#: Rounds of Arena's recorded runs; jobs that had finished then and their mean completion time: of Arena's own policy,
+#: of Sia, and of Gavel.
+ARENA_RECORDED = {453: (181, 16_327.624), 651: (223, 20_874.888), 2000: (608, 56_275.658)}
 
 
 def _shockwave(data: Path) -> Measured:
@@ -60,6 +67,26 @@ def _sia(data: Path, policy: str = "sia") -> Measured:
     return found
 
 
+def _arena(data: Path, tuning: TuningCost, what: str) -> Measured:
+    found = Measured(f"Arena's jobs under `walras`, {what}", "1,938 jobs, 1,280 GPUs of four types, rounds of 300 s")
+    ground = arena_ground(data)
+    began = process_time()
+    jobs = rounds_of_plan(ground, "walras", None, tuning)
+    cpu_s = process_time() - began
+    for rounds, (count, mean_s) in ARENA_RECORDED.items():
+        ended = finished_before(ground, jobs, rounds)
+        found.add(f"finished before round {rounds}", len(ended), "", at_least=count + 1)
+        found.add(
+            f"mean completion time of the first {count}", first_finished_mean_s(ended, count), "s", at_most=mean_s
+        )
+        found.add(f"mean completion time of all {len(ended)}", first_finished_mean_s(ended, len(ended)), "s")
+    found.add("all jobs to the end, mean", first_finished_mean_s(jobs, len(jobs)), "s", at_most=648_354.0)
+    found.add("all jobs to the end, median", median(job.jct_s for job in jobs), "s", at_most=214_200.0)
+    found.add("jobs done", len(jobs), "", at_least=len(ground.workload.jobs))
+    found.add("processor time", cpu_s, "s")
+    return found
+
+
 def _tell(found: Measured, run: Run, jobs: int) -> None:
     """Whether all are done, and what it took."""
     found.add("jobs done", len(run.jct_s), "", at_least=jobs)
@@ -76,6 +103,8 @@ _ROWS: dict[str, Callable[[Path], Measured]] = {
     "sia": _sia,
     "walras-on-pollux": partial(_pollux, policy="walras"),
     "walras-on-sia": partial(_sia, policy="walras"),
+    "walras-on-arena": partial(_arena, tuning=TUNING, what="tuning as of Sia and Gavel there"),
+    "walras-on-arena-tuned": partial(_arena, tuning=ARENA_TUNING, what="tuning as of Arena's own policy"),
 }
 #: Rows that can be measured alone.
 ROWS = tuple(_ROWS)

@@ -1,6 +1,6 @@
 """The trace formats: the table `FORMATS`, detection of a file's format, reading, and writing our own two formats.
 
-To add a format, write a function from `TraceSource` to jobs (`published_traces.py` has seven) and add one line to
+To add a format, write a function from `TraceSource` to jobs (`published_traces.py` has eight) and add one line to
 `FORMATS`; docs/how-to/add-a-trace-format.md shows each step.
 """
 
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TextIO
 
 from simulator.workloads.published_traces import (
+    ARENA_REQUIRED,
     ELASTICFLOW_REQUIRED,
     OPENB_REQUIRED,
     PHILLY_REQUIRED,
     POLLUX_REQUIRED,
+    read_arena,
     read_elasticflow,
     read_gavel,
     read_openb,
@@ -72,6 +74,7 @@ FORMATS: dict[str, TraceFormat] = {
         TraceFormat("pollux", "Pollux and Sia workloads", read_pollux, (".csv",), header=POLLUX_REQUIRED),
         TraceFormat("elasticflow", "ElasticFlow traces", read_elasticflow, (".csv",), header=ELASTICFLOW_REQUIRED),
         TraceFormat("openb", "Alibaba 2023 (openb) pods", read_openb, (".csv",), header=OPENB_REQUIRED),
+        TraceFormat("arena", "Arena's traces", read_arena, (".csv",), header=ARENA_REQUIRED),
         TraceFormat("swf", "Standard Workload Format", read_swf, (".swf",)),
     )
 }

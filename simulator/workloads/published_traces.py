@@ -26,6 +26,11 @@ maybe `best_effort` (1: the deadline does not count).
 deletion. A part of a GPU counts as a whole one: gangs are of whole accelerators. A pod without a GPU is an error
 unless bad rows are skipped.
 
+**Arena** (EuroSys 2026). CSV with a header: `job_id`, `submission_time` (s; the trace begins with its first job),
+`num_iteration`, `model_name` (`bert__2.6B`), `deadline` (an instant, as the submission), `batch_size` (global),
+`num_gpu`, `gpu_type`. Its brought form, whose instants count from the first job, has `submit_time_s`,
+`iterations_in_file`, `model`, `params`, `deadline_s` and `num_gpus` instead.
+
 **SWF**, the Standard Workload Format of the Parallel Workloads Archive: 18 numbers to a line, `;` before comments. A
 processor stands for an accelerator: requested ones, or allocated ones where nothing was requested (-1). The requested
 time is the user's estimate; user, group and executable give user, project and kind. A job without a run time
@@ -226,6 +231,50 @@ def _openb_job(row: TraceRow) -> TraceJob:
         project=row.name("qos", "default"),
         cpus=row.number("cpu_milli", least=0.0) / 1000.0 / gang,
         memory_bytes=int(row.number("memory_mib", least=0.0) * _MIB / gang),
+        line=row.line,
+    )
+
+
+ARENA_REQUIRED = ("job_id", "batch_size", "gpu_type")
+_ARENA_PUBLISHED = ("submission_time", "num_iteration", "model_name", "deadline", "num_gpu")
+_ARENA_BROUGHT = ("submit_time_s", "iterations_in_file", "model", "params", "deadline_s", "num_gpus")
+
+
+def read_arena(source: TraceSource) -> Iterator[TraceJob]:
+    """Yields the jobs in order of arrival."""
+    lines = source.lines()
+    table = header_row_format(source, lines, ARENA_REQUIRED)
+    is_brought = "submit_time_s" in table.columns
+    for name in _ARENA_BROUGHT if is_brought else _ARENA_PUBLISHED:
+        if name not in table.columns:
+            raise ConfigError(f"{source.path}: no column {name}", field=name, fix="add it, or name the format: --from")
+    began_at: list[float] = [0.0] if is_brought else []
+
+    def job(row: TraceRow) -> TraceJob:
+        if not began_at:
+            began_at.append(row.number("submission_time", least=0.0))
+        return _arena_job(row, began_at[0], is_brought=is_brought)
+
+    return source.jobs(lines, table, job)
+
+
+def _arena_job(row: TraceRow, began_at: float, *, is_brought: bool) -> TraceJob:
+    submitted, iterations, deadline, gang = (
+        ("submit_time_s", "iterations_in_file", "deadline_s", "num_gpus")
+        if is_brought
+        else ("submission_time", "num_iteration", "deadline", "num_gpu")
+    )
+    at, batch = row.number(submitted, least=began_at), row.whole("batch_size")
+    model = f"{row.name('model')} {row.name('params')}" if is_brought else row.name("model_name").replace("__", " ", 1)
+    return TraceJob(
+        at=at - began_at,
+        name=row.name("job_id"),
+        kind=f"{model} (batch size {batch})",
+        gang=row.gang(gang),
+        types=row.types("gpu_type"),
+        steps=float(row.whole(iterations)),
+        deadline_at=row.number(deadline, above=at) - began_at,
+        batch=batch,
         line=row.line,
     )
 

@@ -62,6 +62,12 @@ def _shockwave(request: WorldRequest) -> WorldRun:
     return shockwave_world_run(request)
 
 
+def _arena(request: WorldRequest) -> WorldRun:
+    from simulator.worlds.arena.arena_scenario import arena_world_run
+
+    return arena_world_run(request)
+
+
 _FOREIGN_WORLDS = (
     ForeignWorld(
         name="gavel",
@@ -97,6 +103,13 @@ _FOREIGN_WORLDS = (
         policies=("gandiva_fair", "max_min_fairness", "max_sum_throughput_perf", "min_total_duration"),
         takes_plans=True,
         make_run=_shockwave,
+    ),
+    ForeignWorld(
+        name="arena",
+        about="Arena's (EuroSys 2026): rounds of 300 s on four types, gangs change type and size and are tuned then",
+        policies=("fcfs",),
+        takes_plans=True,
+        make_run=_arena,
     ),
 )  # fmt: skip
 WORLDS: Mapping[str, ForeignWorld] = {world.name: world for world in _FOREIGN_WORLDS}

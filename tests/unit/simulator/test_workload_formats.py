@@ -23,6 +23,8 @@ ELASTIC = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,durati
 OPENB = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
 )
+ARENA = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,gpu_type\n"
+ARENA_BROUGHT = "job_id,submit_time_s,model,params,batch_size,num_gpus,gpu_type,iterations_in_file,deadline_s\n"
 SWF = "; Computer: made up\n\n 1 0 5 100 4 -1 -1 8 600 -1 1 3 2 7 1 -1 -1 -1\n"
 
 
@@ -101,6 +103,20 @@ def test_an_openb_row(tmp_path: Path) -> None:
     assert (second.duration_s, second.gang, second.types) == (30.0, 1, ())
 
 
+def test_an_arena_row(tmp_path: Path) -> None:
+    """Instants count from the first job, also where another form has them so already."""
+    published = (
+        ARENA + "f-1,1945645,119965,bert__2.6B,1956739,256,4,a40\nf-2,1945785,284,bert__760M,1965355,128,1,v100\n"
+    )
+    first, second = _read(tmp_path, "t.csv", published)
+    assert first == TraceJob(
+        0.0, "f-1", "bert 2.6B (batch size 256)", 4, ("a40",), steps=119965.0, deadline_at=11094.0, batch=256
+    )
+    assert (second.at, second.deadline_at) == (140.0, 19710.0)
+    brought = ARENA_BROUGHT + "f-2,140,bert,760M,128,1,v100,284,19710\n"
+    assert _read(tmp_path, "b.csv", brought) == [second]
+
+
 def test_an_swf_line(tmp_path: Path) -> None:
     """Comments are passed over; what was requested counts, and the requested time is the user's estimate."""
     (job,) = _read(tmp_path, "t.swf", SWF)
@@ -127,6 +143,9 @@ def test_a_workload_file_can_be_read_as_a_trace(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ what is wrong
 
 BAD = [
+    ("t.csv", ARENA.replace("deadline", "due") + "f,1,2,bert__2.6B,3,256,4,a40\n", r"no column deadline"),
+    ("t.csv", ARENA + "f,5,2,bert__2.6B,5,256,4,a40\n", r"t\.csv:2: deadline is '5'"),
+    ("t.csv", ARENA + "f,5,2,bert__2.6B,9,256,4,a40\ng,4,2,bert__2.6B,9,256,4,a40\n", r"submission_time is '4'"),
     ("t.tsv", SHOCKWAVE.format(mode="magic"), r"t\.tsv:1: mode is 'magic'"),
     ("t.csv", PHILLY + "a,u,0,0,60,,,c\n", r"t\.csv:2: num_gpus is '0'"),
     ("t.csv", PHILLY + "a,u,0,-4,60,,,c\n", r"num_gpus is '-4'"),

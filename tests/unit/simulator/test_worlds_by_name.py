@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import walras
+from simulator.worlds.arena.arena_scenario import arena_policy_names
 from simulator.worlds.gavel.gavel_scenario import gavel_policy_names
 from simulator.worlds.pollux.pollux_scenario import pollux_policy_names
 from simulator.worlds.shockwave.shockwave_scenario import shockwave_policy_names
@@ -73,7 +74,7 @@ def test_the_worlds_are_listed() -> None:
     for name, world in WORLDS.items():
         assert f"{name}: {world.about}" in shown.stdout
     told = _told("worlds")
-    assert [each["world"] for each in told["worlds"]] == ["walras", "gavel", "pollux", "sia", "shockwave"]
+    assert [each["world"] for each in told["worlds"]] == ["walras", "gavel", "pollux", "sia", "shockwave", "arena"]
     assert "walras" in told["plan_policies"]
     assert "fifo" not in told["plan_policies"]
 
@@ -85,6 +86,7 @@ def test_the_registry_names_the_policies_that_each_world_has() -> None:
         "pollux": pollux_policy_names(),
         "sia": sia_policy_names(),
         "shockwave": shockwave_policy_names(),
+        "arena": arena_policy_names(),
     }
 
 
@@ -181,6 +183,23 @@ def test_a_gang_larger_than_shockwaves_pool_is_refused(tmp_path: Path, policy: s
     assert "wants 64 accelerators, 32 are there" in done.stderr
 
 
+@pytest.mark.parametrize(("policy", "jct_s"), [("fcfs", 3000.0), ("walras", 1500.0)])
+def test_jobs_train_in_arenas_world(tmp_path: Path, policy: str, jct_s: float) -> None:
+    """300 iterations of 10 s on the one accelerator that was asked for; of 5 s on two, which ours takes."""
+    (tmp_path / "jobs.csv").write_text(
+        "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,gpu_type\n"
+        "a,100,1500,bert__760M,200,100,1,a40\n"
+    )
+    places = "".join(f"bert,760M,100,a40,1,{each},{each},{10 / each},ok\n" for each in (1, 2))
+    (tmp_path / "places.csv").write_text(
+        "model,params,batch_size,gpu_type,nodes,gpus_per_node,num_gpus,seconds_per_iteration,status\n" + places
+    )
+    files = (tmp_path / "jobs.csv", "--speeds", tmp_path / "places.csv", "--cluster", "arena-1280")
+    told = _told("run", *files, "--world", "arena", "--policy", policy)
+    assert told["per_job"][0]["jct_s"] == pytest.approx(jct_s)
+    assert told["per_job"][0]["alone_s"] == pytest.approx(3000.0)
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
@@ -195,6 +214,8 @@ def test_a_gang_larger_than_shockwaves_pool_is_refused(tmp_path: Path, policy: s
         (("three-types", "--cluster", "mixed-cloud", "--world", "gavel", "--policy", "fifo"), "owned machines"),
         (("diurnal", "--cluster", "pollux-64", "--world", "pollux", "--policy", "tiresias"), "profiles"),
         (("bursts", "--cluster", "sia-64", "--world", "pollux", "--policy", "tiresias"), "has one pool"),
+        (("bursts", "--cluster", "arena-1280", "--world", "arena", "--policy", "fcfs"), "a table of places"),
+        (("bursts", "--cluster", "mixed-cloud", "--world", "arena", "--policy", "fcfs"), "owned machines"),
         (("bursts", "--cluster", "sia-64", "--world", "sia", "--policy", "fifo"), "which answers no plan"),
         (("bursts", "--cluster", "hadar-60", "--world", "sia", "--policy", "sia"), "was measured on t4"),
         (("bursts", "--cluster", "sia-64", "--world", "sia", "--policy", "sia", "--bounds", "all"), "no lower bound"),

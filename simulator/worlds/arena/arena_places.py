@@ -1,0 +1,170 @@
+"""Arena's table of places: how fast a model with a batch trains on so many machines of a type, by its best known plan.
+
+CSV with a header: `model`, `params`, `batch_size`, `gpu_type`, `nodes`, `gpus_per_node`, `seconds_per_iteration` (of
+the whole batch), `status`: `ok`; `oom` (does not fit) and `over_300s` (too slow for a round), which nobody may use;
+`absent` (not measured), for which the simulator has rules of its own:
+
+* On a place that is not the best of its size, the best one's throughput, less a tenth for each halving of the
+  accelerators on one machine.
+* On a best place, what the next larger model of the family reaches there, times 1.8 for each step between them.
+
+Throughputs are samples per second of three decimals, and times of an iteration follow from them with three decimals.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simulator.ground_truth import SpeedSegment
+from simulator.workloads.trace_source import ReadOptions, TraceRow, TraceSource, header_row_format
+from walras.errors import ConfigError
+
+#: Families of models, with their parameters from small to large.
+_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "wide_resnet": ("500M", "1B", "2B", "4B", "6.8B", "13B"),
+    "bert": ("760M", "1.3B", "2.6B", "6.7B", "15B", "39B"),
+    "moe": ("690M", "1.3B", "2.4B", "10B", "27B", "70B"),
+}
+_COLUMNS = (
+    "model", "params", "batch_size", "gpu_type", "nodes", "gpus_per_node", "seconds_per_iteration", "status",
+)  # fmt: skip
+_STATUSES = ("ok", "oom", "over_300s", "absent")
+#: Part of its throughput that a gang keeps when half as many of its accelerators are on one machine.
+_SPREAD = 0.9
+#: Throughput of a model relative to that of the next larger one, where only that one was measured.
+_SMALLER_MODEL = 1.8
+#: Accelerators of a gang: a power of two up to this.
+GANG_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaModel:
+    """What a job trains."""
+
+    model: str
+    params: str
+    batch: int
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind in a trace."""
+        return f"{self.model} {self.params} (batch size {self.batch})"
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaPlace:
+    """As many accelerators on each of some machines of one type."""
+
+    accelerator: str
+    machines: int
+    each: int
+
+    @property
+    def accelerators(self) -> int:
+        """All of them."""
+        return self.machines * self.each
+
+
+#: Seconds per iteration; None: the model cannot run there.
+_Measured = Mapping[tuple[ArenaModel, ArenaPlace], float | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlaceTable:
+    """Speeds by model and place."""
+
+    measured: _Measured
+    #: Accelerators of one machine by type.
+    machine_size: Mapping[str, int]
+    _throughputs: dict[tuple[ArenaModel, ArenaPlace], float] = field(default_factory=dict)
+
+    def models(self) -> dict[str, ArenaModel]:
+        """All models that have a row, by the name of their kind."""
+        return {model.kind: model for model, _ in self.measured}
+
+    def best_place(self, accelerator: str, count: int) -> ArenaPlace:
+        """A part of one machine, or whole machines."""
+        size = self.machine_size[accelerator]
+        return ArenaPlace(accelerator, 1, count) if count <= size else ArenaPlace(accelerator, count // size, size)
+
+    def throughput(self, model: ArenaModel, place: ArenaPlace) -> float:
+        """Samples per second; 0 where the model cannot run, or nobody knows."""
+        found = self._throughputs.get((model, place))
+        if found is None:
+            found = self._throughputs[model, place] = self._throughput(model, place)
+        return found
+
+    def seconds_per_iteration(self, model: ArenaModel, place: ArenaPlace) -> float:
+        """Seconds for the whole batch. The model can run there."""
+        return round(model.batch / self.throughput(model, place), 3)
+
+    def place_of(self, accelerator: str, parts: tuple[int, ...]) -> ArenaPlace:
+        """The place as which a gang with these parts on its machines counts.
+
+        One with uneven parts counts as spread over as many machines as its smallest part makes necessary.
+        """
+        count, least = sum(parts), min(parts)
+        each = 1 << (least.bit_length() - 1)
+        while count % each:
+            each //= 2
+        return ArenaPlace(accelerator, count // each, each)
+
+    def _throughput(self, model: ArenaModel, place: ArenaPlace) -> float:
+        if (model, place) in self.measured:
+            return _samples_per_s(model, self.measured[model, place])
+        best = self.best_place(place.accelerator, place.accelerators)
+        if place != best:
+            halvings = (best.each // place.each).bit_length() - 1
+            return self.throughput(model, best) * _SPREAD**halvings
+        family = _FAMILIES.get(model.model, ())
+        larger = family[family.index(model.params) + 1 :] if model.params in family else ()
+        for steps, params in enumerate(larger, start=1):
+            other = ArenaModel(model.model, params, model.batch)
+            if (other, place) in self.measured:
+                return _samples_per_s(other, self.measured[other, place]) * _SMALLER_MODEL**steps
+        return 0.0
+
+
+def _samples_per_s(model: ArenaModel, seconds: float | None) -> float:
+    return 0.0 if seconds is None else round(model.batch / seconds, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceLaw:
+    """A `simulator.ground_truth.SpeedLaw`: iterations per second of one model, by place."""
+
+    table: PlaceTable
+    model: ArenaModel
+
+    def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
+        """The same at every progress; 0 where the model cannot run."""
+        place = self.table.place_of(accelerator, parts)
+        if self.table.throughput(self.model, place) <= 0:
+            return SpeedSegment(0.0)
+        return SpeedSegment(1.0 / self.table.seconds_per_iteration(self.model, place))
+
+
+def read_places(path: str | Path, machine_size: Mapping[str, int]) -> PlaceTable:
+    """Reads a table for machines of these sizes. Raises ConfigError that names file, line and column."""
+    source = TraceSource(path, ReadOptions())
+    lines = source.lines()
+    measured: dict[tuple[ArenaModel, ArenaPlace], float | None] = {}
+    for row in source.rows(lines, header_row_format(source, lines, _COLUMNS)):
+        key, status = _row_key(row), row.name("status")
+        if status not in _STATUSES:
+            raise row.error("status", f"is {status!r}", f"name one of {', '.join(_STATUSES)}")
+        if key in measured:
+            raise row.error("model", "has this place twice", "remove one of the rows")
+        if status != "absent":
+            measured[key] = row.number("seconds_per_iteration", above=0.0) if status == "ok" else None
+    if not measured:
+        raise ConfigError(f"{path}: no place was measured", fix="check the path")
+    return PlaceTable(measured, dict(machine_size))
+
+
+def _row_key(row: TraceRow) -> tuple[ArenaModel, ArenaPlace]:
+    types = row.types("gpu_type")
+    if len(types) != 1:
+        raise row.error("gpu_type", f"names {len(types)} types", "name one")
+    place = ArenaPlace(types[0], row.gang("nodes"), row.gang("gpus_per_node"))
+    return ArenaModel(row.name("model"), row.name("params"), row.whole("batch_size")), place
