@@ -288,9 +288,7 @@ def simulate_sweep_command(
 @simulate_commands.command("bench")
 @ends_at_interrupt
 def simulate_bench_command(
-    name: Annotated[
-        BenchName, typer.Argument(metavar="NAME", help="small: minutes; full: far longer, more with --data.")
-    ],
+    name: Annotated[BenchName, typer.Argument(metavar="NAME", help="small: minutes; full: far longer.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="The result file (JSON); the same inputs give the same bytes.")
     ] = None,
