@@ -27,6 +27,7 @@ PAGES = {
     "": "Fleet", "jobs": "Jobs", "jobs/1": "Log", "jobs/7": HOSTILE, "submit": "Submit a job",
     "machines": "Machines", "machines/h100-01": "h100-01", "money": "Money", "policy": "Versions", "audit": "Audit",
     "shares": "What one more accelerator was worth", "whatif": "Futures of the cluster",
+    "report": "above that bound", "people": "Make a token",
 }  # fmt: skip
 
 
@@ -230,6 +231,47 @@ def test_policies_are_checked_applied_and_rolled_back_and_a_way_is_taken(server:
     spec = server.call("GET", "/jobs/2")[1]["spec"]
     assert spec["quoted"]["way"] == "1 x a"
     assert spec["deadline"]
+
+
+def test_people_are_added_changed_and_given_tokens(server: RealServer) -> None:
+    """A user by form, another role, a project with a limit, a token shown once that opens what it should, revoked."""
+    with browser() as page:
+        sign_in(page, server.url, (server.data / "admin.token").read_text().strip())
+        go(page, "people", "Make a token")
+
+        def fill(title: str, **fields: str) -> None:
+            form = page.find_element("xpath", f"//button[text()='{title}']/ancestor::form")
+            for name, value in fields.items():
+                field = form.find_element("name", name)
+                if field.tag_name != "select":
+                    field.clear()
+                field.send_keys(value)
+            form.find_element("xpath", f".//button[text()='{title}']").click()
+
+        fill("Add a project", name="vision")
+        wait(page, lambda: page.find_elements("xpath", "//td[.='vision']"), "the project")
+        page.find_element("xpath", "//tr[td[.='vision']]//button[text()='Change']").click()
+        fill("Change vision", weight="3", fleet="2")
+        until_text(page, "2 of fleet")
+        fill("Add a user", name="ada", role="viewer", projects="vision")
+        wait(page, lambda: page.find_elements("xpath", "//td[.='ada']"), "the user")
+        page.find_element("xpath", "//tr[td[.='ada']]//button[text()='Change']").click()
+        fill("Change ada", role="user")
+        wait(page, lambda: page.find_elements("xpath", "//tr[td[1][.='ada'] and td[2][.='user']]"), "the role")
+        fill("Make a token", user="ada", role="admin", projects="vision")
+        until_text(page, "cannot be admin")
+        fill("Make a token", user="ada", role="user", projects="vision", days="7")
+        token = wait(page, lambda: page.find_elements("id", "made-token"), "the token")[0].text
+        assert token.startswith("wlr_u_")
+        page.find_element("xpath", f"//tr[td[.='{token[:10]}…'] or td[2][.='ada']]//button[text()='Revoke']").click()
+        page.find_element("css selector", "dialog[open] button.danger").click()
+        until_text(page, "opens nothing")
+        go(page, "report", "above that bound")
+        assert [each for each in complaints(page) if "409" not in each] == [], "nothing but the refusal"
+    projects = {each["name"]: each["share"] for each in server.call("GET", "/projects")[1]}
+    assert (projects["vision"]["weight"], projects["vision"]["limits"]) == (3.0, {"fleet": 2})
+    users = {each["name"]: each for each in server.call("GET", "/users")[1]}
+    assert (users["ada"]["role"], users["ada"]["projects"], users["ada"]["tokens"]) == ("user", ["vision"], 0)
 
 
 def test_a_wrong_token_and_a_revoked_one(server: RealServer) -> None:

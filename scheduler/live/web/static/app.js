@@ -9,7 +9,9 @@ import { JobPage } from "./job.js";
 import { SubmitPage } from "./submit.js";
 import { AuditPage, MachinesPage, MoneyPage } from "./cluster.js";
 import { WhatIfPage } from "./futures.js";
+import { PeoplePage } from "./people.js";
 import { PolicyPage } from "./policy.js";
+import { ReportPage } from "./report.js";
 import { SharesPage } from "./shares.js";
 
 const RANK = { viewer: 1, user: 2, operator: 3, admin: 4 };
@@ -22,6 +24,8 @@ const PAGES = [
   { path: "shares", title: "Shares", page: SharesPage },
   { path: "whatif", title: "What if", page: WhatIfPage, role: "user" },
   { path: "policy", title: "Policy", page: PolicyPage },
+  { path: "report", title: "Report", page: ReportPage },
+  { path: "people", title: "People", page: PeoplePage, role: "operator" },
   { path: "audit", title: "Audit", page: AuditPage, role: "operator" },
 ];
 
