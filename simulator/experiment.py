@@ -77,7 +77,7 @@ def load_experiment(
         )
     if known.name == WORKLOAD_FILE and reading not in (None, ReadOptions()):
         raise ConfigError(
-            f"{workload_path}: a workload file is read whole: options that choose rows or columns are for traces",
+            f"{workload_path}: a workload file is read whole: --skip-bad-rows and other choices of rows are for traces",
             fix="leave them out",
         )
     if known.name != WORKLOAD_FILE and measured is not None:

@@ -274,6 +274,7 @@ class BlockingClient(_Blocking):
     release = _blocking(Client.release)
     reprioritise = _blocking(Client.reprioritise)
     rebudget = _blocking(Client.rebudget)
+    redate = _blocking(Client.redate)
     overview = _blocking(Client.overview)
     nodes = _blocking(Client.nodes)
     drain_node = _blocking(Client.drain_node)

@@ -32,6 +32,7 @@ from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
+from scheduler.live.store.store_opening import alone_with
 from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
 from tests.whole_system.network import Listener, Network, SimSession, Weather
@@ -169,7 +170,7 @@ class World:
             life.store.world = self
             settings = settings_for_cluster(self._cluster)
             config = ServerConfig(self._data, self._cluster, self.plan.policy, settings, self.clocks(), chance)
-            why = f"exit code {await main_module._serve(config, life.store, ListenOptions(), None)}"
+            why = f"exit code {await main_module._serve(config, alone_with(life.store), ListenOptions(), None)}"
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             if isinstance(error, StoreUnavailable) and life.server is None:

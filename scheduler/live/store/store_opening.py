@@ -37,8 +37,7 @@ def open_store(folder: DataFolder, address: str = "", *, new_cluster: bool = Fal
     Conflict where another server holds the folder's file.
     """
     if not address:
-        store = SqliteStore(folder.path, new_cluster=new_cluster)
-        return OpenedStore(store, prune, _never)
+        return alone_with(SqliteStore(folder.path, new_cluster=new_cluster))
     if not address.startswith(POSTGRES_SCHEMES):
         raise ConfigError(
             "the store is no address of PostgreSQL",
@@ -49,6 +48,11 @@ def open_store(folder: DataFolder, address: str = "", *, new_cluster: bool = Fal
         fix = "make one with createdb, and name it"
         raise ConfigError("a new cluster begins in an empty database", field="--new-cluster", fix=fix)
     return _open_postgres(folder, address)
+
+
+def alone_with(store: SqliteStore) -> OpenedStore:
+    """A SQLite store, which no other server can take over."""
+    return OpenedStore(store, prune, _never)
 
 
 async def _never() -> None:

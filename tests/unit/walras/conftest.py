@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from walras.cli.main import app
 from walras.content import ContentTree, check_chunk, unpack_chunk
+from walras.spec.sweeps import parse_array
 
 TOKEN = "walras_user_secret"
 AT = "2026-11-05T18:00:00Z"
@@ -159,9 +160,8 @@ class FakeServer:
         if key not in self.keys:
             if spec.get("resources", {}).get("accelerators") == {"h900": 1}:
                 return problem(422, "job_spec", "no pool has h900", "resources.accelerators", "choose a100 or v100")
-            last = int(spec.get("array", "0-0").partition("%")[0].partition("-")[2])
             first = self.keys[key] = len(self.jobs) + 1
-            for index in range(last + 1):
+            for index in parse_array(spec.get("array", "0")).indices or (0,):
                 sweep = {"sweep": first, "sweep_index": index} if "array" in spec else {}
                 self.add(name=spec.get("name", "job"), spec=spec, **sweep)
         return web.json_response({"id": self.keys[key], "name": spec.get("name", "job")}, status=201)

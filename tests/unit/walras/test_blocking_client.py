@@ -180,6 +180,7 @@ def test_calls_that_could_never_end_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_interrupt_cancels_the_call() -> None:
     """What waits on the loop is ended when the caller is interrupted."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever a library of another test has set
     thread, begun, ended = LoopThread(), threading.Event(), threading.Event()
 
     async def wait() -> None:
@@ -198,6 +199,7 @@ def test_an_interrupt_cancels_the_call() -> None:
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         thread.run(wait())
+    signal.signal(signal.SIGINT, before)
     assert ended.wait(10)
     thread.close(nothing)
 

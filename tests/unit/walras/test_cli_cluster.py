@@ -334,7 +334,7 @@ def test_daemons_get_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     (_, server), ((options,), _), (_, demo) = daemon.started
     assert server["listen"] == ListenOptions("127.0.0.1", 80)
     rest = {name: value for name, value in server.items() if name not in ("listen", "greet")}
-    assert rest == {"data": Path("d"), "cluster": None, "policy": None, "new_cluster": False}
+    assert rest == {"data": Path("d"), "cluster": None, "policy": None, "store": "", "new_cluster": False}
     assert (options.node_id, options.join_token_file) == ("n", Path("j"))
     assert (options.accelerator, options.memory_bytes, options.market) == ("a100", 4 * 10**9, "spot")
     assert demo == {"data": None, "keep": True, "live": False}
