@@ -26,6 +26,7 @@ def deadline_of(face: Face) -> float:
     return face.world.server.core.ledger.jobs[J1].request.deadline_at
 
 
+@pytest.mark.sqlite_file
 async def test_it_is_what_counts_from_then_on_and_after_a_restart(tmp_path: Path) -> None:
     """The spec tells the instant, whatever words it was changed with."""
     async with facing(tmp_path) as face:
