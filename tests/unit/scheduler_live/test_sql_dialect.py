@@ -134,6 +134,23 @@ def test_a_database_that_takes_no_writes_is_named_and_tried_again(tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_database_that_is_slow_is_named_and_tried_again(tmp_path: Path) -> None:
+    """Somebody else holds a row for longer than a statement may wait; nothing of the batch is written until then."""
+    store = open_store("postgresql", tmp_path)
+    from scheduler.live.store.postgres_connection import PostgresConnection  # its driver is an extra
+
+    store._db.execute("SET lock_timeout = '200ms'")  # type: ignore[attr-defined]
+    with PostgresConnection(database_of(tmp_path), "test") as other, other.transaction():
+        other.execute("SELECT commits FROM chain FOR UPDATE")
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
+            store.commit(WriteBatch(jobs=[a_job(1)]))
+        assert store.job(JobId(1)) is None
+    store.commit(WriteBatch(jobs=[a_job(1)]))
+    assert store.job(JobId(1)) is not None
+    store.close()
+
+
+@pytest.mark.slow
 def test_a_database_of_a_newer_version_is_refused_with_words(tmp_path: Path) -> None:
     store = open_store("postgresql", tmp_path)
     store._db.execute("INSERT INTO schema_changes VALUES ('keep_the_future')")  # type: ignore[attr-defined]
