@@ -190,14 +190,15 @@ async def world(
     at: float = 0.0,
     settings: LiveSettings | None = None,
     real_time: bool = False,
+    kind: str = STORE,
 ) -> AsyncIterator[World]:
     """A running server on a folder; leaving it is like killing it (nothing is tidied up but the lock).
 
-    `real_time`: with its own clock and solver process, for tests of how long things take.
+    `real_time`: with its own clock and solver process, for tests of how long things take. `kind`: of its store.
     """
     data = DataFolder(folder)
     data.create()
-    store = open_store(STORE, folder)
+    store = open_store(kind, folder)
     config = ServerConfig(
         data,
         None if cluster is None else check_model(ClusterConfig, cluster, source="cluster"),

@@ -56,11 +56,20 @@ class PostgresServer:
             self._process.wait()
             self._process = None
 
-    def new_database(self) -> str:
-        """The address of a fresh one."""
+    def new_database(self, tablespace: str = "") -> str:
+        """The address of a fresh one, its tables in this tablespace."""
         name = f"walras_{next(_numbers)}"
-        subprocess.run([*self._line("createdb"), name], check=True, capture_output=True)
+        where = ["--tablespace", tablespace] if tablespace else []
+        subprocess.run([*self._line("createdb"), *where, name], check=True, capture_output=True)
         return f"postgresql://walras@127.0.0.1:{self.port}/{name}"
+
+    def add_tablespace(self, name: str, folder: Path) -> None:
+        """Have databases able to lie in this folder, which the server's user can reach."""
+        if self._user is not None:
+            owner = pwd.getpwnam(self._user)
+            os.chown(folder, owner.pw_uid, owner.pw_gid)
+        sql = f"CREATE TABLESPACE {name} LOCATION '{folder}'"
+        subprocess.run([*self._line("psql"), "-c", sql, "postgres"], check=True, capture_output=True)
 
     def _line(self, program: str) -> list[str]:
         user = [] if program == "pg_isready" else ["-U", "walras"]
