@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import FIFO, RealServer
+from tests.support.real_server import RealServer, server_and_cpu_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB", "emulated": False}
 #: A script as users have it: its functions are of `__main__`, and `helper` lies beside it.
 SCRIPT = r"""
 import os
@@ -102,15 +101,8 @@ with walras.Client() as client:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
-    """Machines have the `python` of this test first on their path, as jobs start it by that name."""
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    server = RealServer(tmp_path, [POOL], FIFO)
-    try:
-        server.start()
-        server.start_agent("n1", POOL)
+    with server_and_cpu_machine(tmp_path, monkeypatch) as server:
         yield server
-    finally:
-        server.close()
 
 
 def test_functions_return_raise_and_are_mapped(cluster: RealServer, tmp_path: Path) -> None:

@@ -9,24 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import FIFO, RealServer
+from tests.support.real_server import RealServer, server_and_cpu_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
-POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB", "emulated": False}
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
-    """Machines have the `python` of this test first on their path, as jobs of functions start it by that name."""
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    server = RealServer(tmp_path, [POOL], FIFO)
-    try:
-        server.start()
-        server.start_agent("n1", POOL)
+    with server_and_cpu_machine(tmp_path, monkeypatch) as server:
         yield server
-    finally:
-        server.close()
 
 
 def test_the_examples_run_as_they_are_written(cluster: RealServer, tmp_path: Path) -> None:

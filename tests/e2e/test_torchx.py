@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.real_server import FIFO, RealServer
+from tests.support.real_server import RealServer, server_and_cpu_machine
 
 pytest.importorskip("torchx", reason="no torchx here: `make torchx` adds it")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
-POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB", "emulated": False}
 TORCHX = [sys.executable, "-W", "ignore", "-c", "from torchx.cli.main import main; main()"]
 TRAIN = """
 import os, sys
@@ -33,15 +32,8 @@ def torchx(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedPr
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
-    """Machines have the `torchrun` of this test first on their path."""
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    server = RealServer(tmp_path, [POOL], FIFO)
-    try:
-        server.start()
-        server.start_agent("n1", POOL)
+    with server_and_cpu_machine(tmp_path, monkeypatch) as server:
         yield server
-    finally:
-        server.close()
 
 
 def test_torchx_runs_describes_lists_follows_and_cancels(cluster: RealServer, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import yaml
 
 from tests.support.agent_process import AgentProcess
@@ -23,6 +24,8 @@ from walras.units import parse_size
 WALRAS = str(Path(sys.executable).parent / "walras")
 #: First in line, first served; nothing is preempted unless a test does it.
 FIFO = {"policy": {"name": "fifo"}, "rules": {"round_s": 5, "backoff_s": 1}}
+#: Two places for jobs that compute on the processor.
+CPU_POOL = {"shape": "cpux2", "accelerator": "cpu", "accelerators": 2, "cpus": 2, "memory": "4GB", "emulated": False}
 A = {"shape": "ax1", "accelerator": "a", "accelerators": 1, "cpus": 2, "memory": "1GB", "emulated": True}
 
 
@@ -181,3 +184,16 @@ def processes_of(folder: Path) -> list[psutil.Process]:
             if process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline()):
                 found.append(process)
     return found
+
+
+@contextlib.contextmanager
+def server_and_cpu_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
+    """A server and one machine of `CPU_POOL`, whose jobs find the programs of this environment first on their path."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    server = RealServer(folder, [CPU_POOL], FIFO)
+    try:
+        server.start()
+        server.start_agent("n1", CPU_POOL)
+        yield server
+    finally:
+        server.close()

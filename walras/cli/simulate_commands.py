@@ -2,33 +2,21 @@
 replays live runs from their journals.
 """
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option
+from walras.cli.option_groups import options_of
 from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, exit_with
-from walras.cli.trace_options import (
-    ColumnOption,
-    FirstOption,
-    FormatOption,
-    GangsOption,
-    OnlyOption,
-    PrioritiesOption,
-    RateOption,
-    SampleOption,
-    SinceOption,
-    SkipBadRowsOption,
-    SlosOption,
-    SortOption,
-    SpeedsOption,
-    StretchOption,
-    TraceJobsOption,
-    UntilOption,
-)
+from walras.cli.trace_options import FormatOption, LearningOption, SpeedsOption, TraceJobsOption, workload_source
 from walras.errors import UserError
+
+if TYPE_CHECKING:
+    from simulator.reports.run_spec import RunSpec, WorkloadSource
 
 simulate_commands = typer.Typer(help="Simulate workloads in virtual time. Needs no server.", no_args_is_help=True)
 
@@ -49,26 +37,13 @@ class BenchName(StrEnum):
     FULL = "full"
 
 
-WorkloadArgument = Annotated[
-    str,
-    typer.Argument(metavar="WORKLOAD", help="A workload file, a trace, a shipped workload's name, or generate:NAME."),
-]
 ClusterOption = Annotated[str, typer.Option("--cluster", help="A cluster file, or the name of a shipped cluster.")]
 PolicyOption = Annotated[str, typer.Option("--policy", help="A policy name or a policy file.")]
-MeasuredOption = Annotated[
-    str | None, typer.Option("--measured", help="Speeds and costs measured in a live run (`measured.json`).")
-]
 ConditionsOption = Annotated[
     str | None, typer.Option("--conditions", help="A conditions file or a shipped name: costs, noise, faults, markets.")
 ]
 WorldOption = Annotated[
-    str, typer.Option("--world", help="Scheduling rules and physics: walras, gavel, pollux, sia or shockwave.")
-]
-LearningOption = Annotated[
-    str | None,
-    typer.Option(
-        "--learning", help="World sia: folder with the applications' statistical efficiency; default: next to --speeds."
-    ),
+    str, typer.Option("--world", help="Scheduling rules and physics; `walras simulate worlds` lists them.")
 ]
 WindowOption = Annotated[
     str | None,
@@ -90,95 +65,52 @@ AddressOption = Annotated[
 ]
 
 
-@simulate_commands.command("run")
-@ends_at_interrupt
-def simulate_run_command(
-    workload: WorkloadArgument,
+@options_of(source=workload_source)
+def run_template(
+    source: "WorkloadSource",
     cluster: ClusterOption,
-    policy: PolicyOption = "walras",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all random draws.")] = 0,
-    format: FormatOption = None,
-    skip_bad_rows: SkipBadRowsOption = False,
-    sort: SortOption = False,
-    only: OnlyOption = "",
-    since: SinceOption = "",
-    until: UntilOption = "",
-    sample: SampleOption = None,
-    first: FirstOption = None,
-    column: ColumnOption = None,
-    speeds: SpeedsOption = None,
-    measured: MeasuredOption = None,
     conditions: ConditionsOption = None,
-    trace_jobs: TraceJobsOption = None,
-    rate: RateOption = None,
-    gangs: GangsOption = None,
-    priorities: PrioritiesOption = False,
-    slos: SlosOption = False,
-    stretch: StretchOption = 1.0,
     bounds: BoundsOption = BoundsName.CHEAP,
     fairness: FairnessOption = False,
     world: WorldOption = "walras",
-    learning: LearningOption = None,
     window: WindowOption = None,
+) -> "RunSpec":
+    """A run whose policy and seed are still to be said."""
+    from simulator.reports.baselines import BoundsChoice
+    from simulator.reports.run_spec import RunSpec
+
+    return RunSpec(source, cluster, "", 0, BoundsChoice(bounds.value), fairness, conditions, world, window)
+
+
+@simulate_commands.command("run")
+@options_of(template=run_template)
+@ends_at_interrupt
+def simulate_run_command(
+    *,
+    policy: PolicyOption = "walras",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of all random draws.")] = 0,
+    template: "RunSpec",
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for summary, jobs, events, timeline and an HTML report.")
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate a workload under one policy in virtual time, and print its metrics."""
-    from simulator.reports.baselines import BoundsChoice
-    from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
     from simulator.simulate_actions import simulate_run
-    from simulator.workloads.trace_source import ReadOptions, parse_columns
 
-    reading = ReadOptions(
-        skip_bad_rows=skip_bad_rows,
-        sort=sort,
-        only=only,
-        since=since,
-        until=until,
-        sample=sample,
-        first=first,
-        columns=parse_columns(column or ()),
-    )
-    made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
-    source = WorkloadSource(workload, format, reading, speeds, measured, learning, made)
-    cell = RunSpec(source, cluster, policy, seed, BoundsChoice(bounds.value), fairness, conditions, world, window)
-    exit_with(simulate_run(cell, output.value, out))
+    exit_with(simulate_run(replace(template, policy=policy, seed=seed), output.value, out))
 
 
 @simulate_commands.command("compare")
+@options_of(template=run_template)
 @ends_at_interrupt
 def simulate_compare_command(
-    workload: WorkloadArgument,
-    cluster: ClusterOption,
+    *,
     policy: Annotated[
         list[str], typer.Option("--policy", help="A policy name or a policy file; repeat it for each policy.")
     ],
     seeds: SeedsOption = "0",
-    format: FormatOption = None,
-    skip_bad_rows: SkipBadRowsOption = False,
-    sort: SortOption = False,
-    only: OnlyOption = "",
-    since: SinceOption = "",
-    until: UntilOption = "",
-    sample: SampleOption = None,
-    first: FirstOption = None,
-    column: ColumnOption = None,
-    speeds: SpeedsOption = None,
-    measured: MeasuredOption = None,
-    conditions: ConditionsOption = None,
-    trace_jobs: TraceJobsOption = None,
-    rate: RateOption = None,
-    gangs: GangsOption = None,
-    priorities: PrioritiesOption = False,
-    slos: SlosOption = False,
-    stretch: StretchOption = 1.0,
-    bounds: BoundsOption = BoundsName.CHEAP,
-    fairness: FairnessOption = False,
-    world: WorldOption = "walras",
-    learning: LearningOption = None,
-    window: WindowOption = None,
+    template: "RunSpec",
     jobs: ParallelRunsOption = 1,
     backend: BackendOption = BackendName.LOKY,
     address: AddressOption = "",
@@ -190,27 +122,15 @@ def simulate_compare_command(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Simulate several policies on the same jobs and the same random draws, seed by seed, and compare them."""
-    from simulator.reports.baselines import BoundsChoice
     from simulator.reports.repeated_runs import ParallelBackend, ParallelWorkers
-    from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource
     from simulator.simulate_actions import ComparedFiles, simulate_compare
-    from simulator.workloads.trace_source import ReadOptions, parse_columns
 
-    reading = ReadOptions(
-        skip_bad_rows=skip_bad_rows,
-        sort=sort,
-        only=only,
-        since=since,
-        until=until,
-        sample=sample,
-        first=first,
-        columns=parse_columns(column or ()),
-    )
-    made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
-    source = WorkloadSource(workload, format, reading, speeds, measured, learning, made)
-    template = RunSpec(source, cluster, policy[0], 0, BoundsChoice(bounds.value), fairness, conditions, world, window)
     workers = ParallelWorkers(jobs, ParallelBackend(backend.value), address)
-    exit_with(simulate_compare(template, policy, seeds, workers, output.value, ComparedFiles(out, latex)))
+    exit_with(
+        simulate_compare(
+            replace(template, policy=policy[0]), policy, seeds, workers, output.value, ComparedFiles(out, latex)
+        )
+    )
 
 
 @simulate_commands.command("sweep")

@@ -6,20 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import OutputOption
+from walras.cli.option_groups import options_of
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
-from walras.cli.trace_options import (
-    ColumnOption,
-    FirstOption,
-    OnlyOption,
-    SampleOption,
-    SinceOption,
-    SkipBadRowsOption,
-    SortOption,
-    UntilOption,
-)
+from walras.cli.trace_options import trace_reading
 
 if TYPE_CHECKING:
     from simulator.workloads.trace import SkippedRows
+    from simulator.workloads.trace_source import ReadOptions
 
 
 workload_commands = typer.Typer(
@@ -74,18 +67,12 @@ def workload_generate_command(
 
 
 @workload_commands.command("convert")
+@options_of(reading=trace_reading)
 def workload_convert_command(
     file: Annotated[str, typer.Argument(metavar="IN", help="A trace, a workload file, or a shipped name.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv or .jsonl, optionally with .gz.")],
+    reading: "ReadOptions",
     from_format: FromOption = None,
-    skip_bad_rows: SkipBadRowsOption = False,
-    sort: SortOption = False,
-    only: OnlyOption = "",
-    since: SinceOption = "",
-    until: UntilOption = "",
-    sample: SampleOption = None,
-    first: FirstOption = None,
-    column: ColumnOption = None,
     seeded_speeds: Annotated[
         str | None,
         typer.Option(
@@ -99,19 +86,8 @@ def workload_convert_command(
     force: ForceOption = False,
 ) -> None:
     """Convert a trace to the native format."""
-    from simulator.workloads.trace_source import ReadOptions, parse_columns
     from simulator.workloads.workload_actions import SeededSpeeds, convert_trace
 
-    reading = ReadOptions(
-        skip_bad_rows=skip_bad_rows,
-        sort=sort,
-        only=only,
-        since=since,
-        until=until,
-        sample=sample,
-        first=first,
-        columns=parse_columns(column or ()),
-    )
     seeded = SeededSpeeds(seeded_speeds, kinds, seed) if seeded_speeds is not None else None
     written = convert_trace(file, out, format=from_format, reading=reading, seeded=seeded, force=force)
     _warn_of_skipped_rows(written.skipped)
@@ -119,42 +95,25 @@ def workload_convert_command(
 
 
 @workload_commands.command("describe")
+@options_of(reading=trace_reading)
 def workload_describe_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A trace, a workload file, or a shipped name.")],
+    reading: "ReadOptions",
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="A cluster file or a shipped name: also compute the load on it.")
     ] = None,
     speeds: TraceSpeedsOption = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the trace into this .png or .svg file.")] = None,
     from_format: FromOption = None,
-    skip_bad_rows: SkipBadRowsOption = False,
-    sort: SortOption = False,
-    only: OnlyOption = "",
-    since: SinceOption = "",
-    until: UntilOption = "",
-    sample: SampleOption = None,
-    first: FirstOption = None,
-    column: ColumnOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Describe a trace: jobs, arrivals, gang sizes, run times, kinds, load."""
-    from simulator.workloads.trace_source import ReadOptions, parse_columns
     from simulator.workloads.workload_actions import (
         describe_trace_file,
         trace_description_data,
         trace_description_tables,
     )
 
-    reading = ReadOptions(
-        skip_bad_rows=skip_bad_rows,
-        sort=sort,
-        only=only,
-        since=since,
-        until=until,
-        sample=sample,
-        first=first,
-        columns=parse_columns(column or ()),
-    )
     description, skipped = describe_trace_file(
         file, format=from_format, reading=reading, cluster=cluster, speeds=speeds, plot=plot
     )
