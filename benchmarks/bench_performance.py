@@ -14,7 +14,9 @@ from statistics import median
 from time import perf_counter, process_time
 
 from benchmarks.performance_scores import (
+    Told,
     best_factors,
+    drawn_probes,
     each_type_left_out,
     pooled,
     score_model,
@@ -55,7 +57,13 @@ def measure(scale: float) -> list[Measured]:
     given = os.environ.get("WALRAS_DATA", "")
     measured = [_published(), _spot(), _scavenger(max(2, round(200 * scale))), _cost(scale)]
     if given:
-        measured += [_unseen(Path(given)), _left_out(Path(given)), _by_what_is_known(Path(given))]
+        found = Path(given)
+        measured += [
+            _unseen(found),
+            _left_out(found),
+            _by_what_is_known(found),
+            _drawn_probes(found, max(2, round(8 * scale))),
+        ]
     return measured
 
 
@@ -95,6 +103,27 @@ def _left_out(data: Path) -> Measured:
         measured.add(f"{what}: median error", 100 * pooled(answers).median, "%", at_most=goal)
         measured.add("   worst type's median", 100 * max(answer.median for answer in answers.values()), "%")
         measured.add("   inside 80 % intervals", 100 * pooled(answers).coverage, "%")
+    return measured
+
+
+def _drawn_probes(data: Path, draws: int) -> Measured:
+    """What a few cells of a new type are good for, whichever they are."""
+    measured = Measured("a new type after a few measured cells", f"each type left out in turn, {draws} draws of cells")
+    every: list[Told] = []
+    for source in ("profet", "lambda-v1", "sia", "gavel"):
+        observations = with_publications(singles(data, source))
+        for probes in (1, 3, 8):
+            if not (answers := drawn_probes(observations, probes, draws)):
+                continue
+            whole = pooled({f"{name} {n}": told for name, drawn in answers.items() for n, told in enumerate(drawn)})
+            every += [told for drawn in answers.values() for told in drawn] if probes == 3 else []
+            worst = max(told.median for drawn in answers.values() for told in drawn)
+            measured.add(f"{source}, {probes} cells: median error", 100 * whole.median, "%")
+            measured.add("   worst type and draw's median", 100 * worst, "%")
+            measured.add("   inside 80 % intervals", 100 * whole.coverage, "%")
+    whole = pooled({str(n): told for n, told in enumerate(every)})
+    measured.add("all sources, 3 cells: median error", 100 * whole.median, "%", at_most=15.0)
+    measured.add("   inside 80 % intervals", 100 * whole.coverage, "%", at_most=90.0, at_least=70.0)
     return measured
 
 

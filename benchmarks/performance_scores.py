@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
+from random import Random
 from statistics import median
 from zlib import crc32
 
@@ -79,6 +80,17 @@ def each_type_left_out(observations: Sequence[Observation], probes: int) -> dict
         held.sort(key=lambda o: crc32(repr(pair(o.cell)).encode()))
         if len(held) > probes:
             answers[accelerator] = told([*known, *held[:probes]], held[probes:])
+    return answers
+
+
+def drawn_probes(observations: Sequence[Observation], probes: int, draws: int) -> dict[str, list[Told]]:
+    """By accelerator, one answer a draw: each type left out but for so many of its cells, drawn at random."""
+    answers: dict[str, list[Told]] = {}
+    for accelerator in sorted({o.cell.accelerator.name for o in observations}):
+        known, held = without(observations, accelerator)
+        for draw in range(draws if len(held) > probes + 3 else 0):
+            mixed = Random(f"{accelerator} {probes} {draw}").sample(held, len(held))
+            answers.setdefault(accelerator, []).append(told([*known, *mixed[:probes]], mixed[probes:]))
     return answers
 
 

@@ -20,6 +20,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
 from optimizer.prediction.boosted_trees import Array, CellFeatures, cell_features
+from optimizer.prediction.odd_pairs import Pair, odd_pairs, own_variances
 from optimizer.prediction.predictor import (
     INTERVAL,
     Z80,
@@ -49,12 +50,12 @@ LENGTH_AT, NOISE_AT = len(_TERMS), len(_TERMS) + 1
 _OF_LAYOUT = (4, 5, 6, 8)
 
 
-def prior_variances(points: CellFeatures, parameters: Array) -> Array:
+def prior_variances(points: CellFeatures, parameters: Array, odd: Mapping[Pair, float]) -> Array:
     """Of each point by itself: the diagonal of its covariance with all of them."""
     facts = np.einsum("ij,ij->i", points.facts, points.facts)
     ones = np.ones_like(facts)
-    shared = SharedFeatures(ones, ones, facts, np.zeros_like(facts))
-    return shared.covariance(parameters)
+    own = own_variances(points.kinds, points.accelerators, odd)
+    return SharedFeatures(ones, ones, facts, np.zeros_like(facts), own).covariance(parameters)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +66,8 @@ class SharedFeatures:
     accelerator: Array
     facts: Array
     distance: Array
+    #: Variances that a kind on an accelerator has for itself, where both points are of that pair.
+    own: Array
 
     def layout(self, parameters: Array) -> Array:
         """1 for equal layouts, less the further they are apart."""
@@ -88,7 +91,7 @@ class SharedFeatures:
     def covariance(self, parameters: Array) -> Array:
         """Sum of all terms; noise is not in it."""
         weights = np.exp(2.0 * parameters[:LENGTH_AT])
-        total = np.zeros_like(self.kind)
+        total = self.own.copy()
         for weight, term in zip(weights, self.terms(self.layout(parameters)), strict=True):
             total += weight * term
         return total
@@ -107,14 +110,17 @@ class SharedFeatures:
         return np.array([*(2.0 * weights * sums), by_length, noise])
 
 
-def shared_features(left: CellFeatures, right: CellFeatures) -> SharedFeatures:
-    """(n left, n right) of each."""
+def shared_features(left: CellFeatures, right: CellFeatures, odd: Mapping[Pair, float]) -> SharedFeatures:
+    """(n left, n right) of each; `odd`: pairs of kind and accelerator with a variance of their own."""
     gaps = left.layouts[:, None, :] - right.layouts[None, :, :]
+    kind = (left.kinds[:, None] == right.kinds[None, :]).astype(float)
+    accelerator = (left.accelerators[:, None] == right.accelerators[None, :]).astype(float)
     return SharedFeatures(
-        kind=(left.kinds[:, None] == right.kinds[None, :]).astype(float),
-        accelerator=(left.accelerators[:, None] == right.accelerators[None, :]).astype(float),
+        kind=kind,
+        accelerator=accelerator,
         facts=left.facts @ right.facts.T,
         distance=np.einsum("ijk,ijk->ij", gaps, gaps),
+        own=kind * accelerator * own_variances(left.kinds, left.accelerators, odd)[:, None],
     )
 
 
@@ -125,6 +131,10 @@ _REACH = 3.0
 _LEAST_SCALE, _MOST_SCALE = 0.3, 4.0
 #: So many accelerators must be known before their data sheets can be trusted to tell of another.
 _FEW = 4
+#: Kinds that must have run on an accelerator for its cells to set the weights.
+_WELL_KNOWN = 3
+#: Kinds by which an accelerator is half known.
+_HALF_KNOWN = 1.0
 #: Cells told at once: memory is this times what is conditioned on.
 _BATCH = 500
 
@@ -156,19 +166,25 @@ class GaussianProcess:
         middle = float(np.median(times))
         spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
         every = np.unique(np.linspace(0, len(times) - 1, min(self.fit_to, len(times))).astype(int))
-        parameters = self._weights(_selected(points, every), times[every] - middle, spreads[every])
-        few = _selected(points, every)
+        every = every[_well_known(_selected(points, every))]
+        few, told, noise = _selected(points, every), times[every] - middle, spreads[every]
+        parameters = self._weights(few, told, noise, {})
+        if odd := _odd(few, told, noise, parameters):
+            # Found by weights that the odd pairs had bent: they are weighed without them, and looked for again.
+            parameters = self._weights(few, told, noise, odd)
         core = np.unique(np.linspace(0, len(times) - 1, min(self.condition_on, len(times))).astype(int))
+        kept, told, noise = _selected(points, core), times[core] - middle, spreads[core]
+        law = _Law(parameters, _odd(kept, told, noise, parameters))
         return GaussianProcessModel(
-            _condition(_selected(points, core), times[core] - middle, spreads[core], parameters),
+            _condition(kept, told, noise, law),
             _by_kind(points, times - middle, spreads, np.setdiff1d(np.arange(len(times)), core)),
             middle,
-            frozenset(points.accelerators),
-            _unseen(few, times[every] - middle, spreads[every], parameters),
+            _evidence(points),
+            _unseen(few, times[every] - middle, spreads[every], law),
         )
 
-    def _weights(self, points: CellFeatures, times: Array, spreads: Array) -> Array:
-        shared = shared_features(points, points)
+    def _weights(self, points: CellFeatures, times: Array, spreads: Array, odd: Mapping[Pair, float]) -> Array:
+        shared = shared_features(points, points, odd)
 
         eye = np.eye(len(times))
 
@@ -190,6 +206,14 @@ class GaussianProcess:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Law:
+    """What a fit chose: weights, and the pairs that have a variance of their own."""
+
+    parameters: Array
+    odd: Mapping[Pair, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
     """Observations of one kind that are conditioned on only where that kind is asked about."""
 
@@ -208,6 +232,18 @@ def _by_kind(
     return {kind: _Seen(_selected(points, own), times[own], spreads[own]) for kind, own in taken.items()}
 
 
+def _well_known(points: CellFeatures) -> NDArray[np.signedinteger[Any]]:
+    """Rows of accelerators where several kinds ran: what a few cells say of another one is to be weighed by these."""
+    evidence = _evidence(points)
+    known = np.array([evidence[name] >= _WELL_KNOWN for name in points.accelerators])
+    return np.flatnonzero(known if len(set(points.accelerators[known])) >= 2 else np.ones_like(known))
+
+
+def _evidence(points: CellFeatures) -> dict[str, int]:
+    pairs = set(zip(points.accelerators.tolist(), points.kinds.tolist(), strict=True))
+    return {name: sum(accelerator == name for accelerator, _ in pairs) for name in sorted({a for a, _ in pairs})}
+
+
 def _selected(points: CellFeatures, rows: NDArray[np.signedinteger[Any]]) -> CellFeatures:
     return CellFeatures(points.kinds[rows], points.accelerators[rows], points.facts[rows], points.layouts[rows])
 
@@ -218,12 +254,18 @@ def _factor(shared: SharedFeatures, parameters: Array, spreads: Array) -> tuple[
     return factor, lower
 
 
-def _condition(points: CellFeatures, times: Array, spreads: Array, parameters: Array) -> "_Known":
-    factor = _factor(shared_features(points, points), parameters, spreads)
+def _odd(points: CellFeatures, times: Array, spreads: Array, parameters: Array) -> dict[Pair, float]:
+    covariance = shared_features(points, points, {}).covariance(parameters)
+    noise = np.exp(2.0 * parameters[NOISE_AT]) + spreads**2
+    return odd_pairs(points.kinds, points.accelerators, covariance + np.diag(noise), times)
+
+
+def _condition(points: CellFeatures, times: Array, spreads: Array, law: _Law) -> "_Known":
+    factor = _factor(shared_features(points, points, law.odd), law.parameters, spreads)
     weights = cho_solve(factor, times)
     precision = np.diag(cho_solve(factor, np.eye(len(times))))
     # Leave-one-out errors of a Gaussian process, in standard deviations.
-    return _Known(points, parameters, factor, weights, _scale(np.abs(weights) / np.sqrt(precision), _LEAST_SCALE))
+    return _Known(points, law, factor, weights, _scale(np.abs(weights) / np.sqrt(precision), _LEAST_SCALE))
 
 
 def _scale(surprises: Array, least: float) -> float:
@@ -231,7 +273,7 @@ def _scale(surprises: Array, least: float) -> float:
     return min(_MOST_SCALE, max(least, float(np.quantile(surprises, INTERVAL)) / Z80))
 
 
-def _unseen(points: CellFeatures, times: Array, spreads: Array, parameters: Array) -> float:
+def _unseen(points: CellFeatures, times: Array, spreads: Array, law: _Law) -> float:
     """The scale for accelerators that nobody measured, from those that were; wide where that cannot be told."""
     names = sorted(set(points.accelerators))
     if len(names) < _FEW:
@@ -242,7 +284,9 @@ def _unseen(points: CellFeatures, times: Array, spreads: Array, parameters: Arra
         common = held[np.isin(points.kinds[held], points.kinds[rest])]
         if len(common) == 0:
             continue
-        known = _condition(_selected(points, rest), times[rest], spreads[rest], parameters)
+        # That one of its kinds is odd there is not known of an accelerator that nobody measured.
+        others = _Law(law.parameters, {pair: own for pair, own in law.odd.items() if pair[1] != name})
+        known = _condition(_selected(points, rest), times[rest], spreads[rest], others)
         means, deviations = known.means(_selected(points, common))
         surprises.extend(np.abs(times[common] - means) / deviations)
     return _scale(np.array(surprises), 1.0) if surprises else _MOST_SCALE
@@ -251,7 +295,7 @@ def _unseen(points: CellFeatures, times: Array, spreads: Array, parameters: Arra
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
     points: CellFeatures
-    parameters: Array
+    law: _Law
     factor: tuple[Array, bool]
     weights: Array
     #: Factor of standard deviations where kind and accelerator are known.
@@ -260,12 +304,13 @@ class _Known:
     def means(self, queried: CellFeatures, more: _Seen | None = None) -> tuple[Array, Array]:
         """Expected deviations from the line, and their standard deviations, unscaled; with `more` known too."""
         shared = self._with(queried, self.points)
-        own = prior_variances(queried, self.parameters) + np.exp(2.0 * self.parameters[NOISE_AT])
+        parameters = self.law.parameters
+        own = prior_variances(queried, parameters, self.law.odd) + np.exp(2.0 * parameters[NOISE_AT])
         means, variances = shared @ self.weights, own - np.einsum("ij,ji->i", shared, cho_solve(self.factor, shared.T))
         if more is not None:
             theirs = self._with(more.points, self.points)
             pulled = cho_solve(self.factor, theirs.T)
-            noise = np.diag(np.exp(2.0 * self.parameters[NOISE_AT]) + more.spreads**2)
+            noise = np.diag(np.exp(2.0 * parameters[NOISE_AT]) + more.spreads**2)
             factor = cho_factor(self._with(more.points, more.points) + noise - theirs @ pulled, lower=True)
             left = self._with(queried, more.points) - shared @ pulled
             means = means + left @ cho_solve(factor, more.times - theirs @ self.weights)
@@ -273,7 +318,7 @@ class _Known:
         return means, np.sqrt(np.maximum(variances, 1e-6))
 
     def _with(self, some: CellFeatures, others: CellFeatures) -> Array:
-        return shared_features(some, others).covariance(self.parameters)
+        return shared_features(some, others, self.law.odd).covariance(self.law.parameters)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -283,7 +328,8 @@ class GaussianProcessModel:
     known: _Known
     more: Mapping[str, _Seen]
     middle: float
-    accelerators: frozenset[str]
+    #: By accelerator that was measured: how many kinds were.
+    evidence: Mapping[str, int]
     #: Factor of standard deviations on accelerators that nobody measured.
     unseen_scale: float
 
@@ -301,10 +347,15 @@ class GaussianProcessModel:
         for rows, more in self._batches(queried):
             means[rows], deviations[rows] = self.known.means(_selected(queried, rows), more)
         means = means + _line(queried) + self.middle
-        scales = [self.known.scale if name in self.accelerators else self.unseen_scale for name in queried.accelerators]
+        scales = [self._scale_on(name) for name in queried.accelerators]
         return [
             log_normal_prediction(-float(m), float(s * d)) for m, d, s in zip(means, deviations, scales, strict=True)
         ]
+
+    def _scale_on(self, accelerator: str) -> float:
+        """An accelerator is known by the kinds that ran there, little by little."""
+        unseen = _HALF_KNOWN / (_HALF_KNOWN + self.evidence.get(accelerator, 0))
+        return float(self.known.scale ** (1.0 - unseen) * self.unseen_scale**unseen)
 
     def _batches(self, queried: CellFeatures) -> Iterator[tuple[NDArray[np.signedinteger[Any]], _Seen | None]]:
         """Rows to tell at once, and what is known of their kind beside what is known for all."""

@@ -70,6 +70,43 @@ def test_a_new_accelerator_is_expected_by_its_facts() -> None:
     assert told.holds(asked.steps_per_s)
 
 
+def seen_on_a_new_type(*slowed: tuple[int, float]) -> tuple[list[Observation], list[Observation]]:
+    """The world, with one cell of each of these kinds on another accelerator, so much slower; the others' truths."""
+    other = AcceleratorSpecs("other", 6e12, 6e11)
+    cells = [truth(kind, other, 16.0) for kind in range(8)]
+    seen = [Observation(cells[kind].cell, cells[kind].steps_per_s / factor) for kind, factor in slowed]
+    return [*WORLD, *seen], [cell for kind, cell in enumerate(cells) if kind not in dict(slowed)]
+
+
+def test_one_odd_kind_does_not_speak_for_a_whole_accelerator() -> None:
+    """Ten times slower than expected: it is believed of that kind, and other kinds are told as if nobody had run it."""
+    without, asked = seen_on_a_new_type()
+    known, _ = seen_on_a_new_type((3, 10.0))
+    before, model = GaussianProcess().fit(without), GaussianProcess().fit(known)
+    for cell in (cell for cell in asked if cell.cell.kind.name != "kind-3"):
+        assert abs(log(model.predict(cell.cell).steps_per_s / cell.steps_per_s)) < 0.35
+        assert abs(log(model.predict(cell.cell).steps_per_s / before.predict(cell.cell).steps_per_s)) < 0.2
+    odd = known[-1]
+    assert abs(log(model.predict(odd.cell).steps_per_s / odd.steps_per_s)) < 0.2
+
+
+def test_kinds_that_agree_do_speak_for_it() -> None:
+    """Three kinds at a third of the expected speed: the accelerator is slow."""
+    known, asked = seen_on_a_new_type((1, 3.0), (4, 3.0), (6, 3.0))
+    model = GaussianProcess().fit(known)
+    for cell in asked:
+        assert abs(log(3.0 * model.predict(cell.cell).steps_per_s / cell.steps_per_s)) < 0.5
+
+
+def test_kinds_that_ran_on_an_accelerator_narrow_the_intervals_of_others() -> None:
+    """However many did: for a kind that never ran there less is known before the first."""
+    widths = []
+    for kinds in ((), (1,), (1, 4), (1, 4, 6, 2, 3)):
+        known, asked = seen_on_a_new_type(*((kind, 1.0) for kind in kinds))
+        widths.append(GaussianProcess().fit(known).predict(asked[-1].cell).log_sd)
+    assert all(width < widths[0] for width in widths[1:])
+
+
 def test_too_few_observations_are_refused() -> None:
     """Two points teach nothing."""
     with pytest.raises(CannotPredict, match="too few"):
@@ -79,7 +116,7 @@ def test_too_few_observations_are_refused() -> None:
 def test_slopes_of_the_covariance_are_its_differences() -> None:
     """Each derivative against a small step, for a matrix of any entries."""
     points = cell_features([o.cell for o in WORLD[::7]])
-    shared = shared_features(points, points)
+    shared = shared_features(points, points, {})
     by = np.cos(np.arange(shared.kind.size, dtype=float)).reshape(shared.kind.shape)
 
     def total(parameters: Array) -> float:
