@@ -34,6 +34,7 @@ from benchmarks.published import (
     resnet_110,
     update_speeds,
 )
+from benchmarks.published_utilisation import utilisation_checks
 from benchmarks.scaling_laws import ScalingLaws, ShortRun, corner_runs, fit_scaling_laws
 from benchmarks.tables import Measured
 from optimizer.planning.machine_choice import RunGoal, choose_option, option_of, speed_windows
@@ -103,6 +104,15 @@ def _left_out(data: Path) -> Measured:
         measured.add(f"{what}: median error", 100 * pooled(answers).median, "%", at_most=goal)
         measured.add("   worst type's median", 100 * max(answer.median for answer in answers.values()), "%")
         measured.add("   inside 80 % intervals", 100 * pooled(answers).coverage, "%")
+    return measured
+
+
+def _utilisation(data: Path) -> Measured:
+    checks = utilisation_checks(data)
+    measured = Measured("published runs told by data sheets and operations", f"{len(checks)} runs, nothing measured")
+    measured.add("factor off, median", median(check.factor for check in checks), "x", at_most=1.5)
+    measured.add("factor off, worst", max(check.factor for check in checks), "x", at_most=2.5)
+    measured.add("inside 80 % intervals", 100 * sum(check.is_inside for check in checks) / len(checks), "%")
     return measured
 
 

@@ -52,6 +52,21 @@ def test_a_roofline_is_the_slower_of_arithmetic_and_memory() -> None:
     assert roofline_pass_s(moving) == pytest.approx(0.04)
 
 
+def test_bytes_that_nobody_counted_are_those_of_usual_training() -> None:
+    """An accelerator four times as fast in arithmetic with the same memory is not four times as fast; counted bytes
+    have the last word; half the width of the numbers is half the bytes."""
+    kind = replace(CNN, memory_bytes_per_sample=None)
+    peaks = (("fp32", 8e12), ("bf16", 320e12))
+    slow, fast = (replace(T4, flops_per_s=peak, peaks=peaks) for peak in (8e12, 320e12))
+    assert roofline_pass_s(SpeedCell(kind, slow, Layout(1))) == pytest.approx(0.001)
+    moved = kind.flops_per_sample / 90.0 / fast.memory_bytes_per_s  # type: ignore[operator]
+    assert roofline_pass_s(SpeedCell(kind, fast, Layout(1))) == pytest.approx(moved)
+    wide = replace(fast, peaks=())
+    assert roofline_pass_s(SpeedCell(kind, wide, Layout(1))) == pytest.approx(2.0 * moved)
+    counted = replace(CNN, memory_bytes_per_sample=0.0)
+    assert roofline_pass_s(SpeedCell(counted, fast, Layout(1))) == pytest.approx(0.001 / 40.0)
+
+
 def test_accumulation_spreads_one_synchronisation_over_passes() -> None:
     """k passes and one exposed all-reduce: samples per second rise with k where the network is slow."""
     law = RooflinePredictor()
