@@ -70,7 +70,7 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     ledger.columns.steps_at[job.slot] = cycle.now
     if event.start_s is not None and not job.start_reported:
         job.start_reported = True  # counted once a start, though reports repeat it: the kind's median is over starts
-        ledger.costs.saw_start(job.request.kind, event.start_s)
+        ledger.costs.saw_start(job.request.kind, event.start_s, cold=job.is_cold)
     if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
         return  # the speed over several pools is no measurement of one
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape

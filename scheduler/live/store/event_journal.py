@@ -65,8 +65,10 @@ def decode_event(row: JournalRow) -> Event:
     """The event that was written. Raises ValueError where the payload is not one."""
     told = json.loads(row.payload)
     if row.type == PolicyChanged.__name__:
-        # Where rules do not say it, they are of a release that planned no intervals: it is replayed as it decided.
+        # Where rules do not say it, they are of a release that planned no intervals, or counted no fetches: it is
+        # replayed as it decided.
         told["rules"].setdefault("plan_checkpoints", False)
+        told["rules"].setdefault("count_fetches", False)
     event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(told)
     return event
 
