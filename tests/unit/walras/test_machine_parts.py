@@ -1,12 +1,19 @@
 """What `walras agent --accelerators` may say, and the names that parts of a machine have."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from typer.testing import CliRunner
 
+from walras.api import NodeView
+from walras.cli.machine_commands import _listed_nodes
 from walras.cli.main import app
+from walras.cli.terminal_output import Listing
+from walras.cli.top_screens import MachinesScreen
+from walras.cli.top_text import _machine_text
 from walras.machine_parts import (
     MOST_OF_TYPE,
     MOST_TYPES,
@@ -17,6 +24,7 @@ from walras.machine_parts import (
     part_name,
     part_shape,
 )
+from walras.overview import MachineCells
 from walras.wire import ShapeFacts
 from workers.agent.startup import AgentOptions
 
@@ -105,3 +113,31 @@ def test_agents_of_parts_tell_the_machine_and_the_part() -> None:
     assert is_same_machine_agent(agent_of_part(whole, one), agent_of_part(whole, two))
     assert not is_same_machine_agent(agent_of_part(whole, one), agent_of_part(other, one))
     assert not is_same_machine_agent("", "")
+
+
+NODE = {
+    "accelerator": "a",
+    "emulated": True,
+    "market": "owned",
+    "zone": "z",
+    "state": "up",
+    "accelerators": 2,
+    "free": 1,
+}
+
+
+def test_parts_are_shown_with_their_machine() -> None:
+    """`walras nodes` has a column for it as soon as there is one; `walras top` writes the machine's name."""
+    whole = NodeView.model_validate(NODE | {"node_id": "n9", "pool": "p", "jobs": []})
+    part = NodeView.model_validate(NODE | {"node_id": "gpu-1.a", "machine": "gpu-1", "pool": "p", "jobs": [7]})
+
+    async def listed(*nodes: NodeView) -> Listing:
+        return await _listed_nodes(AsyncMock(nodes=AsyncMock(return_value=list(nodes))), verbose=False)
+
+    assert asyncio.run(listed(whole)).columns[0].title == "NODE"
+    found = asyncio.run(listed(part, whole))
+    assert [column.title for column in found.columns][:2] == ["MACHINE", "NODE"]
+    assert [list(row)[:2] for row in found.rows] == [["gpu-1", "gpu-1.a"], ["n9", "n9"]]
+    assert MachinesScreen._row(part)[0].plain == "gpu-1"
+    cells = MachineCells(node_id="gpu-1.a", machine="gpu-1", pool="p", accelerator="a", state="up", cells=[0, 7])
+    assert _machine_text(cells, is_named=True).plain.startswith("gpu-1\u00a0")

@@ -101,8 +101,9 @@ def test_a_rented_machine_has_one_type(tmp_path: Path) -> None:
     options = AgentOptions(("http://x",), tmp_path, "gpu-1", "", types=MIXED, emulated=True, rent_token_file=tmp_path)
     with pytest.raises(ConfigError, match="of one type"):
         own_parts(options, {})
-    with pytest.raises(ConfigError, match="shorter --node"):
+    with pytest.raises(ConfigError, match="longer than 100") as refused:
         own_parts(replace(options, node_id="n" * 95, rent_token_file=None), {})
+    assert refused.value.fix == "choose a shorter --node"
 
 
 def test_parts_share_what_is_fetched_and_the_notice_and_remember_apart(tmp_path: Path) -> None:
