@@ -298,6 +298,7 @@ class Explanation(Body):
 
 class NodeView(Body):
     node_id: str
+    machine: str = ""  # the machine of several accelerator types that it is a part of; empty: of none
     pool: str
     accelerator: str
     emulated: bool

@@ -11,6 +11,8 @@ class MachineCells(Body):
     """One machine, and who holds each of its accelerators."""
 
     node_id: str
+    #: The machine of several types that it is a part of; empty: of none.
+    machine: str = ""
     pool: str
     accelerator: str
     #: up | unreachable | leaving | quarantined

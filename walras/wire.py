@@ -38,6 +38,7 @@ _VALUE_MOST = 1.7e308
 COUNT_MOST = 2**63 - 1
 _SECONDS_MOST = 1e9
 _SPEED_LEAST, _SPEED_MOST = 1e-12, 1e12
+_NODE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 Count = Annotated[int, Field(ge=0, le=COUNT_MOST)]
 Number = Annotated[int, Field(ge=1, le=COUNT_MOST)]
@@ -85,23 +86,22 @@ class ShapeFacts(Message):
     emulated: bool = False
     market: Literal["owned", "on_demand", "spot"] = "owned"
     zone: str = Field(default="default", max_length=100)
+    #: The machine that this is a part of (`walras.machine_parts`); empty: it is all of its machine.
+    machine: str = Field(default="", pattern=rf"^$|{_NODE_PATTERN}")
 
 
 class Register(Message):
     """`POST /agent/v1/register`, authorised by the join token."""
 
-    node_id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    node_id: str = Field(pattern=_NODE_PATTERN)
     facts: ShapeFacts
     #: The `Rent` token that this machine answers; empty for owned machines.
     rent_token: str = Field(default="", max_length=200)
     version: str = Field(default="", max_length=100)
     protocol: int = Field(default=1, ge=1, le=1_000_000)
-    #: Made with the agent's state folder: whoever lost the folder is another agent.
-    agent: str = Field(default="", pattern=AGENT_PATTERN)
-    #: Names the time since the machine was started.
-    boot_id: str = Field(default="", max_length=64)
-    #: The cluster that the agent belongs to already; None: to none.
-    cluster: ClusterIdentity | None = None
+    agent: str = Field(default="", pattern=AGENT_PATTERN)  # made with its state folder: who lost that is another agent
+    boot_id: str = Field(default="", max_length=64)  # names the time since the machine was started
+    cluster: ClusterIdentity | None = None  # that the agent belongs to already; None: to none
     tools: ToolNames | None = None  # that jobs may need (`walras.machine_tools`); None: the agent does not say
 
 

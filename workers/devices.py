@@ -59,23 +59,32 @@ def detect_host() -> Host:
 
 
 def detect_accelerators(environ: Mapping[str, str]) -> Accelerators:
-    """The GPUs that NVML sees, else AMD SMI, and CUDA_VISIBLE_DEVICES allows, which HIP_VISIBLE_DEVICES stands for;
-    without any, the machine is one place on its CPU.
+    """The accelerators of a machine that has one type (`detect_types`). Raises ValueError where it has several."""
+    found = detect_types(environ)
+    if len(found) > 1:
+        names = ", ".join(sorted(each.name for each in found))
+        raise ValueError(f"unlike GPUs in one machine ({names}): set CUDA_VISIBLE_DEVICES to those of one type")
+    return found[0]
+
+
+def detect_types(environ: Mapping[str, str]) -> tuple[Accelerators, ...]:
+    """The GPUs that NVML sees, else AMD SMI, and CUDA_VISIBLE_DEVICES allows, which HIP_VISIBLE_DEVICES stands for, by
+    type, in the order of their first devices; without any, the machine is one place on its CPU.
     """
     found = _nvml_devices() or amd_devices()
     allowed = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES"))
     if allowed is not None:
         wanted = [word.strip() for word in allowed.split(",") if word.strip()]
         found = [device for index, device in enumerate(found) if str(index) in wanted or device[0] in wanted]
-    if not found:
-        return Accelerators(CPU, 1)
-    names = {name for _, name, _ in found}
-    # A machine is of one shape. Mixed GPUs in one machine: run one agent per type, each with its own visible devices.
-    if len(names) > 1:
-        raise ValueError(f"unlike GPUs in one machine ({', '.join(sorted(names))}): set CUDA_VISIBLE_DEVICES per agent")
-    numbers = [number for _, _, number in found if number is not None]
-    uuids = tuple(uuid for uuid, _, _ in found)
-    return Accelerators(names.pop(), len(found), uuids, tuple(numbers) if len(numbers) == len(found) else ())
+    names = list(dict.fromkeys(name for _, name, _ in found))
+    return tuple(_of_type(name, found) for name in names) or (Accelerators(CPU, 1),)
+
+
+def _of_type(name: str, devices: Sequence[tuple[str, str, int | None]]) -> Accelerators:
+    own = [device for device in devices if device[1] == name]
+    numbers = [number for _, _, number in own if number is not None]
+    uuids = tuple(uuid for uuid, _, _ in own)
+    return Accelerators(name, len(own), uuids, tuple(numbers) if len(numbers) == len(own) else ())
 
 
 def look_at_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:

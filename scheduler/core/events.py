@@ -68,6 +68,8 @@ class NodeJoined:
     paid_usd: float = 0.0
     #: What it has of what jobs may need (`walras.machine_tools`); None: it has not said, and is taken to have all.
     tools: tuple[str, ...] | None = None
+    #: The machine that it is a part of, where that has accelerators of several types; empty: it is a whole machine.
+    machine: str = ""
 
 
 @dataclass(slots=True)

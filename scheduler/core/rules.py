@@ -69,6 +69,9 @@ class RoundRules:
     #: How often jobs save that do not say it is planned from the time that writing takes and the lives of machines.
     #: False: they save as their scripts have it, every 300 s where those say nothing.
     plan_checkpoints: bool = True
+    #: A move, and a preemption, to where a job's inputs are not cached must also pay for fetching them, as long as that
+    #: was seen to take.
+    count_fetches: bool = True
     #: Length of a round: running jobs are compared with waiting ones once a round. 0: at every event.
     round_s: float = 360.0
     #: A dirty core asks for a new solve no sooner than this after the last request.

@@ -139,7 +139,7 @@ def _told_machine(machine: FleetMachine, pool_id: PoolId, now: float) -> Iterato
     node_id, condition = machine.node_id, machine.condition
     paid_since = machine.paid_since if machine.token else None
     tools = None if machine.tools is None else tuple(sorted(machine.tools))
-    yield NodeJoined(now, node_id, pool_id, machine.token, paid_since, tools=tools)
+    yield NodeJoined(now, node_id, pool_id, machine.token, paid_since, tools=tools, machine=machine.whole)
     if machine.data:
         yield NodeData(now, node_id, tuple(sorted(machine.data)))
     if machine.is_private:

@@ -16,12 +16,14 @@ from workers.supervisor_protocol import PLAN_FILE, read_plan
 _RUN = """
 import json, logging, sys
 from pathlib import Path
+from walras.machine_parts import TypeCount
 from workers.agent.startup import AgentOptions
 from workers.agent.startup import run_agent
 logging.basicConfig(level="INFO")
 fields = json.loads(sys.argv[1])
 paths = {name: Path(fields[name]) for name in ("state", "join_token_file", "speeds") if name in fields}
-sys.exit(run_agent(AgentOptions(**fields | paths)))
+types = tuple(TypeCount(*each) for each in fields.get("types", ()))
+sys.exit(run_agent(AgentOptions(**fields | paths | {"types": types})))
 """
 
 
@@ -29,10 +31,18 @@ class AgentProcess:
     """Give the server's URL and token; `close` kills the agent and everything of its attempts."""
 
     def __init__(
-        self, folder: Path, url: str, join_token: str, *, unseen: Sequence[Path] = (), path: str = "", **changes: Any
+        self,
+        folder: Path,
+        url: str,
+        join_token: str,
+        *,
+        unseen: Sequence[Path] = (),
+        path: str = "",
+        modules: Path | None = None,
+        **changes: Any,
     ) -> None:
         """`unseen`: folders that are empty for the agent and its jobs, in a mount namespace of their own. `path`: where
-        it looks for programs; empty: as this process.
+        it looks for programs; empty: as this process. `modules`: where it looks first for modules of Python.
         """
         self.state = folder / "agent"
         token_file = folder / "join.token"
@@ -53,6 +63,7 @@ class AgentProcess:
         self._log = folder / "agent.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._unseen = unseen
+        self._modules = modules
         self._path = path or os.environ["PATH"]
 
     @property
@@ -61,7 +72,8 @@ class AgentProcess:
         return self._process.pid
 
     def start(self) -> "AgentProcess":
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "WALRAS_AGENT_SECRET_FOR_TESTS": "not-for-jobs"}
+        modules = ":".join(str(each) for each in (self._modules, ROOT) if each is not None)
+        env = {**os.environ, "PYTHONPATH": modules, "WALRAS_AGENT_SECRET_FOR_TESTS": "not-for-jobs"}
         env["PATH"] = self._path
         with open(self._log, "ab") as log:
             command = [sys.executable, "-c", _RUN, json.dumps(self._fields)]
@@ -92,13 +104,13 @@ class AgentProcess:
 
     def alive(self) -> list[int]:
         """Processes of all its attempts."""
-        plans = [read_plan(path.parent) for path in self.state.glob(f"attempts/*/{PLAN_FILE}")]
+        plans = [read_plan(path.parent) for path in self.state.rglob(f"attempts/*/{PLAN_FILE}")]
         return [pid for plan in plans for pid in processes.carriers(plan.cookie)]
 
     def supervisors(self) -> list[int]:
         facts = [
             json.loads(path.read_bytes())
-            for path in self.state.glob("attempts/*/supervisor.json")
+            for path in self.state.rglob("attempts/*/supervisor.json")
             if path.is_file()  # a rank may have put a pipe there
         ]
         names = [processes.ProcessName(fact["pid"], fact["start_ticks"]) for fact in facts]
@@ -124,6 +136,6 @@ class AgentProcess:
             self._process.kill()
             self._process.wait(10)
         processes.send_signal(self.supervisors(), 9)
-        for path in self.state.glob(f"attempts/*/{PLAN_FILE}"):
+        for path in self.state.rglob(f"attempts/*/{PLAN_FILE}"):
             assert processes.kill_carriers(read_plan(path.parent).cookie, 10.0)
         wait_for(lambda: not self.supervisors(), 5.0, "supervisors gone")

@@ -90,6 +90,9 @@ async def _listed_nodes(client: "Client", verbose: bool) -> Listing:
         Column("DETAIL", shrinks=True),
     )
     rows = [_node_row(node) for node in found]
+    if any(node.machine for node in found):  # parts stand below each other: they sort by their machine's name
+        columns = (Column("MACHINE", shrinks=True), *columns)
+        rows = [[node.machine or node.node_id, *row] for row, node in zip(rows, found, strict=True)]
     if verbose:
         columns += (
             Column("BUSY", shrinks=True),

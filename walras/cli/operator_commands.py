@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,6 +21,9 @@ from walras.cli.terminal_output import (
 )
 from walras.errors import UserError
 from walras.units import parse_size
+
+if TYPE_CHECKING:
+    from walras.machine_parts import TypeCount
 
 #: What `--market` may say.
 _MARKETS: dict[str, Literal["owned", "on_demand", "spot"]] = {
@@ -129,8 +132,11 @@ AcceleratorOption = Annotated[
     typer.Option("--accelerator", help="Accelerator type; default: detected GPUs, or `cpu` without any."),
 ]
 AcceleratorsOption = Annotated[
-    int | None,
-    typer.Option("--accelerators", min=1, max=1024, help="Number of accelerators; default: as detected."),
+    str | None,
+    typer.Option(
+        "--accelerators",
+        help="Number of accelerators, or those of each type: a100:2,t4:1; default: as detected.",
+    ),
 ]
 MarketOption = Annotated[str, typer.Option("--market", help="How the machine is paid for: owned, on_demand or spot.")]
 NominalSpeedOption = Annotated[
@@ -191,12 +197,13 @@ def agent_command(
     if market not in _MARKETS:
         raise UserError(f"{market[:40]!r} is no market", field="--market", fix=f"choose from {', '.join(_MARKETS)}")
     try:
+        count, types = _accelerators(accelerators)
         memory_bytes = parse_size(memory) if memory is not None else None
         attempt_disk_bytes = parse_size(attempt_disk) if attempt_disk is not None else 0
         accelerator = canonical_accelerator(accelerator) if accelerator is not None else None
     except ValueError as error:
         message, _, fix = str(error).partition("; ")
-        raise UserError(message, field="--memory / --attempt-disk / --accelerator", fix=fix) from None
+        raise UserError(message, field="--memory / --attempt-disk / --accelerator / --accelerators", fix=fix) from None
     import socket
 
     from workers.agent.startup import AgentOptions, run_agent
@@ -210,7 +217,8 @@ def agent_command(
                 node_id=node or socket.gethostname(),
                 shape=shape,
                 accelerator=accelerator,
-                accelerators=accelerators,
+                accelerators=count,
+                types=types,
                 cpus=cpus,
                 memory_bytes=memory_bytes,
                 market=_MARKETS[market],
@@ -225,6 +233,21 @@ def agent_command(
             )
         )
     )
+
+
+def _accelerators(text: str | None) -> "tuple[int | None, tuple[TypeCount, ...]]":
+    """Returns the number that `--accelerators` states, or the number of each type. Raises ValueError."""
+    from walras.machine_parts import MOST_OF_TYPE, parse_type_counts
+
+    if text is None or ":" in text:
+        types = () if text is None else parse_type_counts(text)
+        return None, types
+    # int() reads other scripts, and is slow on long words.
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MOST_OF_TYPE)) else 0
+    if not 1 <= number <= MOST_OF_TYPE:
+        fix = f"write one from 1 to {MOST_OF_TYPE}, or the types: a100:2,t4:1"
+        raise ValueError(f"{text[:60]!r} is no number of accelerators; {fix}")
+    return number, ()
 
 
 def demo_command(

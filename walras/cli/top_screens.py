@@ -336,7 +336,7 @@ class MachinesScreen(WatchScreen):
     @staticmethod
     def _row(node: NodeView) -> list[Text]:
         return [
-            Text(safe_text(node.node_id)),
+            Text(safe_text(node.machine or node.node_id)),
             Text(safe_text(node.state), style=STATE_STYLES.get(node.state, "")),
             Text(str(node.free), justify="right"),
             Text(str(node.accelerators), justify="right"),

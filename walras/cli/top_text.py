@@ -137,7 +137,7 @@ def _price_line(overview: "Overview", pool: str) -> str:
 
 def _machine_text(machine: "MachineCells", *, is_named: bool) -> Text:
     # A break inside a machine would make two of it.
-    shown = Text(f"{safe_text(machine.node_id)}\u00a0" if is_named else "")
+    shown = Text(f"{safe_text(machine.machine or machine.node_id)}\u00a0" if is_named else "")
     idle = _IDLE if machine.state == "up" else _NO_JOBS
     for job_id, cells in groupby(machine.cells):
         many = sum(1 for _ in cells)

@@ -108,7 +108,7 @@ class Agent:
                 self._sampler.start()
                 tasks.create_task(self._watch_notice())
                 if self._spot is not None:
-                    tasks.create_task(self._spot.watch(self._machine.state, self._report_hint))
+                    tasks.create_task(self._spot.watch(self._machine.notices, self._report_hint))
                 await self._heartbeat_forever()
         except BaseExceptionGroup as group:
             refused = group.subgroup(ServerRefusal)
@@ -121,7 +121,7 @@ class Agent:
     async def _watch_notice(self) -> None:
         seen = ""
         while True:
-            notice = await next_notice(self._machine.state, seen, self._machine.clocks)
+            notice = await next_notice(self._machine.notices, seen, self._machine.clocks)
             seen = notice.digest
             if self._store.is_new_notice(notice.digest):
                 self._outbox.put(NoticeReport(report_id=self._outbox.next_id(), gone_in_s=notice.gone_in_s))

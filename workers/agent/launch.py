@@ -150,6 +150,13 @@ class AgentMachine:
     chance: Random | None = None
     #: What an attempt may write into its own folder. 0: as much as there is.
     attempt_disk_bytes: int = 0
+    #: Folder of the whole machine, where this is one of its parts; None: `state`.
+    whole: Path | None = None
+
+    @property
+    def notices(self) -> Path:
+        """Where it is written that the machine will be gone."""
+        return self.whole or self.state
 
     def attempt_folder(self, job_id: int, attempt: int, incarnation: str = "") -> Path:
         return self.state / "attempts" / attempt_stem(job_id, attempt, incarnation)

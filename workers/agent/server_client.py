@@ -288,7 +288,10 @@ class Enrolment:
 
     def _facts(self) -> dict[str, Any]:
         """What a credential is given for. A new release of the agent is no other machine."""
-        return self.message.model_dump(mode="json", include={"node_id", "facts", "rent_token"})
+        facts = self.message.model_dump(mode="json", include={"node_id", "facts", "rent_token"})
+        if not facts["facts"]["machine"]:
+            del facts["facts"]["machine"]  # as it was written down before machines had parts
+        return facts
 
     def _keep(self, registered: Registered | None) -> None:
         kept = {

@@ -1,12 +1,11 @@
 """Starts an agent: from options to a running loop. SIGTERM ends the agent and leaves its supervisors running."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ import aiohttp
 
 from walras import __version__
 from walras.errors import ConfigError, Forbidden
+from walras.machine_parts import TypeCount, agent_of_part
 from walras.protocol import PROTOCOL
 from walras.transport import accepted_certificate
 from walras.wire import Register, ShapeFacts
@@ -22,9 +22,10 @@ from workers import processes
 from workers.agent.agent import Agent
 from workers.agent.launch import AgentMachine, load_emulated_speeds
 from workers.agent.machine_notices import SpotNoticeWatcher
+from workers.agent.parts import MachinePart, StatedAccelerators, machine_parts, make_part_folders, own_accelerators
 from workers.agent.report_store import AgentStore
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, kept_pin
-from workers.devices import CPU, Accelerators, Host, detect_accelerators, detect_host, own_address
+from workers.devices import detect_host, detect_types, own_address
 from workers.preparation.environments import tools_here
 
 
@@ -42,6 +43,8 @@ class AgentOptions:
     #: None: detect GPUs; without any the machine is a `cpu` machine.
     accelerator: str | None = None
     accelerators: int | None = None
+    #: Of a machine with several types: how many of each. Empty: detected, or the two fields above.
+    types: tuple[TypeCount, ...] = ()
     #: None: all that this host has.
     cpus: float | None = None
     memory_bytes: int | None = None
@@ -76,16 +79,23 @@ def run_agent(options: AgentOptions) -> int:
         UserError: options that do not hold together.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    machine = _machine(options, os.environ)
+    parts = own_parts(options, os.environ)
     try:
-        store = AgentStore(options.state)
+        whole = AgentStore(options.state)
     except BlockingIOError:
         raise ConfigError(f"another agent uses {options.state}", field="--state", fix="one folder per agent") from None
+    stores = [whole]
     try:
         options = replace(options, join_token_file=_lasting_token_file(options))
-        return asyncio.run(_run(options, machine, store))
+        if len(parts) > 1:
+            make_part_folders(parts, options.state.absolute())
+            stores += [AgentStore(part.state) for part in parts]
+            for store in stores[1:]:
+                store.agent = agent_of_part(whole.agent, store.agent)
+        return asyncio.run(_run(options, list(zip(parts, stores[-len(parts) :], strict=True))))
     finally:
-        store.close()
+        for store in stores:
+            store.close()
 
 
 def _lasting_token_file(options: AgentOptions) -> Path | None:
@@ -106,82 +116,94 @@ def _lasting_token_file(options: AgentOptions) -> Path | None:
     return kept
 
 
-async def _run(options: AgentOptions, machine: AgentMachine, store: AgentStore) -> int:
+async def _run(options: AgentOptions, parts: Sequence[tuple[MachinePart, AgentStore]]) -> int:
     pin = kept_pin(options.state, options.join_token_file)
     for server in options.servers:
         tls = accepted_certificate(pin, server)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
-        client = ServerClient(session, options.servers, pin)
-        spot = SpotNoticeWatcher(session, options.metadata_url) if options.spot_notices else None
-        agent = Agent(machine, store, client, _enrolment(options, machine, store.agent), spot)
-        running = asyncio.create_task(agent.run())
+        agents = [_agent(options, session, pin, part, store) for part, store in parts]
+        running = [asyncio.create_task(agent.run()) for agent in agents]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, running.cancel)
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
-        except Forbidden as error:
-            log.error("the server does not accept this machine: %s%s", error, f"; {error.fix}" if error.fix else "")
-            return EXIT_OTHER_CLUSTER if isinstance(error, ServerRefusal) and error.is_final else 1
-    return 0
+            loop.add_signal_handler(number, lambda: [each.cancel() for each in running])
+        # The machine has one agent: where a part cannot go on, none does.
+        await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+        for each in running:
+            each.cancel()
+        ends = await asyncio.gather(*running, return_exceptions=True)
+    errors = [end for end in ends if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError)]
+    for error in errors:
+        if not isinstance(error, Forbidden):
+            raise error
+        log.error("the server does not accept this machine: %s%s", error, f"; {error.fix}" if error.fix else "")
+    is_final = any(isinstance(error, ServerRefusal) and error.is_final for error in errors)
+    return EXIT_OTHER_CLUSTER if is_final else int(bool(errors))
 
 
-def _machine(options: AgentOptions, environ: Mapping[str, str]) -> AgentMachine:
+def _agent(
+    options: AgentOptions, session: aiohttp.ClientSession, pin: str, part: MachinePart, store: AgentStore
+) -> Agent:
+    client = ServerClient(session, options.servers, pin)
+    spot = SpotNoticeWatcher(session, options.metadata_url) if options.spot_notices else None
+    return Agent(_machine(options, part, os.environ), store, client, _enrolment(options, part, store.agent), spot)
+
+
+def own_parts(options: AgentOptions, environ: Mapping[str, str]) -> tuple[MachinePart, ...]:
+    """Returns what the machine is registered as: itself, or a part for each type of its accelerators.
+
+    Raises ConfigError where the options do not fit together, or the machine.
+    """
+    stated = StatedAccelerators(options.accelerator, options.accelerators, options.types, options.emulated)
+    try:
+        found = () if options.emulated else detect_types(environ)
+    except ValueError as error:
+        raise ConfigError(str(error), field="--accelerator") from None
+    accelerators = own_accelerators(stated, found)
+    if len(accelerators) > 1 and options.rent_token_file is not None:
+        raise ConfigError(
+            "a rented machine is of one type: its request asked for one",
+            field="--accelerators",
+            fix="name one type, or let the machine join as an owned one",
+        )
     host = detect_host()
+    if options.cpus is not None:
+        host = replace(host, cpus=options.cpus)
+    if options.memory_bytes is not None:
+        host = replace(host, memory_bytes=options.memory_bytes)
+    return machine_parts(accelerators, host, options.node_id, options.shape, options.state.absolute())
+
+
+def _machine(options: AgentOptions, part: MachinePart, environ: Mapping[str, str]) -> AgentMachine:
     return AgentMachine(
-        state=options.state.absolute(),
-        accelerators=own_accelerators(options, environ),
-        host=Host(
-            cpus=options.cpus if options.cpus is not None else host.cpus,
-            memory_bytes=options.memory_bytes if options.memory_bytes is not None else host.memory_bytes,
-        ),
+        state=part.state,
+        accelerators=part.accelerators,
+        host=part.host,
         is_emulated=options.emulated,
         speeds=load_emulated_speeds(options.speeds) if options.speeds is not None else {},
         environ=dict(environ),
         attempt_disk_bytes=options.attempt_disk_bytes,
+        whole=options.state.absolute() if part.machine else None,
     )
 
 
-def own_accelerators(options: AgentOptions, environ: Mapping[str, str]) -> Accelerators:
-    """Returns the accelerators of the options, checked against those of the machine unless emulated."""
-    if options.emulated:
-        if options.accelerator is None:
-            raise ConfigError("--emulated needs --accelerator", field="--accelerator", fix="name the type to emulate")
-        return Accelerators(options.accelerator, options.accelerators or 1)
-    try:
-        found = detect_accelerators(environ)
-    except ValueError as error:
-        raise ConfigError(str(error), field="--accelerator") from None
-    name, count = options.accelerator or found.name, options.accelerators or found.count
-    if name != CPU and not found.cuda_names:
-        raise ConfigError(
-            f"no {name} is found on this machine: neither NVML nor AMD SMI shows a GPU that this agent may use",
-            field="--accelerator",
-            fix="check `nvidia-smi` (or `amd-smi list`) and CUDA_VISIBLE_DEVICES, or add --emulated",
-        )
-    if found.cuda_names and count > found.count:
-        raise ConfigError(f"{count} accelerators asked for, {found.count} found", field="--accelerators")
-    return Accelerators(name, count, found.cuda_names[:count], found.numbers[:count])
-
-
-def _enrolment(options: AgentOptions, machine: AgentMachine, agent: str) -> Enrolment:
+def _enrolment(options: AgentOptions, part: MachinePart, agent: str) -> Enrolment:
     facts = ShapeFacts(
-        shape=options.shape or f"{machine.accelerators.name}x{machine.accelerators.count}",
-        accelerator=machine.accelerators.name,
-        accelerators=machine.accelerators.count,
-        cpus=machine.host.cpus,
-        memory_bytes=machine.host.memory_bytes,
+        shape=part.shape,
+        accelerator=part.accelerators.name,
+        accelerators=part.accelerators.count,
+        cpus=part.host.cpus,
+        memory_bytes=part.host.memory_bytes,
         nominal_speed=options.nominal_speed,
         emulated=options.emulated,
         market=options.market,
         zone=options.zone,
+        machine=part.machine,
     )
     rent_token = options.rent_token_file.read_text().strip() if options.rent_token_file is not None else ""
     return Enrolment(
-        state=options.state,
+        state=part.state,
         message=Register(
-            node_id=options.node_id,
+            node_id=part.node_id,
             facts=facts,
             rent_token=rent_token,
             version=__version__,

@@ -104,7 +104,7 @@ def _prepare_patiently(
     """Returns 0 with the variables and the command of the rank, or the code to end with."""
     for left in reversed(range(_TRIES)):
         try:
-            own, inside = prepare(state / PREPARED_FOLDER, folder, Path.cwd(), env)
+            own, inside = prepare((state / PREPARED_FOLDER).resolve(), folder, Path.cwd(), env)
             return 0, own, inside(argv, own)
         except CannotFetch as error:
             _tell(f"not prepared: {error}" + ("; trying again" if left else "; the job is queued again"))

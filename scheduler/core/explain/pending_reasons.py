@@ -335,15 +335,17 @@ def _losing(core: SchedulerCore, holders: Sequence[JobId]) -> list[str]:
 
 
 def _away_text(machine: FleetMachine) -> str:
-    return f"{machine.node_id} is {machine.condition.value}" + (f" ({machine.detail})" if machine.detail else "")
+    detail = f" ({machine.detail})" if machine.detail else ""
+    return f"{machine.whole or machine.node_id} is {machine.condition.value}{detail}"
 
 
 def _taking_jobs_again(state: PoolState) -> str:
     """What an administrator could let take jobs."""
     if state.pool.drained:
         return f"walras admin pool drain {state.pool.pool_id} --off"
-    aside = [each.node_id for each in state.members.values() if each.condition is MachineCondition.QUARANTINED]
-    return f"see why jobs fail there, then: walras admin resume {aside[0]}" if aside else ""
+    aside = [each for each in state.members.values() if each.condition is MachineCondition.QUARANTINED]
+    fix = "see why jobs fail there, then: walras admin resume"
+    return f"{fix} {aside[0].whole or aside[0].node_id}" if aside else ""
 
 
 def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:

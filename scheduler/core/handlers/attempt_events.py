@@ -18,6 +18,7 @@ from scheduler.core.events import (
     Prepared,
     RoundEnded,
 )
+from scheduler.core.handlers.machine_facts import parts_of_its_machine
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
@@ -69,7 +70,7 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     ledger.columns.steps_at[job.slot] = cycle.now
     if event.start_s is not None and not job.start_reported:
         job.start_reported = True  # counted once a start, though reports repeat it: the kind's median is over starts
-        ledger.costs.saw_start(job.request.kind, event.start_s)
+        ledger.costs.saw_start(job.request.kind, event.start_s, cold=job.is_cold)
     if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
         return  # the speed over several pools is no measurement of one
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
@@ -363,17 +364,16 @@ def _blame(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
     rules = cycle.policy.rules
     machine.failures.append((cycle.now, job.job_id))
     recent = {job_id for at, job_id in machine.failures if at >= cycle.now - rules.quarantine_window_s}
-    if (
-        len(recent) >= rules.quarantine_jobs
-        and machine.condition is MachineCondition.UP
-        and _may_quarantine(cycle, machine)
-    ):
-        detail = f"{len(recent)} distinct jobs failed here within {rules.quarantine_window_s:g} s"
-        cycle.ledger.fleet.set_condition(machine, MachineCondition.QUARANTINED, detail)
-        cycle.commands.append(NodeCordoned(machine.node_id, detail))
-        cycle.solves.problem_changed = True
-        if machine.token:
-            cycle.backlog.emptied[machine.row] = None
+    up = [each for each in parts_of_its_machine(cycle, machine) if each.condition is MachineCondition.UP]
+    if len(recent) < rules.quarantine_jobs or machine not in up or not all(_may_quarantine(cycle, each) for each in up):
+        return
+    detail = f"{len(recent)} distinct jobs failed here within {rules.quarantine_window_s:g} s"
+    cycle.solves.problem_changed = True
+    for each in up:
+        cycle.ledger.fleet.set_condition(each, MachineCondition.QUARANTINED, detail)
+        cycle.commands.append(NodeCordoned(each.node_id, detail))
+        if each.token:
+            cycle.backlog.emptied[each.row] = None
 
 
 def _may_quarantine(cycle: Cycle, machine: FleetMachine) -> bool:

@@ -22,7 +22,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.handlers import deadlines
 from scheduler.core.handlers.attempt_events import abort_start, end_attempts_on_lost_machine
-from scheduler.core.handlers.machine_facts import settle_tools, take_tools
+from scheduler.core.handlers.machine_facts import join_parts, settle_tools, take_tools
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_intervals_of
 from scheduler.core.placement.preemption import is_preemptible
@@ -213,6 +213,7 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
     assert pool is not None, f"{event.node_id} joins pool {event.pool_id}, which was never declared"
     assert fleet.machine(event.node_id) is None, f"{event.node_id} joined twice"
     machine = fleet.join(event.node_id, pool, event.at, event.token, event.paid_since)
+    join_parts(cycle, machine, event.machine)
     if event.tools is not None or fleet.knows_tools:
         take_tools(cycle, machine, event.tools)
     cycle.spending.machine_joined(machine, event.paid_usd)

@@ -17,6 +17,20 @@ from scheduler.core.state.working_set import Cycle
 from walras.job_request import ToolNeeds
 
 
+def parts_of_its_machine(cycle: Cycle, machine: FleetMachine) -> list[FleetMachine]:
+    """Returns all parts of the machine of several types that this one belongs to; itself alone where it is whole."""
+    if not machine.whole:
+        return [machine]
+    return [each for each in cycle.ledger.fleet.machines if each is not None and each.whole == machine.whole]
+
+
+def join_parts(cycle: Cycle, machine: FleetMachine, whole: str) -> None:
+    """The machine that joined is a part of this one: where a job fails on one part, its machine may be at fault."""
+    machine.whole = whole
+    for other in parts_of_its_machine(cycle, machine):
+        machine.failures = other.failures
+
+
 def on_node_tools(cycle: Cycle, machine: FleetMachine, event: NodeTools) -> None:
     take_tools(cycle, machine, event.tools)
     cycle.backlog.freed[machine.row] = None

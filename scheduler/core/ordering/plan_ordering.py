@@ -106,7 +106,7 @@ class PlanOrdering:
     def _weakness(self, job: JobRecord) -> tuple[int, int, int]:
         return job.request.priority_class, -self._rank_of(job), -job.job_id
 
-    def may_move(self, job: JobRecord, pool: int) -> bool:
+    def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         return self.is_entitled(job, pool) and self.can_be_stopped(job)
 
     def can_be_stopped(self, job: JobRecord) -> bool:

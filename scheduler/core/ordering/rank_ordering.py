@@ -252,7 +252,7 @@ class RankOrdering:
         end = bisect_left(there.before, -own_rank, lower, own)
         return chain(there.jobs[:lower], compress(there.jobs[lower:end], ripe[lower:end]))
 
-    def may_move(self, job: JobRecord, pool: int) -> bool:
+    def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         return False
 
     def can_be_stopped(self, job: JobRecord) -> bool:

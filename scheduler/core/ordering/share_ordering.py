@@ -14,7 +14,7 @@ from optimizer.problem import BoolArray, FloatArray, IntArray
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.remaining_work import remaining_here_of_all_s, remaining_here_s
+from scheduler.core.state.remaining_work import fetching_on_pool_s, remaining_here_of_all_s, remaining_here_s
 from scheduler.core.state.unsaved_work import is_fixed, without_fixed
 from scheduler.core.state.working_set import Incumbents
 from walras.job_request import JobId
@@ -201,7 +201,7 @@ class ShareOrdering:
         """Mask of the running jobs that the challenger may preempt: its arrears outweigh theirs and the cost."""
         ledger, rules = self._ledger, self._rules
         own_class, count = challenger.request.priority_class, ledger.count_on(challenger, pool)
-        cost_s = ledger.restart_s(challenger, rules) + there.stop_s
+        cost_s = ledger.restart_s(challenger, rules) + fetching_on_pool_s(ledger, challenger, pool) + there.stop_s
         advantage = np.round(self._arrears_s(challenger, pool) - there.owed)
         pays = advantage >= np.maximum(_LEAST_ADVANTAGE_S, self._price_s(challenger, there, count * cost_s))
         # A job that is about to end leaves its place sooner than a preemption could free it.
@@ -226,7 +226,7 @@ class ShareOrdering:
             price_s = np.minimum(price_s, np.where(there.loses_work, np.inf, reached_s))
         return price_s
 
-    def may_move(self, job: JobRecord, pool: int) -> bool:
+    def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         now, columns, rules = self._ledger.now, self._ledger.columns, self._rules
         here = int(columns.pool[job.slot])
         if now - job.running_at < rules.min_runtime_s or now < job.profiling_until:
@@ -237,7 +237,7 @@ class ShareOrdering:
         counts_here = pool != here and columns.entitled[job.slot, here] > 0
         advantage = columns.owed[job.slot, pool] - (columns.owed[job.slot, here] if counts_here else 0.0)
         count = self._ledger.count_on(job, pool)
-        cost = self._ledger.stop_cost_s(job, rules)
+        cost = self._ledger.stop_cost_s(job, rules) + fetch_s
         return _whole_seconds(float(advantage)) >= max(_LEAST_ADVANTAGE_S, rules.hysteresis * count * cost)
 
     def can_be_stopped(self, job: JobRecord) -> bool:

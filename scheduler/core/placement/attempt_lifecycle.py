@@ -11,6 +11,7 @@ from scheduler.core.commands import Prepare, Revoke, Start
 from scheduler.core.placement.checkpoint_intervals import planned_interval_s
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.remaining_work import lacks_inputs
 from scheduler.core.state.working_set import Cycle
 from walras.states import AttemptState, JobState, Reason
 
@@ -47,6 +48,7 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
     job.revoked, job.rendezvous, job.start_reported, job.saved = None, None, False, False
     job.ends_version, job.lost_checkpoint = -1, False
+    job.is_cold = rules.count_fetches and lacks_inputs(ledger, job, place)
     job.prepared.clear()
     job.lost.clear()
     job.is_secured = job.deadline_pool == pool and len(parts) == 1

@@ -12,6 +12,7 @@ from scheduler.core.placement.attempt_lifecycle import revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation, shape_of
 from scheduler.core.placement.search import FoundPlace, find_victims
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.remaining_work import fetching_s
 from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Cycle, Incumbents
 from walras.job_request import JobId
@@ -33,9 +34,12 @@ def is_preemptible(cycle: Cycle, job: JobRecord) -> bool:
     return job.revoked is None and job.state is JobState.RUNNING and may_leave
 
 
-def is_movable(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    """Return whether a running job may be stopped, and gains enough from leaving its place for one on this pool."""
-    return is_preemptible(cycle, job) and cycle.ordering.may_move(job, pool)
+def is_movable(cycle: Cycle, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
+    """Return whether a running job may be stopped, and gains enough from leaving its place for one on this pool.
+
+    `fetch_s`: seconds that the new place needs for fetching the job's inputs.
+    """
+    return is_preemptible(cycle, job) and cycle.ordering.may_move(job, pool, fetch_s)
 
 
 def take_place(
@@ -128,6 +132,8 @@ def _preempt_for(
         found = find_victims(cycle, job, pool, weaker)
     if found is None or (limit is not None and not _frees_enough(cycle, job, pool, found)):
         return False
+    if job.holds and not is_movable(cycle, job, pool, fetching_s(cycle.ledger, job, found.place)):
+        return True  # it gains too little for a place without its inputs; others may gain enough
     move_detail = _move_detail(cycle, job, pool, ordering.move_reason) if job.holds else ""
     fitting.clear()
     take_place(cycle, job, found, f"job {job.job_id} {ordering.preempt_reason}", move_detail=move_detail)

@@ -51,6 +51,7 @@ class FleetMachine:
     joined_at: float = 0.0
     #: Rented: since when it is paid for; its billing steps are counted from then.
     paid_since: float = 0.0
+    whole: str = ""  # name of the machine of several types that it is a part of; empty: of none
     #: Since when it holds nothing.
     idle_since: float = 0.0
     #: Rented: since when nobody has been planned on it who pays for it; inf: somebody is.

@@ -81,8 +81,8 @@ class JobRecord:
     checkpoint_every_s: float | None = None
     #: When the newest checkpoint of the attempt was recorded; -inf: it has none.
     checkpoint_at: float = -inf
-    #: The cost of this start has been heard of.
-    start_reported: bool = False
+    start_reported: bool = False  # the cost of this start has been heard of
+    is_cold: bool = False  # a machine of the attempt lacked some of the job's inputs when it started
     #: It had no share of its pool when it started there: the first to go.
     scavenger: bool = False
     #: When it will end if left alone, and the version of the speeds by which that was computed (`expected_end_at`).

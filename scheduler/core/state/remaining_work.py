@@ -16,7 +16,8 @@
 Speeds are those of the job's kind, measured or believed; 0 steps per second counts as unknown. "Unknown" is the answer
 for a job that states no steps; a guess is its submitter's. `expected_end_at`, `end_if_started_at` and `ready_at` are
 instants, include what a restart costs, and assume that nobody is stopped; everything else in seconds is time of work
-alone. Nothing here changes the ledger, except that ends worked out once are kept on jobs and machines.
+alone. `fetching_s` is what a start takes beyond that where inputs are not cached. Nothing here changes the ledger,
+except that ends worked out once are kept on jobs and machines.
 """
 
 from math import inf
@@ -25,7 +26,7 @@ import numpy as np
 
 from optimizer.problem import FloatArray, IntArray
 from scheduler.core.rules import RoundRules
-from scheduler.core.state.fleet import FleetMachine
+from scheduler.core.state.fleet import FleetMachine, Place
 from scheduler.core.state.ledger import JobRecord, Ledger
 
 #: A job that has made this many times the steps it stated is believed to be of unknown length. Otherwise it would keep
@@ -197,3 +198,31 @@ def steps_made(ledger: Ledger, rows: IntArray) -> FloatArray:
 def unreported_steps(job: JobRecord) -> float:
     """Return the steps that the job has not reported yet; inf if it states none."""
     return inf if job.request.steps is None else max(0.0, job.request.steps - job.steps)
+
+
+# ------------------------------------------------------------------------------------------------ fetching
+
+
+def lacks_inputs(ledger: Ledger, job: JobRecord, place: Place) -> bool:
+    """Return whether a machine of the place has to fetch some of the job's inputs, as far as machines have told."""
+    data, caches = job.request.data, ledger.fleet.caches
+    return bool(data) and not all(caches.has_all(row, data) for row, _ in place)
+
+
+def fetching_s(ledger: Ledger, job: JobRecord, place: Place) -> float:
+    """Return the seconds that a start of the job there takes beyond `restart_s` because it fetches inputs.
+
+    As long as such starts of its kind took more than its usual ones; 0 until one was seen.
+    """
+    if not ledger.policy.rules.count_fetches or not lacks_inputs(ledger, job, place):
+        return 0.0
+    return ledger.costs.fetch_s(job.request.kind)
+
+
+def fetching_on_pool_s(ledger: Ledger, job: JobRecord, pool: int) -> float:
+    """`fetching_s` on the machine of the pool that has most of the job's inputs."""
+    if not job.request.data:
+        return 0.0
+    members = ledger.fleet.pools[pool].members
+    rows = ledger.fleet.caches.rows_with(job.request.data, members)[:1] or list(members)[:1]
+    return fetching_s(ledger, job, tuple((row, 1) for row in rows))

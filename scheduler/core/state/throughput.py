@@ -261,6 +261,8 @@ class RestartCosts:
 
     def __init__(self) -> None:
         self._starts: dict[Kind, deque[float]] = {}
+        #: Of these, the starts before which inputs were fetched.
+        self._cold: dict[Kind, deque[float]] = {}
         self._checkpoints: dict[Kind, deque[float]] = {}
         self._lags: dict[Kind, deque[float]] = {}
         #: By kind with a start that was seen: asked for far more often than anything new is seen.
@@ -268,7 +270,10 @@ class RestartCosts:
         #: Another number whenever an answer may have become another.
         self.version = 0
 
-    def saw_start(self, kind: Kind, start_s: float) -> None:
+    def saw_start(self, kind: Kind, start_s: float, *, cold: bool = False) -> None:
+        """`cold`: a machine had to fetch inputs of the job before its ranks could start."""
+        if cold:
+            self._cold.setdefault(kind, deque(maxlen=WINDOW)).append(start_s)
         self._starts.setdefault(kind, deque(maxlen=WINDOW)).append(start_s)
         self._know(kind)
 
@@ -294,6 +299,11 @@ class RestartCosts:
         """Seconds from the end of writing until a checkpoint is safe."""
         seen = self._lags.get(kind)
         return median(seen) if seen else 0.0
+
+    def fetch_s(self, kind: Kind) -> float:
+        """Seconds by which a start that fetches inputs takes longer than `restart_s` has it; 0 until one was seen."""
+        cold = self._cold.get(kind)
+        return max(0.0, median(cold) - median(self._starts[kind])) if cold else 0.0
 
     def _know(self, kind: Kind) -> None:
         starts, checkpoints = self._starts.get(kind), self._checkpoints.get(kind)

@@ -2,8 +2,9 @@
 
 *Tools* limit where jobs start. A pool counts as able to prepare a job as long as one of its machines may.
 
-*Data* decides between machines that are equal otherwise, and nothing else: no job waits for a machine with its inputs,
-and none leaves one. It is known by keys that the server and the agents compute from what a job file says
+*Data* decides between machines that are equal otherwise; and a job that runs leaves a machine with its inputs for one
+without them only if that pays for fetching them, too (`remaining_work.fetching_s`). No job waits for a machine with its
+inputs. Data is known by keys that the server and the agents compute from what a job file says
 (`walras.machine_tools.data_key`), so that neither tells the other a URL.
 """
 
@@ -56,6 +57,10 @@ class DataCaches:
         """
         held = Counter(row for key in data for row in self._rows.get(key, ()) if row in among)
         return sorted(held, key=lambda row: (-held[row], row))
+
+    def has_all(self, row: int, data: Iterable[str]) -> bool:
+        """Return whether the machine of this row has all of the data."""
+        return all(row in self._rows.get(key, ()) for key in data)
 
     def problem(self, told: Iterable[tuple[int, frozenset[str]]]) -> str:
         """What differs from the machines' own records (row, data); empty: nothing does."""

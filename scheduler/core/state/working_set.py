@@ -76,8 +76,8 @@ class JobOrdering(Protocol):
         """Jobs that hold accelerators of this pool: the `most` weakest."""
         ...
 
-    def may_move(self, job: JobRecord, pool: int) -> bool:
-        """Whether a running job gains enough from leaving its pool for this one."""
+    def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
+        """Whether a running job gains enough from leaving its pool for a place on this one that fetches so long."""
         ...
 
     def can_be_stopped(self, job: JobRecord) -> bool:
@@ -178,7 +178,7 @@ class NoOrdering:
     def incumbents(self, pool: int, most: int) -> Incumbents:
         return _NO_INCUMBENTS
 
-    def may_move(self, job: JobRecord, pool: int) -> bool:
+    def may_move(self, job: JobRecord, pool: int, fetch_s: float = 0.0) -> bool:
         return False
 
     def can_be_stopped(self, job: JobRecord) -> bool:

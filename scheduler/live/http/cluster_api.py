@@ -1,8 +1,8 @@
 """Endpoints about the cluster: agents, machines, prices, spending, shares, the policy, health."""
 
 import re
+from collections.abc import Callable
 from math import inf
-from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -22,15 +22,19 @@ from scheduler.live.loop.billing import spending_report, sum_charges
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_gateway import check_node_owner
-from scheduler.live.services.forgetting_machines import forget_machine
+from scheduler.live.services.forgetting_machines import check_may_be_forgotten, forget_machine
+from scheduler.live.services.parts_of_machines import members_named, nodes_named
 from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
 from walras.api import Health, MoneyReport, NodeView, PriceList
 from walras.cluster import NodeId, PoolId
 from walras.contract import SECONDS_PER_HOUR
-from walras.errors import Conflict, Forbidden, NotFound, UserError
+from walras.errors import Conflict, Forbidden, UserError
 from walras.people import ShareLoan, ShareView, WhoAmI
 from walras.states import Reason
 from walras.wire import Heartbeat, HeartbeatAnswer, Register, Registered
+
+#: What is done to a machine, or to each part of one.
+_NodeStep = Callable[[Transaction, LiveNode], None]
 
 
 async def register_agent(call: RequestContext) -> Registered:
@@ -97,46 +101,55 @@ async def drain_node(call: RequestContext) -> NodeView:
 
 
 async def resume_node(call: RequestContext) -> NodeView:
-    def step(transaction: Transaction, node: LiveNode) -> None:
+    def check(transaction: Transaction, node: LiveNode) -> None:
         pool_id = node.row.pool_id
         if transaction.state.pools[pool_id].drained:
             fix = f"walras admin pool drain {pool_id} --off"
             raise Conflict(f"its pool {pool_id} is drained", field="node_id", fix=fix)
+
+    def step(transaction: Transaction, node: LiveNode) -> None:
         emit(transaction, NodeUncordoned(transaction.at, node.row.node_id))
 
-    return await _change_node(call, step)
+    return await _change_node(call, step, check)
 
 
 async def forget_node(call: RequestContext) -> NodeView:
-    node_id = NodeId(call.request.match_info["node_id"])
+    name = call.request.match_info["node_id"]
     unreachable_s = call.server.loop.settings.unreachable_s
 
-    def step(transaction: Transaction) -> NodeView | None:
-        node = transaction.state.nodes.get(node_id)
-        view = next((each for each in call.server.views.nodes() if each.node_id == node_id), None)
-        before = None if node is None else node_standing(node)
-        forget_machine(transaction, node_id, unreachable_s)
-        note_write(call, transaction, f"node {node_id}", before=before)
-        return view
+    def step(transaction: Transaction) -> NodeView:
+        parts = [transaction.state.nodes[node_id] for node_id in nodes_named(transaction.state, name)]
+        for node in parts:  # all of them or none
+            check_may_be_forgotten(transaction, node, unreachable_s)
+        first = next(each for each in call.server.views.nodes() if each.node_id == parts[0].row.node_id)
+        for node in parts:
+            before = node_standing(node)
+            forget_machine(transaction, node.row.node_id, unreachable_s)
+            note_write(call, transaction, f"node {node.row.node_id}", before=before)
+        return first
 
-    found = await call.server.loop.perform(step)
-    assert found is not None, f"{node_id} was forgotten and not known"
-    return found
+    return await call.server.loop.perform(step)
 
 
-async def _change_node(call: RequestContext, step: Any) -> NodeView:
-    node_id = NodeId(call.request.match_info["node_id"])
+async def _change_node(call: RequestContext, step: _NodeStep, check: _NodeStep = lambda *_: None) -> NodeView:
+    """Change a machine, or all parts of one, in one transaction; none of them if the check of one raises."""
+    name = call.request.match_info["node_id"]
 
-    def checked(transaction: Transaction) -> None:
-        node = transaction.state.nodes.get(node_id)
-        if node is None or not node.is_member:
-            raise NotFound(f"no machine {node_id}", fix="check `walras nodes`")
-        audited(call, f"node {node_id}", lambda _: node_standing(node), lambda transaction: step(transaction, node))(
-            transaction
-        )
+    def checked(transaction: Transaction) -> NodeId:
+        parts = members_named(transaction.state, name)
+        for node in parts:
+            check(transaction, node)
+        for node in parts:
+            _change_part(call, transaction, node, step)
+        return parts[0].row.node_id
 
-    await call.server.loop.perform(checked)
-    return next(view for view in call.server.views.nodes() if view.node_id == node_id)
+    first = await call.server.loop.perform(checked)
+    return next(view for view in call.server.views.nodes() if view.node_id == first)
+
+
+def _change_part(call: RequestContext, transaction: Transaction, node: LiveNode, step: _NodeStep) -> None:
+    subject = f"node {node.row.node_id}"
+    audited(call, subject, lambda _: node_standing(node), lambda turn: step(turn, node))(transaction)
 
 
 async def revoke_pool(call: RequestContext) -> Revoked:

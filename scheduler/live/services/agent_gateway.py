@@ -32,6 +32,7 @@ from scheduler.live.services.agent_comparison import (
 )
 from scheduler.live.services.agent_identity import (
     check_cluster,
+    check_enrolment,
     check_incarnation,
     check_name_is_free,
     check_protocol,
@@ -44,6 +45,7 @@ from scheduler.live.services.agent_identity import (
 )
 from scheduler.live.services.agent_reports import end_attempt, process_reports
 from scheduler.live.services.machine_facts import dump_tools, has_new_facts, take_facts, tell_joined
+from scheduler.live.services.parts_of_machines import MachineSpeakers, check_machine_is_free, check_part
 from scheduler.live.services.session_broker import SessionBroker
 from scheduler.live.services.store_proofs import StoreProofs
 from scheduler.live.services.unconfirmed_starts import (
@@ -71,10 +73,6 @@ _RESEND_S = 1.0
 _STUCK_PACE_S = 1.0
 
 
-#: A machine may come as many times later than its pool's boots take.
-_ENROL_BOOTS = 3.0
-
-
 @dataclass(slots=True)
 class _LongPoll:
     """The event that wakes an open heartbeat call when there is a command for its machine."""
@@ -100,6 +98,7 @@ class AgentGateway:
         self._chance = chance
         self._life = f"{loop.clock.now():.6f} {random_token(chance)[:8]}"
         self._job_tokens = job_tokens
+        self._speakers = MachineSpeakers()
         self._long_polls: dict[NodeId, _LongPoll] = {}
         self.sessions = SessionBroker(chance)
 
@@ -115,7 +114,7 @@ class AgentGateway:
 
         def step(transaction: Transaction) -> None:
             if only_rent is not None:
-                self._check_enrolment(transaction, message, only_rent)
+                check_enrolment(transaction, message, only_rent, self._loop.settings.enrol_s)
             self._register(transaction, message, token_hash(credential))
 
         await self._loop.perform(step)
@@ -129,26 +128,9 @@ class AgentGateway:
             cluster=self._loop.state.identity,
         )
 
-    def _check_enrolment(self, transaction: Transaction, message: Register, rent_token: str) -> None:
-        """Raise Forbidden unless the machine is one of the request's pool, in time, and not one too many."""
-        state, facts = transaction.state, message.facts
-        rent = state.rents.get(rent_token)
-        is_of_pool = rent is not None and rent.pool_id == f"{facts.shape}/{facts.market}/{facts.zone}"
-        if rent is None or message.rent_token != rent_token or not is_of_pool:
-            raise Forbidden("this token admits machines of another request", field="rent_token")
-        # Where machines come out of a queue, the time that they take is what the queue was seen to take.
-        limit_s = max(self._loop.settings.enrol_s, _ENROL_BOOTS * state.pool_of(rent.pool_id).boot_s)
-        if transaction.at - rent.asked_at > limit_s:
-            raise Forbidden("this token admits no machine any more", field="rent_token")
-        others = sum(
-            node.row.rent_token == rent_token and node.is_member and node_id != message.node_id
-            for node_id, node in state.nodes.items()
-        )
-        if others >= rent.machines:
-            raise Forbidden("all machines of this request are here already", field="rent_token")
-
     def _register(self, transaction: Transaction, message: Register, credential: str) -> None:
         state, node_id, pool = transaction.state, NodeId(message.node_id), pool_of_agent(message)
+        check_part(message)
         declared = state.pools.get(pool.pool_id)
         pool = with_known_speed(pool, declared)
         if declared is not None and declared.shape != pool.shape:
@@ -159,6 +141,7 @@ class AgentGateway:
             )
         if message.rent_token and message.rent_token not in state.rents:
             raise Conflict("nobody asked for this machine, or it has been released", field="rent_token")
+        check_machine_is_free(transaction, message, self._loop.settings.unreachable_s)
         known = state.nodes.get(node_id)
         if known is not None and known.is_member:
             if known.facts != message.facts:
@@ -243,6 +226,7 @@ class AgentGateway:
         check_cluster(identity, message.cluster, message.node_id)
         check_incarnation(identity, message.cluster, message.node_id)
         check_speaker(node, message, now, self._loop.settings.unreachable_s)
+        self._speakers.check(node, message, now, self._loop.settings.unreachable_s)
         if message.call and message.life != self._life:
             return self._renewed(node, self._life)
         if node.is_late(message.session, message.call):

@@ -16,13 +16,15 @@ from pydantic import ValidationError
 from scheduler.live.loop.live_state import LiveNode, LiveState
 from scheduler.live.loop.transaction import Transaction
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
-from walras.errors import NameHeld, OtherCluster, OtherIncarnation, OtherProtocol, UserError
+from walras.errors import Forbidden, NameHeld, OtherCluster, OtherIncarnation, OtherProtocol, UserError
 from walras.protocol import PROTOCOL, protocol_problem
 from walras.spec.catalog import catalog_speed
 from walras.wire import ClusterIdentity, Heartbeat, Register
 
 log = logging.getLogger(__name__)
 
+#: A machine may come as many times later than its pool's boots take.
+_ENROL_BOOTS = 3.0
 #: The first protocol whose agents name themselves and the cluster.
 _NAMES_ITSELF = 2
 
@@ -98,6 +100,25 @@ def check_name_is_free(transaction: Transaction, node: LiveNode, message: Regist
         field="node_id",
         fix="choose another --node for a second machine; an agent that lost its state folder has only to wait",
     )
+
+
+def check_enrolment(transaction: Transaction, message: Register, rent_token: str, enrol_s: float) -> None:
+    """Raise Forbidden unless the machine is one of the request's pool, in time, and not one too many."""
+    state, facts = transaction.state, message.facts
+    rent = state.rents.get(rent_token)
+    is_of_pool = rent is not None and rent.pool_id == f"{facts.shape}/{facts.market}/{facts.zone}"
+    if rent is None or message.rent_token != rent_token or not is_of_pool:
+        raise Forbidden("this token admits machines of another request", field="rent_token")
+    # Where machines come out of a queue, the time that they take is what the queue was seen to take.
+    limit_s = max(enrol_s, _ENROL_BOOTS * state.pool_of(rent.pool_id).boot_s)
+    if transaction.at - rent.asked_at > limit_s:
+        raise Forbidden("this token admits no machine any more", field="rent_token")
+    others = sum(
+        node.row.rent_token == rent_token and node.is_member and node_id != message.node_id
+        for node_id, node in state.nodes.items()
+    )
+    if others >= rent.machines:
+        raise Forbidden("all machines of this request are here already", field="rent_token")
 
 
 def check_speaker(node: LiveNode, message: Heartbeat, now: float, unreachable_s: float) -> None:

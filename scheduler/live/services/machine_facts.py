@@ -25,7 +25,8 @@ def tell_joined(transaction: Transaction, node: LiveNode, paid_since: float | No
     """Tell the core of a machine, with all that is known of it: a job may start there in the same instant."""
     row, at = node.row, transaction.at
     tools = None if node.tools is None else tuple(sorted(node.tools))
-    emit(transaction, NodeJoined(at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd, tools))
+    machine = node.facts.machine
+    emit(transaction, NodeJoined(at, row.node_id, row.pool_id, row.rent_token, paid_since, paid_usd, tools, machine))
     if row.private:
         emit(transaction, NodePrivate(at, row.node_id, private=True))
     if node.data:

@@ -237,6 +237,7 @@ class ApiViews:
         pool = self._state.pools.get(node.row.pool_id)
         return NodeView(
             node_id=node.row.node_id,
+            machine=node.facts.machine,
             pool=node.row.pool_id,
             accelerator=node.facts.accelerator,
             emulated=node.facts.emulated,

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from scheduler.core.commands import Command, Solve, Start
 from scheduler.core.core import SchedulerCore
-from scheduler.core.events import Event, PolicyChanged, Solved, StateRestored
+from scheduler.core.events import Event, NodeJoined, PolicyChanged, Solved, StateRestored
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.sqlite_store import read_stored_journal
 from scheduler.live.store.table_rows import JournalRow
@@ -48,6 +48,8 @@ def encode_event(event: Event) -> JournalRow:
     if isinstance(event, Solved) and not event.proposal.worth_usd:
         # Left out where it says nothing, as in journals from before it was there.
         payload = payload.replace(',"worth_usd":[]', "")
+    if isinstance(event, NodeJoined) and not event.machine:
+        payload = payload.replace(',"machine":""', "")
     return JournalRow(event.at, "event", type(event).__name__, payload)
 
 
@@ -63,8 +65,10 @@ def decode_event(row: JournalRow) -> Event:
     """The event that was written. Raises ValueError where the payload is not one."""
     told = json.loads(row.payload)
     if row.type == PolicyChanged.__name__:
-        # Where rules do not say it, they are of a release that planned no intervals: it is replayed as it decided.
+        # Where rules do not say it, they are of a release that planned no intervals, or counted no fetches: it is
+        # replayed as it decided.
         told["rules"].setdefault("plan_checkpoints", False)
+        told["rules"].setdefault("count_fetches", False)
     event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(told)
     return event
 

@@ -205,6 +205,7 @@ def _is_shown(node: NodeView) -> bool:
 def _cells(node: NodeView, held: dict[int, JobId]) -> MachineCells:
     return MachineCells(
         node_id=node.node_id,
+        machine=node.machine,
         pool=node.pool,
         accelerator=node.accelerator,
         state=node.state,

@@ -3,13 +3,11 @@
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from tests.support.fake_nvml import FakeGpu, nvml_with
 from walras.device_samples import DeviceSample, memory_text, power_text, temperature_text, utilization_text
 from walras.spec.field_types import canonical_accelerator
 from walras.wire import Heartbeat
@@ -17,78 +15,6 @@ from workers.device_sampler import DeviceSampler, sample_devices
 from workers.devices import Accelerators, detect_accelerators
 
 GIB = 2**30
-
-
-@dataclass
-class FakeGpu:
-    uuid: str
-    name: str = "NVIDIA A100-SXM4-40GB"
-    gib: int = 40
-    utilization: Any = 97
-    power_mw: Any = 312_500
-    temperature: Any = 71
-    #: Slices of a divided GPU, by place; None: no slice there. Not divided: None in the list's place.
-    slices: list["FakeGpu | None"] | None = None
-
-
-@dataclass
-class FakeNvml:
-    """The part of NVML that is used. A value that is an exception is raised."""
-
-    gpus: list[FakeGpu]
-    opened: int = 0
-    closed: int = 0
-    NVML_DEVICE_MIG_ENABLE: int = 1
-    NVMLError: type[Exception] = field(default=OSError)
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self.opened += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        self.closed += 1
-
-    def __getattr__(self, name: str) -> Any:
-        answers: dict[str, Any] = {
-            "nvmlDeviceGetCount": lambda: len(self.gpus),
-            "nvmlDeviceGetHandleByIndex": lambda index: self.gpus[index],
-            "nvmlDeviceGetHandleByUUID": self._by_uuid,
-            "nvmlDeviceGetUUID": lambda gpu: gpu.uuid.encode(),
-            "nvmlDeviceGetName": lambda gpu: gpu.name,
-            "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=gpu.gib * GIB, used=3 * GIB),
-            "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=self._value(gpu.utilization)),
-            "nvmlDeviceGetPowerUsage": lambda gpu: self._value(gpu.power_mw),
-            "nvmlDeviceGetTemperature": lambda gpu, _: self._value(gpu.temperature),
-            "nvmlDeviceGetMigMode": lambda gpu: (int(gpu.slices is not None), 0),
-            "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7,
-            "nvmlDeviceGetMigDeviceHandleByIndex": self._slice,
-        }
-        if name not in answers:
-            raise AttributeError(name)
-        return answers[name]
-
-    def _by_uuid(self, uuid: str) -> FakeGpu:
-        every = [part for gpu in self.gpus for part in (gpu, *filter(None, gpu.slices or []))]
-        for gpu in every:
-            if gpu.uuid == uuid:
-                return gpu
-        raise self.NVMLError("not found")
-
-    def _slice(self, gpu: FakeGpu, place: int) -> FakeGpu:
-        found = (gpu.slices or [])[place : place + 1]
-        if not found or found[0] is None:
-            raise self.NVMLError("not found")
-        return found[0]
-
-    def _value(self, value: Any) -> Any:
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-
-def nvml_with(monkeypatch: pytest.MonkeyPatch, *gpus: FakeGpu) -> FakeNvml:
-    fake = FakeNvml(list(gpus))
-    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
-    return fake
 
 
 def test_each_device_is_looked_at_by_its_uuid(monkeypatch: pytest.MonkeyPatch) -> None:

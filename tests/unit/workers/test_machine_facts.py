@@ -10,7 +10,7 @@ import pytest
 from walras.errors import ConfigError
 from workers.agent.launch import load_emulated_speeds, pace_of
 from workers.agent.machine_notices import read_notice
-from workers.agent.startup import AgentOptions, own_accelerators
+from workers.agent.parts import StatedAccelerators, own_accelerators
 from workers.devices import (
     CPU,
     Accelerators,
@@ -109,16 +109,13 @@ def test_the_address_is_the_one_that_reaches_the_server() -> None:
     assert own_address("http://127.0.0.1:8000") == "127.0.0.1"
 
 
-def test_accelerators_that_are_not_there_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_accelerators_that_are_not_there_are_refused() -> None:
     """A declared type without a GPU on the machine ran on the CPU under its name; emulated it may be anything."""
-    options = AgentOptions("http://x", tmp_path, "n1", "ax2", accelerator="a100", accelerators=2)
-    monkeypatch.setattr("workers.agent.startup.detect_accelerators", lambda _: Accelerators(CPU, 1))
+    stated, nothing = StatedAccelerators("a100", 2), [Accelerators(CPU, 1)]
     with pytest.raises(ConfigError, match="no a100 is found") as refused:
-        own_accelerators(options, {})
+        own_accelerators(stated, nothing)
     assert "--emulated" in str(refused.value.fix)
-    assert own_accelerators(replace(options, emulated=True), {}) == Accelerators("a100", 2)
-    assert own_accelerators(replace(options, accelerator=CPU), {}) == Accelerators(CPU, 2)
-    monkeypatch.setattr(
-        "workers.agent.startup.detect_accelerators", lambda _: Accelerators("a100-40gb", 2, ("G1", "G2"))
-    )
-    assert own_accelerators(options, {}) == Accelerators("a100", 2, ("G1", "G2"))
+    assert own_accelerators(replace(stated, is_emulated=True), []) == (Accelerators("a100", 2),)
+    assert own_accelerators(replace(stated, accelerator=CPU), nothing) == (Accelerators(CPU, 2),)
+    found = [Accelerators("a100-40gb", 2, ("G1", "G2"))]
+    assert own_accelerators(stated, found) == (Accelerators("a100", 2, ("G1", "G2")),)

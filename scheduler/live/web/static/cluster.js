@@ -5,13 +5,15 @@ import { call, get } from "./server.js";
 import { Action, JobLink, Loading, State, Table, Trouble, useLoaded, useOverview } from "./parts.js";
 import { count, exactly, figure, instant, length, money, percent } from "./words.js";
 
+// All parts of a machine with accelerators of several types go by its name.
+const nameOf = (machine) => machine.machine || machine.node_id;
 const isHere = (machine) => !["lost", "released"].includes(machine.state);
 
 function DrainActions({ machine, again }) {
-  const path = `/nodes/${encodeURIComponent(machine.node_id)}`;
+  const path = `/nodes/${encodeURIComponent(nameOf(machine))}`;
   if (!isHere(machine)) return null;
   if (["leaving", "quarantined"].includes(machine.state)) return html`<${Action} title="Use again" act=${() => call("POST", `${path}/resume`)} onDone=${again} />`;
-  return html`<${Action} title="Drain" ask=${`${machine.node_id} gets no more jobs. Those that can save their work move at once; the others run to their ends.`} act=${() => call("POST", `${path}/drain`, {})} onDone=${again} />`;
+  return html`<${Action} title="Drain" ask=${`${nameOf(machine)} gets no more jobs. Those that can save their work move at once; the others run to their ends.`} act=${() => call("POST", `${path}/drain`, {})} onDone=${again} />`;
 }
 
 export function MachinesPage({ can, rest }) {
@@ -21,10 +23,10 @@ export function MachinesPage({ can, rest }) {
   const [all, setAll] = useState(false);
   if (!data) return html`<h1>Machines</h1>${problem ? html`<${Trouble} problem=${problem} />` : html`<${Loading} />`}`;
   const wanted = rest[0];
-  const shown = data.filter((machine) => (wanted ? machine.node_id === wanted : all || isHere(machine)));
+  const shown = data.filter((machine) => (wanted ? [machine.node_id, machine.machine].includes(wanted) : all || isHere(machine)));
   const columns = [{ title: "Machine" }, { title: "Pool" }, { title: "State" }, { title: "Free", right: true }, { title: "Jobs" }, { title: "Heard", right: true }, ...(can("admin") ? [{ title: "" }] : [])];
   const rows = shown.map((machine) => [
-    html`<a href="#/machines/${encodeURIComponent(machine.node_id)}">${machine.node_id}</a>`,
+    html`<a href="#/machines/${encodeURIComponent(nameOf(machine))}">${nameOf(machine)}</a>`,
     html`${machine.accelerator} <span class="quiet">${machine.pool}${machine.emulated ? ", emulated" : ""}</span>`,
     html`<${State} state=${machine.state} />${machine.detail ? html` <span class="quiet">${machine.detail}</span>` : null}`,
     `${count(machine.free)} of ${count(machine.accelerators)}`,

@@ -18,7 +18,9 @@ class Machine extends Component {
     const idle = machine.cells.filter((job) => !job).length;
     const jobs = held.map((job) => `job ${job}${names[job] ? ` ${names[job]}` : ""}`).join(", ");
     const told = [machine.state === "up" ? "" : machine.state, jobs, idle ? `${idle} idle` : "", machine.detail].filter(Boolean).join("; ");
-    return html`<a class="machine ${machine.state}" href="#/machines/${encodeURIComponent(machine.node_id)}" aria-label=${`${machine.node_id}: ${told}`} title=${`${machine.node_id}: ${told}`}>
+    // All parts of a machine with several types bear its name.
+    const name = machine.machine ? `${machine.machine} (${machine.accelerator})` : machine.node_id;
+    return html`<a class="machine ${machine.state}" href="#/machines/${encodeURIComponent(machine.node_id)}" aria-label=${`${name}: ${told}`} title=${`${name}: ${told}`}>
       ${machine.cells.map((job) => html`<i class=${job ? "cell" : "cell idle"} data-job=${job || undefined} style=${job ? { "--hue": hue(job) } : undefined}></i>`)}</a>`;
   }
 }

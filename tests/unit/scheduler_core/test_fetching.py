@@ -1,0 +1,115 @@
+"""What fetching inputs takes is learnt from starts, and paid for by whoever leaves a machine that has them."""
+
+from dataclasses import replace
+
+import pytest
+from fake_fleet import FakeFleet, cluster, job
+
+from scheduler.core import commands as cmd
+from scheduler.core import events as ev
+from scheduler.core.rules import RoundRules
+from scheduler.core.speed_events import RestartMeasured, ThroughputMeasured
+from scheduler.core.state.remaining_work import fetching_on_pool_s
+from scheduler.live.store.event_journal import decode_event, encode_event
+from walras.cluster import NodeId, PoolId
+from walras.job_request import JobId, Kind
+from walras.states import Reason
+
+K, J1 = Kind("k"), JobId(1)
+QUICK = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=2, profiling_share=0)
+DATA = ("d1", "d2")
+
+
+def joined(fleet: FakeFleet, name: str, pool: str, *data: str) -> None:
+    fleet.tell(ev.NodeJoined(fleet.at, NodeId(name), PoolId(pool)))
+    if data:
+        fleet.tell(ev.NodeData(fleet.at, NodeId(name), data))
+
+
+def started(fleet: FakeFleet, number: int, start_s: float) -> None:
+    """A job with inputs starts, which takes so long, and ends."""
+    fleet.tell(ev.JobSubmitted(fleet.at, job(number, "a", 4, data=DATA)))
+    attempt = fleet.attempts[JobId(number)].number
+    fleet.tell(ev.AttemptStarted(fleet.at, JobId(number), attempt))
+    fleet.tell(ev.AttemptProgressed(fleet.at, JobId(number), attempt, 1.0, start_s=start_s))
+    fleet.end(JobId(number))
+
+
+@pytest.mark.parametrize(("counts", "expected_s"), [(True, 300.0), (False, 0.0)])
+def test_a_fetch_takes_what_starts_without_the_inputs_took_longer(counts: bool, expected_s: float) -> None:
+    """One start fetched, three found all inputs; one of two inputs is not all of them."""
+    fleet = cluster(machines="", rules=replace(QUICK, count_fetches=counts))
+    joined(fleet, "a1", "a", "d1")
+    assert fleet.core.ledger.costs.fetch_s(K) == 0.0
+    started(fleet, 1, 302.0)
+    assert fleet.core.ledger.costs.fetch_s(K) == 0.0  # what a start takes otherwise is not known
+    fleet.tell(ev.NodeData(fleet.at, NodeId("a1"), DATA))
+    for number in (2, 3, 4):
+        started(fleet, number, 2.0)
+    assert fleet.core.ledger.costs.fetch_s(K) == expected_s
+    assert fleet.core.ledger.costs.restart_s(K, 60.0) == 2.0
+
+
+def moving(rules: RoundRules, there: tuple[str, ...]) -> FakeFleet:
+    """Job 1 runs on a, which has its inputs, and all of its share is on c, which has these. A fetch takes 300 s."""
+    fleet = cluster("max_min_fairness", rules=rules, machines="")
+    for name, steps_per_s in (("a", 4.0), ("b", 2.0), ("c", 1.0)):
+        fleet.tell(ThroughputMeasured(0.0, K, name, 1, steps_per_s))
+    joined(fleet, "a1", "a", *DATA)
+    joined(fleet, "c1", "c", *there)
+    for _ in range(3):
+        fleet.tell(RestartMeasured(0.0, K, 2.0))
+    fleet.core.ledger.costs.saw_start(K, 302.0, cold=True)
+    fleet.tell(ev.JobSubmitted(0.0, job(1, data=DATA)))
+    fleet.tell(ev.AttemptStarted(0.0, J1, fleet.attempts[J1].number))
+    assert fleet.attempts[J1].placement.pool_id == "a"
+    fleet.answer({1: {"c": 1.0}})
+    return fleet
+
+
+def moved_at(fleet: FakeFleet, until: float) -> float | None:
+    while fleet.at < until:
+        if fleet.solves:
+            fleet.answer({1: {"c": 1.0}})
+        commands = fleet.wake()
+        if any(isinstance(each, cmd.Revoke) and each.reason is Reason.POLICY_MOVED for each in commands):
+            return fleet.at
+    return None
+
+
+@pytest.mark.parametrize(
+    ("rules", "there", "pays_at"),
+    [
+        (QUICK, DATA, 100.0),
+        (replace(QUICK, count_fetches=False), (), 100.0),
+        # Twice the restart (2 s) and the fetch (300 s): it must be owed 604 s, which it is after seven rounds.
+        (QUICK, (), 700.0),
+        (QUICK, ("d1",), 700.0),
+    ],
+)
+def test_a_move_that_pays_without_the_fetch_is_not_made_with_it(
+    rules: RoundRules, there: tuple[str, ...], pays_at: float
+) -> None:
+    assert moved_at(moving(rules, there), 1000.0) == pays_at
+
+
+def test_a_challenger_pays_for_fetching_where_no_machine_has_its_inputs() -> None:
+    """The machine of the pool that has most of them counts; without inputs there is nothing to fetch."""
+    fleet = moving(QUICK, ())
+    ledger = fleet.core.ledger
+    record = ledger.jobs[J1]
+    pools = {state.pool.pool_id: state.row for state in ledger.fleet.pools}
+    assert fetching_on_pool_s(ledger, record, pools[PoolId("c")]) == 300.0
+    assert fetching_on_pool_s(ledger, record, pools[PoolId("a")]) == 0.0
+    fleet.tell(ev.NodeData(fleet.at, NodeId("c1"), DATA))
+    assert fetching_on_pool_s(ledger, record, pools[PoolId("c")]) == 0.0
+    fleet.tell(ev.JobSubmitted(fleet.at, job(2)))
+    assert fetching_on_pool_s(ledger, ledger.jobs[JobId(2)], pools[PoolId("c")]) == 0.0
+
+
+def test_journals_from_before_decide_as_they_did() -> None:
+    row = encode_event(cluster().log[0][0])
+    assert decode_event(row).rules.count_fetches  # type: ignore[union-attr]
+    before = replace(row, payload=row.payload.replace(',"count_fetches":true', ""))
+    assert before.payload != row.payload
+    assert not decode_event(before).rules.count_fetches  # type: ignore[union-attr]
