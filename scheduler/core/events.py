@@ -13,6 +13,7 @@ from typing import Any
 
 from optimizer.policy import PolicySpec
 from optimizer.renting.lifetime_laws import RememberedLives
+from scheduler.core.booking_events import BookingEvent
 from scheduler.core.job_change_events import JobChangeEvent
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import RememberedUse, ShareEvent
@@ -437,6 +438,7 @@ Event = (
     | ThroughputMeasured
     | SpeedEvent
     | ShareEvent
+    | BookingEvent
     | RestartMeasured
     | Woke
     | Solved

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from scheduler.core.core import SchedulerCore
+from scheduler.core.explain.booking_reasons import booking_reason
 from scheduler.core.explain.feasibility import (
     expected_free_text,
     infeasibility,
@@ -93,6 +94,7 @@ def _reasons(
         yield never
     else:
         yield from _blocking_reasons(core, job)
+        yield from (PendingReason(Reason.WAIT_BOOKED, detail, fix) for detail, fix in booking_reason(core, job))
         yield from _pool_reasons(core, job, counts_ahead=counts_ahead)
 
 
