@@ -25,6 +25,7 @@ from typing import Any
 
 import walras
 from optimizer.policy import PolicySpec
+from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import (
     JobRestored,
@@ -127,6 +128,9 @@ def restore_core(
     for node in list(transaction.state.nodes.values()):
         if node.is_member:
             _restore_node(transaction, node)
+    booked = tuple(row.booking for row in transaction.state.bookings.values() if not row.cancelled)
+    if any(booking.until_at > transaction.at for booking in booked):
+        emit(transaction, BookingsDeclared(transaction.at, booked))
     if loaded.core_state is not None:
         emit(transaction, replace(parse_state(loaded.core_state.body), at=transaction.at))
     for rent in list(transaction.state.rents.values()):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
+from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id
 from scheduler.live.store.money_sums import sum_money, sum_spent
@@ -126,6 +127,7 @@ class SqlStore(ABC):
             networks=tuple(self._select("networks", NetworkRow, "TRUE ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "TRUE")),
             people=tuple(self._select("people", PeopleRow, "TRUE ORDER BY kind, name")),
+            bookings=tuple(self._select("bookings", BookingRow, "TRUE ORDER BY booking_id")),
             channels=tuple(self._select("channels", ChannelRow, "TRUE ORDER BY channel_id")),
             notifications=tuple(self._select("notifications", NotificationRow, "TRUE ORDER BY seq")),
             told=tuple(self._select("told", ToldRow, "TRUE")),
