@@ -30,6 +30,9 @@ class MoneyRestated:
     at: float
     #: (project, USD in all, USD this month), project "" being everything; who is not named has spent nothing.
     spent: tuple[tuple[str, float, float], ...]
+    #: (project, user, USD in all, USD this month) of users with a budget, project "" being all of theirs.
+    users: tuple[tuple[str, str, float, float], ...] = ()
+    next_month_at: float = inf  # when budgets of a month begin anew; inf: nobody knows
 
 
 @dataclass(slots=True)

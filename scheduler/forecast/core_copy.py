@@ -99,7 +99,7 @@ def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, Core
         PolicyChanged(now, policy.spec, policy.rules),
         SharesDeclared(now, tuple(ledger.usage.shares.values())),
         core.cycle.bookings.declared,
-        MoneyRestated(now, core.cycle.spending.stated(now)),
+        _told_money(core, now),
         fleet,
         replace(remembered, at=now),
         (*holding, *waiting),
@@ -124,6 +124,11 @@ def snapshot_at_once(core: SchedulerCore, now: float) -> CoreSnapshot:
         except StopIteration as end:
             found: CoreSnapshot = end.value
             return found
+
+
+def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:
+    spending = core.cycle.spending
+    return MoneyRestated(now, spending.stated(now), spending.stated_of_users(now), spending.next_month_at)
 
 
 def _told_fleet(ledger: Ledger, now: float) -> Iterator[Event]:

@@ -36,6 +36,7 @@ from scheduler.core.events import (
     PoolDeclared,
     RentRestored,
 )
+from scheduler.core.rules import users_with_budgets
 from scheduler.core.share_events import EntityShare, SharesDeclared
 from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
 from scheduler.live.auth.access_control import (
@@ -105,6 +106,7 @@ def restore_core(
 ) -> None:
     """Begin a generation with a core that knows what its predecessor's tables say."""
     # Charged until now: what the fresh core is told of the books is all that came before it.
+    transaction.state.users_with_budgets = users_with_budgets(in_force.rules)
     spent = billing.restate_spending(transaction)
     transaction.begin_generation(SchedulerCore())
     transaction.state.scores_stored = 0
@@ -316,7 +318,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
 
 
 def _load_spending(state: LiveState, store: Store) -> None:
-    state.spent_month_usd = store.spent()
+    state.spent_month_usd, state.spent_user_usd = store.spent(), store.spent_by_user()
     for (project, _), usd in state.spent_month_usd.items():
         state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
 

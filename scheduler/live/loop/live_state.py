@@ -295,6 +295,10 @@ class LiveState:
     #: By the ledger of money, USD by project ("" is everything), in all and by month.
     spent_usd: dict[str, float] = field(default_factory=dict)
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: By project, user and month.
+    spent_user_usd: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    #: (project, user) of the budgets of users that the policy in force has; project "": in all of them.
+    users_with_budgets: tuple[tuple[str, str], ...] = ()
     #: The month that the core knows of.
     month: str = ""
     #: Content of checkpoints that newer ones have taken the place of since the store was looked through for it.

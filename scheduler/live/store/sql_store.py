@@ -8,7 +8,7 @@ from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
 from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id
-from scheduler.live.store.money_sums import sum_money, sum_spent
+from scheduler.live.store.money_sums import sum_money, sum_spent, sum_spent_by_user
 from scheduler.live.store.price_hours import PriceQuery, PriceRow, delete_price_hours, read_price_hours
 from scheduler.live.store.report_rows import PastQuery, PastRows, read_past
 from scheduler.live.store.sql_dialect import SqlConnection
@@ -191,6 +191,9 @@ class SqlStore(ABC):
 
     def spent(self) -> dict[tuple[str, str], float]:
         return sum_spent(self._reader())
+
+    def spent_by_user(self) -> dict[tuple[str, str, str], float]:
+        return sum_spent_by_user(self._reader())
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         return sum_money(self._reader(), query, open_keys)

@@ -319,6 +319,10 @@ class Store(Protocol):
         """USD by (project, month), as budgets count it: project "" is everything."""
         ...
 
+    def spent_by_user(self) -> dict[tuple[str, str, str], float]:
+        """USD by (project, user, month), as budgets of users count it."""
+        ...
+
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         """Sums over the ledger of money; those of the dearest keys and of `open_keys` are told apart."""
         ...
