@@ -234,13 +234,14 @@ def _offer_of(shape: ResourceShape, machine: FleetMachine, part: int) -> Machine
 def _let_barred_jobs_go_on(cycle: Cycle) -> None:
     """Jobs that a booking kept out of a queue are looked at again where they have a place now."""
     fleet, bookings = cycle.ledger.fleet, cycle.bookings
-    for job_id, pool in tuple(bookings.barred):
-        job = cycle.ledger.jobs.get(job_id)
+    for job_id, pool in sorted(bookings.barred):
+        job = cycle.ledger.jobs.get(JobId(job_id))
         if job is not None and job.waits:
             closed = bookings.closed_to(job, pool)
             if closed and fleet.find(pool, shape_of(cycle, job), closed=closed) is None:
                 continue
         bookings.barred.discard((job_id, pool))
+        cycle.solves.problem_changed = True
         if job is not None:
             enqueue_job(cycle, job)
 

@@ -52,7 +52,7 @@ class Bookings:
         #: Rows of machines that are booked now.
         self.rows: set[int] = set()
         #: (job, pool): it would have a place there, were nothing booked.
-        self.barred: set[tuple[JobId, int]] = set()
+        self.barred = ledger.columns.kept_off
         #: The instant for which a timer is set.
         self.timer_at = inf
         #: What was worked out for the event in hand.

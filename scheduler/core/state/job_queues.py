@@ -115,7 +115,7 @@ class JobQueues:
         #: (job, pool): it waits until they may hold more of that pool.
         self.barred: Set[tuple[JobId, int]] = frozenset()
         #: (job, pool): it waits there until booked machines are its again (`bookings`).
-        self.kept_off: Set[tuple[JobId, int]] = frozenset()
+        self.kept_off: Set[tuple[int, int]] = frozenset()
 
     def clear(self) -> None:
         """Empty every queue: pools, shapes or the policy changed, or the ordering is about to fill them."""

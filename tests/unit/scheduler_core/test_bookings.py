@@ -133,6 +133,21 @@ def test_a_job_that_would_not_be_gone_in_time_is_not_started(policy: str) -> Non
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_is_kept_off_does_not_keep_the_place_idle(policy: str) -> None:
+    """It is first in every line, and a plan would give it the place; the one that ends in time has it all the same."""
+    fleet = fleet_of(policy, "a")
+    book(fleet, VISION)
+    submit(fleet, job(1, "a", 4, project="other", steps=16.0 * 200, preemptible=False))
+    submit(fleet, job(2, "a", 4, project="other", steps=16.0 * 2000, preemptible=False, priority=79, weight=9.0))
+    submit(fleet, job(3, "a", 4, project="other", steps=16.0 * 500, preemptible=False))
+    until(fleet, 200.0)
+    fleet.end(J1)
+    settle(fleet)
+    until(fleet, 230.0)
+    assert (where(fleet, J2), where(fleet, J3)) == (set(), {A1})
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_what_bounds_a_job_lets_it_start(policy: str) -> None:
     """A stated limit of the run counts as a length; a job of unknown length that saves its work may start, too."""
     fleet = fleet_of(policy, "aaa")
@@ -187,6 +202,18 @@ def test_a_machine_that_comes_back_within_the_window_is_still_booked() -> None:
     until(fleet, 2000.0)
     fleet.tell(ev.NodeBack(2100.0, A1))
     assert condition(fleet, A1) is MachineCondition.UP
+
+
+def test_a_booked_machine_leaves_with_its_pool() -> None:
+    """A drain that comes inside the window is no less of one after it."""
+    fleet = fleet_of("fifo", "a")
+    book(fleet, Booking(1, "vision", (A1,), 1000.0, 2000.0))
+    until(fleet, 1000.0)
+    drained = replace(fleet.core.ledger.fleet.pools[0].pool, drained=True)
+    fleet.tell(ev.PoolDeclared(1500.0, drained))
+    assert condition(fleet, A1) is MachineCondition.LEAVING
+    until(fleet, 2000.0)
+    assert condition(fleet, A1) is MachineCondition.LEAVING
 
 
 def test_a_lost_machine_is_replaced_by_another_of_its_type() -> None:
