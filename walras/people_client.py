@@ -8,12 +8,14 @@ from pydantic import TypeAdapter
 
 from walras.notifications import ChannelCreated, ChannelView
 from walras.people import ProjectView, RoleView, ShareView, TokenCreated, TokenList, TokenView, UserView
+from walras.reservations import ReservationView
 from walras.transport import ApiCall, Transport
 
 _API = "/api/v1"
 _users: TypeAdapter[list[UserView]] = TypeAdapter(list[UserView])
 _projects: TypeAdapter[list[ProjectView]] = TypeAdapter(list[ProjectView])
 _shares: TypeAdapter[list[ShareView]] = TypeAdapter(list[ShareView])
+_reservations: TypeAdapter[list[ReservationView]] = TypeAdapter(list[ReservationView])
 _channels: TypeAdapter[list[ChannelView]] = TypeAdapter(list[ChannelView])
 _roles: TypeAdapter[list[RoleView]] = TypeAdapter(list[RoleView])
 
@@ -84,6 +86,25 @@ class PeopleCalls:
         """Returns where the caller's projects and their users stand; of one project, or all."""
         query = {"project": project} if project else {}
         return _shares.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/share", query=query)))
+
+    async def reserve(self, asked: Mapping[str, Any]) -> ReservationView:
+        """Reserve machines, with the fields of `walras.reservations.NewReservation`.
+
+        Raises Conflict where that cannot be honoured as things stand, with the numbers.
+        """
+        call = ApiCall("POST", f"{_API}/reservations", body=dict(asked), repeatable=False)
+        return ReservationView.model_validate(await self._transport.json(call))
+
+    async def reservations(self, *, everything: bool = False) -> list[ReservationView]:
+        """Returns the reservations that have not ended; `everything`: the newest of the others too."""
+        query = {"all": "1"} if everything else {}
+        call = ApiCall("GET", f"{_API}/reservations", query=query)
+        return _reservations.validate_python(await self._transport.json(call))
+
+    async def cancel_reservation(self, reservation_id: int) -> ReservationView:
+        """Give the machines of a reservation back to everybody."""
+        call = ApiCall("DELETE", f"{_API}/reservations/{reservation_id:d}")
+        return ReservationView.model_validate(await self._transport.json(call))
 
     async def channels(self) -> list[ChannelView]:
         """Returns where the caller is told of events."""

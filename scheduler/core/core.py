@@ -14,11 +14,13 @@ from optimizer.registry import make
 from scheduler.core import events as ev
 from scheduler.core import job_change_events as changes
 from scheduler.core import speed_events as speeds
+from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.commands import Command, WakeAt
 from scheduler.core.cycle.backfill import settle_limits
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
 from scheduler.core.handlers import (
     attempt_events,
+    booking_windows,
     budgets,
     deadlines,
     job_events,
@@ -85,6 +87,8 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
     """After every event: budgets and deadlines first, then the round, then idle machines and the next wake-up."""
     if cycle.spending.has_news:
         budgets.settle_budgets(cycle)
+    if cycle.bookings.are_in_force:
+        booking_windows.settle_bookings(cycle)
     if cycle.deadlines.heap or cycle.deadlines.market.holds:
         from scheduler.core.handlers.spot_holding import settle_spot_holding  # with the planner, which few runs need
 
@@ -202,6 +206,7 @@ _HANDLERS: dict[type, Handler] = {
     speeds.NetworkKnown: speed_reports.on_network_known,
     speeds.SpeedDiffers: _of_attempt(speed_reports.on_speed_differs),
     speeds.RestartMeasured: speed_reports.on_restart_measured,
+    BookingsDeclared: booking_windows.on_bookings_declared,
     SharesDeclared: policy_events.on_shares_declared,
     ev.Woke: policy_events.on_woke,
     ev.Solved: policy_events.on_solved,

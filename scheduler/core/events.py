@@ -13,6 +13,7 @@ from typing import Any
 
 from optimizer.policy import PolicySpec
 from optimizer.renting.lifetime_laws import RememberedLives
+from scheduler.core.booking_events import BookingEvent
 from scheduler.core.job_change_events import JobChangeEvent
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import RememberedUse, ShareEvent
@@ -29,6 +30,9 @@ class MoneyRestated:
     at: float
     #: (project, USD in all, USD this month), project "" being everything; who is not named has spent nothing.
     spent: tuple[tuple[str, float, float], ...]
+    #: (project, user, USD in all, USD this month) of users with a budget, project "" being all of theirs.
+    users: tuple[tuple[str, str, float, float], ...] = ()
+    next_month_at: float = inf  # when budgets of a month begin anew; inf: nobody knows
 
 
 @dataclass(slots=True)
@@ -439,6 +443,7 @@ Event = (
     | ThroughputMeasured
     | SpeedEvent
     | ShareEvent
+    | BookingEvent
     | RestartMeasured
     | Woke
     | Solved

@@ -41,8 +41,10 @@ KNOWN_MECHANISMS = (OWED,)
 class Budget:
     """What may be spent (`budgets.py`)."""
 
-    #: Whose jobs' money; empty: all money of the cluster, rented machines that idle included.
+    #: Whose jobs' money; empty, and no user: all money of the cluster, rented machines that idle included.
     project: str = ""
+    #: Only this user's jobs, of the project or (`project` empty) of all.
+    user: str = ""
     #: In all, and in a month of the calendar (UTC), USD; None: no limit.
     usd: float | None = None
     month_usd: float | None = None
@@ -156,6 +158,11 @@ class RoundRules:
         return self.owed_limit_rounds * max(self.round_s, 1.0)
 
 
+def users_with_budgets(rules: RoundRules) -> tuple[tuple[str, str], ...]:
+    """(project, user) of each budget of a user; project "" is all of them."""
+    return tuple((budget.project, budget.user) for budget in rules.budgets if budget.user)
+
+
 # ------------------------------------------------------------------------------------------------ the policy file
 
 _RULES = TypeAdapter(RoundRules)
@@ -245,7 +252,7 @@ def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
 
 def _check_budgets(data: Any, rules: RoundRules) -> None:
     """Each says what it is about, once, and has a limit. Raises ConfigError."""
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for place, (raw, budget) in enumerate(zip(data, rules.budgets, strict=True)):
         name = f"rules.budgets.{place}"
         if isinstance(raw, Mapping):
@@ -257,10 +264,11 @@ def _check_budgets(data: Any, rules: RoundRules) -> None:
             raise ConfigError(f"{name}: a limit must be a finite number >= 0, in USD", field=name)
         if not 0 < budget.warn_at <= 1:
             raise ConfigError(f"{name}.warn_at: must be above 0 and at most 1", field=f"{name}.warn_at")
-        if budget.project in seen:
+        if (budget.project, budget.user) in seen:
             whose = f"project {budget.project!r}" if budget.project else "the whole cluster"
+            whose = f"user {budget.user!r} in {whose}" if budget.user else whose
             raise ConfigError(f"{name}: a second budget of {whose}", field=name, fix="write both limits in one")
-        seen.add(budget.project)
+        seen.add((budget.project, budget.user))
 
 
 def _check_values(data: Any, rules: RoundRules) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from math import inf
 
 from optimizer.policy import Policy
+from scheduler.core.booking_events import Booking, BookingsDeclared
 from scheduler.core.commands import Command
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.round import MECHANISMS, MakeMechanism
@@ -56,6 +57,8 @@ class CoreSnapshot:
     policy: PolicyChanged
     #: Weights, guarantees and limits that administrators have set.
     shares: SharesDeclared
+    #: Machines that people have booked.
+    bookings: tuple[Booking, ...]
     money: MoneyRestated
     #: Pools and machines, in the order in which they are told.
     fleet: tuple[Event, ...]
@@ -95,7 +98,8 @@ def snapshot_core(core: SchedulerCore, now: float) -> Generator[None, None, Core
         now,
         PolicyChanged(now, policy.spec, policy.rules),
         SharesDeclared(now, tuple(ledger.usage.shares.values())),
-        MoneyRestated(now, core.cycle.spending.stated(now)),
+        core.cycle.bookings.declared,
+        _told_money(core, now),
         fleet,
         replace(remembered, at=now),
         (*holding, *waiting),
@@ -120,6 +124,11 @@ def snapshot_at_once(core: SchedulerCore, now: float) -> CoreSnapshot:
         except StopIteration as end:
             found: CoreSnapshot = end.value
             return found
+
+
+def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:
+    spending = core.cycle.spending
+    return MoneyRestated(now, spending.stated(now), spending.stated_of_users(now), spending.next_month_at)
 
 
 def _told_fleet(ledger: Ledger, now: float) -> Iterator[Event]:
@@ -211,6 +220,7 @@ class CoreCopy:
 
     def __init__(self, snapshot: CoreSnapshot) -> None:
         self._gate = _Gate()
+        self._bookings = snapshot.bookings
         gated = {name: partial(_make_gated, self._gate, make) for name, make in MECHANISMS.items()}
         self.core = SchedulerCore(mechanisms=gated)
         ledger = self.core.ledger
@@ -229,4 +239,6 @@ class CoreCopy:
     def open(self, at: float) -> list[Command]:
         """Let it decide from now on. Returns its first commands."""
         self._gate.is_open = True
-        return list(self.core.handle(Woke(at)))
+        # Not before: jobs of a booking that has begun start with it, and these commands would be lost.
+        booked = self.core.handle(BookingsDeclared(at, self._bookings)) if self._bookings else []
+        return [*booked, *self.core.handle(Woke(at))]

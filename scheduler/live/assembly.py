@@ -25,6 +25,7 @@ from typing import Any
 
 import walras
 from optimizer.policy import PolicySpec
+from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import (
     JobRestored,
@@ -35,6 +36,7 @@ from scheduler.core.events import (
     PoolDeclared,
     RentRestored,
 )
+from scheduler.core.rules import users_with_budgets
 from scheduler.core.share_events import EntityShare, SharesDeclared
 from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
 from scheduler.live.auth.access_control import (
@@ -104,6 +106,7 @@ def restore_core(
 ) -> None:
     """Begin a generation with a core that knows what its predecessor's tables say."""
     # Charged until now: what the fresh core is told of the books is all that came before it.
+    transaction.state.users_with_budgets = users_with_budgets(in_force.rules)
     spent = billing.restate_spending(transaction)
     transaction.begin_generation(SchedulerCore())
     transaction.state.scores_stored = 0
@@ -127,6 +130,9 @@ def restore_core(
     for node in list(transaction.state.nodes.values()):
         if node.is_member:
             _restore_node(transaction, node)
+    booked = tuple(row.booking for row in transaction.state.bookings.values() if not row.cancelled)
+    if any(booking.until_at > transaction.at for booking in booked):
+        emit(transaction, BookingsDeclared(transaction.at, booked))
     if loaded.core_state is not None:
         emit(transaction, replace(parse_state(loaded.core_state.body), at=transaction.at))
     for rent in list(transaction.state.rents.values()):
@@ -312,7 +318,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
 
 
 def _load_spending(state: LiveState, store: Store) -> None:
-    state.spent_month_usd = store.spent()
+    state.spent_month_usd, state.spent_user_usd = store.spent(), store.spent_by_user()
     for (project, _), usd in state.spent_month_usd.items():
         state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
 

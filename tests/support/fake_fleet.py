@@ -7,6 +7,7 @@ from random import Random
 from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.core import SchedulerCore
 from scheduler.core.handlers.restored_state import gather_state
 from scheduler.core.invariants import check_invariants
@@ -108,7 +109,7 @@ class FakeFleet:
 
     def restart(self, told: ev.StateRestored | None = None) -> None:
         """A fresh core takes over, told what tables would know; the machines notice nothing."""
-        old, self.core = self.core.ledger, SchedulerCore()
+        old, booked, self.core = self.core.ledger, self.core.cycle.bookings.declared, SchedulerCore()
         self.log = []
         self.solves.clear()
         self.wake_at = inf
@@ -124,8 +125,10 @@ class FakeFleet:
                 self.tell(ev.NodeUnreachable(self.at, machine.node_id))
             elif machine.condition is MachineCondition.QUARANTINED:
                 self.tell(ev.NodeQuarantined(self.at, machine.node_id, machine.detail))
-            elif machine.condition is not MachineCondition.UP:
+            elif machine.condition not in (MachineCondition.UP, MachineCondition.BOOKED):
                 self.tell(ev.NodeLeaving(self.at, machine.node_id, inf))
+        if booked:
+            self.tell(BookingsDeclared(self.at, booked))
         if told is not None:
             self.tell(replace(told, at=self.at))
         for state in old.fleet.pools:

@@ -55,6 +55,7 @@ from walras.cli.profile_commands import profile_commands
 from walras.cli.recommend_commands import recommend_command
 from walras.cli.remote_commands import attach_command, exec_command, forward_command
 from walras.cli.report_commands import report_command
+from walras.cli.reserve_commands import reservations_command, reserve_command
 from walras.cli.search_commands import search_command
 from walras.cli.setup_commands import init_command, slurm_links_command, words_of_slurm_command
 from walras.cli.simulate_commands import simulate_commands
@@ -299,6 +300,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "report": report_command,
     "money": money_command,
     "share": share_command,
+    "reserve": reserve_command,
+    "reservations": reservations_command,
     "whatif": what_if_command,
     "offers": offers_command,
     "recommend": recommend_command,

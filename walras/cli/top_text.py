@@ -44,6 +44,7 @@ WAITING_WORDS = {
     Reason.WAIT_QUOTA: "its project or user holds all it may",
     Reason.WAIT_BUDGET: "its budget is spent",
     Reason.WAIT_SWEEP: "its sweep runs as many jobs at once as it may",
+    Reason.WAIT_BOOKED: "the machines are reserved for others",
     Reason.HOLD_USER: "held by its owner",
     Reason.HOLD_ADMIN: "held by an operator",
     Reason.HOLD_BUDGET: "held: its budget is spent",

@@ -20,9 +20,8 @@ from scheduler.core.placement.reservations import (
     lend_reserved_place,
     open_reservation,
     settle_reservation,
-    shape_of,
 )
-from scheduler.core.placement.search import find_earliest_place
+from scheduler.core.placement.search import find_earliest_place, find_free_place
 from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.job_queues import QueueKey
@@ -74,8 +73,10 @@ def fill_free_places(cycle: Cycle) -> None:
                 continue  # it is passed by, under a strict order too: what it waits for is its own project's places
         else:
             shape = cycle.ledger.classes.shapes[shape_row]
-            data = job.request.data
-            place = cycle.ledger.fleet.find(pool, shape, data) or _place_for_smaller_gang(cycle, job, pool, most)
+            place = find_free_place(cycle, job, pool, shape) or _place_for_smaller_gang(cycle, job, pool, most)
+        if place is None and cycle.bookings.keeps_off(job, pool):
+            cycle.solves.problem_changed = True
+            continue  # others of its shape may have the place: they end sooner, or it is booked for them
         if place is None:
             filling.full.add((pool, shape_row))
             if not _reserve_or_lend(cycle, job, pool, filling):
@@ -98,8 +99,7 @@ def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int, room: float
         return None
     classes, most = cycle.ledger.classes, min(cycle.ledger.count_on(job, pool), room + 1)
     shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))
-    data = job.request.data
-    places = (cycle.ledger.fleet.find(pool, shape, data) for shape in shapes if shape.counts[pool] < most)
+    places = (find_free_place(cycle, job, pool, shape) for shape in shapes if shape.counts[pool] < most)
     return next((place for place in places if place is not None), None)
 
 
@@ -174,7 +174,7 @@ def _may_start_smaller(cycle: Cycle, pool: int) -> bool:
 def _fastest_place(cycle: Cycle, job: JobRecord, pool: int, place: Place) -> tuple[int, Place]:
     """Under an order, the fastest pool with room; shares have already chosen the pool."""
     for other in cycle.ordering.alternatives(job, pool):
-        found = cycle.ledger.fleet.find(other, shape_of(cycle, job), job.request.data)
+        found = find_free_place(cycle, job, other)
         if found is not None and cycle.ledger.count_on(job, other) <= cycle.limits.room(job, other):
             return other, found
     return pool, place
@@ -212,10 +212,7 @@ def _fits_limit(cycle: Cycle, job: JobRecord) -> bool:
 def _reserve_or_lend(cycle: Cycle, job: JobRecord, pool: int, filling: _FillPass) -> bool:
     """Reserve for the queue head that does not fit, or lend to it. False if jobs behind it may not start either."""
     if filling.strict:
-        return any(
-            cycle.ledger.fleet.find(other, shape_of(cycle, job)) is not None
-            for other in range(len(cycle.ledger.fleet.pools))
-        )
+        return any(find_free_place(cycle, job, other) is not None for other in range(len(cycle.ledger.fleet.pools)))
     if cycle.policy.rules.backfill is Backfill.EASY:
         reservation = _full_reservation(cycle, pool)
         if reservation is None:

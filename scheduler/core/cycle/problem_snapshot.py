@@ -6,6 +6,7 @@ takes machines back is left for others, and found again as its record grows old 
 also reads lengths, restart costs, pinned jobs and places over several pools (`plan_problem`).
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -76,6 +77,8 @@ def build_problem(ledger: Ledger) -> Problem:
     size = np.array([float(state.pool.shape.accelerators) for state in pools])
     rentable = np.array([float(_machines_to_be_had(state, ledger.now)) for state in pools]) * size
     way = configurations_of(ledger.classes, columns.class_row[rows], np.maximum(capacity, rentable))
+    if columns.kept_off:
+        way = _without_booked_ways(columns.kept_off, columns.job_id[rows], way)
     job, pool, count = way.job, way.pool, way.count
     in_one_pool = columns.pool[rows]
     if columns.parts:
@@ -191,6 +194,13 @@ def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArra
     job = np.repeat(np.arange(len(class_rows)), many)
     cell = np.arange(len(job)) + np.repeat(first - (np.cumsum(many) - many), many)
     return Configurations(job, pool[cell], count[cell], steps_per_s[cell])
+
+
+def _without_booked_ways(kept_off: Set[tuple[int, int]], job_ids: IntArray, way: Configurations) -> Configurations:
+    """The configurations without those in pools that a booking keeps their jobs from."""
+    pairs = zip(job_ids[way.job].tolist(), way.pool.tolist(), strict=True)
+    able = np.array([pair not in kept_off for pair in pairs], dtype=np.bool_)
+    return Configurations(way.job[able], way.pool[able], way.count[able], way.steps_per_s[able])
 
 
 def _lasting_parts(ledger: Ledger, rows: IntArray, way: Configurations) -> FloatArray:

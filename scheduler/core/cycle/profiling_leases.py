@@ -12,7 +12,7 @@ import numpy as np
 
 from scheduler.core.placement.preemption import INCUMBENTS_MAX, is_preemptible, take_place
 from scheduler.core.placement.reservations import shape_of
-from scheduler.core.placement.search import FoundPlace, find_victims
+from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import unreported_on_best_of_all_s, unreported_on_best_s
 from scheduler.core.state.unsaved_work import may_lose_work
@@ -111,7 +111,7 @@ def _open_lease(cycle: Cycle, job: JobRecord, pool: int) -> bool:
     """Take a place for the lease: a free one, else that of incumbents who had their minimum run. False if none."""
     if shape_of(cycle, job).counts[pool] > cycle.limits.room(job, pool):
         return False
-    place = cycle.ledger.fleet.find(pool, shape_of(cycle, job), job.request.data)
+    place = find_free_place(cycle, job, pool)
     if place is not None:
         found: FoundPlace | None = FoundPlace(pool, place)
     else:

@@ -32,6 +32,7 @@ from scheduler.core.placement.attempt_lifecycle import start_attempt
 from scheduler.core.placement.planned_gangs import defragment, place_multi_pool_jobs
 from scheduler.core.placement.preemption import compare_with_running, preempt_now
 from scheduler.core.placement.reservations import drop_reservation, offer_freed_machine, settle_reservation
+from scheduler.core.placement.search import find_free_place
 from scheduler.core.rules import OWED, RoundRules
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import unreported_steps
@@ -229,7 +230,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
         return False
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})
-    place = ledger.fleet.find(pool, ledger.classes.shapes[ledger.class_of(job).shape], job.request.data)
+    place = find_free_place(cycle, job, pool)
     if place is None or ways.count[best] > cycle.limits.room(job, pool):
         return False
     if pools[pool].rented and _would_hold_up_payers(cycle, job):

@@ -7,11 +7,13 @@ what is believed of its speed on each pool.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from types import MappingProxyType
 
 import numpy as np
 
 from scheduler.core.core import SchedulerCore
+from scheduler.core.explain.booking_reasons import booking_reason
 from scheduler.core.explain.feasibility import (
     expected_free_text,
     infeasibility,
@@ -30,6 +32,7 @@ from scheduler.core.state.unsaved_work import is_fixed, why_fixed, why_unmovable
 from walras.cluster import PoolId
 from walras.job_request import JobId
 from walras.states import JobState, Reason
+from walras.units import format_length
 
 _NOTHING_MORE: Mapping[PoolId, int] = MappingProxyType({})
 #: Jobs ahead are counted up to here.
@@ -93,6 +96,7 @@ def _reasons(
         yield never
     else:
         yield from _blocking_reasons(core, job)
+        yield from (PendingReason(Reason.WAIT_BOOKED, detail, fix) for detail, fix in booking_reason(core, job))
         yield from _pool_reasons(core, job, counts_ahead=counts_ahead)
 
 
@@ -135,7 +139,10 @@ def _budget_reason(core: SchedulerCore, account: SpendingAccount, reason: Reason
         job_id = account.name.removeprefix("job ")
         fix = f"it goes on from its last checkpoint once its budget is raised: walras update {job_id} --budget USD"
     else:
+        in_s = spending.next_month_at - core.ledger.now
+        when = f", in {format_length(in_s)}" if 0 < in_s < inf and account.month_limit_usd < inf else ""
         fix = "it goes on by itself when the budget is raised (rules.budgets of the policy), or with the next month"
+        fix += when
     return PendingReason(reason, spending.text(account), fix)
 
 

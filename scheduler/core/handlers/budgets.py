@@ -20,7 +20,8 @@ from walras.states import JobState, Reason
 
 def on_money_restated(cycle: Cycle, event: MoneyRestated) -> None:
     """What has been spent by the books of the shell."""
-    cycle.spending.restate(event.spent)
+    cycle.spending.restate(event.spent, event.users)
+    cycle.spending.next_month_at = event.next_month_at
 
 
 def settle_budgets(cycle: Cycle) -> None:

@@ -19,6 +19,7 @@ from scheduler.core.commands import Rent
 from scheduler.core.job_change_events import JobDeadlineChanged
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
 from scheduler.core.placement.reservations import drop_reservation, open_reservation
+from scheduler.core.placement.search import find_free_place
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import from_checkpoint_s, remaining_here_s
@@ -213,7 +214,7 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
         return
     if ledger.count_on(job, row) > cycle.limits.room(job, row):
         return  # its project holds all that it may
-    place = ledger.fleet.find(row, ledger.classes.shapes[ledger.class_of(job).shape], job.request.data)
+    place = find_free_place(cycle, job, row)
     if place is None:
         _rent(cycle, job, ledger.fleet.pools[row])
     elif job.waits and job.ready_at <= cycle.now:

@@ -15,7 +15,7 @@ from scheduler.core.state.working_set import Cycle
 from walras.states import Reason
 
 #: Machines in these conditions follow when their pool is drained; others leave, or take no jobs, already.
-_FOLLOWING = (MachineCondition.UP, MachineCondition.UNREACHABLE)
+_FOLLOWING = (MachineCondition.UP, MachineCondition.UNREACHABLE, MachineCondition.BOOKED)
 
 
 def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:

@@ -23,6 +23,7 @@ from scheduler.core.placement.search import (
     MachineCandidate,
     cheapest_machines,
     emptiest,
+    find_free_place,
     found_place,
     has_room_after,
     is_open_to,
@@ -56,7 +57,7 @@ def defragment(cycle: Cycle) -> None:
         shape = shape_of(cycle, job)
         if shape.counts[pool] < 2 or shape.counts[pool] > cycle.limits.room(job, pool):
             continue
-        if cycle.ledger.fleet.find(pool, shape) is not None:
+        if find_free_place(cycle, job, pool) is not None:
             continue
         if tried == GANGS_MAX:
             return
@@ -119,13 +120,14 @@ class _Defragmentation:
 
     def _unreserved(self) -> list[FleetMachine]:
         """Return the machines for the gang on which nobody has a reservation, most free accelerators first."""
-        needs = self._job.request.tools
+        needs, closed = self._job.request.tools, self._cycle.bookings.closed_to(self._job, self._pool)
         return emptiest(
             (
                 machine
                 for machine in self._cycle.ledger.fleet.pools[self._pool].members.values()
                 if machine.condition is MachineCondition.UP
                 and machine.row not in self._cycle.reserved_on
+                and machine.row not in closed
                 and can_prepare(machine.tools, needs)
             ),
             MACHINES_MAX,

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Container
 
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt
-from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation, shape_of
-from scheduler.core.placement.search import FoundPlace, find_victims
+from scheduler.core.placement.reservations import drop_reservation, open_reservation, settle_reservation
+from scheduler.core.placement.search import FoundPlace, find_free_place, find_victims
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import fetching_s
 from scheduler.core.state.unsaved_work import is_fixed
@@ -115,9 +115,10 @@ def _preempt_for(
     if job.job_id in cycle.queues.nominated or not (job.waits or is_movable(cycle, job, pool)):
         return True
     limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool), pool)
-    if limit is None and job.waits and (job.class_row, pool) in fitting:
+    is_kept_off = bool(cycle.bookings.closed_to(job, pool))  # whoever is of its class may not be
+    if limit is None and job.waits and (job.class_row, pool) in fitting and not is_kept_off:
         return True
-    place = None if limit is not None else cycle.ledger.fleet.find(pool, shape_of(cycle, job), job.request.data)
+    place = None if limit is not None else find_free_place(cycle, job, pool)
     if place is not None and job.waits:
         fitting.add((job.class_row, pool))
         return True  # fill will start it

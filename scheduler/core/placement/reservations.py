@@ -133,6 +133,8 @@ def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRec
         machine = cycle.ledger.fleet.machines[row]
         if machine is None or held < count or machine.condition is not MachineCondition.UP:
             continue
+        if row in cycle.bookings.closed_to(borrower, machine.pool):
+            continue
         if not can_prepare(machine.tools, shape.tools):
             continue
         cycle.ledger.fleet.give_back(reservation.job_id, machine, shape_of(cycle, claimant), cycle.now)

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from scheduler.core.placement.reservations import shape_of
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is_enough
+from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import ready_at
 from scheduler.core.state.working_set import Cycle
@@ -44,10 +45,18 @@ def is_open_to(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 
     A job's own reservation there does not keep it from more than waiting.
     """
-    if machine.condition is not MachineCondition.UP or not can_prepare(machine.tools, job.request.tools):
+    if not _takes(cycle, machine, job):
         return False
     reserved = cycle.reserved_on.get(machine.row)
     return not reserved or all(job_id == job.job_id for job_id in reserved)
+
+
+def _takes(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
+    """Return whether the machine takes jobs, can prepare this one, and is not booked before the job would be gone."""
+    is_up = machine.condition is MachineCondition.UP
+    if not is_up or not can_prepare(machine.tools, job.request.tools):
+        return False
+    return machine.row not in cycle.bookings.closed_to(job, machine.pool)
 
 
 def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
@@ -55,21 +64,32 @@ def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 
     A backfill reservation of another job takes all that becomes free; what preemptions need, `has_room_after` deducts.
     """
-    if machine.condition is not MachineCondition.UP or not can_prepare(machine.tools, job.request.tools):
+    if not _takes(cycle, machine, job):
         return False
     reserved = cycle.reserved_on.get(machine.row)
     return not reserved or all(job_id == job.job_id or cycle.reservations[job_id].preempting for job_id in reserved)
 
 
+def find_free_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShape | None = None) -> Place | None:
+    """Return free accelerators of the pool for the job's gang; None if there are none, or they are booked too soon.
+
+    `shape`: another gang that it may run as.
+    """
+    closed = cycle.bookings.closed_to(job, pool)
+    return cycle.ledger.fleet.find(pool, shape_of(cycle, job) if shape is None else shape, job.request.data, closed)
+
+
 def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[FleetMachine]:
     """Return the machines open to the job that have `least` accelerators free, or hold the job."""
     reserved, job_id, is_up, needs = cycle.reserved_on, job.job_id, MachineCondition.UP, job.request.tools
+    closed = cycle.bookings.closed_to(job, pool)
     return [
         machine
         for machine in cycle.ledger.fleet.pools[pool].members.values()
         if machine.condition is is_up
         and (not needs or can_prepare(machine.tools, needs))
         and (len(machine.free) >= least or job_id in machine.holders)
+        and machine.row not in closed
         and (machine.row not in reserved or is_open_to(cycle, machine, job))
     ]
 

@@ -6,7 +6,7 @@ the fleet. Ties go to the machine that joined first. The searches that wait or s
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heappop, heappush
@@ -21,6 +21,7 @@ from walras.job_request import JobId, ToolNeeds, can_prepare
 
 #: Machines looked at, at most, when processors or memory (not accelerators) decide.
 _TRIES = 32
+_NONE: Set[int] = frozenset()
 
 
 class MachineCondition(Enum):
@@ -30,8 +31,8 @@ class MachineCondition(Enum):
     UNREACHABLE = "unreachable"
     LEAVING = "leaving"
     QUARANTINED = "quarantined"
-    #: Rented, and being given back.
-    RELEASED = "released"
+    RELEASED = "released"  # rented, and being given back
+    BOOKED = "reserved"  # for one project's jobs alone, or for nobody's (`bookings`)
 
 
 @dataclass(slots=True)
@@ -264,11 +265,11 @@ class Fleet:
 
     # ------------------------------------------------------------------------------------------ finding a place
 
-    def find(self, pool: int, shape: ResourceShape, data: Sequence[str] = ()) -> Place | None:
+    def find(self, pool: int, shape: ResourceShape, data: Sequence[str] = (), closed: Set[int] = _NONE) -> Place | None:
         """Return free accelerators for a gang of this shape, on as few machines as possible; None if there are none.
 
         Each part goes to the machine with the fewest free accelerators that has enough; of equal ones to that with most
-        of this data in its cache.
+        of this data in its cache. Machines in the rows `closed` are passed over.
         """
         count = shape.counts[pool]
         state = self.pools[pool]
@@ -277,7 +278,7 @@ class Fleet:
         parts: list[tuple[int, int]] = []
         warm = self.caches.rows_with(data, state.members) if data else ()
         for wanted in split_gang(count, shape.nodes, state.pool.shape.accelerators):
-            machine = self._best_fit(state, wanted, shape, {row for row, _ in parts}, warm)
+            machine = self._best_fit(state, wanted, shape, closed | {row for row, _ in parts}, warm)
             if machine is None:
                 return None
             parts.append((machine.row, wanted))
@@ -300,7 +301,7 @@ class Fleet:
         return 0
 
     def _best_fit(
-        self, state: PoolState, wanted: int, shape: ResourceShape, taken: set[int], warm: Sequence[int] = ()
+        self, state: PoolState, wanted: int, shape: ResourceShape, taken: Set[int], warm: Sequence[int] = ()
     ) -> FleetMachine | None:
         """Return the machine with the fewest free accelerators that still has `wanted`; None if there is none.
 
@@ -332,7 +333,7 @@ class Fleet:
         return None
 
     def _first_warm(
-        self, rows: Iterable[int], size: int, wanted: int, shape: ResourceShape, taken: set[int]
+        self, rows: Iterable[int], size: int, wanted: int, shape: ResourceShape, taken: Set[int]
     ) -> FleetMachine | None:
         """Return the first of these machines with just `size` accelerators free on which `wanted` of them fit."""
         for row in rows:

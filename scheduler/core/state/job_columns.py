@@ -18,6 +18,9 @@ class JobColumns:
     def __init__(self) -> None:
         size = 64
         self.pools = 0
+        #: (job, pool): it would have a place there, but for machines that are booked (`bookings`). No solve gives it
+        #: that pool, or what others could use would stand idle for it.
+        self.kept_off: set[tuple[int, int]] = set()
         self.active: NDArray[np.bool_] = np.zeros(size, bool)
         self.job_id: NDArray[np.int64] = np.zeros(size, np.int64)
         self.class_row: NDArray[np.int64] = np.zeros(size, np.int64)

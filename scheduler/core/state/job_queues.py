@@ -114,6 +114,8 @@ class JobQueues:
         self.parked: Container[JobId] = ()
         #: (job, pool): it waits until they may hold more of that pool.
         self.barred: Set[tuple[JobId, int]] = frozenset()
+        #: (job, pool): it waits there until booked machines are its again (`bookings`).
+        self.kept_off: Set[tuple[int, int]] = frozenset()
 
     def clear(self) -> None:
         """Empty every queue: pools, shapes or the policy changed, or the ordering is about to fill them."""
@@ -143,14 +145,16 @@ class JobQueues:
 
     def head(self, pool: int, shape: int, queue: ShapeQueue) -> tuple[QueueKey, JobRecord] | None:
         """(key, job) of the first waiting job in this queue of the pool."""
-        head = queue.head(self._waiting_on(pool) if self.barred else self.is_waiting)
+        head = queue.head(self._waiting_on(pool) if self.barred or self.kept_off else self.is_waiting)
         if head is not None:
             return head[0], self._ledger.jobs[head[1]]
         del self._queues[pool][shape]  # made again by the next job that comes; most events find it empty
         return None
 
     def _waiting_on(self, pool: int) -> Callable[[JobId], bool]:
-        return lambda job_id: (job_id, pool) not in self.barred and self.is_waiting(job_id)
+        return lambda job_id: (
+            (job_id, pool) not in self.barred and (job_id, pool) not in self.kept_off and self.is_waiting(job_id)
+        )
 
     def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
         """Waiting jobs of the same shape on this pool, in order, among the first `most` entries of its queue."""

@@ -1,4 +1,4 @@
-"""Money that is being spent, by account: everything, each project, and each job with a budget of its own.
+"""Money that is being spent, by account: everything, each project, and each user and job with a budget of its own.
 
 An account is a sum until an instant and a rate since then; starts, ends and prices change the rate, so keeping
 accounts costs what changed. A job pays for its part of the machines that it holds. The account of everything pays
@@ -111,6 +111,10 @@ class SpendingMeter:
         self._ledger = ledger
         self.everything = SpendingAccount(EVERYTHING)
         self._projects: dict[str, SpendingAccount] = {}
+        #: Of users with a budget, by (project, user): project "" for what they have in all of them.
+        self._users: dict[tuple[str, str], SpendingAccount] = {}
+        #: When budgets of a month begin anew; inf: nobody knows.
+        self.next_month_at = inf
         self._jobs: dict[JobId, SpendingAccount] = {}
         self._pays: dict[JobId, _JobPayment] = {}
         self._rented: dict[int, _RentedMachine] = {}
@@ -125,27 +129,41 @@ class SpendingMeter:
 
     def set_budgets(self, budgets: Iterable[Budget]) -> None:
         """These are the budgets from now on; those of jobs stay."""
-        for account in (self.everything, *self._projects.values()):
+        for account in (self.everything, *self._projects.values(), *self._users.values()):
             account.limit_usd = account.month_limit_usd = inf
             self._touch(account)
         for budget in budgets:
-            account = self._project(budget.project) if budget.project else self.everything
+            if budget.user:
+                account = self._user(budget.project, budget.user)
+            else:
+                account = self._project(budget.project) if budget.project else self.everything
             account.limit_usd = inf if budget.usd is None else budget.usd
             account.month_limit_usd = inf if budget.month_usd is None else budget.month_usd
             account.warn_at, account.warned = budget.warn_at, False
             self._is_limited = True
             self._touch(account)
 
-    def restate(self, spent: Iterable[tuple[str, float, float]]) -> None:
-        """(project, USD in all, USD this month) by the books; projects that are not named have spent nothing."""
+    def restate(
+        self, spent: Iterable[tuple[str, float, float]], users: Iterable[tuple[str, str, float, float]] = ()
+    ) -> None:
+        """(project, USD in all, USD this month) by the books; projects that are not named have spent nothing.
+
+        `users`: (project, user, USD in all, USD this month), the same of users.
+        """
+        by_user = {(project, user): (usd, month_usd) for project, user, usd, month_usd in users}
+        for key, account in self._users.items():
+            self._restate(account, by_user.get(key, (0.0, 0.0)))
         books = {project: (usd, month_usd) for project, usd, month_usd in spent}
         for project in books:
             self._project(project)
         for account in (self.everything, *self._projects.values()):
-            account.settle(self._ledger.now)
-            usd, month_usd = books.get(account.name, (0.0, 0.0))
-            account.usd, account.before_month_usd, account.warned = usd, usd - month_usd, False
-            self._touch(account)
+            self._restate(account, books.get(account.name, (0.0, 0.0)))
+
+    def _restate(self, account: SpendingAccount, spent: tuple[float, float]) -> None:
+        account.settle(self._ledger.now)
+        usd, month_usd = spent
+        account.usd, account.before_month_usd, account.warned = usd, usd - month_usd, False
+        self._touch(account)
 
     def stated(self, at: float) -> tuple[tuple[str, float, float], ...]:
         """What `restate` would have to be told at this instant for these sums; changes nothing."""
@@ -153,6 +171,14 @@ class SpendingMeter:
         for account in (self.everything, *self._projects.values()):
             usd = account.usd + usd_of(account.usd_per_h, max(at - account.settled_at, 0.0))
             found.append((account.name, usd, usd - account.before_month_usd))
+        return tuple(found)
+
+    def stated_of_users(self, at: float) -> tuple[tuple[str, str, float, float], ...]:
+        """The same of users."""
+        found = []
+        for (project, user), account in self._users.items():
+            usd = account.usd + usd_of(account.usd_per_h, max(at - account.settled_at, 0.0))
+            found.append((project, user, usd, usd - account.before_month_usd))
         return tuple(found)
 
     def take_job(self, job: JobRecord, spent_usd: float = 0.0) -> None:
@@ -285,6 +311,9 @@ class SpendingMeter:
     def accounts_of(self, job: JobRecord) -> Iterator[SpendingAccount]:
         yield self.everything
         yield self._project(job.request.project)
+        if self._users:
+            found = (self._users.get((project, job.request.user)) for project in ("", job.request.project))
+            yield from (account for account in found if account is not None)
         own = self._jobs.get(job.job_id)
         if own is not None:
             yield own
@@ -300,6 +329,9 @@ class SpendingMeter:
         jobs = self._ledger.jobs
         if account is self.everything:
             return list(jobs.values())
+        of_user = next((key for key, each in self._users.items() if each is account), None)
+        if of_user is not None:
+            return [job for job in jobs.values() if _is_of_user(job, of_user)]
         own = next((job_id for job_id, each in self._jobs.items() if each is account), None)
         if own is not None:
             return [jobs[own]]
@@ -395,6 +427,22 @@ class SpendingMeter:
         if account is None:
             account = self._projects[name] = SpendingAccount(name, settled_at=self._ledger.now)
         return account
+
+    def _user(self, project: str, user: str) -> SpendingAccount:
+        """The account of a user with a budget; what runs already pays into it from now on."""
+        account = self._users.get((project, user))
+        if account is None:
+            name = f"user {user} in project {project}" if project else f"user {user}"
+            account = self._users[project, user] = SpendingAccount(name, settled_at=self._ledger.now)
+            for job_id, pays in self._pays.items():
+                if _is_of_user(self._ledger.jobs[job_id], (project, user)):
+                    account.pay(self._ledger.now, pays.usd_per_h, pays.committed_usd, 1)
+        return account
+
+
+def _is_of_user(job: JobRecord, key: tuple[str, str]) -> bool:
+    project, user = key
+    return job.request.user == user and project in ("", job.request.project)
 
 
 def _least_usd(pool: Pool) -> float:

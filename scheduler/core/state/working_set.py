@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned
 from scheduler.core.events import RoundEnded
+from scheduler.core.state.bookings import Bookings
 from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import ActivePolicy, JobRecord, Ledger
 from scheduler.core.state.market_watch import SpotWatch
@@ -299,6 +300,8 @@ class Cycle:
     spending: SpendingMeter = field(init=False)
     #: What projects and users may hold at once.
     limits: PlacementLimits = field(init=False)
+    #: Machines that people have booked for a time.
+    bookings: Bookings = field(init=False)
     #: Which jobs of limited sweeps may run.
     turns: SweepTurns = field(init=False)
 
@@ -307,6 +310,8 @@ class Cycle:
         self.spending = SpendingMeter(self.ledger)
         self.limits = PlacementLimits(self.ledger, self.reservations)
         self.queues.parked, self.queues.barred = self.limits.parked, self.limits.barred
+        self.bookings = Bookings(self.ledger)
+        self.queues.kept_off = self.bookings.barred
         self.turns = SweepTurns(self.ledger.jobs)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:

@@ -188,7 +188,18 @@ def restate_spending(transaction: Transaction) -> MoneyRestated:
     spent = ((project, usd, state.spent_month_usd.get((project, state.month), 0.0))
              for project, usd in sorted(state.spent_usd.items()))  # fmt: skip
     state.spent_month_usd = {key: usd for key, usd in state.spent_month_usd.items() if key[1] == state.month}
-    return MoneyRestated(transaction.at, tuple(spent))
+    next_at = next_month_unix_s(transaction.at + state.epoch_unix_s) - state.epoch_unix_s
+    return MoneyRestated(transaction.at, tuple(spent), _spent_by_users(state), next_at)
+
+
+def _spent_by_users(state: LiveState) -> tuple[tuple[str, str, float, float], ...]:
+    """(project, user, USD in all, USD this month) of users with a budget."""
+    found = []
+    for project, user in state.users_with_budgets:
+        theirs = {key: usd for key, usd in state.spent_user_usd.items() if key[1] == user and project in ("", key[0])}
+        month_usd = sum(usd for (_, _, month), usd in theirs.items() if month == state.month)
+        found.append((project, user, sum(theirs.values()), month_usd))
+    return tuple(found)
 
 
 def _append_charge(transaction: Transaction, charge: ChargeRow) -> None:
@@ -197,6 +208,9 @@ def _append_charge(transaction: Transaction, charge: ChargeRow) -> None:
         state.spent_usd[account] = state.spent_usd.get(account, 0.0) + charge.usd
         key = account, charge.month
         state.spent_month_usd[key] = state.spent_month_usd.get(key, 0.0) + charge.usd
+    if charge.kind is ChargeKind.USE:
+        whose = charge.project, charge.user, charge.month
+        state.spent_user_usd[whose] = state.spent_user_usd.get(whose, 0.0) + charge.usd
     transaction.batch.charges.append(replace(charge, charge_id=transaction.state.next_charge_id))
     transaction.state.next_charge_id += 1
 

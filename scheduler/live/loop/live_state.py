@@ -17,6 +17,7 @@ from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueS
 from scheduler.core.events import Proposal, StateRestored
 from scheduler.live.loop.notification_queue import NotificationQueue
 from scheduler.live.loop.price_history import PriceHistory
+from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.event_journal import parse_pool
 from scheduler.live.store.store_interface import LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
@@ -271,6 +272,8 @@ class LiveState:
     secrets: dict[JobId, bytes] = field(default_factory=dict, repr=False)
     #: What users are to be told, and where.
     notifications: NotificationQueue = field(default_factory=NotificationQueue)
+    #: Reservations that people have made, by number; those that are over as well.
+    bookings: dict[int, BookingRow] = field(default_factory=dict)
     proposal: Proposal | None = None
     solved_at: float = 0.0
     #: What one more accelerator of each pool was worth in the hour that is under way.
@@ -292,6 +295,10 @@ class LiveState:
     #: By the ledger of money, USD by project ("" is everything), in all and by month.
     spent_usd: dict[str, float] = field(default_factory=dict)
     spent_month_usd: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: By project, user and month.
+    spent_user_usd: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    #: (project, user) of the budgets of users that the policy in force has; project "": in all of them.
+    users_with_budgets: tuple[tuple[str, str], ...] = ()
     #: The month that the core knows of.
     month: str = ""
     #: Content of checkpoints that newer ones have taken the place of since the store was looked through for it.
@@ -400,4 +407,5 @@ def load_live_state(
         state.expect(pool_id, machines)
     state.secrets = {row.job_id: row.sealed for row in loaded.secrets}
     state.rents = {rent.token: rent for rent in loaded.rents}
+    state.bookings = {row.booking_id: row for row in loaded.bookings}
     return state

@@ -244,7 +244,7 @@ class ApiViews:
             market=node.facts.market,
             zone=pool.zone if pool is not None else node.facts.zone,
             state=node.shown_state,
-            detail=node.problem or node.row.detail or self._silence(node) or _private_text(node),
+            detail=node.problem or node.row.detail or self._silence(node) or self._booked(node) or _private_text(node),
             accelerators=node.facts.accelerators,
             free=self._free(node),
             jobs=sorted({job_id for job_id, _ in node.expected}),
@@ -257,6 +257,16 @@ class ApiViews:
             tools=None if node.tools is None else sorted(node.tools),
             devices=list(node.devices) if self._clock.now() - node.devices_at <= _DEVICES_SHOWN_S else [],
         )
+
+    def _booked(self, node: LiveNode) -> str:
+        """Which reservation has the machine now, or next."""
+        bookings = self._loop.core.cycle.bookings.declared
+        found = [each for each in bookings if node.row.node_id in each.node_ids]
+        if not found:
+            return ""
+        first = min(found, key=lambda booking: booking.from_at)
+        begins = "" if first.is_active(self._clock.now()) else f"from {self._clock.shown(first.from_at)} "
+        return f"{first.words} {begins}until {self._clock.shown(first.until_at)}"
 
     def _silence(self, node: LiveNode) -> str:
         """What will become of a machine that does not answer."""

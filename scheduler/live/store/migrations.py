@@ -323,3 +323,13 @@ def keep_price_hours(db: Database) -> None:
 def keep_tools_of_machines(db: Database) -> None:
     """What machines have of what jobs may need, so that none starts where it cannot be prepared after a restart."""
     db.execute("ALTER TABLE nodes ADD COLUMN tools TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def keep_bookings(db: Database) -> None:
+    """Machines that people have reserved for a time."""
+    db.execute(
+        """CREATE TABLE bookings (
+        booking_id INTEGER PRIMARY KEY, project TEXT NOT NULL, body TEXT NOT NULL, from_at REAL NOT NULL,
+        until_at REAL NOT NULL, created_at REAL NOT NULL, created_by TEXT NOT NULL, cancelled INTEGER NOT NULL)"""
+    )

@@ -53,6 +53,14 @@ def sum_money(connection: SqlConnection, query: MoneyQuery, open_keys: Iterable[
     return [MoneySum(row[0], ChargeKind(row[1]), bool(row[2]), *row[3:]) for row in cursor]
 
 
+def sum_spent_by_user(connection: SqlConnection) -> dict[tuple[str, str, str], float]:
+    """USD by (project, user, month): what budgets of users count from."""
+    cursor = connection.execute(
+        "SELECT project, user, month, sum(usd) FROM charges WHERE kind = 'use' GROUP BY 1, 2, 3"
+    )
+    return {(project, user, month): usd for project, user, month, usd in cursor}
+
+
 def sum_spent(connection: SqlConnection) -> dict[tuple[str, str], float]:
     """USD by (project, month), and by month in all under project "": what budgets count from."""
     cursor = connection.execute(

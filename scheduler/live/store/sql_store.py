@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
+from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id
-from scheduler.live.store.money_sums import sum_money, sum_spent
+from scheduler.live.store.money_sums import sum_money, sum_spent, sum_spent_by_user
 from scheduler.live.store.price_hours import PriceQuery, PriceRow, delete_price_hours, read_price_hours
 from scheduler.live.store.report_rows import PastQuery, PastRows, read_past
 from scheduler.live.store.sql_dialect import SqlConnection
@@ -126,6 +127,7 @@ class SqlStore(ABC):
             networks=tuple(self._select("networks", NetworkRow, "TRUE ORDER BY pool_id")),
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "TRUE")),
             people=tuple(self._select("people", PeopleRow, "TRUE ORDER BY kind, name")),
+            bookings=tuple(self._select("bookings", BookingRow, "TRUE ORDER BY booking_id")),
             channels=tuple(self._select("channels", ChannelRow, "TRUE ORDER BY channel_id")),
             notifications=tuple(self._select("notifications", NotificationRow, "TRUE ORDER BY seq")),
             told=tuple(self._select("told", ToldRow, "TRUE")),
@@ -189,6 +191,9 @@ class SqlStore(ABC):
 
     def spent(self) -> dict[tuple[str, str], float]:
         return sum_spent(self._reader())
+
+    def spent_by_user(self) -> dict[tuple[str, str, str], float]:
+        return sum_spent_by_user(self._reader())
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         return sum_money(self._reader(), query, open_keys)

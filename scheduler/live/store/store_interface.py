@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from scheduler.core.state.throughput import ScoredBelief
+from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.price_hours import PriceQuery, PriceRow
 from scheduler.live.store.report_rows import PastQuery, PastRows
@@ -105,6 +106,7 @@ class WriteBatch:
     price_hours_until: float = 0.0
     tokens: list[TokenRow] = field(default_factory=list)
     people: list[PeopleRow] = field(default_factory=list)
+    bookings: list[BookingRow] = field(default_factory=list)
     audit: list[AuditRow] = field(default_factory=list)
     #: Sealed secrets of jobs that came, and jobs that are over.
     secrets: list[SecretRow] = field(default_factory=list)
@@ -158,6 +160,8 @@ class LoadedState:
     restart_costs: tuple[RestartCostRow, ...]
     secrets: tuple[SecretRow, ...]
     people: tuple[PeopleRow, ...]
+    #: Those that are over as well.
+    bookings: tuple[BookingRow, ...]
     channels: tuple[ChannelRow, ...]
     #: Oldest first.
     notifications: tuple[NotificationRow, ...]
@@ -313,6 +317,10 @@ class Store(Protocol):
 
     def spent(self) -> dict[tuple[str, str], float]:
         """USD by (project, month), as budgets count it: project "" is everything."""
+        ...
+
+    def spent_by_user(self) -> dict[tuple[str, str, str], float]:
+        """USD by (project, user, month), as budgets of users count it."""
         ...
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from scheduler.core.state.throughput import ScoredBelief
+from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.price_hours import PriceRow
 from scheduler.live.store.table_rows import (
     AnswerRow,
@@ -81,6 +82,7 @@ TABLES: tuple[tuple[str, Any], ...] = (
     ("notifications", NotificationRow),
     ("told", ToldRow),
     ("price_hours", PriceRow),
+    ("bookings", BookingRow),
 )
 
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.booking_events import Booking, BookingsDeclared
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import JobSubmitted
 from scheduler.core.invariants import check_invariants
 from scheduler.core.job_change_events import JobReprioritised
+from scheduler.core.rules import RoundRules
+from scheduler.core.speed_events import ThroughputMeasured
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot, snapshot_at_once
 from scheduler.forecast.job_forecasts import ForecastQuestion, JobForecast, forecast_jobs
 from scheduler.forecast.past_jobs import PastJobs
@@ -19,7 +22,9 @@ from simulator.engine import RunLimits
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, prepare_run
 from simulator.simulation import Simulation
-from walras.job_request import JobId
+from tests.support.fake_fleet import cluster, job
+from walras.cluster import NodeId
+from walras.job_request import JobId, Kind
 from walras.states import JobState
 
 _LOOK_AT = 6 * 3600.0
@@ -126,3 +131,22 @@ def test_equal_questions_have_equal_answers_and_other_seeds_others() -> None:
     asked = ForecastQuestion(run.snapshot, PastJobs(), draws=3, cpu_s=60.0)
     assert forecast_jobs(asked).jobs == forecast_jobs(asked).jobs
     assert forecast_jobs(asked).jobs != forecast_jobs(replace(asked, seed=1)).jobs
+
+
+@pytest.mark.parametrize(("policy", "latest"), [("fifo", 5200.0), ("walras", 6100.0)])
+def test_what_is_foreseen_respects_reservations_of_machines(policy: str, latest: float) -> None:
+    """A job that may not be stopped starts after the reservation that it would run into; under a plan with the next,
+    which a future answers the later the further ahead it is.
+    """
+    fleet = cluster(policy, rules=RoundRules(round_s=60.0, restart_default_s=2.0), machines="a")
+    for count in (1, 2, 4):
+        fleet.tell(ThroughputMeasured(0.0, Kind("k"), "a", count, float(count)))
+    fleet.tell(BookingsDeclared(0.0, (Booking(1, "vision", (NodeId("a1"),), 1000.0, 5000.0, "a", 4),)))
+    fleet.tell(JobSubmitted(1.0, job(1, "a", 4, project="other", steps=4 * 3000.0, preemptible=False)))
+    snapshot = pickle.loads(pickle.dumps(snapshot_at_once(fleet.core, 10.0)))
+    copy = CoreCopy(snapshot)
+    assert not copy.core.cycle.bookings.declared
+    copy.open(10.0)
+    assert copy.core.cycle.bookings.declared == fleet.core.cycle.bookings.declared
+    answer = forecast_jobs(ForecastQuestion(snapshot, PastJobs(), draws=4, cpu_s=60.0))
+    assert 5000.0 <= _first_start(answer, JobId(1)) <= latest

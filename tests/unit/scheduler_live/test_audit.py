@@ -46,6 +46,8 @@ WRITES: tuple[tuple[str, str, Any], ...] = (
     ("PATCH", "pools/px1%2Fowned%2Fdefault", {"drained": True}),
     ("DELETE", "pools/px1%2Fowned%2Fdefault", None),
     ("POST", "pools:revoke", {"pool_id": "none"}),
+    ("POST", "reservations", {"nodes": ["n1"], "maintenance": True, "ends": "+1h"}),
+    ("DELETE", "reservations/1", None),
     ("DELETE", "tokens/PREFIX", None),
     ("DELETE", "nodes/n1", None),
 )

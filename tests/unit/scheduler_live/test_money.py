@@ -318,6 +318,42 @@ async def test_budgets_count_what_was_spent_before_a_restart_and_months_begin_an
         assert third.state(job_id) == "STARTING"
 
 
+async def test_budgets_of_users_count_over_projects_restarts_and_policies(tmp_path: Path) -> None:
+    """What the user spent before there was a budget counts; a restarted server knows it; the next month opens it."""
+    mine = {**FIFO, "rules": {**FIFO["rules"], "budgets": [{"user": "ada", "month_usd": 2.5}]}}  # type: ignore[dict-item]
+    async with facing(tmp_path) as face:
+        w = face.world
+        await declare(w, pool_of("owned", 2.0))
+        agent = await FakeAgent(w, "n1").register()
+        first = await w.submit({"project": "vision"})
+        await w.submit({"project": "speech"}, user="bob")
+        await agent.start_all()
+        await w.advance(7200.0)
+        await agent.end(first)
+        assert (await face.json("PUT", "/api/v1/policy", mine))[0] == 200
+        second = await w.submit({"project": "speech"})
+        await w.quiet()
+        assert w.state(second) == "STARTING", "half a dollar is left"
+        await agent.start_all()
+        await w.advance(1801.0)
+        assert w.state(second) == "PREEMPTING"
+        await agent.end(second, 1, 85)
+    async with world(tmp_path, policy=mine, at=9100.0) as again:
+        agent.world = again
+        await agent.beat(resync=True)
+        third = await again.submit({"project": "vision"})
+        await again.quiet()
+        assert (again.state(second), again.state(third)) == ("HELD", "PENDING")
+        line = pending_reasons(again.loop.core, third)[0]
+        assert line.reason is Reason.WAIT_BUDGET
+        assert line.detail.startswith("user ada: 2.50 of 2.50 USD spent this month")
+        assert "with the next month, in " in line.fix
+        again.clock.at += 40 * 86400.0
+        await again.loop.perform(begin_month_if_due)
+        await again.quiet()
+        assert again.loop.core.cycle.spending.closed_to(again.loop.core.ledger.jobs[third]) is None
+
+
 async def test_a_job_held_for_its_budget_goes_on_once_that_is_raised(tmp_path: Path) -> None:
     """Through the API, for whoever may change the job; a restarted server knows the new budget and what was spent."""
     async with facing(tmp_path) as f:

@@ -59,6 +59,7 @@ const REASONS = {
   "WAIT:QUOTA": "its project or user holds all it may",
   "WAIT:BUDGET": "its budget is spent",
   "WAIT:SWEEP": "its sweep runs as many jobs at once as it may",
+  "WAIT:BOOKED": "the machines are reserved for others",
   "HOLD:USER": "held by its owner",
   "HOLD:ADMIN": "held by an operator",
   "HOLD:BUDGET": "held: its budget is spent",

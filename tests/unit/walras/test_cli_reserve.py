@@ -1,0 +1,99 @@
+"""`walras reserve` and `walras reservations`: what is typed is what the server is asked, and its answer is shown."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from walras.cli import reserve_commands
+from walras.cli.main import app
+from walras.reservations import NewReservation, ReservationView
+
+STARTS, ENDS = "2026-12-01T08:00:00.000+00:00", "2026-12-01T18:00:00.000+00:00"
+
+
+class Fake:
+    """Stands for the client: checks what it is asked as the server does, and keeps it."""
+
+    def __init__(self) -> None:
+        self.asked: list[NewReservation] = []
+        self.cancelled: list[int] = []
+
+    async def reserve(self, asked: Mapping[str, Any]) -> ReservationView:
+        self.asked.append(NewReservation.model_validate(asked))
+        return view(1)
+
+    async def cancel_reservation(self, reservation_id: int) -> ReservationView:
+        self.cancelled.append(reservation_id)
+        return view(reservation_id, state="cancelled")
+
+    async def reservations(self, *, everything: bool = False) -> list[ReservationView]:
+        return [view(1), view(2, project="", maintenance=True)] if everything else [view(1)]
+
+
+def view(number: int, **more: Any) -> ReservationView:
+    told: dict[str, Any] = {"id": number, "project": "vision", "maintenance": False, "nodes": ["n1"], "reserved": 8}
+    told |= {"starts": STARTS, "ends": ENDS, "state": "coming", "notes": ["job 7 may lose work that it has not saved"]}
+    return ReservationView.model_validate(told | more)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    import asyncio
+
+    found = Fake()
+    monkeypatch.setattr(reserve_commands, "with_client", lambda ask: asyncio.run(ask(found)))
+    return found
+
+
+def typed(words: str) -> Any:
+    return CliRunner().invoke(app, words.split())
+
+
+def test_a_type_and_a_number_are_reserved_for_a_project(fake: Fake) -> None:
+    """Who would lose work by it is said, beside the answer."""
+    result = typed("reserve A100:8 --from +2h --until +10h --project vision --reason demo")
+    assert result.exit_code == 0, result.output
+    (asked,) = fake.asked
+    assert (asked.accelerator, asked.accelerators, asked.project, asked.starts, asked.ends) == (
+        "a100", 8, "vision", "+2h", "+10h",
+    )  # fmt: skip
+    assert f"reservation 1 for project vision: 8 accelerators on n1, from {STARTS} until {ENDS}" in result.output
+    assert "job 7 may lose work" in result.output
+
+
+def test_machines_by_name_are_reserved_for_maintenance(fake: Fake) -> None:
+    assert typed("reserve --node n1 --node n2 --maintenance --until +4h").exit_code == 0
+    (asked,) = fake.asked
+    assert (asked.nodes, asked.maintenance, asked.project, asked.starts) == (["n1", "n2"], True, None, "+0s")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "reserve --until +1h --project p",
+        "reserve a100:8 --node n1 --until +1h --project p",
+        "reserve a100:8 --project p",
+        "reserve a100 --until +1h --project p",
+        "reserve a100:0 --until +1h --project p",
+        "reserve a100:x --until +1h --project p",
+        "reserve a100:8 --until +1h",
+        "reserve a100:8 --until +1h --project p --maintenance",
+        "reserve a100:8 --cancel 1",
+    ],
+)
+def test_what_says_too_little_or_too_much_is_refused_before_the_server_is_asked(fake: Fake, words: str) -> None:
+    assert typed(words).exit_code != 0
+    assert not fake.asked
+    assert not fake.cancelled
+
+
+def test_reservations_are_listed_and_cancelled(fake: Fake) -> None:
+    table = typed("reservations --all").output
+    assert "maintenance" in table
+    assert "vision" in table
+    assert [each["id"] for each in json.loads(typed("reservations -o json").output)] == [1]
+    assert "is cancelled" in typed("reserve --cancel 4").output
+    assert fake.cancelled == [4]

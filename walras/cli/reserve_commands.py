@@ -1,0 +1,105 @@
+"""`walras reserve` and `walras reservations`: machines kept for a project, or for maintenance, for a time."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from walras.cli.arguments import NoHeaderOption, OutputOption
+from walras.cli.session import with_client
+from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
+from walras.errors import UserError
+
+if TYPE_CHECKING:
+    from walras.reservations import ReservationView
+
+
+def reserve_command(
+    accelerators: Annotated[
+        str | None, typer.Argument(metavar="TYPE:N", help="Accelerators, such as a100:8; whole machines are taken.")
+    ] = None,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", metavar="NAME", help="This machine, in place of TYPE:N; repeatable.")
+    ] = None,
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHEN", help="Its beginning: 2026-12-01T08:00:00Z, or +2h.")
+    ] = "+0s",
+    end: Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Its end.")] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", "-p", metavar="NAME", help="Only jobs of this project run there.")
+    ] = None,
+    maintenance: Annotated[
+        bool, typer.Option("--maintenance", help="No job runs there: the machines are empty when it begins.")
+    ] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown to those who wait.")] = "",
+    cancel: Annotated[int | None, typer.Option("--cancel", metavar="ID", min=1, help="Cancel this one.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Reserve machines for a project, or for maintenance; jobs are planned around that."""
+    if cancel is not None:
+        if accelerators or node or end or project or maintenance:
+            raise UserError("a cancelled reservation takes nothing else", field="--cancel", fix="give its ID alone")
+        found = with_client(lambda client: client.cancel_reservation(cancel))
+    else:
+        body = _asked(accelerators, node or [], start, end) | {"maintenance": maintenance, "reason": reason}
+        if maintenance == bool(project):
+            raise UserError("for whom is it", field="--project", fix="give either --project or --maintenance")
+        found = with_client(lambda client: client.reserve(body | ({"project": project} if project else {})))
+    if output is OutputFormat.JSON:
+        show_json(found.model_dump(mode="json"))
+        return
+    whom = "maintenance" if found.maintenance else f"project {found.project}"
+    what = f"{found.reserved} accelerators on {', '.join(found.nodes)}"
+    ended = "is cancelled" if found.state == "cancelled" else f"from {found.starts} until {found.ends}"
+    show_line(f"reservation {found.id} for {whom}: {what}, {ended}")
+    for note in found.notes:
+        warn(note)
+
+
+def _asked(accelerators: str | None, nodes: list[str], start: str, end: str | None) -> dict[str, Any]:
+    """Returns the fields of the request that say what and when. Raises UserError."""
+    if (accelerators is None) is not bool(nodes):
+        raise UserError("what is to be reserved", field="TYPE:N", fix="give either TYPE:N, or --node NAME")
+    if end is None:
+        raise UserError("a reservation has an end", field="--until", fix="add --until, such as --until +8h")
+    body: dict[str, Any] = {"starts": start, "ends": end}
+    if accelerators is None:
+        return body | {"nodes": nodes}
+    kind, colon, count = accelerators.rpartition(":")
+    if not colon or not kind or not count.isascii() or not count.isdecimal() or not int(count[:9]):
+        raise UserError(f"{accelerators[:60]!r} says no number of a type", field="TYPE:N", fix="such as a100:8")
+    return body | {"accelerator": kind, "accelerators": int(count[:9])}
+
+
+def reservations_command(
+    everything: Annotated[bool, typer.Option("--all", help="Also the newest of those that are over.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+    no_header: NoHeaderOption = False,
+) -> None:
+    """List reservations of machines: for whom, when, on which machines, and what stands in their way."""
+    found = with_client(lambda client: client.reservations(everything=everything))
+    columns = [
+        Column("ID", right=True),
+        Column("FOR", shrinks=True),
+        Column("STATE"),
+        Column("FROM"),
+        Column("UNTIL"),
+        Column("ACCELERATORS", right=True),
+        Column("MACHINES", shrinks=True),
+        Column("NOTES", shrinks=True),
+    ]
+    data = [each.model_dump(mode="json") for each in found]
+    show_listing(Listing(columns, [_row(each) for each in found], data), output, header=not no_header)
+
+
+def _row(found: "ReservationView") -> list[str]:
+    notes = [*([found.reason] if found.reason else []), *found.notes]
+    return [
+        str(found.id),
+        "maintenance" if found.maintenance else found.project,
+        found.state,
+        found.starts,
+        found.ends,
+        str(found.reserved),
+        ",".join(found.nodes),
+        dash("; ".join(notes)),
+    ]

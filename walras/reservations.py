@@ -1,0 +1,68 @@
+"""Machines reserved for a project, or for maintenance, as people ask for them and read them.
+
+A reservation is of whole machines, from an instant until another. Jobs of other projects are gone when it begins, and
+none starts there before its end; the project's jobs get its machines before any policy is asked.
+"""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from walras.spec.field_types import MAX_ACCELERATORS, AcceleratorName, ShownName
+
+_Instant = Annotated[str, Field(min_length=1, max_length=40)]
+#: Machines that one reservation may name.
+_MOST_MACHINES = 4096
+
+
+class NewReservation(BaseModel):
+    """`POST /reservations`: accelerators of a type for a project, or machines by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    #: Type and number; with `nodes`, neither.
+    accelerator: AcceleratorName | None = None
+    accelerators: Annotated[int, Field(ge=0, le=MAX_ACCELERATORS)] = 0
+    nodes: Annotated[list[Annotated[str, Field(min_length=1, max_length=300)]], Field(max_length=_MOST_MACHINES)] = []
+    #: Whose jobs may run there; empty with `maintenance`, when nobody's may.
+    project: ShownName | None = None
+    maintenance: bool = False
+    #: RFC 3339, or a length from now such as `+2h`; `starts` empty: now.
+    starts: _Instant = "+0s"
+    ends: _Instant
+    reason: Annotated[str, Field(max_length=200)] = ""
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        if bool(self.nodes) == bool(self.accelerator):
+            raise ValueError("give either an accelerator type and a number, or machines by name")
+        if bool(self.accelerator) != bool(self.accelerators):
+            raise ValueError("an accelerator type needs a number above 0")
+        if self.maintenance == bool(self.project):
+            raise ValueError("give either a project, or maintenance")
+        return self
+
+
+class ReservationView(BaseModel):
+    """A reservation, and what becomes of it as things stand."""
+
+    id: int
+    #: Empty: for maintenance.
+    project: str
+    maintenance: bool
+    #: What was asked for by type; empty where machines were named.
+    accelerator: str = ""
+    accelerators: int = 0
+    #: Its machines, and the accelerators of those that are here.
+    nodes: list[str]
+    reserved: int
+    starts: str
+    ends: str
+    #: coming, active, over or cancelled.
+    state: str
+    reason: str = ""
+    created_by: str = ""
+    #: When its machines are empty of others at the latest; None: nobody knows.
+    ready: str | None = None
+    #: What people should know, in numbers: who is still there, who loses work, which machines are away.
+    notes: list[str] = []
