@@ -32,19 +32,33 @@ def assign_gangs(question: AssignmentProblem) -> Assignment:
     """Assign jobs to columns within the capacity so that the values sum up to much."""
     if not question.jobs:
         return Assignment(np.zeros(0, dtype=np.int64), np.zeros(len(question.capacity)), 0.0, 0.0)
-    table, size, running = _arrays(question), question.size, _running_column(question)
-    density = np.maximum.reduceat(question.value / size, question.first)
-    order = np.argsort(-density, kind="stable")
-    steps = (PRICE_STEPS + 1) * len(question.use_count)
-    column, prices, bound = _loops.run(
-        "_at_prices", steps, *table, question.capacity, running, order, float(density.max()), size
-    )
+    table = _arrays(question)
+    column, prices, bound, order = _priced(question, table)
     strict = _STRICT * float(question.value.max())
     slack = bound - question.value_of(column)
     if slack > strict:
         lag = _loops.run("_lag", len(question.use_count), *table, prices)
         column = _improved(column, *table, question.capacity, order, lag, slack, strict)
     return Assignment(column, prices, question.value_of(column), float(bound))
+
+
+def bound_of_gangs(question: AssignmentProblem) -> float:
+    """What no assignment is worth more than, by the prices that `assign_gangs` finds."""
+    return float(_priced(question, _arrays(question))[2]) if question.jobs else 0.0
+
+
+def _priced(
+    question: AssignmentProblem, table: tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]
+) -> tuple[IntArray, FloatArray, float, IntArray]:
+    """The best fill at prices, the prices of the smallest bound, that bound, and the jobs by density."""
+    size, running = question.size, _running_column(question)
+    density = np.maximum.reduceat(question.value / size, question.first)
+    order = np.argsort(-density, kind="stable")
+    steps = (PRICE_STEPS + 1) * len(question.use_count)
+    column, prices, bound = _loops.run(
+        "_at_prices", steps, *table, question.capacity, running, order, float(density.max()), size
+    )
+    return column, prices, bound, order
 
 
 def _improved(column: IntArray, *told: Any) -> IntArray:

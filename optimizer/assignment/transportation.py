@@ -28,8 +28,12 @@ _STRICT = 1e-12
 
 def assign_by_search(question: AssignmentProblem) -> Assignment:
     """The exact assignment where every column is one accelerator of one pool, else the one that local search finds."""
-    single = len(question.use_column) == len(question.job) and bool(np.all(question.use_count == 1))
-    return assign_single_accelerators(question) if single else assign_gangs(question)
+    return assign_single_accelerators(question) if takes_single_accelerators(question) else assign_gangs(question)
+
+
+def takes_single_accelerators(question: AssignmentProblem) -> bool:
+    """Whether each column takes one accelerator of one pool, and no limit counts it."""
+    return len(question.use_column) == len(question.job) and bool(np.all(question.use_count == 1))
 
 
 def assign_single_accelerators(question: AssignmentProblem) -> Assignment:
