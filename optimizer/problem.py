@@ -168,6 +168,20 @@ class Entities:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class EntityLimits:
+    """Accelerators that entities may hold of some pools: of the fleet, of a type, of one pool. m limits."""
+
+    #: Row of `Entities`; jobs below it count too (m,).
+    entity: IntArray
+    accelerators: FloatArray
+    #: Pools whose accelerators count (m, p).
+    pools: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.entity)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
     """Which two kinds of job may share accelerators, and what each keeps of its speed (all arrays but `kind` (q,)).
 
@@ -204,3 +218,6 @@ class Problem:
     pairs: Pairs | None = None
     #: How long the newest jobs that succeeded were, in seconds on their best configuration (any number of them).
     finished_s: FloatArray = field(default_factory=_floats)
+    #: What administrators let entities hold. That of the whole fleet also stands in `entities.limit`, as a part of it.
+    #: None: `entities.limit` is all that is limited.
+    limits: EntityLimits | None = None

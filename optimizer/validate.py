@@ -4,7 +4,18 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from optimizer.problem import BoolArray, Columns, Entities, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
+from optimizer.problem import (
+    BoolArray,
+    Columns,
+    Entities,
+    EntityLimits,
+    FloatArray,
+    IntArray,
+    Jobs,
+    Pairs,
+    Pools,
+    Problem,
+)
 from walras.errors import UserError
 
 #: Sums of fractions are compared with this slack.
@@ -35,6 +46,8 @@ def validate_problem(problem: Problem, *, walked: bool = False) -> None:
         _check_columns(problem.columns, len(problem.jobs), len(problem.pools))
     _check_pools(problem.pools)
     check_entities(problem.entities)
+    if problem.limits is not None:
+        _check_limits(problem.limits, len(problem.entities), len(problem.pools))
     _check_leaves(problem.entities, problem.jobs.entity)
     if problem.pairs is not None:
         _check_pairs(problem.pairs, len(problem.jobs), len(problem.pools))
@@ -145,6 +158,16 @@ def _check_pools(pools: Pools) -> None:
         if len(getattr(pools, name)):
             _length(f"pools.{name}", getattr(pools, name), len(pools))
             _amounts(f"pools.{name}", getattr(pools, name))
+
+
+def _check_limits(limits: EntityLimits, entities: int, pools: int) -> None:
+    _indices("limits.entity", limits.entity, entities)
+    _length("limits.accelerators", limits.accelerators, len(limits))
+    _amounts("limits.accelerators", limits.accelerators)
+    if limits.pools.shape != (len(limits), pools):
+        raise ProblemError(
+            f"limits.pools has the shape {limits.pools.shape}, expected {(len(limits), pools)}", field="limits.pools"
+        )
 
 
 def _check_pairs(pairs: Pairs, n: int, pools: int) -> None:

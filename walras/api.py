@@ -351,9 +351,9 @@ class CertificateView(Body):
     solved_at: str
     #: Utility realised over the last rounds, as a fraction of the bound: gangs are whole, restarts take time.
     realised: float | None = None
-    #: Bound for whole gangs, in the unit of the objective, if requested (`?whole=true`); null: more than 64
-    #: accelerators, a policy that ranks jobs, or not found in time.
+    #: Bound for whole gangs (`?whole=true`); null: more than 64 accelerators, a policy that ranks jobs, or out of time.
     integral_bound: float | None = None
+    usd_per_h: tuple[float, float] | None = None  # earned by the plan, and at most; null: nobody states values
 
 
 class PriceList(Body):

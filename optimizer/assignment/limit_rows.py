@@ -71,11 +71,11 @@ def limited_entities(problem: Problem) -> LimitedEntities | None:
     if not len(entities.limit) or not np.any(entities.limit < 1):
         return None
     entity = np.flatnonzero(entities.limit < 1)
-    inside = np.array([_below(entities, row)[problem.jobs.entity] for row in entity.tolist()], dtype=np.bool_)
+    inside = np.array([entities_below(entities, row)[problem.jobs.entity] for row in entity.tolist()], dtype=np.bool_)
     return LimitedEntities(entity, entities.limit[entity] * float(problem.pools.capacity.sum()), inside)
 
 
-def _below(entities: Entities, row: int) -> BoolArray:
+def entities_below(entities: Entities, row: int) -> BoolArray:
     """Which entities are this one, or below it (k,)."""
     below = np.zeros(len(entities), dtype=np.bool_)
     below[row] = True

@@ -6,28 +6,18 @@ is put somewhere or moved, whoever stands in its way is taken out (cheapest firs
 loses), needless ones are put back, the others where they still fit; only a strict gain is kept. Any prices bound what
 an assignment can be worth (weak duality); those with the smallest bound are the ones quoted.
 
-Loops are compiled where numba is installed. The uncompiled function is the definition: `.py_func` of a compiled one.
+Loops are compiled where numba is installed and the work is enough for it (`compiled_loops`).
 """
 
-from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
+from optimizer.classes.compiled_loops import INTERPRETED, CompiledLoops, interpreted_floats
 from optimizer.problem import FloatArray, IntArray
 
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, compiled on its first call if that can be."""
-    if find_spec("numba") is None:
-        return function
-    import numba
-
-    made: Callable[..., Any] = numba.njit(cache=True, error_model="numpy")(function)
-    return made
-
+_loops = CompiledLoops(globals())
 
 PRICE_STEPS = 40
 FILL_EVERY = 4
@@ -42,16 +32,48 @@ def assign_gangs(question: AssignmentProblem) -> Assignment:
     """Assign jobs to columns within the capacity so that the values sum up to much."""
     if not question.jobs:
         return Assignment(np.zeros(0, dtype=np.int64), np.zeros(len(question.capacity)), 0.0, 0.0)
-    table, size, running = _arrays(question), question.size, _running_column(question)
-    density = np.maximum.reduceat(question.value / size, question.first)
-    order = np.argsort(-density, kind="stable")
-    column, prices, bound = _at_prices(*table, question.capacity, running, order, float(density.max()), size)
+    table = _arrays(question)
+    column, prices, bound, order = _priced(question, table)
     strict = _STRICT * float(question.value.max())
     slack = bound - question.value_of(column)
     if slack > strict:
-        lag = _lag(*table, prices)
-        _search(*table, question.capacity, column, order, lag, slack, strict, SEARCH_PASSES, WORK_MAX)
+        lag = _loops.run("_lag", len(question.use_count), *table, prices)
+        column = _improved(column, *table, question.capacity, order, lag, slack, strict)
     return Assignment(column, prices, question.value_of(column), float(bound))
+
+
+def bound_of_gangs(question: AssignmentProblem) -> float:
+    """What no assignment is worth more than, by the prices that `assign_gangs` finds."""
+    return float(_priced(question, _arrays(question))[2]) if question.jobs else 0.0
+
+
+def _priced(
+    question: AssignmentProblem, table: tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]
+) -> tuple[IntArray, FloatArray, float, IntArray]:
+    """The best fill at prices, the prices of the smallest bound, that bound, and the jobs by density."""
+    size, running = question.size, _running_column(question)
+    density = np.maximum.reduceat(question.value / size, question.first)
+    order = np.argsort(-density, kind="stable")
+    steps = (PRICE_STEPS + 1) * len(question.use_count)
+    column, prices, bound = _loops.run(
+        "_at_prices", steps, *table, question.capacity, running, order, float(density.max()), size
+    )
+    return column, prices, bound, order
+
+
+def _improved(column: IntArray, *told: Any) -> IntArray:
+    """The columns after local search: as written while that takes few steps, and if not, compiled from the start."""
+    *tables, order, lag, slack, strict = told
+    if INTERPRETED.steps_left > 0:
+        found, most = column.copy(), int(INTERPRETED.steps_left)
+        with interpreted_floats():
+            steps = _search(*tables, found, order, lag, slack, strict, SEARCH_PASSES, most)
+        INTERPRETED.spent += steps
+        if steps <= most:
+            return found
+        INTERPRETED.end()
+    _loops.compiled("_search")(*tables, column, order, lag, slack, strict, SEARCH_PASSES, WORK_MAX)
+    return column
 
 
 def _arrays(question: AssignmentProblem) -> tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]:
@@ -71,7 +93,7 @@ def _running_column(question: AssignmentProblem) -> IntArray:
     return running
 
 
-@compiled
+@_loops
 def _fits(c, use_first, use_pool, use_count, free):  # type: ignore[no-untyped-def]
     possible = True
     for u in range(use_first[c], use_first[c + 1]):
@@ -79,13 +101,13 @@ def _fits(c, use_first, use_pool, use_count, free):  # type: ignore[no-untyped-d
     return possible
 
 
-@compiled
+@_loops
 def _take(c, sign, use_first, use_pool, use_count, free):  # type: ignore[no-untyped-def]
     for u in range(use_first[c], use_first[c + 1]):
         free[use_pool[u]] -= sign * use_count[u]
 
 
-@compiled
+@_loops
 def _cost(c, use_first, use_pool, use_count, prices):  # type: ignore[no-untyped-def]
     cost = 0.0
     for u in range(use_first[c], use_first[c + 1]):
@@ -93,7 +115,7 @@ def _cost(c, use_first, use_pool, use_count, prices):  # type: ignore[no-untyped
     return cost
 
 
-@compiled
+@_loops
 def _fill(first, value, use_first, use_pool, use_count, free, order, prices, column):  # type: ignore[no-untyped-def]
     """Place the jobs that have no place in this order, each where it gains most of what fits; their value."""
     total = 0.0
@@ -112,7 +134,7 @@ def _fill(first, value, use_first, use_pool, use_count, free, order, prices, col
     return total
 
 
-@compiled
+@_loops
 def _demand(first, value, use_first, use_pool, use_count, size, prices, load, rank):  # type: ignore[no-untyped-def]
     """What all jobs want at these prices, and what they gain in all; `rank` receives the net density of each."""
     load[:] = 0.0
@@ -131,7 +153,7 @@ def _demand(first, value, use_first, use_pool, use_count, size, prices, load, ra
     return gained
 
 
-@compiled
+@_loops
 def _at_prices(  # type: ignore[no-untyped-def]
     first, value, use_first, use_pool, use_count, capacity, running, order, top, size
 ):
@@ -170,7 +192,7 @@ def _at_prices(  # type: ignore[no-untyped-def]
     return best, quoted, bound
 
 
-@compiled
+@_loops
 def _lag(first, value, use_first, use_pool, use_count, prices):  # type: ignore[no-untyped-def]
     """How much less each job gains in each of its columns than at best, at these prices (c,)."""
     lag = np.zeros(len(value))
@@ -187,7 +209,7 @@ def _lag(first, value, use_first, use_pool, use_count, prices):  # type: ignore[
 # ------------------------------------------------------------------------------------------------ local search
 
 
-@compiled
+@_loops
 def _new_home(k, without, first, value, use_first, use_pool, use_count, free):  # type: ignore[no-untyped-def]
     """The best free column of job k that does not use pool `without` (-1: any); -1: none."""
     best, chosen = 0.0, -1
@@ -200,7 +222,7 @@ def _new_home(k, without, first, value, use_first, use_pool, use_count, free):  
     return chosen
 
 
-@compiled
+@_loops
 def _displaced(  # type: ignore[no-untyped-def]
     j, r, missing, by_move, first, value, use_first, use_pool, use_count, free, column, members, load, victims, losses
 ):
@@ -239,7 +261,7 @@ def _displaced(  # type: ignore[no-untyped-def]
     return kept
 
 
-@compiled
+@_loops
 def _change(  # type: ignore[no-untyped-def]
     j, c, victims, count, first, value, use_first, use_pool, use_count, free, column, homes
 ):
@@ -260,7 +282,7 @@ def _change(  # type: ignore[no-untyped-def]
     return gain
 
 
-@compiled
+@_loops
 def _undo(j, c, victims, count, use_first, use_pool, use_count, free, column, homes):  # type: ignore[no-untyped-def]
     """Accelerators as they were before `_change`."""
     for i in range(count):
@@ -272,7 +294,7 @@ def _undo(j, c, victims, count, use_first, use_pool, use_count, free, column, ho
         _take(column[j], 1.0, use_first, use_pool, use_count, free)
 
 
-@compiled
+@_loops
 def _file(j, c, use_first, use_pool, column, members, load):  # type: ignore[no-untyped-def]
     """Job j goes to column c (-1: it waits). Jobs that use one pool are listed there: others are not displaced."""
     old = column[j]
@@ -290,7 +312,7 @@ def _file(j, c, use_first, use_pool, column, members, load):  # type: ignore[no-
         load[r] += 1
 
 
-@compiled
+@_loops
 def _try(  # type: ignore[no-untyped-def]
     j, c, by_move, first, value, use_first, use_pool, use_count, free, column, members, load, victims, losses, homes
 ):
@@ -314,11 +336,11 @@ def _try(  # type: ignore[no-untyped-def]
     return gain, count
 
 
-@compiled
+@_loops
 def _search(  # type: ignore[no-untyped-def]
     first, value, use_first, use_pool, use_count, capacity, column, order, lag, slack, strict, passes, work_max
 ):
-    """Improve `column` in place. `slack`: how far its value is below the bound.
+    """Improve `column` in place, and count the places looked at. `slack`: how far its value is below the bound.
 
     No assignment with a job in a column can come closer to the bound than by the column's lag: such are not tried.
     """
@@ -365,6 +387,7 @@ def _search(  # type: ignore[no-untyped-def]
                     _file(victims[i], homes[i], use_first, use_pool, column, members, load)
                 _file(j, chosen, use_first, use_pool, column, members, load)
             if work > work_max:
-                return
+                return work
         if not improved:
-            return
+            break
+    return work

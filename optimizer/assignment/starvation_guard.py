@@ -17,11 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.assignment.local_search import compiled
 from optimizer.assignment.remaining_time import JobLengths
+from optimizer.classes.compiled_loops import CompiledLoops
 from optimizer.classes.deduplication import job_offsets
 from optimizer.decision import Memory
 from optimizer.problem import FloatArray, IntArray, Problem
+
+_loops = CompiledLoops(globals())
 
 _WHOLE = 1e-9
 #: An overdue job is urgent beyond this multiple of the limit.
@@ -103,10 +105,11 @@ def place_overdue(
     first = job_offsets(columns.job, len(problem.jobs))
     use_first = job_offsets(columns.use_column, len(columns))
     uses = (use_first, columns.use_pool, columns.use_count)
-    _place_in_order(np.array(overdue, dtype=np.int64), first, ends_s, *uses, left, left.copy(), free, column)
+    told = np.array(overdue, dtype=np.int64), first, ends_s, *uses, left, left.copy(), free, column
+    _loops.run("_place_in_order", len(columns.use_count), *told)
 
 
-@compiled
+@_loops
 def _in_reserve(c, use_first, use_pool, use_count, left, whole, free):  # type: ignore[no-untyped-def]
     """Whether column c has room in what is left of the reserves, or of the pool where it is larger than a reserve."""
     possible = True
@@ -117,7 +120,7 @@ def _in_reserve(c, use_first, use_pool, use_count, left, whole, free):  # type: 
     return possible
 
 
-@compiled
+@_loops
 def _place_in_order(overdue, first, ends_s, use_first, use_pool, use_count, left, whole, free, column):  # type: ignore[no-untyped-def]
     """In their order, each where it ends soonest."""
     for row in overdue:

@@ -14,8 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
-from optimizer.assignment.local_search import assign_gangs, compiled
+from optimizer.assignment.local_search import assign_gangs
+from optimizer.classes.compiled_loops import CompiledLoops
 from optimizer.problem import FloatArray, IntArray
+
+_loops = CompiledLoops(globals())
 
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
@@ -25,8 +28,12 @@ _STRICT = 1e-12
 
 def assign_by_search(question: AssignmentProblem) -> Assignment:
     """The exact assignment where every column is one accelerator of one pool, else the one that local search finds."""
-    single = len(question.use_column) == len(question.job) and bool(np.all(question.use_count == 1))
-    return assign_single_accelerators(question) if single else assign_gangs(question)
+    return assign_single_accelerators(question) if takes_single_accelerators(question) else assign_gangs(question)
+
+
+def takes_single_accelerators(question: AssignmentProblem) -> bool:
+    """Whether each column takes one accelerator of one pool, and no limit counts it."""
+    return len(question.use_column) == len(question.job) and bool(np.all(question.use_count == 1))
 
 
 def assign_single_accelerators(question: AssignmentProblem) -> Assignment:
@@ -59,11 +66,12 @@ def solve_transportation(value: FloatArray, capacity: IntArray) -> tuple[IntArra
     if n == 0 or pools == 0:
         return np.full(n, -1, dtype=np.int64), np.zeros(pools)
     order = np.argsort(-value.max(axis=1), kind="stable")
-    place, prices = _insert_by_best_paths(np.ascontiguousarray(value), capacity, order, _STRICT * float(value.max()))
+    told = np.ascontiguousarray(value), capacity, order, _STRICT * float(value.max())
+    place, prices = _loops.run("_insert_by_best_paths", n * pools**3, *told)
     return place, prices
 
 
-@compiled
+@_loops
 def _free_cost(pools, load, capacity, leave, move, cost, onward):  # type: ignore[no-untyped-def]
     """What freeing a place costs in each pool, and where who leaves goes (-1: nowhere)."""
     for r in range(pools):
@@ -83,7 +91,7 @@ def _free_cost(pools, load, capacity, leave, move, cost, onward):  # type: ignor
             return
 
 
-@compiled
+@_loops
 def _note(j, r, pools, value, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
     """Job j is in pool r: is it the one that loses least by leaving, or by going to another pool?"""
     if value[j, r] < leave[r]:
@@ -93,7 +101,7 @@ def _note(j, r, pools, value, leave, leaver, move, mover):  # type: ignore[no-un
             move[r, q], mover[r, q] = value[j, r] - value[j, q], j
 
 
-@compiled
+@_loops
 def _forget(k, r, pools, value, members, load, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
     """Job k has left pool r: whoever is next takes its part."""
     for i in range(load[r]):
@@ -116,7 +124,7 @@ def _forget(k, r, pools, value, members, load, leave, leaver, move, mover):  # t
                     move[r, q], mover[r, q] = value[j, r] - value[j, q], j
 
 
-@compiled
+@_loops
 def _insert_by_best_paths(value, capacity, order, strict):  # type: ignore[no-untyped-def]
     n, pools = value.shape
     place = np.full(n, -1, np.int64)

@@ -16,10 +16,10 @@ a heap keeps at hand.
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from optimizer.bounds.instance import FloatArray, SchedulingInstance
+from optimizer.classes.compiled_loops import njit
 
 
 def cheapest_flows(
@@ -36,7 +36,7 @@ def cheapest_flows(
     return flows, used
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _hull_pieces(row, order, gang, price, low, high, slope):  # type: ignore[no-untyped-def]
     """The lower hull of (speed, price of the gang) and idling, as pieces from one pool (-1: idle) to a faster."""
     count = 0
@@ -63,7 +63,7 @@ def _hull_pieces(row, order, gang, price, low, high, slope):  # type: ignore[no-
     return count
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _heap_push(heap, size, cost, amount, interval, piece):  # type: ignore[no-untyped-def]
     """Largest cost on top; rows are (cost, amount, interval, piece)."""
     at = size
@@ -76,7 +76,7 @@ def _heap_push(heap, size, cost, amount, interval, piece):  # type: ignore[no-un
     heap[at, 0], heap[at, 1], heap[at, 2], heap[at, 3] = cost, amount, interval, piece
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _heap_pop(heap, size):  # type: ignore[no-untyped-def]
     """Remove the top of a heap of `size` entries."""
     last = size - 1
@@ -95,7 +95,7 @@ def _heap_pop(heap, size):  # type: ignore[no-untyped-def]
     heap[at] = heap[last]
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _trim_heap(heap, size, work, cost, steps):  # type: ignore[no-untyped-def]
     """Give up the dearest pieces beyond the work: (size, work, cost)."""
     while work > steps and size:
@@ -110,7 +110,7 @@ def _trim_heap(heap, size, work, cost, steps):  # type: ignore[no-untyped-def]
     return size, work, cost
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _interval_length(interval, intervals, interval_s, arrival, endless):  # type: ignore[no-untyped-def]
     """Seconds of an interval that the job can use; after the last everything is free, for as long as needed."""
     if interval >= intervals:
@@ -118,7 +118,7 @@ def _interval_length(interval, intervals, interval_s, arrival, endless):  # type
     return min(interval_s, (interval + 1) * interval_s - arrival)
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low, high, slope):  # type: ignore[no-untyped-def]
     """The best finish: (value from below, interval, seconds into it)."""
     intervals = len(prices)
@@ -176,7 +176,7 @@ def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low
     return best, best_interval, best_after
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _record_use(arrival, steps, gang, row, order, prices, interval_s, last, after, heap, low, high, slope, used):  # type: ignore[no-untyped-def]
     """Add what the cheapest schedule up to that finish uses."""
     intervals = len(prices)
@@ -201,7 +201,7 @@ def _record_use(arrival, steps, gang, row, order, prices, interval_s, last, afte
             used[interval, slower] -= gang * seconds
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _flows(arrival_at, steps, gang, steps_per_s, order, prices, interval_s):  # type: ignore[no-untyped-def]
     jobs, pools = steps_per_s.shape
     flows, used = np.empty(jobs), np.zeros(prices.shape)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
+from optimizer.classes.compiled_loops import njit
 from optimizer.classes.segments import as_bits
 from optimizer.problem import Columns, IntArray
 
@@ -45,7 +46,7 @@ def columns_are_sound(columns: Columns, jobs: int, pools: int) -> bool:
         return bool(sound and _used(columns.use_column, len(columns), columns.use_pool, pools, columns.use_count))
 
 
-@numba.njit(parallel=True, cache=True)
+@njit(parallel=True, cache=True)
 def _owned(job, jobs, steps):  # type: ignore[no-untyped-def]
     entries, wrong = len(job), np.zeros(_BLOCKS, dtype=np.int64)
     part = (entries + _BLOCKS - 1) // _BLOCKS
@@ -59,7 +60,7 @@ def _owned(job, jobs, steps):  # type: ignore[no-untyped-def]
     return wrong.sum() == 0 and (entries == 0 or (job[0] >= 0 and job[-1] < jobs))
 
 
-@numba.njit(parallel=True, cache=True)
+@njit(parallel=True, cache=True)
 def _used(column, columns, pool, pools, count):  # type: ignore[no-untyped-def]
     entries, wrong = len(column), np.zeros(_BLOCKS, dtype=np.int64)
     part = (entries + _BLOCKS - 1) // _BLOCKS
@@ -127,7 +128,7 @@ def _block_bounds(owner: IntArray, blocks: int) -> IntArray:
     return np.concatenate(([0], np.maximum.accumulate(begins), [len(owner)])).astype(np.int64)
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _code(contents, job, begin, end):  # type: ignore[no-untyped-def]
     """A few of a job's words, scattered: speeds of its first, middle and last column, and its keys."""
     speed, _, count, key = contents
@@ -139,7 +140,7 @@ def _code(contents, job, begin, end):  # type: ignore[no-untyped-def]
     return state ^ (state >> np.uint64(31))
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _same(contents, first, job, twin):  # type: ignore[no-untyped-def]
     """Whether a job says what another one says."""
     speed, pool, count, key = contents
@@ -156,7 +157,7 @@ def _same(contents, first, job, twin):  # type: ignore[no-untyped-def]
     return wrong == 0
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _job_is_sound(contents, begin, end, pools):  # type: ignore[no-untyped-def]
     """Whether a job's numbers are: not negative, no nan, finite, accelerators of a pool that there is. Bits of floats
     that are not negative are ordered as the floats are."""
@@ -169,7 +170,7 @@ def _job_is_sound(contents, begin, end, pools):  # type: ignore[no-untyped-def]
     return wrong == 0
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _job_end(whole, job, begin, end, like):  # type: ignore[no-untyped-def]
     """Where a job's columns end, most likely after as many as `like`; `begin` where something is wrong with them."""
     owner, place = whole
@@ -184,7 +185,7 @@ def _job_end(whole, job, begin, end, like):  # type: ignore[no-untyped-def]
     return last if wrong == 0 else begin
 
 
-@numba.njit(parallel=True, cache=True)
+@njit(parallel=True, cache=True)
 def _walk_blocks(whole, contents, limits, found):  # type: ignore[no-untyped-def]
     """Groups of each block; -1: look otherwise."""
     cuts, pools = limits
@@ -194,7 +195,7 @@ def _walk_blocks(whole, contents, limits, found):  # type: ignore[no-untyped-def
     return known
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _walk_block(whole, contents, limits, found):  # type: ignore[no-untyped-def]
     """Walk over the jobs of some columns: where they begin, their group within the block, and one after the other from
     the place of the block's first job those that show its groups, with their codes. Groups known; -1: look otherwise.
@@ -237,7 +238,7 @@ def _walk_block(whole, contents, limits, found):  # type: ignore[no-untyped-def]
     return groups if begin == end else -1
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _number_groups(contents, cut, owner, found):  # type: ignore[no-untyped-def]
     """Number the groups of all blocks in order of first sight: the number of each, and the jobs that show them."""
     cuts, known = cut
@@ -266,7 +267,7 @@ def _number_groups(contents, cut, owner, found):  # type: ignore[no-untyped-def]
     return number, representative[:groups].copy()
 
 
-@numba.njit(parallel=True, cache=True)
+@njit(parallel=True, cache=True)
 def _renumber_members(cuts, owner, number, member):  # type: ignore[no-untyped-def]
     for block in numba.prange(len(cuts) - 1):
         begin, end = cuts[block], cuts[block + 1]

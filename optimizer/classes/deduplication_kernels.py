@@ -7,6 +7,7 @@ import numba
 import numpy as np
 
 from optimizer.classes.check_kernels import limited_threads
+from optimizer.classes.compiled_loops import njit
 from optimizer.classes.segments import as_bits
 from optimizer.problem import Columns, FloatArray, IntArray
 
@@ -62,7 +63,7 @@ def expand_to_columns(values: FloatArray, member: IntArray, first: IntArray, dis
     return expanded
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _mix(state):  # type: ignore[no-untyped-def]
     state += np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -70,7 +71,7 @@ def _mix(state):  # type: ignore[no-untyped-def]
     return state ^ (state >> np.uint64(31))
 
 
-@numba.njit(parallel=True, cache=True)
+@njit(parallel=True, cache=True)
 def _offsets(owner, first):  # type: ignore[no-untyped-def]
     entries, owners = len(owner), len(first) - 1
     step = (entries + _BLOCKS - 1) // _BLOCKS
@@ -83,7 +84,7 @@ def _offsets(owner, first):  # type: ignore[no-untyped-def]
         first[empty] = entries
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _code(contents, job):  # type: ignore[no-untyped-def]
     """All that a job says, in 64 bits: a sum of mixed words, which does not wait for the word before."""
     first, use_first, speed, pool, count, key = contents
@@ -105,7 +106,7 @@ def _code(contents, job):  # type: ignore[no-untyped-def]
     return _mix(state)
 
 
-@numba.njit(inline="always")
+@njit(inline="always")
 def _same(contents, job, twin):  # type: ignore[no-untyped-def]
     """Whether a job says what another one says."""
     first, use_first, speed, pool, count, key = contents
@@ -132,7 +133,7 @@ def _same(contents, job, twin):  # type: ignore[no-untyped-def]
     return wrong == 0
 
 
-@numba.njit(parallel=True, cache=True)
+@njit(parallel=True, cache=True)
 def _group_blocks(contents, step, table, found):  # type: ignore[no-untyped-def]
     """Group each block's jobs by hash tables with linear probing: their code, their group within the block, and one
     after the other from the block's first place the jobs that show its groups. Returns groups per block; -1: a clash.
@@ -162,7 +163,7 @@ def _group_blocks(contents, step, table, found):  # type: ignore[no-untyped-def]
     return known
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _merge(contents, step, known, found):  # type: ignore[no-untyped-def]
     """Number the groups of all blocks in order of first sight; members follow. Also tells whether hashes clash."""
     code, member, representatives = found
@@ -191,7 +192,7 @@ def _merge(contents, step, known, found):  # type: ignore[no-untyped-def]
     return representative[:groups].copy(), False
 
 
-@numba.njit(parallel=True, cache=True)
+@njit(parallel=True, cache=True)
 def _expand(values, member, first, distinct_first, expanded):  # type: ignore[no-untyped-def]
     jobs = len(member)
     step = (jobs + _BLOCKS - 1) // _BLOCKS

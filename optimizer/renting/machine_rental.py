@@ -1,7 +1,7 @@
 """How many machines to rent: where an hour of waiting costs money, and only there.
 
     maximise   sum_m v[m] rate[m](x) / best[m]  -  sum_p (usd[p] rent[p] + (fetch[p] - usd[p]) (rent[p] - held[p])+)
-    s.t.       time rows;   sum use x <= base[p] + rent[p];   0 <= rent[p] <= most[p]
+    s.t.       time rows;   sum use x <= base[p] + rent[p];   0 <= rent[p] <= most[p];   limits of entities
 
 v[m] is what an hour of job m at its best speed is worth in USD (its own value, else the administrator's cost of delay),
 base what is owned, most what may be rented, held what is rented now or on its way, fetch the price per useful hour of a
@@ -18,7 +18,7 @@ at least its market price, one that fetches at least `fetch`, and one that could
 Machines are whole: each pool's count is settled in turn by solving the linear program at both neighbouring counts, then
 every count is moved by one machine as long as that pays (the value is concave in each count, so no single pool could
 then do better). The marginal values shown to people are those finite differences. Decides counts only; who runs where
-is the policy's. The program itself is `rental_program`.
+is the policy's. The program itself is `rental_program`; `rental_limits` says how limits of entities bind it.
 """
 
 from collections.abc import Iterator
@@ -30,6 +30,7 @@ import numpy as np
 from optimizer.classes.segments import max_by
 from optimizer.decision import Status
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.renting.rental_limits import without_forbidden
 from optimizer.utility.fair_share import usable_columns
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class Rental:
     #: Price per useful hour of an accelerator that is still to be fetched, minimum billing included; empty: no program
     #: stands behind the counts (p,).
     fetched_usd_per_h: FloatArray = field(default_factory=_empty_array)
+    #: What an accelerator-hour more would gain below each limit of an entity, USD (`rental_limits.entity_limits`) (m,).
+    limit_prices: FloatArray = field(default_factory=_empty_array)
     #: What solved the divisible optimum: "cvxpy/highs", "highs"; empty: nothing was solved.
     path: str = ""
 
@@ -160,6 +163,7 @@ def rent_machines(problem: Problem, delay_usd_per_h: float) -> Rental | None:
         bound_usd_per_h=fluid.net,
         fluid_accelerators=fluid.machines * sizes,
         fluid_prices=fluid.prices,
+        limit_prices=fluid.limit_prices,
         fetched_usd_per_h=fetched,
         path=path,
     )
@@ -184,6 +188,7 @@ def _program(problem: Problem, delay_usd_per_h: float) -> "tuple[RentalProgram, 
     """The program; most machines of each pool, and what an accelerator costs that is still to be fetched (p,)."""
     from optimizer.renting.rental_program import RentalProgram  # imports a solver: only where something is to be solved
 
+    problem = without_forbidden(problem)
     sizes, most, value = (
         accelerators_per_machine(problem),
         _most_machines(problem),

@@ -27,6 +27,7 @@ from optimizer.decision import BoundReport, Memory, Plan, Status, with_added
 from optimizer.policy import PlanPolicy
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
 from optimizer.renting.machine_rental import Rental, hourly_values, rent_machines
+from optimizer.renting.rental_limits import limits_beside, without_forbidden
 
 #: Amounts of money closer than this part are equal.
 _SAME_USD = 1e-9
@@ -45,6 +46,7 @@ def plan_in_market(
     """
     if not problem.pools.rentable.any():
         return *policy.decide(problem, memory), None
+    problem = without_forbidden(problem)
     value = hourly_values(problem, delay_usd_per_h)
     leaves = ~problem.jobs.unstoppable if len(problem.jobs.unstoppable) else np.ones(len(value), dtype=np.bool_)
     if not np.any(value > 0):
@@ -116,7 +118,8 @@ def _without_outranked(policy: PlanPolicy, problem: Problem, memory: Memory, val
     told, column = _whole(problem, _over_all(problem, kept, plan))
     theirs = column[(column >= 0) & rides]
     taken = np.where(pools.held > 0, 0.0, accelerators_held(told, theirs))
-    return replace(problem, pools=replace(pools, capacity=np.maximum(pools.capacity - taken, 0.0)))
+    left = replace(pools, capacity=np.maximum(pools.capacity - taken, 0.0))
+    return replace(problem, pools=left, limits=limits_beside(told, theirs))
 
 
 def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, group: BoolArray) -> Plan:

@@ -4,7 +4,7 @@ HiGHS is given the program once for each problem. Questions differ only in the b
 first starts from the basis of the one before, and takes a few pivots. Importing this module imports highspy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import highspy
 import numpy as np
@@ -17,6 +17,7 @@ from optimizer.lp.engine_choice import CVXPY_MONEY_CELLS
 from optimizer.lp.highs import highs_model, highs_solver
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.renting.money_tables import RentedTiers, money_cells
+from optimizer.renting.rental_limits import RentalLimits
 from optimizer.utility.fair_share import usable_columns
 
 _TOLERANCE = 1e-9
@@ -25,11 +26,15 @@ _SIMPLEX_ITERATIONS = 200_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FractionalRental:
-    """An optimum in which machines may be divided: how many (p,), prices in USD per accelerator-hour (p,), USD/h."""
+    """An optimum in which machines may be divided: how many (p,), prices in USD per accelerator-hour (p,), USD/h.
+
+    And what an accelerator-hour more below each limit of an entity would gain, USD (m,).
+    """
 
     machines: FloatArray
     prices: FloatArray
     net: float
+    limit_prices: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
 class RentalProgram:
@@ -51,14 +56,21 @@ class RentalProgram:
         self._free = pools.prepaid / self.size if len(pools.prepaid) else np.zeros(len(pools))
         self._usd_fetched = fetched_usd_per_h * self.size
         worth = _usd_earned(problem, value, largest)
-        classes = aggregate_problem(problem, worth > 0, [worth], [value])
+        limits = RentalLimits.of(problem, value > 0)
+        by_limits = [] if limits is None else [limits.signature]
+        classes = aggregate_problem(problem, worth > 0, [worth], [value, *by_limits])
         class_problem = classes.problem
-        self._scale = np.maximum(largest, 1.0)
+        most_below = np.zeros(0) if limits is None else limits.most
+        if limits is not None:
+            class_problem = limits.rows_beside(class_problem, classes.classes)
+        #: Of the pools, then of the limits.
+        self._scale = np.maximum(np.concatenate((largest, most_below)), 1.0)
         self._classes, self._shares = class_problem.classes, class_problem.columns
         self._known: dict[tuple[int, ...], FractionalRental] = {}
         gross = classes.per_column(worth) * class_problem.size[class_problem.owner()]
-        self.class_problem, self.gross, self.owned = class_problem, gross, base
-        self._highs = _simplex(self._model(class_problem, gross, base))
+        self.class_problem, self.gross = class_problem, gross
+        self.owned = np.concatenate((base, most_below))
+        self._highs = _simplex(self._model(class_problem, gross))
         self._machines = np.arange(self._shares, self._shares + len(pools), dtype=np.int32)
 
     def usd_of(self, counts: IntArray) -> FloatArray:
@@ -75,18 +87,20 @@ class RentalProgram:
         found = solve_money_program(self.class_problem, self.gross, self.owned, self.tiers(most))
         if found is None:
             return self.between(np.zeros(len(most)), most.astype(np.float64)), "highs"
-        machines = np.minimum(found.rented / self.size, most)
-        return FractionalRental(machines, found.prices, found.net_usd_per_h), "cvxpy/highs"
+        p = len(most)
+        machines = np.minimum(found.rented[:p] / self.size, most)
+        prices, limit_prices = found.prices[:p], found.prices[p:]
+        return FractionalRental(machines, prices, found.net_usd_per_h, limit_prices), "cvxpy/highs"
 
     def tiers(self, most: IntArray) -> RentedTiers:
-        """What may be rented, by what it costs."""
+        """What may be rented, by what it costs; nothing of limits."""
         largest = most * self.size
         paid = np.minimum(self._paid * self.size, largest)
         free = np.minimum(self._free * self.size, paid)
         fetched = np.maximum(self._usd_fetched, self._usd_kept) / self.size
-        return RentedTiers(
-            free, paid - free, np.asarray(largest - paid, dtype=np.float64), self._usd_kept / self.size, fetched
-        )
+        of_pools = free, paid - free, largest - paid, self._usd_kept / self.size, fetched
+        of_limits = np.zeros(len(self.owned) - len(most))
+        return RentedTiers(*(np.concatenate((each, of_limits)) for each in of_pools))
 
     def between(self, low: FloatArray, high: FloatArray) -> FractionalRental | None:
         """The optimum with counts between `low` and `high`; None if HiGHS finds none."""
@@ -95,10 +109,11 @@ class RentalProgram:
         if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         solution = self._highs.getSolution()
-        pools = slice(self._classes, self._classes + len(low))
-        prices = np.maximum(-np.array(solution.row_dual)[pools], 0.0) / self._scale
+        rows = slice(self._classes, self._classes + len(self.owned))
+        prices = np.maximum(-np.array(solution.row_dual)[rows], 0.0) / self._scale
         machines = np.clip(np.array(solution.col_value)[self._machines], low, high)
-        return FractionalRental(machines, prices, -float(self._highs.getInfo().objective_function_value))
+        net = -float(self._highs.getInfo().objective_function_value)
+        return FractionalRental(machines, prices[: len(low)], net, prices[len(low) :])
 
     def at(self, counts: IntArray) -> FractionalRental:
         """The optimum at whole counts, remembered; nothing is worth less than no answer."""
@@ -108,21 +123,23 @@ class RentalProgram:
             self._known[key] = self.between(exact, exact) or FractionalRental(exact, np.zeros(len(exact)), -np.inf)
         return self._known[key]
 
-    def _model(self, class_problem: ClassProblem, gross: FloatArray, base: FloatArray) -> highspy.HighsLp:
-        """Rows: time of each class; accelerators of each pool, over its scale; machines beyond those paid for."""
-        p, k, c = len(base), class_problem.classes, class_problem.columns
+    def _model(self, class_problem: ClassProblem, gross: FloatArray) -> highspy.HighsLp:
+        """Rows: time of each class; accelerators of each pool, then of each limit, over its scale; machines beyond
+        those paid for."""
+        p, k, c = len(self.size), class_problem.classes, class_problem.columns
+        beyond = k + len(self.owned)
         uses = np.diff(class_problem.use_first)
         column, owner, pool = np.arange(c), class_problem.owner(), np.arange(p)
         load = class_problem.use_count * np.repeat(class_problem.size[owner], uses) / self._scale[class_problem.use_row]
         ones = np.ones(p)
-        values = np.concatenate((np.ones(c), load, -self.size / self._scale, ones, -ones))
-        rows = np.concatenate((owner, k + class_problem.use_row, k + pool, k + p + pool, k + p + pool))
+        values = np.concatenate((np.ones(c), load, -self.size / self._scale[:p], ones, -ones))
+        rows = np.concatenate((owner, k + class_problem.use_row, k + pool, beyond + pool, beyond + pool))
         columns = np.concatenate((column, np.repeat(column, uses), c + pool, c + pool, c + p + pool))
         cost = np.concatenate((-gross, self._usd_kept, np.maximum(self._usd_fetched - self._usd_kept, 0.0)))
-        bounds = np.concatenate((np.ones(k), base / self._scale, self._paid))
+        bounds = np.concatenate((np.ones(k), self.owned / self._scale, self._paid))
         if self._free.any():  # what of the machines held is paid for already: d <= held machines, d <= free ones
             values = np.concatenate((values, ones, -ones, ones))
-            rows = np.concatenate((rows, k + 2 * p + pool, k + 2 * p + pool, k + 3 * p + pool))
+            rows = np.concatenate((rows, beyond + p + pool, beyond + p + pool, beyond + 2 * p + pool))
             columns = np.concatenate((columns, c + 2 * p + pool, c + pool, c + 2 * p + pool))
             cost = np.concatenate((cost, -self._usd_kept))
             bounds = np.concatenate((bounds, np.zeros(p), self._free))

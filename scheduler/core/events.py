@@ -405,6 +405,7 @@ class Proposal:
     #: Of each pool, the job on it that gains least at the prices: it would go first. 0: nobody is on it.
     marginal: tuple[JobId, ...] = ()
     worth_usd: tuple[float, ...] = ()  # of one accelerator more of each pool, USD/h; empty: nobody states values
+    usd_per_h: tuple[float, float] | None = None  # earned by a plan, and at most; None: nobody states values
 
 
 @dataclass(slots=True)

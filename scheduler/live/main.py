@@ -218,7 +218,7 @@ async def _start_parts(
     sweep = sweep_for_ever(server, None if keep is None else keep.checkpoints)
     tasks.append(asyncio.create_task(sweep, name="content"))
     tasks.append(asyncio.create_task(_through_full_disks(lambda: watch_core_state(server.loop)), name="core state"))
-    await server.solver.start()
+    await server.solver.start(rents=bool(providers))
     forecasting = _through_full_disks(server.start_forecasts.watch)
     tasks.append(asyncio.create_task(forecasting, name="start forecasts"))
     telling = _through_full_disks(server.notifications.watch)

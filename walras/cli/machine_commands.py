@@ -188,7 +188,16 @@ def _certificate_line(certificate: "CertificateView") -> str:
     return (
         f"solved {certificate.solved_at} by {certificate.path}: {certificate.status}, objective "
         f"{certificate.objective:.6g}, bound {certificate.bound:.6g}, solve gap {certificate.gap:.2%}{ran}"
+        f"{_in_money(certificate)}"
     )
+
+
+def _in_money(certificate: "CertificateView") -> str:
+    if certificate.usd_per_h is None:
+        return ""
+    earned, most = certificate.usd_per_h
+    gap = (most - earned) / most if most > 0 else 0.0
+    return f"; in money, jobs gain {earned:.4g} USD/h of at most {most:.4g} on these machines, gap {gap:.2%}"
 
 
 def _integral_bound_line(certificate: "CertificateView") -> str:

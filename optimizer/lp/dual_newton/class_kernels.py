@@ -6,8 +6,9 @@ and worth less its mean. Importing this module imports numba.
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from optimizer.classes.compiled_loops import njit
 
 #: How everything is compiled that is done for one class after another. Such code makes no arrays, it works in those of
 #: its caller, so it need not count references to them: counting would take three times as long as the work itself.
@@ -21,7 +22,7 @@ _BELOW = 1e-13
 _ROOT_STEPS = 60
 
 
-@numba.njit(**FOR_EACH, inline="always")
+@njit(**FOR_EACH, inline="always")
 def two_cheapest_columns(table, width):  # type: ignore[no-untyped-def]
     """Where a member goes that needs nothing: the column that earns most (-1: idle), what it costs, and the least net
     cost of any other column. Without branches: what is lowest cannot be predicted."""
@@ -37,14 +38,14 @@ def two_cheapest_columns(table, width):  # type: ignore[no-untyped-def]
     return low, n_low, second
 
 
-@numba.njit(**FOR_EACH, inline="always")
+@njit(**FOR_EACH, inline="always")
 def single_column(table, used, column):  # type: ignore[no-untyped-def]
     """One column all the time."""
     used[0], table[SHARE, 0] = column, 1.0
     return 1
 
 
-@numba.njit(**FOR_EACH, inline="always")
+@njit(**FOR_EACH, inline="always")
 def worth_of_shares(table, used, k):  # type: ignore[no-untyped-def]
     u = 0.0
     for j in range(k):
@@ -52,7 +53,7 @@ def worth_of_shares(table, used, k):  # type: ignore[no-untyped-def]
     return u
 
 
-@numba.njit(**FOR_EACH)
+@njit(**FOR_EACH)
 def hull_edge(logarithm, table, width, goal, low, high):  # type: ignore[no-untyped-def]
     """The edge of the lower hull where the goal lies: its ends (low -1: idle) and slope.
 
@@ -83,7 +84,7 @@ def hull_edge(logarithm, table, width, goal, low, high):  # type: ignore[no-unty
             return high, -1, goal / table[A, high]
 
 
-@numba.njit(**FOR_EACH)
+@njit(**FOR_EACH)
 def softened_edge(logarithm, table, used, width, edge, goal, m, top):  # type: ignore[no-untyped-def]
     """The softened choice: that of the exact one's columns alone if no other column wants in, else searched for."""
     low, high, theta = edge
@@ -129,7 +130,7 @@ def softened_edge(logarithm, table, used, width, edge, goal, m, top):  # type: i
     return k, lam, low >= 0
 
 
-@numba.njit(**FOR_EACH)
+@njit(**FOR_EACH)
 def project_shares(table, width, lam, m, used):  # type: ignore[no-untyped-def]
     """The shares at a multiplier into `chosen`: how many columns, and whether all time is used."""
     total, most = 0.0, 0.0
@@ -161,7 +162,7 @@ def project_shares(table, width, lam, m, used):  # type: ignore[no-untyped-def]
     return k, full
 
 
-@numba.njit(**FOR_EACH)
+@njit(**FOR_EACH)
 def top_multiplier(table, width, m, top):  # type: ignore[no-untyped-def]
     """A multiplier at which only the columns of most worth are used."""
     lam = max(0.0, (table[N, top] + m) / table[A, top])
@@ -171,7 +172,7 @@ def top_multiplier(table, width, m, top):  # type: ignore[no-untyped-def]
     return lam * (1.0 + 1e-9)
 
 
-@numba.njit(**FOR_EACH, inline="always")
+@njit(**FOR_EACH, inline="always")
 def worth_spread(table, used, k, full):  # type: ignore[no-untyped-def]
     """How worth follows the multiplier on the columns in use, times the softness; worths less their mean beside it."""
     if k == 1 and full:
@@ -189,7 +190,7 @@ def worth_spread(table, used, k, full):  # type: ignore[no-untyped-def]
     return spread if spread >= 1e-12 * s2 else 0.0
 
 
-@numba.njit(**FOR_EACH)
+@njit(**FOR_EACH)
 def _off_plateau(table, width, now, lam, off, m):  # type: ignore[no-untyped-def]
     """Only one column is used, all the time: the multiplier at which it and the next one to join meet the goal."""
     if off > 0.0:  # worth too much: down to where a lesser column, or idling, joins
@@ -209,7 +210,7 @@ def _off_plateau(table, width, now, lam, off, m):  # type: ignore[no-untyped-def
     return at - m * off / (half * gap * gap)
 
 
-@numba.njit(**FOR_EACH)
+@njit(**FOR_EACH)
 def _root(logarithm, table, used, width, guess, goal, m, top):  # type: ignore[no-untyped-def]
     """The multiplier at which the goal is met, and the shares there: Newton steps in a bracket.
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from optimizer.classes.compiled_loops import njit
 from optimizer.lp.dual_newton.class_kernels import (
     FOR_EACH,
     SHARE,
@@ -48,7 +49,7 @@ def run_pass(
     return total
 
 
-@numba.njit(parallel=True, cache=True)
+@njit(parallel=True, cache=True)
 def _parallel(supply, goals, prices, softness, out, x):  # type: ignore[no-untyped-def]
     classes = len(supply.size)
     for block in numba.prange(_BLOCKS):
@@ -63,7 +64,7 @@ def _parallel(supply, goals, prices, softness, out, x):  # type: ignore[no-untyp
         )
 
 
-@numba.njit(error_model="numpy", cache=True)
+@njit(error_model="numpy", cache=True)
 def _serial(supply, goals, prices, softness, out, x):  # type: ignore[no-untyped-def]
     classes = len(supply.size)
     for block in range(_BLOCKS):
@@ -78,7 +79,7 @@ def _serial(supply, goals, prices, softness, out, x):  # type: ignore[no-untyped
         )
 
 
-@numba.njit(error_model="numpy", cache=True)
+@njit(error_model="numpy", cache=True)
 def _block(supply, goals, prices, softness, span, out, x):  # type: ignore[no-untyped-def]
     """Make room for the widest class of a span, and add all of them to `out`."""
     widest = 0
@@ -88,7 +89,7 @@ def _block(supply, goals, prices, softness, span, out, x):  # type: ignore[no-un
     _classes(supply, goals, prices, softness, span, table, used, out, x)
 
 
-@numba.njit(**FOR_EACH)
+@njit(**FOR_EACH)
 def _classes(supply, goals, prices, softness, span, table, used, out, x):  # type: ignore[no-untyped-def]
     """Add the classes of a span to `out`."""
     rows = len(prices)
@@ -111,7 +112,7 @@ def _classes(supply, goals, prices, softness, span, table, used, out, x):  # typ
         _add_class(supply, goals, (first, size, goal, rise), (k, lam, full, m), table, used, out, rows, x)
 
 
-@numba.njit(**FOR_EACH, inline="always")
+@njit(**FOR_EACH, inline="always")
 def _net_costs(supply, goals, prices, softness, first, width, table):  # type: ignore[no-untyped-def]
     """Worths and net costs of a class; returns its softness."""
     m = 0.0
@@ -139,7 +140,7 @@ def _net_costs(supply, goals, prices, softness, first, width, table):  # type: i
     return m / width
 
 
-@numba.njit(**FOR_EACH)
+@njit(**FOR_EACH)
 def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped-def]
     """The softened choice into `chosen`: how many columns, multiplier, whether all time is used; and the exact one's
     cost (for LOG: less the logarithm) and slope. A negative number of columns: nothing is wanted."""
@@ -191,7 +192,7 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
     return k, lam, full, cost - goal * np.log(worth), slope
 
 
-@numba.njit(**FOR_EACH, inline="always")
+@njit(**FOR_EACH, inline="always")
 def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
     """Add `amount` times what one column takes of the rows to out[at:]."""
     if supply.single:
@@ -201,7 +202,7 @@ def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
             out[at + supply.use_row[use]] += amount * supply.use_count[use]
 
 
-@numba.njit(**FOR_EACH, inline="always")
+@njit(**FOR_EACH, inline="always")
 def _add_class(supply, goals, job, answer, table, used, out, rows, x):  # type: ignore[no-untyped-def]
     """Add demand, earnings and derivatives of one class; write its shares if `x` is not empty."""
     (first, size, goal, rise), (k, lam, full, m) = job, answer
@@ -230,7 +231,7 @@ def _add_class(supply, goals, job, answer, table, used, out, rows, x):  # type: 
         _add_slopes(supply, first, size / m, lam, table, used, k, full, kappa, out, rows)
 
 
-@numba.njit(**FOR_EACH)
+@njit(**FOR_EACH)
 def _add_slopes(supply, first, scale, lam, table, used, k, full, kappa, out, rows):  # type: ignore[no-untyped-def]
     """Derivatives of the demand by the prices and by the softness."""
     inverse = 1.0 / k if full else 0.0
@@ -263,7 +264,7 @@ def run_points(supply: PassArrays, goals: PassGoals, points: PassPoints, out: Fl
     _at_points(supply, goals, points, out, x)
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def _at_points(supply, goals, points, out, x):  # type: ignore[no-untyped-def]
     for k in range(len(points.times)):
         goals_there = PassGoals(goals.kind, goals.worth, goals.value, goals.goal * points.times[k], goals.rise)

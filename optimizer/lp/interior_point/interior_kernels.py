@@ -7,15 +7,15 @@ depend on nothing but the problem. Importing this module imports numba.
 
 from typing import Any
 
-import numba
 import numpy as np
 
+from optimizer.classes.compiled_loops import njit
 from optimizer.lp.interior_point.mehrotra_step import BOUNDARY, InteriorPoint, LevelProgram, MehrotraStep
 
 _FAST: dict[str, Any] = {"error_model": "numpy", "cache": True}
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def hull_vertices(first, worth, cost, collinear):  # type: ignore[no-untyped-def]
     """Vertices of the lower hull of the origin and the columns of each class, the last one repeated (k, v) twice."""
     classes, widest = len(first) - 1, 1
@@ -40,7 +40,7 @@ def hull_vertices(first, worth, cost, collinear):  # type: ignore[no-untyped-def
     return corner_worth, corner_cost
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def cost_of_targets(size, worth, cost, target):  # type: ignore[no-untyped-def]
     """Cost of all members when each reaches its target in the cheapest way; the last vertex where none does."""
     total = 0.0
@@ -49,7 +49,7 @@ def cost_of_targets(size, worth, cost, target):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def cost_of_level(size, worth, cost, capped, z):  # type: ignore[no-untyped-def]
     """The same for targets min(slope z, cap), or a floor where there is no slope."""
     slope, cap, floor = capped
@@ -60,7 +60,7 @@ def cost_of_level(size, worth, cost, capped, z):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _cost_of_target(worth, cost, target):  # type: ignore[no-untyped-def]
     edge, last = 0, len(worth) - 2
     while edge < last and worth[edge + 1] < target:
@@ -70,7 +70,7 @@ def _cost_of_target(worth, cost, target):  # type: ignore[no-untyped-def]
     return cost[edge] + min(max(part, 0.0), 1.0) * (cost[edge + 1] - cost[edge])
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def cheapest_level(hull, income, capped, ends, limits):  # type: ignore[no-untyped-def]
     """`Proof.bound` for such targets: the smallest level whose targets cost more than the income."""
     size, worth, cost = hull
@@ -133,7 +133,7 @@ def _program_arrays(program: LevelProgram) -> tuple[Any, Any, int]:
     return shape, (program.floor, program.rise), problem.rows
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _iterated(shape, target, start, rows, limits):  # type: ignore[no-untyped-def]
     theta, primal, dual = start
     most, converged, patience = limits
@@ -156,7 +156,7 @@ def _iterated(shape, target, start, rows, limits):  # type: ignore[no-untyped-de
     return best_theta, best_primal, best_dual, done, best_error
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _taken(shape, target, now, missed, rows):  # type: ignore[no-untyped-def]
     """Predictor and corrector; whether the numbers that come of it are any."""
     theta, primal, dual = now
@@ -184,7 +184,7 @@ def _taken(shape, target, now, missed, rows):  # type: ignore[no-untyped-def]
     return fine, theta, d_primal, d_dual
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _direction(shape, target, now, product, left_over, solved, system):  # type: ignore[no-untyped-def]
     pull, free, right = _gathered(shape, target, now, product, left_over, solved)
     found = _solved(system, right)
@@ -192,7 +192,7 @@ def _direction(shape, target, now, product, left_over, solved, system):  # type:
     return found[-1], d_primal, d_dual
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _reach(values, direction):  # type: ignore[no-untyped-def]
     """How far one can go before a value turns negative, at most 1e3."""
     steepest = 1e-3
@@ -201,7 +201,7 @@ def _reach(values, direction):  # type: ignore[no-untyped-def]
     return 1.0 / steepest
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _solved(system, right):  # type: ignore[no-untyped-def]
     """Gauss with row pivots: the system is too small for a library call. Not a number where it is singular."""
     a, b = system.copy(), right.copy()
@@ -228,7 +228,7 @@ def _solved(system, right):  # type: ignore[no-untyped-def]
     return b
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _residuals(shape, target, now, rows):  # type: ignore[no-untyped-def]
     """What the conditions miss, in the place of the variable whose multiplier or value would mend it: the loss of each
     column, time and utility of each class, each row. And what theta's misses, the gap, the largest error."""
@@ -265,7 +265,7 @@ def _residuals(shape, target, now, rows):  # type: ignore[no-untyped-def]
     return missing, loss_theta, gap, max(gap, error, abs(loss_theta))
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _eliminate(shape, target, now, rows):  # type: ignore[no-untyped-def]
     """Of each class mean worth, and its two equations' matrix (b11, b12, b22, determinant); of both its equations what
     each row enters with; and the system that is left."""
@@ -318,7 +318,7 @@ def _eliminate(shape, target, now, rows):  # type: ignore[no-untyped-def]
     return (own, entering, stiffness), system
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _gathered(shape, target, now, product, missed, solved):  # type: ignore[no-untyped-def]
     """The pull on each column, the right sides of each class's two equations, and those of the system that is left."""
     first, use_first, use_row, load, worth = shape
@@ -352,7 +352,7 @@ def _gathered(shape, target, now, product, missed, solved):  # type: ignore[no-u
     return pull, free, right
 
 
-@numba.njit(**_FAST)
+@njit(**_FAST)
 def _scattered(shape, target, now, gathered, missing, solved, found):  # type: ignore[no-untyped-def]
     """The direction of all variables and of all multipliers, from that of the rows' prices and of theta."""
     first, use_first, use_row, load, worth = shape

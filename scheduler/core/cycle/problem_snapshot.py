@@ -124,6 +124,7 @@ def build_problem(ledger: Ledger) -> Problem:
             counted=_counted(ledger),
         ),
         entities=ledger.usage.entities(ledger.entities, ledger.entity_parents, float(capacity.sum())),
+        limits=ledger.usage.limits(ledger.entities, tuple(state.pool for state in pools)),
     )
 
 

@@ -45,12 +45,7 @@ def run_solve(command: Solve, tighten: Callable[[Plan], Plan] | None = None) -> 
         proposal = _plan_proposal(problem, decision, memory, machines)
         value = hourly_values(problem, command.delay_usd_per_h)
         if value.any():
-            from optimizer.renting.next_accelerator import (
-                worth_of_one_more,
-            )  # few simulations state what jobs are worth
-
-            worth = worth_of_one_more(problem, decision.column, value)
-            proposal = replace(proposal, worth_usd=tuple(np.round(worth, 6).tolist()))
+            proposal = _in_usd(proposal, problem, decision, value, stated=tighten is not None)
         if rental is None or not rental.path:
             return proposal
         return replace(proposal, path=f"{proposal.path}; renting: {rental.path}")
@@ -77,6 +72,16 @@ def run_solve(command: Solve, tighten: Callable[[Plan], Plan] | None = None) -> 
         memory=memory,
         marginal=_marginal_jobs(problem, kept, decision.surplus),
     )
+
+
+def _in_usd(proposal: Proposal, problem: Problem, plan: Plan, value: FloatArray, *, stated: bool) -> Proposal:
+    """The proposal with what is told in money; few simulations state what jobs are worth."""
+    from optimizer.renting.next_accelerator import worth_of_one_more
+    from optimizer.renting.usd_certificate import usd_certificate
+
+    worth = worth_of_one_more(problem, plan.column, value)
+    reached, bound = usd_certificate(problem, plan.column, value, stated=stated)
+    return replace(proposal, worth_usd=tuple(np.round(worth, 6).tolist()), usd_per_h=(reached, bound))
 
 
 def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: FloatArray | IntArray) -> Proposal:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from scheduler.core.share_events import FLEET, EntityShare, owners_of_job
+from scheduler.core.share_events import FLEET, EntityShare, owners_of_job, scope_covers
 from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.ledger import JobRecord, Ledger
 from walras.cluster import Pool
@@ -47,7 +47,7 @@ class PlacementLimit:
 
     def covers(self, pool: Pool) -> bool:
         """Whether accelerators of the pool count against it."""
-        return self.scope in (FLEET, pool.pool_id, pool.shape.accelerator)
+        return scope_covers(self.scope, pool)
 
 
 @dataclass(frozen=True, slots=True)

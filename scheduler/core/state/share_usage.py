@@ -8,17 +8,17 @@ so that an A100 is many units to a job that flies on it and one to a job that do
 job starts; what is learned of its speed later counts from its next start on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log
 
 import numpy as np
 
-from optimizer.problem import Entities
-from scheduler.core.share_events import FLEET, EntityShare, RememberedUse, owners_of_job
+from optimizer.problem import Entities, EntityLimits
+from scheduler.core.share_events import FLEET, EntityShare, RememberedUse, owners_of_job, scope_covers
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.job_classes import PoolParts
-from walras.cluster import Market
+from walras.cluster import Market, Pool
 from walras.job_request import JobId, JobRequest
 
 
@@ -141,6 +141,22 @@ class ShareUsage:
         if top > 1.0:
             guaranteed /= top
         return Entities(known, weight, parent, guaranteed, limit)
+
+    def limits(self, names: Iterable[str], pools: Sequence[Pool]) -> EntityLimits | None:
+        """The limits that were declared of those who are there; None where nobody has any."""
+        found = [
+            (row, limit)
+            for row, name in enumerate(names)
+            for limit in (self.shares[name].limits if name in self.shares else ())
+        ]
+        if not found:
+            return None
+        covered = [[scope_covers(limit.scope, pool) for pool in pools] for _, limit in found]
+        return EntityLimits(
+            np.array([row for row, _ in found], dtype=np.int64),
+            np.array([float(limit.accelerators) for _, limit in found]),
+            np.array(covered, dtype=np.bool_).reshape(len(found), len(pools)),
+        )
 
 
 def _fleet_limit(share: EntityShare, capacity: float) -> float:

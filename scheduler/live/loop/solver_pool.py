@@ -33,7 +33,7 @@ _PROGRAM_IS_READY = threading.Event()
 
 
 def _prepare_program() -> None:
-    """In the solver's process, after its first answer. Not beside one: two threads that import can fail each other."""
+    """In the solver's process, between answers. Not beside one: two threads that import can fail each other."""
     from optimizer.renting.plan_relaxation import prepare_relaxation
 
     prepare_relaxation()
@@ -70,10 +70,22 @@ class SolverPool:
         #: The last question that was answered; a large one is not kept.
         self.answered: Solve | None = None
 
-    async def start(self) -> None:
-        """Have the solver process import what it needs before the first question."""
+    async def start(self, *, rents: bool = False) -> None:
+        """Have the solver process import what it needs before the first question.
+
+        Args:
+            rents: machines can be rented. the first decision will need cvxpy, which is imported beside all else.
+        """
         await asyncio.get_running_loop().run_in_executor(self._pool, _import_solver)
         self.state = "ok"
+        if rents:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        if not self._is_prepared:
+            self._is_prepared = True
+            with suppress(RuntimeError):  # the process has died since, or is being ended
+                self._pool.submit(_prepare_program)
 
     def deliver(self, effects: TransactionEffects) -> None:
         for command in effects.solves:
@@ -106,10 +118,7 @@ class SolverPool:
             self.state = f"failed: {error}"[:200]
             return SolveFailed(0.0, command.request_id, f"{type(error).__name__}: {error}"[:500])
         self.state = "ok"
-        if not self._is_prepared:
-            self._is_prepared = True
-            with suppress(RuntimeError):  # the process has died since, or is being ended: the answer is here
-                self._pool.submit(_prepare_program)
+        self._prepare()
         self.answered = command if command.problem.pools.capacity.sum() <= LARGEST_FLEET else None
         solved = Solved(0.0, command.request_id, proposal, took_s=self._clocks.monotonic() - began)
         # As a reader of the journal will see it, or a replay could differ. Large, so not in the loop's thread.

@@ -309,6 +309,7 @@ class ApiViews:
                 bound=proposal.bound,
                 gap=proposal.gap,
                 path=proposal.path,
+                usd_per_h=proposal.usd_per_h,
                 solved_at=self._clock.shown(self._state.solved_at),
                 realised=realised_fraction(self._loop.core.ledger),
             )

@@ -45,9 +45,11 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {
 
 def encode_event(event: Event) -> JournalRow:
     payload = _dump(event)
-    if isinstance(event, Solved) and not event.proposal.worth_usd:
-        # Left out where it says nothing, as in journals from before it was there.
-        payload = payload.replace(',"worth_usd":[]', "")
+    if isinstance(event, Solved):  # left out where they say nothing, as in journals from before they were there
+        if not event.proposal.worth_usd:
+            payload = payload.replace(',"worth_usd":[]', "")
+        if event.proposal.usd_per_h is None:
+            payload = payload.replace(',"usd_per_h":null', "")
     if isinstance(event, NodeJoined) and not event.machine:
         payload = payload.replace(',"machine":""', "")
     return JournalRow(event.at, "event", type(event).__name__, payload)

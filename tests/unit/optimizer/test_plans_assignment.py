@@ -13,6 +13,7 @@ from optimizer.assignment import transportation as transport_of
 from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.assignment.local_search import assign_gangs
 from optimizer.assignment.transportation import assign_by_search, solve_transportation
+from optimizer.classes.compiled_loops import interpreted_floats
 
 WORTHS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0, 1.3, 2.0])
 
@@ -75,9 +76,11 @@ def test_the_compiled_transport_is_its_definition(case: tuple[np.ndarray, np.nda
     """Where numba is installed, what it makes of the loop gives what the loop gives."""
     value, capacity = case
     order = np.argsort(-value.max(axis=1), kind="stable")
-    compiled = transport_of._insert_by_best_paths
-    plain = getattr(compiled, "py_func", compiled)
-    for mine, theirs in zip(compiled(value, capacity, order, 0.0), plain(value, capacity, order, 0.0), strict=True):
+    plain = transport_of._insert_by_best_paths
+    compiled = transport_of._loops.compiled("_insert_by_best_paths")
+    with interpreted_floats():
+        found = plain(value, capacity, order, 0.0)
+    for mine, theirs in zip(compiled(value, capacity, order, 0.0), found, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
@@ -138,13 +141,12 @@ def test_the_compiled_search_is_its_definition() -> None:
         order = np.arange(12)
         table = gangs_of._arrays(gangs)
         told = (*table, gangs.capacity, gangs_of._running_column(gangs), order, 1.0, gangs.size)
-        fill, search = gangs_of._at_prices, gangs_of._search
-        mine, theirs = fill(*told), getattr(fill, "py_func", fill)(*told)
+        mine, theirs = gangs_of._loops.compiled("_at_prices")(*told), gangs_of._at_prices(*told)
         np.testing.assert_array_equal(mine[0], theirs[0])
         np.testing.assert_array_equal(mine[1], theirs[1])
         lag = np.zeros(len(gangs.value))
-        search(*table, gangs.capacity, mine[0], order, lag, 1e9, 1e-9, 4, 10**6)
-        getattr(search, "py_func", search)(*table, gangs.capacity, theirs[0], order, lag, 1e9, 1e-9, 4, 10**6)
+        for search, found in ((gangs_of._loops.compiled("_search"), mine), (gangs_of._search, theirs)):
+            search(*table, gangs.capacity, found[0], order, lag, 1e9, 1e-9, 4, 10**6)
         np.testing.assert_array_equal(mine[0], theirs[0])
 
 

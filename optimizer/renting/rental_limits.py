@@ -1,0 +1,123 @@
+"""Limits of projects and users as rows of the program of money: nothing is rented for work that may not start there.
+
+    sum_{c of jobs below e} use[c in the scope of l] x_c  <=  m_l          each limit l of an entity e     (mu_l)
+
+The scope of a limit is the fleet, a type of accelerator, or a pool. m_l is what the entity may hold there, less what
+riders hold already, and at least what runs there: a limit that was made smaller takes nothing from those who run. Gangs
+are whole, so m_l is rounded down to a multiple of the largest number that divides all gangs below e: with gangs of 4
+and a limit of 6, half of a second gang pays for no machine. A configuration that is larger than a limit above its job
+is none at all.
+
+A limit given as a part of the fleet counts of the largest fleet that could be rented, since the fleet is what is being
+decided. Without limits the program is the same to the bit.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.assignment.limit_rows import entities_below
+from optimizer.classes.aggregation import JobPartition
+from optimizer.classes.class_problem import ClassProblem
+from optimizer.classes.segments import sum_by
+from optimizer.problem import BoolArray, EntityLimits, FloatArray, IntArray, Problem
+
+#: Slack for counts that went through float arithmetic.
+_WHOLE = 1e-9
+
+
+def entity_limits(problem: Problem) -> EntityLimits | None:
+    """The limits that bind what is rented, in accelerators; None where there are none."""
+    if problem.limits is not None:
+        return problem.limits if len(problem.limits) else None
+    limit, pools = problem.entities.limit, problem.pools
+    entity = np.flatnonzero(limit < 1)
+    if not len(entity):
+        return None
+    largest = float((pools.capacity - pools.held + np.maximum(pools.rentable, pools.held)).sum())
+    return EntityLimits(entity, limit[entity] * largest, np.ones((len(entity), len(pools)), dtype=np.bool_))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RentalLimits:
+    """m limits over c columns of n jobs."""
+
+    #: What may be held (m,).
+    most: FloatArray
+    #: Jobs below each (m, n), and what each column takes of it, 0 for others' columns (m, c).
+    inside: BoolArray
+    use: FloatArray
+
+    @classmethod
+    def of(cls, problem: Problem, competes: BoolArray) -> "RentalLimits | None":
+        """Take the jobs that compete for what is rented (n,). None where nothing limits them."""
+        limits = entity_limits(problem)
+        if limits is None:
+            return None
+        columns, jobs = problem.columns, problem.jobs
+        inside = np.array([entities_below(problem.entities, row)[jobs.entity] for row in limits.entity.tolist()])
+        use = _use_of(problem, limits) * (inside & competes)[:, columns.job]
+        running = use @ columns.running
+        whole = [_largest_divisor(each[each > 0]) for each in use]
+        most = np.floor(limits.accelerators / whole + _WHOLE) * whole
+        return cls(np.maximum(most, running), inside, use)
+
+    @property
+    def signature(self) -> FloatArray:
+        """Equal for jobs below the same limits (n,)."""
+        return np.asarray(np.unique(self.inside, axis=1, return_inverse=True)[1].ravel(), dtype=np.float64)
+
+    def rows_beside(self, problem: ClassProblem, classes: JobPartition) -> ClassProblem:
+        """The classes with a row more for each limit, after those of the pools."""
+        row, column = np.nonzero(self.use[:, classes.column] > 0)
+        known = np.repeat(np.arange(problem.columns), np.diff(problem.use_first))
+        owner = np.concatenate((known, column))
+        order = np.argsort(owner, kind="stable")
+        counts = np.concatenate((problem.use_count, self.use[row, classes.column[column]]))
+        rows = np.concatenate((problem.use_row, problem.rows + row))
+        return replace(
+            problem,
+            use_first=np.searchsorted(owner[order], np.arange(problem.columns + 1)),
+            use_row=rows[order].astype(np.int32),
+            use_count=counts[order],
+            capacity=np.concatenate((problem.capacity, self.most)),
+        )
+
+
+def without_forbidden(problem: Problem) -> Problem:
+    """The problem where configurations that are larger than a limit above their job are of no use (speed 0)."""
+    limits = entity_limits(problem)
+    if limits is None:
+        return problem
+    columns = problem.columns
+    found = RentalLimits.of(problem, np.ones(len(problem.jobs), dtype=np.bool_))
+    assert found is not None
+    larger = (found.use > limits.accelerators[:, None] + _WHOLE).any(axis=0) & ~columns.running
+    if not larger.any():
+        return problem
+    return replace(problem, columns=replace(columns, steps_per_s=np.where(larger, 0.0, columns.steps_per_s)))
+
+
+def limits_beside(problem: Problem, column: IntArray) -> EntityLimits | None:
+    """The limits less what these columns of jobs take that do not compete (any number)."""
+    limits = entity_limits(problem)
+    if limits is None:
+        return None
+    inside = np.array([entities_below(problem.entities, row)[problem.jobs.entity] for row in limits.entity.tolist()])
+    taken = (_use_of(problem, limits) * inside[:, problem.columns.job])[:, column].sum(axis=1)
+    return replace(limits, accelerators=np.maximum(limits.accelerators - taken, 0.0))
+
+
+def _use_of(problem: Problem, limits: EntityLimits) -> FloatArray:
+    """Accelerators of each column that count against each limit, whoever's they are (m, c)."""
+    columns = problem.columns
+    counted = limits.pools[:, columns.use_pool] * columns.use_count
+    return np.array([sum_by(columns.use_column, each, len(columns)) for each in counted]).reshape(len(limits), -1)
+
+
+def _largest_divisor(counts: FloatArray) -> float:
+    """Of whole counts; 1 where there are none, or they are not whole."""
+    whole = np.unique(np.round(counts)).astype(np.int64)
+    if not len(whole) or np.any(np.abs(counts - np.round(counts)) > _WHOLE):
+        return 1.0
+    return float(np.gcd.reduce(whole))

@@ -1,0 +1,63 @@
+"""What a plan earns in USD per hour, and what no plan for the same machines earns.
+
+    reached  =  sum of V e over all jobs that have a place
+    bound    =  sum of V e over pinned jobs  +  min over prices of  sum_j max(0, max_c V e_c - l.use_c)  +  l.N
+
+The policy's own measure is a worth without a unit, in which short jobs count more; this is money. V is what an hour of
+a job at its best is worth, e how fast the configuration is against that. Pinned jobs, which no plan could move, are in
+both sums; whoever else has a place could have another, so the bound holds for every plan. What machines cost that are
+here is owed either way and is in neither. Limits of entities are rows, as in the plan.
+
+Prices come from the same methods as those of a plan, in the unit USD; any prices bound (weak duality).
+"""
+
+import numpy as np
+
+from optimizer.assignment.assignment_problem import AssignmentProblem
+from optimizer.assignment.column_assignment import assignment_problem_of
+from optimizer.assignment.limit_rows import limited_entities
+from optimizer.assignment.local_search import bound_of_gangs
+from optimizer.assignment.plan_draft import accelerators_held
+from optimizer.assignment.transportation import assign_single_accelerators, takes_single_accelerators
+from optimizer.classes.segments import max_by
+from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.renting.plan_relaxation import relaxed_optimum
+
+#: Dual values that a solver found are exact to about this part of the objective.
+_ROUNDING = 1e-7
+
+
+def usd_certificate(problem: Problem, column: IntArray, value: FloatArray, *, stated: bool) -> tuple[float, float]:
+    """What the plan earns and what no plan earns more than, USD per hour.
+
+    Args:
+        problem: about the machines that are here.
+        column: that each job is to have, -1: it waits (n,).
+        value: of an hour of each job at its best, USD (n,).
+        stated: also ask the program that is stated in cvxpy, where it is small enough and its bound is smaller.
+    """
+    columns, jobs = problem.columns, problem.jobs
+    best = max_by(columns.job, columns.steps_per_s, len(jobs))[columns.job]
+    earned = np.divide(value[columns.job] * columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0)
+    reached = float(earned[column[column >= 0]].sum())
+    pinned = jobs.pinned if len(jobs.pinned) else np.zeros(len(jobs), dtype=np.bool_)
+    stays = columns.running & pinned[columns.job]
+    fixed = np.full(len(jobs), -1, dtype=np.int64)
+    fixed[columns.job[stays]] = np.flatnonzero(stays)
+    held = fixed[fixed >= 0]
+    free = np.maximum(problem.pools.capacity - accelerators_held(problem, held), 0.0)
+    question, kept = assignment_problem_of(problem, earned, fixed < 0, free)
+    if not len(kept):
+        return reached, max(float(earned[held].sum()), reached)
+    limits = limited_entities(problem)
+    if limits is not None:
+        question = limits.rows_beside(question, limits.left(problem, fixed), columns.job[kept])
+    return reached, max(float(earned[held].sum()) + _bound(question, stated=stated), reached)
+
+
+def _bound(question: AssignmentProblem, *, stated: bool) -> float:
+    if takes_single_accelerators(question):
+        return assign_single_accelerators(question).bound
+    bound = bound_of_gangs(question)
+    found = relaxed_optimum(question) if stated else None
+    return bound if found is None else min(bound, question.dual_bound(found[1]) * (1 + _ROUNDING))
