@@ -307,8 +307,12 @@ def _forward_unusual_speed(
 
 
 def _is_usual(transaction: Transaction, job: LiveJob) -> bool:
-    """Whether what the job reaches is what its kind reaches: not on machines that are badly connected."""
+    """Whether what the job reaches is what its kind reaches: not on machines that are badly connected, nor on an
+    accelerator that it shares, or shared until now.
+    """
     known = transaction.core.ledger.jobs.get(job.row.job_id)
+    if not transaction.core.cycle.sharing.is_settled(job.row.job_id):
+        return False
     return known is None or transaction.core.ledger.kind_of(known) == known.request.kind
 
 
