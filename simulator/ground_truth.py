@@ -180,8 +180,9 @@ class GroundTruth:
 def processor_share(own: DeviceShare | None, other: DeviceShare | None) -> float:
     """Returns the part of its speed that a job keeps beside another where no table of pairs has them.
 
-    Each runs while the device is free for it: two that keep it busy for more than all of the time share it in proportion
-    to what they need. Who does not say how busy keeps it busy all the time. 0 for jobs that agreed to share nothing.
+    Each runs while the device is free for it: two that keep it busy for more than all of the time share it in
+    proportion to what they need. Who does not say how busy keeps it busy all the time. 0 for jobs that agreed to share
+    nothing.
     """
     if own is None or other is None:
         return 0.0
