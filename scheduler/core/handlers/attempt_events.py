@@ -54,6 +54,7 @@ def _mark_running(cycle: Cycle, job: JobRecord) -> None:
     if job.state is JobState.STARTING:
         job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
+        cycle.sharing.is_due = cycle.sharing.is_due or job.request.shared is not None
         begin_unsaved_run(cycle.ledger, job, cycle.policy.rules)
         cycle.set_job_state(job, JobState.RUNNING)
         cycle.set_attempt_state(job, AttemptState.RUNNING)

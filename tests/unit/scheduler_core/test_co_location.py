@@ -46,11 +46,10 @@ def willing(
 
 def submit(fleet: FakeFleet, request: JobRequest) -> list[cmd.Command]:
     commands = fleet.tell(ev.JobSubmitted(fleet.at, request))
-    while fleet.solves:
-        plan = {request.job_id: {"c": 1.0}}  # of whatever is asked: the first ones in the order of admission
+    while fleet.solves:  # the first ones in the order of admission
         capacity = fleet.core.ledger.fleet.pools[0].capacity
-        first = sorted(fleet.core.ledger.jobs)[:capacity]
-        commands = [*commands, *fleet.answer({job_id: {"c": 1.0} for job_id in first} or plan)]
+        shares: dict[int, dict[str, float]] = {each: {"c": 1.0} for each in sorted(fleet.core.ledger.jobs)[:capacity]}
+        commands = [*commands, *fleet.answer(shares)]
     return commands
 
 
@@ -102,6 +101,13 @@ def test_a_waiting_job_is_put_beside_a_running_one(policy: str) -> None:
     assert beside(commands) == {2: 1}
     placements = {fleet.attempts[JobId(number)].placement for number in (1, 2)}
     assert len(placements) == 1
+
+
+def test_a_job_that_came_before_the_other_ran_is_put_beside_it_then() -> None:
+    fleet = fleet_of()
+    submit(fleet, willing(1))
+    assert beside(submit(fleet, willing(2, "y"))) == {}
+    assert beside(run(fleet, 1)) == {2: 1}
 
 
 def test_a_free_place_comes_first() -> None:
