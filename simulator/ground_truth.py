@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from walras.errors import ConfigError
-from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, JobRequest, Kind
+from walras.job_request import ANY_ACCELERATOR, AVERAGING_LOSS, MIXING_LOSS, DeviceShare, JobRequest, Kind
 
 #: The count of a `SpeedKey` that holds for gangs of any size.
 ANY_COUNT = 0
@@ -175,6 +175,18 @@ class GroundTruth:
             counts = sorted({demand.count, *request.sizes})
             found.update({(name, count): None for name in names if name in types for count in counts})
         return list(found)
+
+
+def processor_share(own: DeviceShare | None, other: DeviceShare | None) -> float:
+    """Returns the part of its speed that a job keeps beside another where no table of pairs has them.
+
+    Each runs while the device is free for it: two that keep it busy for more than all of the time share it in
+    proportion to what they need. Who does not say how busy keeps it busy all the time. 0 for jobs that agreed to share
+    nothing.
+    """
+    if own is None or other is None:
+        return 0.0
+    return 1.0 / max(1.0, sum(1.0 if each.busy is None else each.busy for each in (own, other)))
 
 
 def _lookup_keys(kind: Kind, accelerator: str, count: int) -> Iterator[SpeedKey]:

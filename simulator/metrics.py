@@ -95,6 +95,7 @@ class _Holding:
         "accelerators",
         "leased_at",
         "meter",
+        "part",
         "placement",
         "ran_s",
         "running_at",
@@ -111,6 +112,8 @@ class _Holding:
         self.accelerator_s = 0.0
         self.usd = 0.0
         self.usd_before = meter.usd_per_accelerator
+        #: Of the price of its accelerators that the attempt pays: half, where two jobs agreed to share one.
+        self.part = 1.0
         #: Instant since which all ranks are up; nan while they are not.
         self.running_at = nan
         self.ran_s = 0.0
@@ -140,6 +143,8 @@ class MetricsCollector:
         self._holdings: dict[JobId, list[_Holding]] = {}
         #: Number of attempts on the same accelerators: two jobs may be co-located.
         self._sharers: dict[tuple[NodeId, tuple[int, ...]], int] = {}
+        #: Jobs that agreed to share an accelerator.
+        self._agreed: set[JobId] = set()
         self._pool_of: dict[NodeId, PoolId] = {}
         #: What tells who rides on rented machines; None: nobody does.
         self._most_usd_per_h_of: Callable[[JobRequest], float] | None = None
@@ -214,6 +219,8 @@ class MetricsCollector:
         most = inf if self._most_usd_per_h_of is None else self._most_usd_per_h_of(job)
         if most < inf:
             self._most_usd_per_h[job.job_id] = most
+        if job.shared is not None:
+            self._agreed.add(job.job_id)
         if not self.first_submitted_at <= event.at:
             self.first_submitted_at = event.at
         self.open[job.job_id] = JobMetrics(job.job_id, job.kind, job.project, job.user, event.at)
@@ -226,6 +233,7 @@ class MetricsCollector:
         if state in FINAL_JOB_STATES:
             measure.ended_at = self.last_ended_at = now
             del self.open[command.job_id]
+            self._agreed.discard(command.job_id)
             self._sink(measure)
 
     def _attempt(self, now: float, command: AttemptTransitioned) -> None:
@@ -249,7 +257,18 @@ class MetricsCollector:
         if sharers == 1:
             for there in parts:
                 there.meter.held += there.accelerators
+        self._split_price(now, place, sharers)
         self.open[command.job_id].attempts += 1
+
+    def _split_price(self, now: float, place: tuple[NodeId, tuple[int, ...]], sharers: int) -> None:
+        """Jobs that agreed to share pay for their one accelerator together from now on."""
+        if not self._agreed or len(place[1]) != 1:
+            return
+        for job_id in self._agreed & self._holdings.keys():
+            there = self._holdings[job_id][0]
+            if _placement_key(there.placement) == place:
+                self._charge(now, there)
+                there.part = 1.0 / sharers
 
     def _began_to_run(self, now: float, command: AttemptTransitioned, parts: list[_Holding]) -> None:
         for there in parts:
@@ -275,7 +294,7 @@ class MetricsCollector:
         meter.settle(now)
         holding.accelerator_s += holding.accelerators * (now - holding.settled_at)
         holding.settled_at = now
-        holding.usd += holding.accelerators * (meter.usd_per_accelerator - holding.usd_before)
+        holding.usd += holding.part * holding.accelerators * (meter.usd_per_accelerator - holding.usd_before)
         holding.usd_before = meter.usd_per_accelerator
 
     def _freed(self, now: float, command: AttemptTransitioned, parts: list[_Holding]) -> None:
@@ -286,6 +305,7 @@ class MetricsCollector:
         others = self._sharers.pop(place) - 1
         if others:
             self._sharers[place] = others
+            self._split_price(now, place, others)
         measure.running_s += holding.ran_s
         measure.overhead_s += now - holding.leased_at - holding.ran_s
         for there in parts:

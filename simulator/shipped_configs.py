@@ -9,7 +9,7 @@ from pathlib import Path
 from optimizer.policy import PolicySpec
 from optimizer.policy_files import is_policy_file, name_in_file
 from optimizer.registry import names as registered_policies
-from scheduler.core.rules import RoundRules, parse_policy
+from scheduler.core.rules import RoundRules, parse_policy, refuse_listed_pairs
 from walras.errors import ConfigError
 from walras.spec.file_model import load_mapping, nearest_word
 from walras.spec.shipped_files import find_example, is_example, shipped_files
@@ -56,8 +56,14 @@ def _resolve_name(what: str, name: str, folder: str) -> Path:
 def load_named_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
     """Loads a policy from a policy file, from Python (`my.py[:Name]`), by a shipped file's name, or by its own name.
 
-    Parameters and rules that nothing states have their defaults.
+    Parameters and rules that nothing states have their defaults. Raises ConfigError for what a cluster cannot do.
     """
+    spec, rules = _load_policy(policy)
+    refuse_listed_pairs(spec)
+    return spec, rules
+
+
+def _load_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
     if is_example(policy):
         return parse_policy(load_mapping(find_example(policy, "policies")))
     if is_policy_file(policy):

@@ -41,7 +41,7 @@ from simulator.attempts import (
     WorldParameters,
 )
 from simulator.engine import Engine, RandomStreams
-from simulator.ground_truth import AttemptCosts, GroundTruth, PoolPart, SpeedSegment
+from simulator.ground_truth import AttemptCosts, GroundTruth, PoolPart, SpeedSegment, processor_share
 from simulator.machines import HeldDevices, NodeLink, SimNode, SimulatedMachines
 from simulator.simulated_jobs import SimulatedJob
 from walras.cluster import Placement
@@ -228,7 +228,11 @@ class SimulatedWorld:
         accelerator = self.machines.pools[node.pool_id].pool.shape.accelerator
         for one, other in ((attempt, partner), (partner, attempt)):
             kind, beside = one.job.plan.request.kind, other.job.plan.request.kind
-            self.attempts.set_rate(now, one, self._truth.colocated_speed(kind, beside, accelerator, len(devices)))
+            speed = self._truth.colocated_speed(kind, beside, accelerator, len(devices))
+            if not speed:
+                part = processor_share(one.job.plan.request.shared, other.job.plan.request.shared)
+                speed = one.alone_rate * part
+            self.attempts.set_rate(now, one, speed)
 
     def _speed_curve_of(self, job: JobProgress, command: Start) -> SpeedCurve:
         placement, kind = command.placement, job.plan.request.kind

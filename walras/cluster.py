@@ -44,6 +44,8 @@ class Shape:
     nominal_speed: float = 1.0
     #: True where an agent paces real steps to a speed table instead of owning such an accelerator.
     emulated: bool = False
+    #: Memory of one accelerator; 0: unknown, then no two jobs share one.
+    accelerator_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,16 @@ class RetryRule:
     on_exit_codes: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a job takes of an accelerator that it agrees to share with one other job."""
+
+    #: The most of the device's memory that it ever has.
+    memory_bytes: int
+    #: Part of the time in which it keeps the device busy when it has it alone (0..1]; None: unknown.
+    busy: float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobIdentity:
     """Owner of the job, and its weight against others."""
@@ -177,6 +187,8 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     data: tuple[str, ...] = ()
     #: Declared speeds (accelerator type, steps per second of the whole gang): believed until measured.
     declared: tuple[tuple[str, float], ...] = ()
+    #: It may run beside another job on its one accelerator; None: it has it alone.
+    shared: DeviceShare | None = None
 
     @property
     def spreads(self) -> bool:

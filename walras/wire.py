@@ -384,8 +384,8 @@ class StartCommand(AgentCommand):
     #: Where its checkpoints are sent (`walras.checkpoint_store`). Empty: all machines share `checkpoint_dir`.
     store: str = ""
     resume: Manifest | None
-    #: Steps the job is to do in all; None when unknown.
-    steps: float | None
+    steps: float | None  # the job is to do in all; None when unknown
+    beside: int = 0  # the job whose devices it shares; 0: none
     #: As with renewals, counted from the moment the heartbeat was *sent* that this command answers.
     lease_s: float
     grace_s: float

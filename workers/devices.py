@@ -148,6 +148,19 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
+#: Where NVIDIA's multi-process service listens unless its daemon was told otherwise.
+_MPS_FOLDER = "/tmp/nvidia-mps"
+
+
+def mps_folder(environ: Mapping[str, str]) -> str:
+    """Returns the pipe folder of NVIDIA's multi-process service, if its daemon runs here; empty if it does not.
+
+    With it the kernels of two jobs run on one GPU at the same time; without it the driver gives them time slices.
+    """
+    folder = environ.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_FOLDER
+    return folder if os.path.exists(os.path.join(folder, "control")) else ""
+
+
 def bind_rendezvous_port() -> socket.socket:
     """Returns a bound socket: its port is reserved while the socket is open."""
     holder = socket.socket()
@@ -186,14 +199,18 @@ class DeviceHolds:
     device_count: int
     _holds: dict[AttemptKey, DeviceHold] = field(default_factory=dict)
 
-    def conflict(self, key: AttemptKey, devices: list[int]) -> str:
-        """Returns why this attempt cannot hold these devices; empty if it can."""
+    def conflict(self, key: AttemptKey, devices: list[int], beside: int = 0) -> str:
+        """Returns why this attempt cannot hold these devices; empty if it can.
+
+        `beside`: the job whose devices it is to share; never are there three on one.
+        """
         unknown = [device for device in devices if not 0 <= device < self.device_count]
         if unknown or not devices or len(set(devices)) != len(devices):
             return f"no such devices here: {devices} of {self.device_count}"
-        for other, hold in self._holds.items():
-            taken = sorted(set(hold.devices) & set(devices))
-            if other != key and taken:
+        others = [other for other, hold in self._holds.items() if other != key and set(hold.devices) & set(devices)]
+        for other in others:
+            taken = sorted(set(self._holds[other].devices) & set(devices))
+            if len(others) > 1 or other[0] != beside or taken != sorted(devices):
                 return f"devices {taken} are held by job {other[0]}, attempt {other[1]}"
         return ""
 

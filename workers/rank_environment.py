@@ -79,6 +79,8 @@ class RankSettings:
     threads: int
     #: What a program that knows devices by numbers calls them; empty: it cannot name them.
     device_numbers: str = ""
+    #: Pipes of NVIDIA's multi-process service; empty: it does not run here.
+    mps_folder: str = ""
 
 
 def rank_environment(inherited: Mapping[str, str], command: StartCommand, settings: RankSettings) -> dict[str, str]:
@@ -128,6 +130,8 @@ def _walras_variables(command: StartCommand, settings: RankSettings) -> dict[str
         env["WALRAS_STEPS"] = str(command.steps)
     if command.checkpoint_every_s is not None:
         env["WALRAS_CHECKPOINT_EVERY"] = str(command.checkpoint_every_s)
+    if settings.mps_folder:
+        env["CUDA_MPS_PIPE_DIRECTORY"] = settings.mps_folder
     if settings.pace is not None:
         env["WALRAS_PACE"] = str(settings.pace)
     return env

@@ -12,11 +12,12 @@ def check_invariants(core: SchedulerCore) -> None:
     _check_machines(core)
     _check_pools(core)
     _check_jobs(core)
+    _check_shared_accelerators(core)
     _check_reservations(core)
 
 
 def _check_machines(core: SchedulerCore) -> None:
-    """No accelerator is lost, or held twice but by a packed pair; processors and memory add up."""
+    """No accelerator is lost, or held twice but by a pair of jobs; processors and memory add up."""
     ledger = core.ledger
     for machine in ledger.fleet.machines:
         if machine is None:
@@ -34,6 +35,8 @@ def _check_machines(core: SchedulerCore) -> None:
         assert memory == machine.free_memory_bytes, f"{machine.node_id}: memory {machine.free_memory_bytes}"
         assert machine.free_cpus > -1e-6, f"{machine.node_id}: processors promised twice"
         assert machine.free_memory_bytes >= 0, f"{machine.node_id}: memory promised twice"
+        for devices, many in Counter(machine.holders.values()).items():
+            assert many == 1 + (devices in machine.shared), f"{machine.node_id}: {many} jobs hold {devices}"
 
 
 def _check_pools(core: SchedulerCore) -> None:
@@ -68,6 +71,26 @@ def _check_jobs(core: SchedulerCore) -> None:
                 machine = ledger.fleet.machines[row]
                 if machine is not None:
                     assert len(machine.holders[job.job_id]) == count, f"job {job.job_id} on {machine.node_id}"
+
+
+def _check_shared_accelerators(core: SchedulerCore) -> None:
+    """Two jobs that share an accelerator agreed to it, hold the same one, and fit its memory together."""
+    ledger, sharing = core.ledger, core.cycle.sharing
+    assert set(sharing.willing) == {job.job_id for job in ledger if job.request.shared is not None}
+    for pair in {id(each): each for each in sharing.pairs.values()}.values():
+        host, guest = ledger.jobs[pair.host], ledger.jobs[pair.guest]
+        assert sharing.partner_of(pair.host) is guest, f"{pair}"
+        assert sharing.partner_of(pair.guest) is host, f"{pair}"
+        assert host.placement == guest.placement, f"jobs {pair.host} and {pair.guest} are a pair on {host.placement}"
+        assert host.place == guest.place, f"{pair}: {host.place}, {guest.place}"
+        ((row, count),) = host.place
+        machine = ledger.fleet.machines[row]
+        assert machine is not None, f"{pair} on a machine that is gone"
+        assert count == 1, f"{pair} shares {count} accelerators"
+        assert machine.holders[pair.host] in machine.shared, f"{machine.node_id} does not know {pair}"
+        both = (host.request.shared, guest.request.shared)
+        memory = ledger.fleet.pools[machine.pool].pool.shape.accelerator_memory_bytes
+        assert sum(each.memory_bytes for each in both if each is not None) <= memory, f"{pair}: over {memory} bytes"
 
 
 def _check_reservations(core: SchedulerCore) -> None:

@@ -220,6 +220,16 @@ def parse_policy(data: Any, *, bounded: bool = True) -> tuple[PolicySpec, RoundR
     return spec, parse_rules(data.get("rules") or {}, bounded=bounded)
 
 
+def refuse_listed_pairs(spec: PolicySpec) -> None:
+    """Raise ConfigError for `packed`, which pairs only kinds that a problem lists: a cluster's problems list none."""
+    if spec.parameters.get("packed") is True:
+        raise ConfigError(
+            f"policy '{spec.name}': packed says nothing to a cluster: it is for problems that list pairs of kinds",
+            field="policy.parameters.packed",
+            fix="remove it; jobs with `resources.shared` run two on one accelerator under every policy",
+        )
+
+
 def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
     """Check the `rules` part. Raises ConfigError."""
     if not isinstance(data, Mapping):

@@ -171,6 +171,13 @@ class RealServer:
             )
             return [(int(attempt), int(step), str(path)) for attempt, step, path in rows]
 
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What a query of the database answers."""
+        with contextlib.closing(
+            sqlite3.connect(f"file:{self.data}/walras.db?mode=ro", uri=True, timeout=10)
+        ) as database:
+            return database.execute(query).fetchall()
+
     def log(self, job_id: int, attempt: int, rank: int = 0) -> str:
         found = [*(self.data / "logs").glob(f"*/{job_id}/{attempt}/{rank}.log")]
         return found[0].read_text(errors="replace") if found else ""

@@ -12,6 +12,7 @@ from walras.checkpoint_store import check_store
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.machine_lifetime import checked_lifetime
+from walras.spec.catalog import catalog_memory_bytes
 from walras.spec.field_types import AcceleratorName, Length, Memory, Number, PoolWord, ShownName, WholeNumber
 from walras.spec.file_model import FieldMistake, FileModel, nearest_word
 from walras.spec.provider_settings import ProviderSections
@@ -44,6 +45,8 @@ class PoolEntry(FileModel):
     memory: Annotated[Memory, Field(gt=0)]
     nominal_speed: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
     emulated: bool = False
+    #: Memory of one accelerator, for jobs that share one. 0: as the type's name or our catalog says.
+    accelerator_memory: Memory = 0
     #: Owned machines: nodes of a simulation, agents that a demo starts.
     machines: WholeNumber = Field(default=0, ge=0, le=LARGEST_POOL)
     market: Annotated[Market, BeforeValidator(_market_word)] = Market.OWNED
@@ -100,6 +103,7 @@ class PoolEntry(FileModel):
             memory_bytes=self.memory,
             nominal_speed=self.nominal_speed,
             emulated=self.emulated,
+            accelerator_memory_bytes=self.accelerator_memory or catalog_memory_bytes(self.accelerator),
         )
         return Pool(
             pool_id=self.pool_id,

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from walras.job_needs import OUTPUTS_MOST, PATH_MOST
-from walras.job_request import ANY_ACCELERATOR, Demand, GangRequest
+from walras.job_request import ANY_ACCELERATOR, Demand, DeviceShare, GangRequest
 from walras.model_facts import MOST_BYTES, MOST_FLOPS, MOST_LAYERS, MOST_SAMPLES, ModelFacts, Precision
 from walras.protocol import CONTENT_PATTERN, FILES_MOST
 from walras.spec.field_types import (
@@ -46,6 +46,18 @@ PoolIds = Annotated[tuple[PoolName, ...], Field(max_length=64), BeforeValidator(
 _PlannedSpeed = Annotated[Number, Field(gt=0, le=1e9)]
 
 
+class SharedSpec(FileModel):
+    """What a job takes of its one accelerator, on which another job that agreed may run beside it."""
+
+    #: The most of the device's memory that it ever has; both jobs' together have to fit.
+    memory: Memory = Field(gt=0)
+    #: Part of the time in which it keeps the device busy when it has it alone (0..1]. Unset: it is put beside jobs with
+    #: which its kind was measured before, and no others.
+    busy: Annotated[Number, Field(gt=0, le=1)] | None = None
+
+    other_words: ClassVar[Mapping[str, str]] = {"gpu_memory": "memory", "mem": "memory", "utilization": "busy"}
+
+
 class ResourcesSpec(FileModel):
     """What the gang needs. Accelerators are counted over the whole gang; CPU and memory for each accelerator."""
 
@@ -57,6 +69,8 @@ class ResourcesSpec(FileModel):
     memory: Memory = 0
     #: Pools whose machines may hold the gang, by id; empty: every pool.
     pools: PoolIds = ()
+    #: The job may run beside another one that agreed too, on one accelerator, where both together are done sooner.
+    shared: SharedSpec | None = None
 
     other_words: ClassVar[Mapping[str, str]] = {
         "gpus": "accelerators",
@@ -79,6 +93,11 @@ class ResourcesSpec(FileModel):
             memory_bytes_per_accelerator=self.memory,
             pools=self.pools,
         )
+
+    @property
+    def device_share(self) -> DeviceShare | None:
+        """What the job takes of an accelerator that it shares; None: it agreed to share none."""
+        return None if self.shared is None else DeviceShare(self.shared.memory, self.shared.busy)
 
 
 class PlanSpec(FileModel):
@@ -370,3 +389,18 @@ class FactsSpec(FileModel):
             )
         own = {name: getattr(self, name) for name in type(self).model_fields if name != "batch_per_accelerator"}
         return ModelFacts(**own, batch=batch, batch_per_accelerator=None if batch else self.batch_per_accelerator)
+
+
+def check_shared(resources: ResourcesSpec, *, is_fixed: bool, deadline: str | None) -> None:
+    """Refuses to share what cannot be shared. `is_fixed`: the job is one gang of one size in one pool."""
+    if resources.shared is None:
+        return
+    if not is_fixed or any(demand.count != 1 for demand in resources.accelerators):
+        raise FieldMistake(
+            "resources.shared",
+            "is for jobs on one accelerator; take one, without elastic, fork and mixed, or remove it",
+        )
+    if deadline is not None:
+        raise FieldMistake(
+            "resources.shared", "stands beside a deadline, and who shares may be slower; give one of them"
+        )

@@ -51,6 +51,7 @@ from walras.spec.job_groups import (
     RetrySpec,
     TargetSpec,
     check_multi_pool,
+    check_shared,
     gang_sizes,
     global_batch_of,
 )
@@ -180,11 +181,11 @@ class JobSpec(FileModel):
         "kind": "profile", "account": "project", "team": "project", "max_steps": "steps", "total_steps": "steps",
         "dependencies": "depends_on", "batch_size": "batch.global", "held": "hold", "checkpoint_dir": "checkpoint.dir",
         "data": "inputs", "datasets": "inputs", "pip": "python.packages", "requirements": "python.requirements",
-        "results": "outputs", "artifacts": "outputs", "output": "outputs",
+        "results": "outputs", "artifacts": "outputs", "output": "outputs", "packable": "resources.shared",
     }  # fmt: skip
     not_yet: ClassVar[frozenset[str]] = frozenset(
         {"files", "file_mounts", "mounts", "volumes", "image_id", "ports", "gang"}
-        | {"packable", "schedule", "slo", "queue"}
+        | {"schedule", "slo", "queue"}
         | {"utilization", "pool", "infra", "use_spot"}
     )
 
@@ -223,6 +224,7 @@ class JobSpec(FileModel):
             self.facts.facts(global_batch_of(self.batch))
         fork, elastic = self.fork is not None, self.elastic is not None
         demands = self.resources.accelerators
+        check_shared(self.resources, is_fixed=not (fork or elastic or self.mixed), deadline=self.deadline)
         check_multi_pool(fork=fork, mixed=self.mixed, elastic=elastic, nodes=self.num_nodes, demands=demands)
         return self
 
@@ -420,6 +422,7 @@ def to_request(
         value_usd_per_h=spec.value_usd_per_h,
         checkpoint_every_s=spec.checkpoint.interval,
         declared=tuple(sorted(spec.throughput.items())),
+        shared=spec.resources.device_share,
         **group_fields(gang, GangRequest),
     )
 

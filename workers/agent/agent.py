@@ -302,7 +302,7 @@ class Agent:
         lease_until = sent_at + command.lease_s
         try:
             problem = (
-                self._holds.conflict(key, command.devices)
+                self._holds.conflict(key, command.devices, command.beside)
                 or self._disk_problem()
                 or start_refusal(self._machine, localized(self._machine.state, command), lease_until)
                 or self._take_devices(key, command)

@@ -29,7 +29,7 @@ from walras.contract import SIGKILL
 from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
-from workers.devices import Accelerators, AttemptKey, Host
+from workers.devices import Accelerators, AttemptKey, Host, mps_folder
 from workers.preparation.launcher import prepared_argv
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
 from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_supervisor, write_plan
@@ -209,6 +209,7 @@ def make_attempt_plan(
         visible_devices=machine.accelerators.visible_devices(command.devices),
         device_numbers=machine.accelerators.numbers_of(command.devices),
         pace=pace_of(machine.speeds, command.kind, command.accelerator) if machine.is_emulated else None,
+        mps_folder=mps_folder(machine.environ) if machine.accelerators.cuda_names else "",
         threads=1 if machine.is_emulated else max(1, int(machine.host.cpus) // count),
     )
     return AttemptPlan(

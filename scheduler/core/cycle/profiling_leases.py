@@ -97,8 +97,8 @@ def _candidates(cycle: Cycle, ordering: JobOrdering, class_row: int, pool: int) 
 def _may_go(cycle: Cycle, job: JobRecord) -> bool:
     """Return whether a job waits, or runs long enough elsewhere, and has enough work left to repay the lease."""
     rules = cycle.policy.rules
-    if job.job_id in cycle.queues.nominated or job.ready_at > cycle.now:
-        return False
+    if job.job_id in cycle.queues.nominated or job.job_id in cycle.sharing.pairs or job.ready_at > cycle.now:
+        return False  # what would be learned of one in a pair is how fast it is alone
     if unreported_on_best_s(cycle.ledger, job) < rules.profiling_s + cycle.ledger.restart_s(job, rules):
         return False
     if job.waits:

@@ -29,6 +29,7 @@ from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.ordering.rank_ordering import RankOrdering
 from scheduler.core.ordering.share_ordering import ShareOrdering
 from scheduler.core.placement.attempt_lifecycle import start_attempt
+from scheduler.core.placement.co_location import settle_sharing
 from scheduler.core.placement.planned_gangs import defragment, place_multi_pool_jobs
 from scheduler.core.placement.preemption import compare_with_running, preempt_now
 from scheduler.core.placement.reservations import drop_reservation, offer_freed_machine, settle_reservation
@@ -70,6 +71,8 @@ class OwedRounds:
             open_profiling_leases(cycle)
             process_freed_and_arrivals(cycle)
             fill_free_places(cycle)
+        if cycle.sharing.willing:
+            settle_sharing(cycle)
         if cycle.solves.problem_changed and cycle.policy.pricing is not None:
             solve_requests.request_solve_if_due(cycle)
         set_round_timer(cycle)
@@ -117,6 +120,8 @@ class PlanRounds:
         fill_free_places(cycle)
         if is_new:
             self._open_leases(cycle)
+        if cycle.sharing.willing:
+            settle_sharing(cycle)
         solve_requests.request_solve_if_due(cycle, self._problem)
         set_round_timer(cycle)
 

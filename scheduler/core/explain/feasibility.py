@@ -24,6 +24,7 @@ from scheduler.core.state.fleet import (
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import freed_at
+from scheduler.core.state.shared_accelerators import freed_by
 from scheduler.core.state.working_set import Reservation
 from walras.cluster import Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
@@ -246,7 +247,7 @@ def _more_urgent(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> I
             holders = [jobs[job_id] for job_id in machine.holders if job_id != job.job_id]
             lower = [each for each in holders if each.request.priority_class < HIGH_PRIORITY_CLASS]
             weaker = [each for each in lower if is_preemptible(core.cycle, each)]
-            room = _free_for(machine, job, shape) + sum(len(machine.holders[each.job_id]) for each in weaker)
+            room = _free_for(machine, job, shape) + freed_by(machine, {each.job_id for each in weaker})
             is_open = machine.condition is MachineCondition.UP and can_prepare(machine.tools, shape.tools)
             if is_open and room >= count:
                 yield Remedy(f"let it stop others: walras update {job.job_id} --priority high", priority=_HIGH_PRIORITY)

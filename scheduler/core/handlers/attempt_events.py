@@ -55,6 +55,7 @@ def _mark_running(cycle: Cycle, job: JobRecord) -> None:
     if job.state is JobState.STARTING:
         job.running_at = cycle.ledger.columns.steps_at[job.slot] = cycle.now
         job.refusals = 0
+        cycle.sharing.is_due = cycle.sharing.is_due or job.request.shared is not None
         begin_unsaved_run(cycle.ledger, job, cycle.policy.rules)
         cycle.set_job_state(job, JobState.RUNNING)
         cycle.set_attempt_state(job, AttemptState.RUNNING)
@@ -73,12 +74,14 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
         ledger.costs.saw_start(job.request.kind, event.start_s, cold=job.is_cold)
     if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
         return  # the speed over several pools is no measurement of one
+    if cycle.sharing.willing and not cycle.sharing.counts_report(job, event.samples):
+        return
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
     kind = ledger.kind_of(job)
     cell = kind, shape.accelerator, job.placement.accelerators
     if ledger.table.measure(*cell, event.steps_per_s, ledger.classes.nominal):
         ledger.classes.refresh_kind(kind)
-        cycle.solves.problem_changed = True
+        cycle.solves.problem_changed = cycle.sharing.is_due = True
 
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
@@ -293,6 +296,7 @@ def end_job(
     if state is JobState.SUCCEEDED and best_rate > 0 and job.steps > 0:
         cycle.ledger.finished_s.append(job.steps / best_rate)
     cycle.spending.forget_job(job)
+    cycle.sharing.forget(job)
     cycle.ledger.remove(job)
     cycle.solves.problem_changed = True
     for dependent_id in cycle.ledger.dependents.pop(job.job_id, ()):

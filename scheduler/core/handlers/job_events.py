@@ -26,8 +26,10 @@ from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attem
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
 from scheduler.core.speed_events import WorkRestated
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.shared_accelerators import hold_beside, sole_holder
 from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle
+from walras.cluster import Placement
 from walras.job_request import GangRequest, group_fields
 from walras.states import JobState, Reason
 
@@ -40,6 +42,7 @@ def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
         ledger.classes.declare(request)
     job = ledger.add(request, event.at)
     cycle.spending.take_job(job)
+    cycle.sharing.take_job(job)
     if request.deadline_at < inf:
         heappush(cycle.deadlines.heap, (event.at, request.job_id))
     # Dependencies that are not active have ended; the shells refuse jobs whose dependencies failed.
@@ -202,6 +205,7 @@ def on_job_restored(cycle: Cycle, event: JobRestored) -> None:
         ledger.classes.declare(request)
     job = ledger.add(request, event.submitted_at)
     cycle.spending.take_job(job, event.spent_usd)
+    cycle.sharing.take_job(job)
     if request.deadline_at < inf:
         heappush(cycle.deadlines.heap, (event.at, request.job_id))
     columns.settled_at[job.slot] = event.at
@@ -230,7 +234,12 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     shape = ledger.classes.shapes[ledger.class_of(job).shape]
     pool = ledger.fleet.pool_row(placement.pool_id)
     assert pool is not None, f"job {job.job_id} is said to run in {placement.pool_id}, which is not declared"
-    job.place = ledger.fleet.take_again(job.job_id, placement, shape)
+    host = _shares_with(cycle, job, placement)
+    if host is None:
+        job.place = ledger.fleet.take_again(job.job_id, placement, shape)
+    else:
+        job.place = host.place
+        hold_beside(ledger.fleet, job.job_id, host.job_id, host.place, shape)
     if job.request.tools:
         keep_where_it_runs(cycle, job)
     job.lost = {part.node_id for part in placement.parts if ledger.fleet.machine(part.node_id) is None}
@@ -240,9 +249,12 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     held = parts or ((pool, placement.accelerators),)
     columns.hold(job.slot, held)
     cycle.spending.started(job)
+    cycle.sharing.started(job)
     ledger.usage.started(job.request, held, ledger.units_of(job, held), ledger.fleet.pools, cycle.now)
     columns.runs_as[job.slot] = ledger.class_over(job, held)
     columns.since_at[job.slot] = event.leased_at
+    if host is not None:
+        cycle.sharing.pair(host, job, ledger.fleet.pools[pool].pool.shape.accelerator)
     if event.running_at < inf:
         columns.steps_at[job.slot] = event.at
         begin_unsaved_run(ledger, job, cycle.policy.rules)
@@ -250,6 +262,15 @@ def _resume_attempt(cycle: Cycle, job: JobRecord, event: JobRestored) -> None:
     if not is_prepared(job):
         timeout_s = cycle.policy.rules.prepare_timeout_s
         cycle.timers.set(event.at + timeout_s, "prepare", job.job_id, job.attempt)
+
+
+def _shares_with(cycle: Cycle, job: JobRecord, placement: Placement) -> JobRecord | None:
+    """The restored job on whose accelerator this one runs too; None: it has its own."""
+    if job.request.shared is None or len(placement.parts) != 1:
+        return None
+    machine = cycle.ledger.fleet.machine(placement.parts[0].node_id)
+    host_id = None if machine is None else sole_holder(machine, placement.parts[0].devices)
+    return None if host_id is None else cycle.ledger.jobs[host_id]
 
 
 def _resume_waiting(cycle: Cycle, job: JobRecord) -> None:

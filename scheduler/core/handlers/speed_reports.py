@@ -76,6 +76,8 @@ def on_speed_differs(cycle: Cycle, job: JobRecord, event: SpeedDiffers) -> None:
     ledger = cycle.ledger
     if job.placement is None or ledger.kind_of(job) != job.request.kind:
         return
+    if not cycle.sharing.is_settled(job.job_id):
+        return  # it is slow because it shared its accelerator until now
     if not (event.usual > 0 and event.own > 0 and isfinite(event.own / event.usual)):
         return
     factor = float(f"{2.0 ** (round(2.0 * log2(event.own / event.usual)) / 2.0):.2g}")

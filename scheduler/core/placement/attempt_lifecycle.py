@@ -12,6 +12,7 @@ from scheduler.core.placement.checkpoint_intervals import planned_interval_s
 from scheduler.core.state.fleet import Place
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import lacks_inputs
+from scheduler.core.state.shared_accelerators import hold_beside
 from scheduler.core.state.working_set import Cycle
 from walras.states import AttemptState, JobState, Reason
 
@@ -36,13 +37,15 @@ def start_attempt(cycle: Cycle, job: JobRecord, pool: int, place: Place, beside:
     columns.settle(slot, cycle.now)
     job.attempt += 1
     job.place = place
+    shape = ledger.classes.shapes[job_class.shape]
     if beside is None:
-        job.placement = ledger.fleet.take(job.job_id, place, ledger.classes.shapes[job_class.shape])
+        job.placement = ledger.fleet.take(job.job_id, place, shape)
     else:
-        job.placement = ledger.fleet.share(job.job_id, beside.job_id, place)
+        job.placement = hold_beside(ledger.fleet, job.job_id, beside.job_id, place, shape)
     parts = ledger.fleet.parts_of(place) if job.request.spreads else ((pool, count),)
     columns.hold(slot, parts)
     cycle.spending.started(job)
+    cycle.sharing.started(job)
     ledger.usage.started(job.request, parts, ledger.units_of(job, parts), ledger.fleet.pools, cycle.now)
     cycle.spending.close_full()
     job.leased_at, job.running_at, job.start_steps = cycle.now, inf, job.steps
@@ -121,3 +124,6 @@ def release_attempt(cycle: Cycle, job: JobRecord) -> None:
     job.profiling_until = -inf
     ledger.profiling.discard(job.job_id)
     restore_own_kind(cycle, job)
+    partner = cycle.sharing.part(job.job_id)
+    if partner is not None:  # it has the accelerator alone from now on
+        restore_own_kind(cycle, partner)

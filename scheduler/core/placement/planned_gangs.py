@@ -33,6 +33,7 @@ from scheduler.core.state.fleet import FleetMachine, MachineCondition, split_gan
 from scheduler.core.state.job_classes import PoolParts, is_fork
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import ready_at
+from scheduler.core.state.shared_accelerators import freed_by
 from scheduler.core.state.working_set import Cycle, JobOrdering
 from walras.job_request import can_prepare
 
@@ -187,7 +188,7 @@ class _Defragmentation:
             for each in self._holders(machine)
             if each.revoked is not None or (self._can_leave(each) and not self._is_planned(each))
         ]
-        return len(machine.free) + sum(len(machine.holders[each.job_id]) for each in going)
+        return len(machine.free) + freed_by(machine, {each.job_id for each in going})
 
     def _settle(self, job: JobRecord, room: dict[int, int]) -> bool:
         """Take the fullest machines that hold the job out of the room, accelerators by row; False without any."""

@@ -66,6 +66,7 @@ def drop_reservation(cycle: Cycle, job_id: JobId) -> None:
 def offer_freed_machine(cycle: Cycle, machine: FleetMachine) -> None:
     """Something is free on the machine: claims first, oldest first; then whoever is in line."""
     cycle.backlog.stale_pools.add(machine.pool)
+    cycle.sharing.is_due = True
     for job_id in tuple(cycle.reserved_on.get(machine.row, ())):
         reservation = cycle.reservations.get(job_id)
         if reservation is not None:

@@ -29,8 +29,9 @@ from scheduler.core.state.fleet import FleetMachine, MachineCondition, Place, is
 from scheduler.core.state.job_classes import ResourceShape
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import ready_at
+from scheduler.core.state.shared_accelerators import freed_by
 from scheduler.core.state.working_set import Cycle
-from walras.job_request import can_prepare
+from walras.job_request import JobId, can_prepare
 from walras.states import JobState
 
 #: Machines weighed for one place.
@@ -113,9 +114,10 @@ def has_room_after(
     nominated = _nominated_to_others(cycle, machine, job)
     free, cpus = len(machine.free) - nominated[0], machine.free_cpus - nominated[1]
     memory_bytes = machine.free_memory_bytes - nominated[2]
-    for each in [*leaving, *own]:
+    going = [*leaving, *own]
+    free += freed_by(machine, {each.job_id for each in going})
+    for each in going:
         shape, held = shape_of(cycle, each), len(machine.holders[each.job_id])
-        free += held
         cpus += held * shape.cpus
         memory_bytes += held * shape.memory_bytes
     return free >= wanted and is_enough(cpus, memory_bytes, wanted, shape_of(cycle, job))
@@ -137,7 +139,7 @@ def _nominated_to_others(cycle: Cycle, machine: FleetMachine, job: JobRecord) ->
     going = [each for each in holders if each.revoked is not None and any(row == machine.row for row, _ in each.place)]
     left = [(len(machine.holders[each.job_id]), shape_of(cycle, each)) for each in going]
     return (
-        max(0, sum(count for count, _ in needs) - sum(count for count, _ in left)),
+        max(0, sum(count for count, _ in needs) - freed_by(machine, {each.job_id for each in going})),
         max(0.0, sum(count * shape.cpus for count, shape in needs) - sum(count * shape.cpus for count, shape in left)),
         max(0, sum(n * shape.memory_bytes for n, shape in needs) - sum(n * shape.memory_bytes for n, shape in left)),
     )
@@ -232,12 +234,18 @@ def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[J
     closed = {row for row, _ in place}  # machines that are chosen already, or on which nobody need leave
     leaving: dict[int, list[JobRecord]] = {}
     room: dict[int, int] = {}  # accelerators of a machine that would be free, were nothing of it nominated
+    halves: set[JobId] = set()  # incumbents whose accelerator is free once the job that shares it may be displaced too
     running = JobState.RUNNING
     for incumbent in incumbents:
         if incumbent.revoked is not None or incumbent.state is not running or not incumbent.request.preemptible:
             continue  # as `preemption.is_preemptible` says, without a call for each of many
         if incumbent is job or incumbent.is_secured:
             continue
+        partner = cycle.sharing.partner_of(incumbent.job_id) if cycle.sharing.pairs else None
+        if partner is not None and partner.revoked is None and partner.job_id not in halves:
+            halves.add(incumbent.job_id)
+            continue
+        both = [incumbent] if partner is None or partner.revoked is not None else [partner, incumbent]
         for row, held in incumbent.place:
             if row in closed or (machine_here := fleet.machines[row]) is None or machine_here.pool != pool:
                 continue
@@ -247,7 +255,7 @@ def find_victims(cycle: Cycle, job: JobRecord, pool: int, incumbents: Iterable[J
                     continue
                 room[row] = len(machine_here.free) + len(machine_here.holders.get(job.job_id, ()))
             room[row] += held
-            leaving.setdefault(row, []).append(incumbent)
+            leaving.setdefault(row, []).extend(both)
             if len(place) == len(parts) or room[row] < (wanted := parts[len(place)]):
                 continue
             if has_room_after(cycle, machine_here, leaving[row], wanted, job):

@@ -378,18 +378,6 @@ class Fleet:
                 found[machine.pool] = found.get(machine.pool, 0) + count
         return tuple(found.items())
 
-    def share(self, job_id: JobId, beside: JobId, place: Place) -> Placement:
-        """Let the job share the accelerators that another job holds on one machine (co-location)."""
-        ((row, count),) = place
-        machine = self.machines[row]
-        assert machine is not None
-        devices = machine.holders[beside]
-        assert len(devices) == count, f"job {job_id} wants {count} accelerators of the {devices} of job {beside}"
-        machine.holders[job_id] = devices
-        machine.ends_version = -1
-        machine.shared.add(devices)
-        return Placement(self.pools[machine.pool].pool.pool_id, (NodeShare(machine.node_id, devices),))
-
     def take_again(self, job_id: JobId, placement: Placement, shape: ResourceShape) -> Place:
         """Give a job exactly the accelerators it held when this core's predecessor stopped."""
         place = []
@@ -415,6 +403,8 @@ class Fleet:
         machine.ends_version = -1
         if devices in machine.shared:
             machine.shared.discard(devices)  # the other one stays
+            machine.free_cpus += len(devices) * shape.cpus
+            machine.free_memory_bytes += len(devices) * shape.memory_bytes
             return
         machine.free.extend(devices)
         machine.free.sort()

@@ -99,9 +99,14 @@ def expected_ends_on(ledger: Ledger, machine: FleetMachine, rules: RoundRules) -
     """Return the instant at which each held accelerator of the machine is free if nobody is stopped; ascending."""
     known = ledger.classes.version + ledger.costs.version
     if machine.ends_version != known:
-        machine.ends = []
+        machine.ends, shared = [], dict[tuple[int, ...], float]()
         for job_id, held in machine.holders.items():
-            machine.ends.extend([expected_end_at(ledger, ledger.jobs[job_id], rules)] * len(held))
+            end_at = expected_end_at(ledger, ledger.jobs[job_id], rules)
+            if held in machine.shared:  # free when the later of the two has ended
+                shared[held] = max(shared.get(held, end_at), end_at)
+            else:
+                machine.ends.extend([end_at] * len(held))
+        machine.ends.extend(end_at for held, end_at in shared.items() for _ in held)
         machine.ends.sort()
         machine.ends_version = known
     return machine.ends

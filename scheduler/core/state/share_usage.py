@@ -78,6 +78,12 @@ class ShareUsage:
         accelerators, units = self._running.pop(request.job_id, (0.0, 0.0))
         self._change(request, -accelerators, -units, at)
 
+    def scale(self, request: JobRequest, by: float, at: float) -> None:
+        """From now on what the running job holds counts so many times as much: two on one accelerator, half each."""
+        accelerators, units = self._running[request.job_id]
+        self._running[request.job_id] = (by * accelerators, by * units)
+        self._change(request, (by - 1.0) * accelerators, (by - 1.0) * units, at)
+
     def factor(self, state: PoolState) -> float:
         """What one accelerator of the pool counts."""
         return self.spot_factor if state.pool.market is Market.SPOT else 1.0

@@ -18,6 +18,7 @@ from scheduler.core.state.job_queues import JobQueues, QueueKey
 from scheduler.core.state.ledger import ActivePolicy, JobRecord, Ledger
 from scheduler.core.state.market_watch import SpotWatch
 from scheduler.core.state.placement_limits import PlacementLimits
+from scheduler.core.state.shared_accelerators import AcceleratorSharing
 from scheduler.core.state.spending import SpendingMeter
 from scheduler.core.state.sweep_turns import SweepTurns
 from walras.cluster import Placement
@@ -304,6 +305,8 @@ class Cycle:
     bookings: Bookings = field(init=False)
     #: Which jobs of limited sweeps may run.
     turns: SweepTurns = field(init=False)
+    #: Jobs that agreed to share an accelerator, and those that do.
+    sharing: AcceleratorSharing = field(init=False)
 
     def __post_init__(self) -> None:
         self.policy = self.ledger.policy
@@ -313,6 +316,7 @@ class Cycle:
         self.bookings = Bookings(self.ledger)
         self.queues.kept_off = self.bookings.barred
         self.turns = SweepTurns(self.ledger.jobs)
+        self.sharing = AcceleratorSharing(self.ledger)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
         """Change the job's state; the shells hear of it by a command."""
@@ -343,6 +347,7 @@ def enqueue_job(cycle: Cycle, job: JobRecord) -> None:
     """Put a waiting job in the queue of every pool it may run on."""
     if not job.waits or job.ready_at > cycle.now:
         return
+    cycle.sharing.is_due = cycle.sharing.is_due or job.request.shared is not None
     for pool, key in cycle.ordering.keys(job):
         cycle.queues.push(job, pool, key)
         cycle.backlog.stale_pools.add(pool)

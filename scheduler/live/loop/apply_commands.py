@@ -301,6 +301,7 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         store=launch.store,
         resume=None if checkpoint is None else _manifest(checkpoint),
         steps=launch.steps,
+        beside=command.beside or 0,
         lease_s=transaction.lease_s[pool.market],
         grace_s=launch.grace_s,
         checkpoint_every_s=command.checkpoint_every_s,

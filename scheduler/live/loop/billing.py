@@ -76,6 +76,7 @@ def _set_rate(transaction: Transaction, job: LiveJob, gone: LiveAttempt | None =
     attempt = job.attempt
     assert attempt is not None
     sharers = 1 + sum(other.attempt is not gone for other in _colocated_jobs(transaction.state, attempt))
+    attempt.sharers = sharers
     ledger = transaction.core.ledger
     known = ledger.jobs.get(job.row.job_id)
     most = inf if known is None else ledger.policy.most_usd_per_h(known.request)
@@ -238,6 +239,7 @@ def _use_charges(state: LiveState, job: LiveJob, until_at: float) -> Iterator[Ch
     if job.attempt is None:
         return
     row, by_pool = job.attempt.row, job.attempt.placement.by_pool
+    sharers = job.attempt.sharers or 1 + len(_colocated_jobs(state, job.attempt))
     for pool_id, held in by_pool.items():
         pool = state.pools[pool_id]
         # Who holds accelerators in several pools shares them with no other attempt.
@@ -248,7 +250,7 @@ def _use_charges(state: LiveState, job: LiveJob, until_at: float) -> Iterator[Ch
             rate = pool.usd_per_h * held / pool.shape.accelerators * part
         template = ChargeRow(
             0, ChargeKind.USE, row.usd_since_at, until_at, rate, 0.0, 0.0, "",
-            pool_id, pool.market.value, pool.shape.accelerator, float(held),
+            pool_id, pool.market.value, pool.shape.accelerator, held / sharers,
             NodeId(""), row.job_id, row.attempt, job.row.project, job.row.user,
         )  # fmt: skip
         yield from _priced_by_month(state, template, pool)

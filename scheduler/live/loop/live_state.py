@@ -111,6 +111,8 @@ class LiveAttempt:
     is_unusual: bool = False
     #: Some part lost its supervisor under the eyes of its agent.
     loss_witnessed: bool = False
+    #: Attempts on its accelerators, itself included, since it was last charged; 0: not counted yet.
+    sharers: int = 0
 
     @property
     def is_over(self) -> bool:

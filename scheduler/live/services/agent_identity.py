@@ -18,7 +18,7 @@ from scheduler.live.loop.transaction import Transaction
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import Forbidden, NameHeld, OtherCluster, OtherIncarnation, OtherProtocol, UserError
 from walras.protocol import PROTOCOL, protocol_problem
-from walras.spec.catalog import catalog_speed
+from walras.spec.catalog import catalog_memory_bytes, catalog_speed
 from walras.wire import ClusterIdentity, Heartbeat, Register
 
 log = logging.getLogger(__name__)
@@ -185,9 +185,13 @@ def pool_of_agent(message: Register) -> Pool:
 def with_known_speed(pool: Pool, declared: Pool | None) -> Pool:
     """Returns the pool of a machine that states no speed (1) with that of its pool, or of its type's data sheet.
 
-    Emulated accelerators have the speed that they state: that of no device.
+    Emulated accelerators have the speed that they state: that of no device. The memory of an accelerator, which no
+    machine states, is known in the same way.
     """
-    shape = pool.shape
+    known_bytes = None if declared is None else declared.shape.accelerator_memory_bytes
+    memory_bytes = catalog_memory_bytes(pool.shape.accelerator) if known_bytes is None else known_bytes
+    shape = replace(pool.shape, accelerator_memory_bytes=memory_bytes)
+    pool = replace(pool, shape=shape)
     if shape.nominal_speed != 1.0:
         return pool
     by_sheet = 1.0 if shape.emulated else catalog_speed(shape.accelerator) or 1.0

@@ -269,12 +269,24 @@ def forward_progress(transaction: Transaction, job: LiveJob, attempt: LiveAttemp
             job.says_saves,
         ),
     )
+    _keep_pair_speed(transaction, job, attempt)
     table = transaction.core.ledger.table
     if table.judged > transaction.state.scores_stored:
         transaction.batch.scores += table.scored(since=transaction.state.scores_stored)
         transaction.state.scores_stored = table.judged
     if report.start_s is not None:
         store_restart_cost(transaction, job)
+
+
+def _keep_pair_speed(transaction: Transaction, job: LiveJob, attempt: LiveAttempt) -> None:
+    """Write down what the core knows of the job's kind beside that of the job with which it shares an accelerator."""
+    core = transaction.core
+    if job.row.job_id not in core.cycle.sharing.pairs:
+        return
+    kind = core.ledger.kind_of(core.ledger.jobs[job.row.job_id])
+    known = core.ledger.table.measured(kind, attempt.row.accelerator, 1)
+    if known is not None:
+        transaction.batch.speeds.append(SpeedRow(kind, attempt.row.accelerator, 1, known))
 
 
 def _forward_unusual_speed(
@@ -295,8 +307,12 @@ def _forward_unusual_speed(
 
 
 def _is_usual(transaction: Transaction, job: LiveJob) -> bool:
-    """Whether what the job reaches is what its kind reaches: not on machines that are badly connected."""
+    """Whether what the job reaches is what its kind reaches: not on machines that are badly connected, nor on an
+    accelerator that it shares, or shared until now.
+    """
     known = transaction.core.ledger.jobs.get(job.row.job_id)
+    if not transaction.core.cycle.sharing.is_settled(job.row.job_id):
+        return False
     return known is None or transaction.core.ledger.kind_of(known) == known.request.kind
 
 

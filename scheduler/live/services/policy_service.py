@@ -14,7 +14,7 @@ from typing import Any
 from optimizer.policy import PolicySpec
 from optimizer.policy_files import FILE_PREFIX
 from scheduler.core.events import PolicyChanged
-from scheduler.core.rules import RoundRules, dump_policy, parse_policy, users_with_budgets
+from scheduler.core.rules import RoundRules, dump_policy, parse_policy, refuse_listed_pairs, users_with_budgets
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
@@ -171,6 +171,7 @@ class PolicyService:
         """What the data means. Raises ConfigError naming the field."""
         _refuse_code(data)
         spec, rules = parse_policy(data)
+        refuse_listed_pairs(spec)
         # As a reader of the journal will see it.
         return PolicySpec(spec.name, json.loads(json.dumps(dict(spec.parameters)))), rules
 

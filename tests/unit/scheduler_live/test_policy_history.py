@@ -35,6 +35,14 @@ async def test_a_change_that_was_meant_for_another_version_is_refused_and_names_
         assert (await face.json("PUT", f"{API}?if_version=x", LAS))[0] == 400
 
 
+async def test_listed_pairs_are_refused_where_nobody_lists_any(tmp_path: Path) -> None:
+    packed = {"policy": {"name": "max_min_fairness", "parameters": {"packed": True}}}
+    async with facing(tmp_path) as face:
+        status, problem = await face.json("PUT", API, packed)
+        assert (status, problem["field"]) == (400, "policy.parameters.packed")
+        assert "resources.shared" in problem["fix"]
+
+
 async def test_reasons_are_bounded_and_only_administrators_change(tmp_path: Path) -> None:
     async with facing(tmp_path) as face:
         assert (await face.json("PUT", f"{API}?reason={'x' * 401}", FIFO))[0] == 400

@@ -18,6 +18,7 @@ from workers.devices import (
     DeviceHolds,
     bind_rendezvous_port,
     canonical_gpu_name,
+    mps_folder,
     own_address,
 )
 
@@ -119,3 +120,23 @@ def test_accelerators_that_are_not_there_are_refused() -> None:
     assert own_accelerators(replace(stated, accelerator=CPU), nothing) == (Accelerators(CPU, 2),)
     found = [Accelerators("a100-40gb", 2, ("G1", "G2"))]
     assert own_accelerators(stated, found) == (Accelerators("a100", 2, ("G1", "G2")),)
+
+
+def test_two_jobs_share_devices_only_where_the_server_said_so_and_never_three() -> None:
+    holds = DeviceHolds(2)
+    holds.take((1, 1, ""), DeviceHold([0]))
+    assert holds.conflict((2, 1, ""), [0]) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict((2, 1, ""), [0], beside=3) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict((2, 1, ""), [0, 1], beside=1) == "devices [0] are held by job 1, attempt 1"
+    assert holds.conflict((2, 1, ""), [0], beside=1) == ""
+    holds.take((2, 1, ""), DeviceHold([0]))
+    assert holds.conflict((3, 1, ""), [0], beside=1) == "devices [0] are held by job 1, attempt 1"
+    holds.release((1, 1, ""))
+    assert holds.conflict((3, 1, ""), [0], beside=2) == ""
+
+
+def test_the_pipes_of_the_multi_process_service_are_found_where_its_daemon_runs(tmp_path: Path) -> None:
+    environ = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+    assert mps_folder(environ) == ""
+    os.mkfifo(tmp_path / "control")
+    assert mps_folder(environ) == str(tmp_path)

@@ -1,0 +1,199 @@
+"""Two jobs on one accelerator: who is put beside whom, when a pair is separated, and when one of it moves out.
+
+Only jobs that agreed (`JobRequest.shared`), take one accelerator and have no deadline are looked at, and only what no
+free place is left for. A waiting job becomes the guest of the running one with which most is gained, if both are done
+sooner together than one after the other by a margin: the sum of the parts of their speeds that they keep
+(`pair_gain`) is at least `GAIN_LEAST`, and their memory fits the device. It takes nobody's place. A pair that was
+measured to keep less than `GAIN_KEPT` is separated: the guest is asked to save its work and leave, and what was
+measured keeps such jobs apart from then on. Where a place becomes free that nobody waits for, a guest moves there if
+that saves more than its restart costs.
+
+A policy's shares and plans know nothing of pairs: each of the two counts as holding the accelerator, and has the speed
+of its kind beside the other.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from math import inf
+
+from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
+from scheduler.core.placement.reservations import shape_of
+from scheduler.core.state.fleet import FleetMachine, MachineCondition, is_enough
+from scheduler.core.state.job_queues import QueueKey
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.remaining_work import UNKNOWN_LENGTH_S
+from scheduler.core.state.shared_accelerators import pair_gain
+from scheduler.core.state.unsaved_work import is_fixed, may_lose_work
+from scheduler.core.state.working_set import Cycle
+from walras.job_request import JobRequest, can_prepare
+from walras.states import JobState, Reason
+
+#: Sum of the parts of their speeds that two jobs must be expected to keep, and below which a pair that was measured is
+#: separated: on a device that only gives them turns the sum is about 1, and the host is slower for nothing.
+GAIN_LEAST, GAIN_KEPT = 1.1, 1.05
+#: Waiting jobs looked at, most urgent first, and running jobs weighed for each.
+GUESTS_MAX, HOSTS_MAX = 64, 256
+
+
+def settle_sharing(cycle: Cycle) -> None:
+    """Separate pairs that lose, put waiting jobs beside running ones, and let guests move to free places.
+
+    Called after everything else of a round, when something changed, and at round ends.
+    """
+    sharing = cycle.sharing
+    if not (sharing.is_due or cycle.due.compares):
+        return
+    sharing.is_due = False
+    _separate_losing_pairs(cycle)
+    _place_guests(cycle)
+    _move_guests_out(cycle)
+
+
+def may_share(request: JobRequest) -> bool:
+    """Return whether a job may ever be one of a pair."""
+    takes_one = all(demand.count == 1 for demand in request.demands) and not request.sizes and not request.spreads
+    return request.shared is not None and takes_one and request.nodes == 1 and request.deadline_at == inf
+
+
+# ------------------------------------------------------------------------------------------------ together
+
+
+def _place_guests(cycle: Cycle) -> None:
+    """Start waiting jobs beside running ones, the most urgent first."""
+    hosts = _hosts(cycle)
+    for guest in _guests(cycle) if hosts else ():
+        found = _best_host(cycle, guest, hosts)
+        if found is None:
+            continue
+        host, machine = found
+        pool = cycle.ledger.fleet.pools[machine.pool].pool
+        start_attempt(cycle, guest, machine.pool, host.place, beside=host)
+        cycle.sharing.pair(host, guest, pool.shape.accelerator)
+        cycle.solves.problem_changed = True
+        hosts.remove(found)
+
+
+def _guests(cycle: Cycle) -> list[JobRecord]:
+    """Return the jobs that could be guests, most urgent first. Under a strict order only the first in line could."""
+    jobs = cycle.ledger.jobs
+    found = [job for job in map(jobs.__getitem__, cycle.sharing.willing) if _waits_for_place(cycle, job)]
+    found = [job for job in found if may_share(job.request) and _can_be_stopped(cycle, job)]
+    if found and cycle.ordering.strict:
+        first = min((job for job in jobs.values() if _waits_for_place(cycle, job)), key=lambda job: _rank(cycle, job))
+        return [job for job in found if job is first]
+    return sorted(found, key=lambda job: _rank(cycle, job))[:GUESTS_MAX]
+
+
+def _waits_for_place(cycle: Cycle, job: JobRecord) -> bool:
+    is_free = job.job_id not in cycle.reservations and job.job_id not in cycle.limits.parked
+    return job.waits and job.ready_at <= cycle.now and is_free
+
+
+def _can_be_stopped(cycle: Cycle, job: JobRecord) -> bool:
+    """Whether a guest could be asked to leave without losing what it has done: a pair may have to be separated."""
+    return job.request.preemptible and not may_lose_work(cycle.ledger, job)
+
+
+def _rank(cycle: Cycle, job: JobRecord) -> tuple[QueueKey, int]:
+    """The job's key in the queue where it is most urgent; without any (a plan left it out) it comes last."""
+    keys = [key for _, key in cycle.ordering.keys(job)]
+    return min(keys, default=(inf,)), job.job_id
+
+
+def _hosts(cycle: Cycle) -> list[tuple[JobRecord, FleetMachine]]:
+    """Return the running jobs that another could be put beside, with their machines."""
+    ledger, found = cycle.ledger, list[tuple[JobRecord, FleetMachine]]()
+    lent = {job_id for each in cycle.reservations.values() for job_id in each.lent}
+    for job_id in cycle.sharing.holding:
+        job = ledger.jobs[job_id]
+        if job.state is not JobState.RUNNING or job.revoked is not None or job_id in cycle.sharing.pairs:
+            continue
+        if job.is_secured or job_id in lent or not may_share(job.request) or ledger.kind_of(job) != job.request.kind:
+            continue
+        machine = ledger.fleet.machines[job.place[0][0]]
+        if machine is not None and _takes_guests(cycle, machine):
+            found.append((job, machine))
+    return found
+
+
+def _takes_guests(cycle: Cycle, machine: FleetMachine) -> bool:
+    """Whether the machine takes jobs that could leave it again, and nobody waits for what becomes free there."""
+    is_open = machine.condition is MachineCondition.UP and not machine.closed and not machine.is_private
+    return is_open and machine.row not in cycle.reserved_on
+
+
+def _best_host(
+    cycle: Cycle, guest: JobRecord, hosts: Iterable[tuple[JobRecord, FleetMachine]]
+) -> tuple[JobRecord, FleetMachine] | None:
+    """Return the running job with which most is gained; None if there is none with which enough is."""
+    ledger, best, most = cycle.ledger, None, 0.0
+    shape, known = shape_of(cycle, guest), dict[tuple[str, str, float], float | None]()
+    for host, machine in islice(hosts, HOSTS_MAX):
+        device = ledger.fleet.pools[machine.pool].pool.shape
+        if shape.counts[machine.pool] != 1 or cycle.limits.room(guest, machine.pool) < 1:
+            continue
+        assert guest.request.shared is not None, f"job {guest.job_id} did not agree to share"
+        assert host.request.shared is not None, f"job {host.job_id} did not agree to share"
+        if guest.request.shared.memory_bytes + host.request.shared.memory_bytes > device.accelerator_memory_bytes:
+            continue
+        has_room = is_enough(machine.free_cpus, machine.free_memory_bytes, 1, shape)
+        if not has_room or not can_prepare(machine.tools, shape.tools):
+            continue
+        key = device.accelerator, str(host.request.kind), host.request.shared.busy or 0.0
+        if key not in known:
+            known[key] = pair_gain(ledger, device.accelerator, guest, host)
+        gain = known[key]
+        if gain is not None and gain >= GAIN_LEAST and gain > most:
+            best, most = (host, machine), gain
+    return best
+
+
+# ------------------------------------------------------------------------------------------------ apart
+
+
+def _separate_losing_pairs(cycle: Cycle) -> None:
+    """Ask the guests to leave of pairs that were measured to be hardly faster together than one after the other."""
+    for job_id, pair in cycle.sharing.pairs.items():
+        if job_id != pair.guest or pair.measured != {pair.host, pair.guest}:
+            continue
+        host, guest = cycle.ledger.jobs[pair.host], cycle.ledger.jobs[pair.guest]
+        gain = pair_gain(cycle.ledger, pair.accelerator, guest, host)
+        if gain is not None and gain < GAIN_KEPT and _may_be_asked(cycle, guest) and host.revoked is None:
+            detail = f"shared an accelerator with job {pair.host}: together they ran at {gain:.2f} of one's speed"
+            revoke_attempt(cycle, guest, Reason.POLICY_MOVED, detail=detail)
+
+
+def _may_be_asked(cycle: Cycle, guest: JobRecord) -> bool:
+    return guest.state is JobState.RUNNING and guest.revoked is None and not is_fixed(cycle.ledger, guest)
+
+
+def _move_guests_out(cycle: Cycle) -> None:
+    """Ask guests to leave for places that are free and that nobody waits for, if that saves more than it costs."""
+    ledger, left = cycle.ledger, dict[int, int]()
+    for job_id, pair in cycle.sharing.pairs.items():
+        guest = ledger.jobs[pair.guest]
+        if job_id != pair.guest or not _may_be_asked(cycle, guest):
+            continue
+        here, rate = int(ledger.columns.pool[guest.slot]), ledger.rate_of(guest)
+        for pool, state in enumerate(ledger.fleet.pools):
+            alone = ledger.table.measured(guest.request.kind, state.pool.shape.accelerator, 1)
+            if alone is None or left.get(pool, state.free) < 1 or cycle.limits.room(guest, pool) < 1:
+                continue
+            if state.rented and pool != here:
+                continue  # whether it is worth another price, the policy says
+            if _saved_s(guest, rate, alone) <= ledger.restart_s(guest, cycle.policy.rules):
+                continue
+            if ledger.fleet.find(pool, shape_of(cycle, guest), guest.request.data) is None:
+                continue
+            left[pool] = left.get(pool, state.free) - 1
+            detail = f"has an accelerator of {state.pool.pool_id} alone, which it shared with job {pair.host}"
+            revoke_attempt(cycle, guest, Reason.POLICY_MOVED, detail=detail)
+            break
+
+
+def _saved_s(guest: JobRecord, rate: float, alone: float) -> float:
+    """Seconds by which the guest would end sooner alone; for an hour of work where its length is unknown."""
+    if rate <= 0 or alone <= 0:
+        return 0.0
+    left = UNKNOWN_LENGTH_S * alone if guest.request.steps is None else max(0.0, guest.request.steps - guest.steps)
+    return left / rate - left / alone
