@@ -276,6 +276,7 @@ class BlockingClient(_Blocking):
     rebudget = _blocking(Client.rebudget)
     redate = _blocking(Client.redate)
     overview = _blocking(Client.overview)
+    overviews = _iterating(Client.overviews)
     nodes = _blocking(Client.nodes)
     drain_node = _blocking(Client.drain_node)
     resume_node = _blocking(Client.resume_node)

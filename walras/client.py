@@ -45,6 +45,7 @@ from walras.content_transfer import ContentTransfer
 from walras.job_needs import JobOutputs
 from walras.log_reading import LogCursor, follow_attempt, log_start, read_log
 from walras.overview import Overview
+from walras.overview_stream import follow_overview
 from walras.people import AuditView, WhoAmI
 from walras.people_client import PeopleCalls
 from walras.policy_views import PolicyCalls
@@ -258,6 +259,11 @@ class Client(PeopleCalls, PolicyCalls, ReportCalls, UsageCalls, WhatIfCalls, Wor
     async def overview(self) -> Overview:
         """Returns the whole cluster on one page. Raises NotFound where the server is of an older release."""
         return await self._body(Overview, ApiCall("GET", f"{_API}/overview"))
+
+    async def overviews(self) -> AsyncIterator[Overview]:
+        """Yields the overview, and again whenever it has changed (`walras.overview_stream.follow_overview`)."""
+        async for overview in follow_overview(self._transport):
+            yield overview
 
     async def nodes(self) -> list[NodeView]:
         return _nodes.validate_python(await self._transport.json(ApiCall("GET", f"{_API}/nodes")))

@@ -1,9 +1,11 @@
-"""HTML pages of figures and tables that need no network, no script and no other file.
+"""HTML pages of figures and tables that need no network and no other file, and no script unless they are given one.
 
 Names may come from strangers: all text goes through `html_text`, and nothing becomes an attribute. What is put into a
-section as content is markup already.
+section as content is markup already. A page's policy forbids everything but its own style, and its script by its hash.
 """
 
+import base64
+import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -25,18 +27,35 @@ td, th { padding: .18rem .9rem .18rem 0; text-align: right; border-bottom: 1px s
          vertical-align: top; }
 td:first-child, th:first-child, td.left { text-align: left; } th { font-weight: 600; }
 .bad { color: var(--bad); font-weight: 600; } svg { min-width: 34rem; max-width: 100%; height: auto; }
+.time-slider label { display: inline-flex; flex: 1 1 20rem; gap: .5rem; align-items: center; }
+.time-slider input { flex: 1; min-width: 8rem; } .time-slider output { font-variant-numeric: tabular-nums; }
+.controls { display: flex; flex-wrap: wrap; gap: .3rem .8rem; align-items: center; }
+.time-slider button { font: inherit; color: var(--text); background: none; border: 1px solid var(--soft); }
+.cells { display: flex; flex-wrap: wrap; gap: 2px; width: 9rem; }
+.cells span { width: 8px; height: 8px; border: 1px solid transparent; }
+.cells .free { border-color: var(--soft); } .time-slider th { max-width: 13rem; overflow-wrap: anywhere;
+                                                                text-align: left; }
 @media print { :root { --text: #000; --page: #fff; --soft: #333; --line: #ccc; }
   body { margin: 0; max-width: none; } h2 { page-break-after: avoid; } svg { min-width: 0; } }
 """
 
 
-def html_document(title: str, parts: Iterable[str]) -> str:
-    """Returns a whole page. `parts` are markup, one below the other; empty ones are left out."""
+def html_document(title: str, parts: Iterable[str], *, script: str = "") -> str:
+    """Returns a whole page. `parts` are markup, one below the other; empty ones are left out.
+
+    `script`: the text of the one script that the page runs; it must not hold the end of a script.
+    """
+    policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    if script:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html_text(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(part for part in parts if part)
+        + (f"\n<script>{script}</script>" if script else "")
         + "\n</body></html>\n"
     )
 

@@ -1,6 +1,7 @@
-"""The page of a comparison or a sweep: policies side by side, in one HTML file that needs no network and no script.
+"""The page of a comparison or a sweep: policies side by side, in one HTML file that needs no network.
 
-Names may come from a stranger's files: all text goes through `html_text`, and the charts' text is never markup.
+Names may come from a stranger's files: all text goes through `html_text`, and the charts' text is never markup. Where
+runs were kept with their levels, a slider shows what each policy did at one time; its script is the page's only one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from simulator.reports.comparison_charts import COMPARISON_FIGURES
 from simulator.reports.figure_book import FigureBook, FigureSetting, PolicyFigures, write_figures
 from simulator.reports.policy_comparison import format_number, metric_title
 from simulator.reports.run_summary import RUN_METRICS, MetricDefinition
+from simulator.reports.time_slider import slider_html, slider_script, slider_words
 from walras.html_page import html_document, html_paragraphs, html_section, html_table, html_text, write_page
 
 COMPARISON_PAGE = "compare.html"
@@ -47,7 +49,8 @@ def comparison_html(book: FigureBook) -> str:
         parts += _setting_html(setting, number, len(book.settings) > 1)
     if book.decided_by:
         parts.append(html_section("What decides these figures", _DECIDED, html_table(("", ""), book.decided_by)))
-    return html_document(book.title, parts)
+    is_over_time = any(each.levels is not None for setting in book.settings for each in setting.policies)
+    return html_document(book.title, parts, script=slider_script() if is_over_time else "")
 
 
 def _by_load(settings: Sequence[FigureSetting]) -> list[list[FigureSetting]]:
@@ -62,6 +65,9 @@ def _setting_html(setting: FigureSetting, number: int, is_one_of_many: bool) -> 
     yield html_section(f"{before}Figures", "", _metrics_html(setting))
     if number >= SETTINGS_DRAWN:
         return
+    if slider := slider_html(setting):
+        heading, caption = slider_words()
+        yield html_section(before + heading, caption, slider)
     for name, figure in COMPARISON_FIGURES.items():
         chart = None if name == "loads" else figure.draw([setting])
         if chart is not None:

@@ -4,7 +4,7 @@ It is made on request: a comparison of metrics alone needs neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite, nan
 
@@ -14,7 +14,7 @@ from simulator.metrics import JobMetrics
 from simulator.reports.charts import series_means
 from simulator.reports.run_spec import CompletedRun, RunSpec, RunWatcher, execute_run, parse_window
 from simulator.reports.run_summary import finish_time_fairness
-from simulator.reports.timeline import StepSeries, Timeline
+from simulator.reports.timeline import AttemptSpan, StepSeries, Timeline
 from walras.states import JobState
 
 
@@ -62,6 +62,10 @@ class RunLevels:
     usd_per_h: dict[str, LevelCurve]
     price_unit: str
     usd_by_market: dict[str, float]
+    #: By pool, in order of their lease: job, accelerators, from, until.
+    attempts: dict[str, tuple[tuple[int, int, float, float], ...]] = field(default_factory=dict)
+    #: All attempts that were leased before this instant are among them.
+    attempts_until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class RunDetail:
 
 #: Of a distribution that is kept: as many numbers stand for any number of jobs.
 SPREAD_POINTS = 201
+#: Attempts that are kept of a run, one by one.
+ATTEMPTS_KEPT = 4_000
 #: The distributions that are kept of a run.
 SPREADS = ("jct_s", "slowdown", "rho", "queueing_s")
 
@@ -135,7 +141,20 @@ def _run_levels(timeline: Timeline, usd_by_market: Mapping[str, float]) -> RunLe
         curves("usd_per_h"),
         timeline.price_unit,
         dict(usd_by_market),
+        _attempts_by_pool(timeline.spans[:ATTEMPTS_KEPT], timeline.ended_at),
+        timeline.spans[ATTEMPTS_KEPT].leased_at if len(timeline.spans) > ATTEMPTS_KEPT else timeline.ended_at,
     )
+
+
+def _attempts_by_pool(
+    spans: Sequence[AttemptSpan], ended_at: float
+) -> dict[str, tuple[tuple[int, int, float, float], ...]]:
+    found: dict[str, list[tuple[int, int, float, float]]] = {}
+    for span in spans:
+        until = span.ended_at if isfinite(span.ended_at) else ended_at
+        row = (int(span.job_id), span.accelerators, span.leased_at, until)
+        found.setdefault(str(span.pool_id), []).append(row)
+    return {pool: tuple(rows) for pool, rows in found.items()}
 
 
 def thinned_curve(series: StepSeries, until_at: float) -> LevelCurve:

@@ -1,5 +1,7 @@
 """What a browser would make of a page: its elements, attributes, links, identifiers and text."""
 
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 
@@ -39,8 +41,20 @@ class Tags(HTMLParser):
         self.text.append(data)
 
 
-def assert_page_stands_alone(html: str) -> Tags:
-    """No script, no handler, nothing from outside, every reference inside of the page; returns what it holds."""
+def assert_page_stands_alone(html: str, *, script: str = "") -> Tags:
+    """No script but this one, no handler, nothing from outside, every reference inside of the page; returns what it
+    holds. Data in the page are no script.
+    """
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", html, re.DOTALL)
+    assert [text for kind, text in scripts if kind != ' type="application/json"'] == ([script] if script else [])
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    allowed += f"; script-src 'sha256-{digest}'" if script else ""
+    assert html.count("Content-Security-Policy") == 1
+    assert f'<meta http-equiv="Content-Security-Policy" content="{allowed}">' in html
+    if script:
+        html = html.replace(f"<script>{script}</script>", "")
+        html = html.replace('<script type="application/json">', "<data>").replace("</script>", "</data>")
     tags = Tags()
     tags.feed(html)
     tags.close()

@@ -1,39 +1,35 @@
 """The screens of `walras top`: the cluster, one job, the machines, and the question before a job is cancelled.
 
-Each screen asks the server again and again while it is the one that is seen. When the server is away the screen keeps
-what it knows, says since when, and goes on by itself once the server answers. Nothing that comes from a job is read as
-markup: widgets are handed `Text`, made safe, never strings.
+How a screen stays new is `walras.cli.top_watching`. Nothing that comes from a job is read as markup: widgets are handed
+`Text`, made safe, never strings.
 """
 
-import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable
+from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
-from textual import on, work
+from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.css.query import NoMatches
-from textual.screen import ModalScreen, Screen
+from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, OptionList, Static
-from textual.widgets.option_list import Option
 
 from walras.api import NodeView
-from walras.cli.forecast_text import clock_text
 from walras.cli.job_commands import explain_lines
 from walras.cli.terminal_output import STATE_STYLES, LogText, joined, safe_text
-from walras.cli.top_text import JobLine, attempts_text, fleet_text, header_text, job_lines
-from walras.errors import NotFound, UserError, WalrasError
+from walras.cli.top_text import attempts_text, fleet_text, header_text, job_lines
+from walras.cli.top_watching import JobList, WatchScreen, fix_of
+from walras.errors import NotFound, WalrasError
 from walras.overview import Overview
 
 if TYPE_CHECKING:
     from walras.client import Client
 
-#: A look that took long is not repeated before so many times as long.
-_PART = 20.0
+#: The server tells by itself what changed. Where nothing comes of that, it is only asked, for so many seconds.
+_ASKED_ALONE_S = 60.0
 #: Jobs that the list holds; the filter looks at all that the server tells.
 _LISTED_MOST = 250
 #: The end of a log that is shown.
@@ -42,91 +38,6 @@ _LOG_BYTES = 256 * 1024
 _LOG_READ_MOST = 4 * 1024 * 1024
 #: Columns that borders and scroll bars take from the width of the list.
 _FRAME = 6
-
-
-class WatchScreen(Screen[None]):
-    """A screen that is made anew from the server again and again, and says when the server is away."""
-
-    def __init__(self, client: "Client", every_s: float) -> None:
-        super().__init__()
-        self.client = client
-        self.every_s = every_s
-        self._lost_at: float | None = None
-
-    def look(self) -> Awaitable[None]:
-        """Asks the server and shows what it says; raises WalrasError."""
-        raise NotImplementedError
-
-    def on_mount(self) -> None:
-        self._keep_looking()
-
-    @work(exclusive=True)
-    async def _keep_looking(self) -> None:
-        while True:
-            began_at = time.monotonic()
-            if self.is_current:
-                await self.look_once()
-            took_s = time.monotonic() - began_at
-            # An answer that never came says nothing of how long the server takes.
-            await asyncio.sleep(self.every_s if self._lost_at else max(self.every_s, _PART * took_s))
-
-    async def look_once(self) -> None:
-        """Looks now, and shows that the server is away if it is."""
-        told = ""
-        try:
-            await self.look()
-            self._lost_at = None
-        except NoMatches:
-            # The answer came when the screen was already being closed.
-            return
-        except UserError as error:
-            # The server answers, and refuses: no such job, or a token that was revoked.
-            self._lost_at = None
-            told = f"{error}{_fix(error)}"
-        except WalrasError as error:
-            self._lost_at = self._lost_at or time.time()
-            told = f"since {clock_text(self._lost_at, time.time())}: {error}; trying again"
-        for status in self.query("#status").results(Static):
-            status.update(Text(safe_text(told), style="bold white on red"))
-            status.display = bool(told)
-
-
-def _fix(error: WalrasError) -> str:
-    return f"; {error.fix}" if isinstance(error, UserError) and error.fix else ""
-
-
-class JobList(OptionList):
-    """The jobs, two lines each; the choice stays on its job while the list changes."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "cursor_down", "Down", show=False),
-        Binding("k", "cursor_up", "Up", show=False),
-        Binding("enter", "select", "Job"),
-    ]
-
-    def __init__(self) -> None:
-        super().__init__(id="jobs", markup=False)
-        self._shown: list[Text] = []
-
-    def show_jobs(self, lines: list[JobLine]) -> None:
-        """Replaces the list if anything in it changed."""
-        texts = [line.text for line in lines]
-        if texts == self._shown:
-            return
-        chosen, place, at = self.chosen, self.highlighted or 0, self.scroll_offset
-        self._shown = texts
-        self.clear_options()
-        self.add_options([Option(line.text, id=str(line.job_id)) for line in lines])
-        ids = [line.job_id for line in lines]
-        if ids:
-            self.highlighted = ids.index(chosen) if chosen in ids else min(place, len(ids) - 1)
-            self.scroll_to(*at, animate=False)
-
-    @property
-    def chosen(self) -> int | None:
-        """The number of the job that the choice is on; None: the list is empty."""
-        option = self.highlighted_option
-        return None if option is None or option.id is None else int(option.id)
 
 
 class ClusterScreen(WatchScreen):
@@ -144,6 +55,7 @@ class ClusterScreen(WatchScreen):
         super().__init__(client, every_s)
         self._overview: Overview | None = None
         self._fleet = Text()
+        self._follow_again_at = 0.0
 
     def compose(self) -> ComposeResult:
         yield Static("", id="header", markup=False)
@@ -163,6 +75,22 @@ class ClusterScreen(WatchScreen):
     async def look(self) -> None:
         self._overview = await self.client.overview()
         self._show()
+
+    async def follow(self) -> None:
+        if time.monotonic() < self._follow_again_at:
+            return
+        was_told = False
+        try:
+            async for overview in self.client.overviews():
+                self._overview, was_told = overview, True
+                self._show()
+        except NotFound:
+            self._follow_again_at = inf  # a server of an older release
+            return
+        except WalrasError:
+            pass  # the next look says what is wrong, if anything is
+        if not was_told:
+            self._follow_again_at = time.monotonic() + _ASKED_ALONE_S
 
     def on_resize(self) -> None:
         self._show()
@@ -387,7 +315,7 @@ def ask_and_cancel(screen: WatchScreen, job_id: int, name: str) -> None:
         try:
             state = await screen.client.cancel(job_id)
         except WalrasError as error:
-            screen.notify(safe_text(f"{error}{_fix(error)}"), severity="error", markup=False)
+            screen.notify(safe_text(f"{error}{fix_of(error)}"), severity="error", markup=False)
             return
         told = f"job {job_id} is {state}" if state.is_final else f"job {job_id} is being cancelled"
         screen.notify(told, markup=False)

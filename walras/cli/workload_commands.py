@@ -135,12 +135,43 @@ def workload_describe_command(
 
 @workload_commands.command("list")
 def workload_list_command(output: OutputOption = OutputFormat.TABLE) -> None:
-    """List the readable formats and the generators."""
+    """List the readable formats, the generators, and the workloads that can be had by name, with their licences."""
     from simulator.workloads.workload_actions import format_catalogue
+    from simulator.workloads.workload_catalog import workload_catalog
 
-    rows = format_catalogue()
-    data = [{"what": what, "name": name, "about": about} for what, name, about in rows]
-    show_listing(Listing([Column("WHAT"), Column("NAME"), Column("ABOUT")], rows, data), output)
+    rows = [(*row, "", "") for row in format_catalogue()]
+    data = [{"what": what, "name": name, "about": about} for what, name, about, *_ in rows]
+    for each in workload_catalog().values():
+        what = "workload, to fetch" if each.address else "workload, here"
+        rows.append((what, each.name, each.about, each.licence, each.source))
+        data.append(
+            {
+                "what": what,
+                "name": each.name,
+                "about": each.about,
+                "licence": each.licence,
+                "source": each.source,
+                "format": each.format,
+                "address": each.address,
+                "sha256": each.sha256,
+            }
+        )
+    columns = [Column(title) for title in ("WHAT", "NAME", "ABOUT", "LICENCE", "SOURCE")]
+    show_listing(Listing(columns, rows, data), output)
+
+
+@workload_commands.command("get")
+def workload_get_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload that `walras workload list` names.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder to write it to.")] = Path(),
+    force: ForceOption = False,
+) -> None:
+    """Get a workload by its name: a copy of one that comes with Walras, or a published one from its publisher."""
+    from simulator.workloads.workload_catalog import get_workload
+
+    got, path = get_workload(name, to, force=force)
+    origin = f"from {got.source}, SHA-256 as recorded" if got.address else "as it comes with Walras"
+    show_line(f"{path}: {got.about}; {got.licence}, {origin}; format {got.format}")
 
 
 def _warn_of_skipped_rows(skipped: "SkippedRows") -> None:

@@ -96,6 +96,15 @@ def test_an_exchange_counts_processors_that_an_earlier_one_was_promised() -> Non
     assert {5, 6} <= set(fleet.attempts)
 
 
+def test_a_job_keeps_its_place_for_the_least_run_time() -> None:
+    """Against its own class: a shorter job waits until the incumbent has run for `min_runtime_s`."""
+    fleet = ordered("srtf", "c", RoundRules(round_s=10, min_runtime_s=100, restart_default_s=2), margin=0.0)
+    submit(fleet, 1, steps=1e5)
+    submit(fleet, 2, steps=100.0)
+    assert rounds_until(fleet, 95.0) == []
+    assert [command.job_id for command in rounds_until(fleet, 125.0)] == [1]
+
+
 def test_a_gang_that_fits_no_pool_does_not_stand_in_the_way() -> None:
     """Eight accelerators on one machine of four: never; those behind it may challenge all the same."""
     fleet = ordered("las", "a", quantum_s=1.0)

@@ -28,6 +28,7 @@ from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.run_detail import spread_of
 from simulator.reports.run_spec import RunSpec, WorkloadSource
 from simulator.reports.sweep import SweepGrid, run_sweep
+from simulator.reports.time_slider import slider_script
 from simulator.simulate_actions import ComparedFiles, simulate_compare, simulate_run
 from walras.cli.main import app
 from walras.errors import ConfigError
@@ -67,10 +68,10 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> FigureBook:
 def test_the_page_shows_the_policies_side_by_side(compared: PolicyComparison) -> None:
     """Distributions, a timeline, prices, fairness and money, each with both policies."""
     html = comparison_html(comparison_book(compared, SPOT))
-    tags = assert_page_stands_alone(html)
+    tags = assert_page_stands_alone(html, script=slider_script())
     assert re.findall(r"<h2>([^<]+)</h2>", html) == [
-        "Figures", "Mean completion times", "Completion times", "Slowdowns", "Fairness", "Jobs that wait",
-        "Utilisation", "Prices", "Market prices", "Money",
+        "Figures", "At one time", "Mean completion times", "Completion times", "Slowdowns", "Fairness",
+        "Jobs that wait", "Utilisation", "Prices", "Market prices", "Money",
     ]  # fmt: skip
     assert "".join(tags.text).count("edf") >= 8
     assert "Means over 2 seeds with 95 % intervals" in html
@@ -97,7 +98,7 @@ def test_names_from_files_are_text_and_nothing_else(tmp_path: Path) -> None:
     run = RunSpec(WorkloadSource(str(trace)), "sia-64", "las", bounds=BoundsChoice.NONE)
     files = ComparedFiles(tmp_path / "out", tmp_path / "table.tex")
     assert simulate_compare(run, ["las", str(policy)], "0", ALONE, "json", files) == 0
-    tags = assert_page_stands_alone((tmp_path / "out" / COMPARISON_PAGE).read_text())
+    tags = assert_page_stands_alone((tmp_path / "out" / COMPARISON_PAGE).read_text(), script=slider_script())
     assert "".join(tags.text).count(EVIL) >= 3
     latex = (tmp_path / "table.tex").read_text()
     assert r"\textless{}img src=x onerror=alert(1)\textgreater{}\$\textbackslash{}frac\{1\}\{\$" in latex

@@ -6,6 +6,7 @@ because the commands are synchronous and open their own event loop.
 
 import asyncio
 import json
+import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -72,6 +73,8 @@ class FakeServer:
         self.log_cuts: list[int] = []
         #: The overview; None: a server of a release without one.
         self.overview: dict[str, Any] | None = None
+        #: Bytes of the overview's stream, sent as they are; b"": the stream ends. None: there is no such stream.
+        self.stream: queue.SimpleQueue[bytes] | None = None
         #: Called before each answer to a request, with its number from 1.
         self.on_request: Callable[[int], None] = lambda number: None
 
@@ -95,6 +98,7 @@ class FakeServer:
                 web.post(f"{api}/jobs/{{id}}/{{verb:cancel|hold|release}}", self._act),
                 web.get(f"{api}/nodes", self._nodes),
                 web.get(f"{api}/overview", self._overview),
+                web.get(f"{api}/overview/events", self._overview_stream),
                 web.post(f"{api}/nodes/{{node}}/{{verb:drain|resume}}", self._node_act),
                 web.get(f"{api}/pools", self._pools),
                 web.post(f"{api}/pools", self._pool),
@@ -137,6 +141,22 @@ class FakeServer:
 
     async def _overview(self, request: web.Request) -> web.Response:
         return problem(404, "no_such_endpoint", "none") if self.overview is None else web.json_response(self.overview)
+
+    async def _overview_stream(self, request: web.Request) -> web.StreamResponse:
+        if self.stream is None:
+            return problem(404, "no_such_endpoint", "none")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while request.transport is not None and not request.transport.is_closing():
+            try:
+                piece = self.stream.get_nowait()
+            except queue.Empty:
+                await asyncio.sleep(0.01)
+                continue
+            if not piece:
+                break
+            await response.write(piece)
+        return response
 
     async def _missing(self, request: web.Request) -> web.Response:
         asked = (await request.json())["names"]
