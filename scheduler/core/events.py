@@ -72,8 +72,7 @@ class NodeJoined:
     paid_usd: float = 0.0
     #: What it has of what jobs may need (`walras.machine_tools`); None: it has not said, and is taken to have all.
     tools: tuple[str, ...] | None = None
-    #: The machine that it is a part of, where that has accelerators of several types; empty: it is a whole machine.
-    machine: str = ""
+    machine: str = ""  # that it is a part of, one of several types of accelerator; empty: it is a whole machine
 
 
 @dataclass(slots=True)
@@ -402,8 +401,7 @@ class Proposal:
     packed: tuple[tuple[JobId, JobId, int, float], ...] = ()
     #: Jobs of a plan that ride on paid machines: no reason to keep them.
     riders: tuple[JobId, ...] = ()
-    #: Of each pool, the job on it that gains least at the prices: it would go first. 0: nobody is on it.
-    marginal: tuple[JobId, ...] = ()
+    marginal: tuple[JobId, ...] = ()  # of each pool, the job on it that gains least at the prices; 0: nobody is on it
     worth_usd: tuple[float, ...] = ()  # of one accelerator more of each pool, USD/h; empty: nobody states values
     usd_per_h: tuple[float, float] | None = None  # earned by a plan, and at most; None: nobody states values
 
