@@ -11,7 +11,7 @@ import pytest
 from walras.device_samples import DeviceSample
 from walras.spec.field_types import canonical_accelerator
 from workers.amd_devices import canonical_amd_name
-from workers.devices import Accelerators, detect_accelerators, look_at_devices
+from workers.devices import Accelerators, detect_accelerators, detect_types, look_at_devices
 
 MIB = 2**20
 UNKNOWN = 2**32 - 1
@@ -121,8 +121,9 @@ def test_without_its_library_there_are_none(monkeypatch: pytest.MonkeyPatch, abs
     assert detect_accelerators({}) == Accelerators("cpu", 1)
 
 
-def test_unlike_ones_need_an_agent_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlike_ones_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     amdsmi_with(monkeypatch, FakeGpu(0), FakeGpu(1, "AMD Instinct MI210"))
+    assert [(each.name, each.cuda_names) for each in detect_types({})] == [("mi300x", ("0",)), ("mi210", ("1",))]
     with pytest.raises(ValueError, match="mi210, mi300x"):
         detect_accelerators({})
     assert detect_accelerators({"CUDA_VISIBLE_DEVICES": "1"}) == Accelerators("mi210", 1, ("1",))
