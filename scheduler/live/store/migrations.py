@@ -323,3 +323,9 @@ def keep_price_hours(db: Database) -> None:
 def keep_tools_of_machines(db: Database) -> None:
     """What machines have of what jobs may need, so that none starts where it cannot be prepared after a restart."""
     db.execute("ALTER TABLE nodes ADD COLUMN tools TEXT NOT NULL DEFAULT ''")
+
+
+@migrations()
+def keep_policy_shadow(db: Database) -> None:
+    """The policy that is run in the shadow, and the state that it began in."""
+    db.execute("CREATE TABLE policy_shadow (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)")

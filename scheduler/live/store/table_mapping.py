@@ -35,6 +35,7 @@ from scheduler.live.store.table_rows import (
     RentRow,
     RestartCostRow,
     SecretRow,
+    ShadowRow,
     SpecRow,
     SpeedRow,
     TokenRow,
@@ -81,6 +82,7 @@ TABLES: tuple[tuple[str, Any], ...] = (
     ("notifications", NotificationRow),
     ("told", ToldRow),
     ("price_hours", PriceRow),
+    ("policy_shadow", ShadowRow),
 )
 
 
