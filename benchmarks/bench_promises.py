@@ -35,7 +35,7 @@ from walras.job_request import JobId, JobRequest
 ROWS = ("fifo", "walras")
 _SEEDS, _JOBS, _DRAWS = (0, 1, 2), 60, 6
 #: Processor time for quotes in one simulated workload, seconds: once it is spent nobody asks for the menu any more.
-_QUOTES_S = 30.0
+_QUOTES_S = 40.0
 #: Part of the jobs that ask for the menu and take its way; the first ones, which are this part, only teach.
 _TAKING, _WARM_UP = 0.3, 0.25
 _KEPT = 0.95

@@ -130,13 +130,14 @@ def run_shadow(
                            measured.work(luck), luck, is_own=begin is period.begin)
             for begin in (period.begin, changed)
         )  # fmt: skip
-        for each in pair:
-            if not each.run_period(limits):
-                cut = f"the period was not simulated within {cpu_s:g} s of processor time; stop and start it anew"
-                return ShadowAnswer(now.at, cpu_s=process_time() - began_s, fault=cut)
-        fault = pair[1].fault
+        is_whole = all(each.run_period(limits) for each in pair)
+        fault = pair[1].fault or (pair[0].fault and f"the policy in force failed in the model: {pair[0].fault}")
+        if not is_whole and not runs:
+            fault = fault or f"not simulated within {cpu_s:g} s of processor time; stop it and start it anew"
         if fault:
             return ShadowAnswer(now.at, cpu_s=process_time() - began_s, fault=fault)
+        if not is_whole:
+            break
         runs.append((pair[0], pair[1]))
     jobs = tuple(_told_job(job_id, job, period, runs) for job_id, job in sorted(period.jobs.items()))
     return ShadowAnswer(now.at, jobs, process_time() - began_s)
