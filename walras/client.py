@@ -50,6 +50,7 @@ from walras.people import AuditView, WhoAmI
 from walras.people_client import PeopleCalls
 from walras.policy_views import PolicyCalls
 from walras.remote_session import MESSAGE_BYTES, SessionAsked, await_ready
+from walras.shadow_views import ShadowCalls
 from walras.spec.job_secrets import with_secret_values
 from walras.spec.job_spec import JobSpec, spec_mapping
 from walras.states import JobState
@@ -69,7 +70,7 @@ _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 
-class Client(PeopleCalls, PolicyCalls, ReportCalls, UsageCalls, WhatIfCalls, WorthCalls):
+class Client(PeopleCalls, PolicyCalls, ReportCalls, ShadowCalls, UsageCalls, WhatIfCalls, WorthCalls):
     """Asynchronous calls to one server with one token. Errors are those of `walras.errors`."""
 
     def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:

@@ -2,8 +2,8 @@
 
 The copy decides; this world only carries out. A started job runs at the speed that the core believes. A job that is
 asked to stop saves its work if it ever did. A solve is answered at once near the present, and later the further ahead
-the future is (`_SOLVE_SLOWER`): the core goes on at its last prices meanwhile, as it does in life, and a future of days
-does not cost thousands of solves.
+the future is (`Rollout.solve_slower`): the core goes on at its last prices meanwhile, as it does in life, and a future
+of days does not cost thousands of solves.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -51,8 +51,6 @@ from walras.contract import EXIT_CHECKPOINTED
 from walras.job_request import JobId, JobRequest
 from walras.states import JobState
 
-#: A solve that is asked for t seconds ahead is answered this part of t later; two wakes are at least this part apart.
-_SOLVE_SLOWER, _WAKE_SLOWER = 0.1, 0.02
 #: Saving takes at most so long, and spreads the boot times of machines by so much (of the logarithm).
 _SAVING_MOST_S, _BOOT_SPREAD = 10.0, 0.25
 #: Numbers of jobs that will come; above those of any job that has.
@@ -87,7 +85,7 @@ class RolledJob:
 
 
 @dataclass(slots=True)
-class _Truth:
+class JobTruth:
     """What one job still has to do, in steps, and its running attempt."""
 
     left: float
@@ -100,8 +98,25 @@ class _Truth:
     count: float = 0.0
 
 
+def drawn_steps(
+    lengths: DrawnLengths, request: JobRequest, done: tuple[float, float], best: float, chance: Random
+) -> float:
+    """Steps left of a job that has done so many and had so many seconds of its whole gang (`done`).
+
+    `best`: its highest speed, steps per second.
+    """
+    steps, had_s = done
+    if request.steps is not None and request.steps > 0:
+        part = steps / request.steps
+        return max(lengths.ratio(request, part, chance) - part, 1e-6) * request.steps
+    return max(lengths.length_s(request, had_s, chance) - had_s, 1.0) * best
+
+
 class Rollout:
     """Rolls one copy forward. `jobs` tells what became of those that were active at the beginning, or were added."""
+
+    #: A solve that is asked for t seconds ahead is answered this part of t later; two wakes are at least so far apart.
+    solve_slower, wake_slower = 0.1, 0.02
 
     def __init__(
         self,
@@ -122,7 +137,7 @@ class Rollout:
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
         self._wake_at, self._woken_at = inf, snapshot.at
-        self._truths: dict[JobId, _Truth] = {}
+        self._truths: dict[JobId, JobTruth] = {}
         self._newcomers = _NEWCOMERS_FROM
         self._nodes = 0
         #: When something last became of a job of the beginning, and how many of them hold places.
@@ -132,6 +147,8 @@ class Rollout:
         self.jobs: dict[JobId, RolledJob] = {}
         self._open = 0
         self.events = 0
+        #: Why the first solve failed that did; empty: none.
+        self.solve_failure = ""
 
     # ------------------------------------------------------------------------------------------------ the run
 
@@ -165,7 +182,7 @@ class Rollout:
         for event in then:
             if isinstance(event, JobSubmitted):
                 self.jobs[event.job.job_id] = RolledJob()
-                self._truths[event.job.job_id] = _Truth(inf)
+                self._truths[event.job.job_id] = JobTruth(inf)
             self._send(event)
         heap, until_at = self._heap, self._began_at + limits.horizon_s
         while heap and self._open and self.events < limits.events:
@@ -206,7 +223,7 @@ class Rollout:
         self.jobs[job.job_id] = RolledJob()
         self._open += job.state is not JobState.HELD
         best, had_s = self._core.ledger.class_of(job).best_rate, self._snapshot.had_s.get(job.job_id, 0.0)
-        self._truths[job.job_id] = truth = _Truth(
+        self._truths[job.job_id] = truth = JobTruth(
             self._drawn_steps(job.request, job.steps, had_s, max(best, 1e-9), self._chance)
         )
         if not job.holds:
@@ -230,10 +247,7 @@ class Rollout:
 
     def _drawn_steps(self, request: JobRequest, steps: float, had_s: float, best: float, chance: Random) -> float:
         """Steps left."""
-        if request.steps is not None and request.steps > 0:
-            done = steps / request.steps
-            return max(self._lengths.ratio(request, done, chance) - done, 1e-6) * request.steps
-        return max(self._lengths.length_s(request, had_s, chance) - had_s, 1.0) * best
+        return drawn_steps(self._lengths, request, (steps, had_s), best, chance)
 
     def _next_arrival(self, arrived: Arrival | None) -> None:
         if arrived is not None:
@@ -242,7 +256,7 @@ class Rollout:
             ledger = self._core.ledger
             best = max(ledger.classes.classes[ledger.classes.row(request)].best_rate, 1e-9)
             chance = Random(f"{self._luck}/{request.job_id}")
-            self._truths[request.job_id] = _Truth(self._drawn_steps(request, 0.0, 0.0, best, chance))
+            self._truths[request.job_id] = JobTruth(self._drawn_steps(request, 0.0, 0.0, best, chance))
             self._send(JobSubmitted(self.now, request))
         following = next(self._arrivals, None)
         if following is not None:
@@ -263,7 +277,7 @@ class Rollout:
         takes_s = self._core.ledger.restart_s(job, self._core.cycle.policy.rules)
         self._schedule(self.now + takes_s, self._started, (command.job_id, command.attempt))
 
-    def _know_place(self, job: JobRecord, truth: _Truth) -> None:
+    def _know_place(self, job: JobRecord, truth: JobTruth) -> None:
         ledger = self._core.ledger
         row = int(ledger.columns.pool[job.slot])
         truth.rate, truth.count = max(ledger.rate_of(job), 1e-9), float(ledger.columns.count[job.slot])
@@ -271,7 +285,7 @@ class Rollout:
         truth.pool, truth.usd_per_h = pool.pool_id, pool.usd_per_h * truth.count / max(pool.shape.accelerators, 1)
         truth.since_at = inf
 
-    def _current(self, subject: tuple[JobId, int]) -> tuple[JobRecord, _Truth] | None:
+    def _current(self, subject: tuple[JobId, int]) -> tuple[JobRecord, JobTruth] | None:
         """The job and what is true of it, while this attempt holds its place."""
         job, truth = self._core.ledger.jobs.get(subject[0]), self._truths.get(subject[0])
         if job is None or truth is None or job.attempt != subject[1] or not job.place:
@@ -285,7 +299,7 @@ class Rollout:
         self._send(AttemptStarted(self.now, *subject))
         self._run(*found)
 
-    def _run(self, job: JobRecord, truth: _Truth) -> None:
+    def _run(self, job: JobRecord, truth: JobTruth) -> None:
         truth.since_at = self.now
         self._schedule(self.now + truth.left / truth.rate, self._succeeded, (job.job_id, job.attempt))
 
@@ -383,7 +397,7 @@ class Rollout:
             self._send(NodeLost(self.now, node_id))
 
     def _wake(self, command: WakeAt) -> None:
-        at = max(command.at, self.now, self._woken_at + _WAKE_SLOWER * (self.now - self._began_at))
+        at = max(command.at, self.now, self._woken_at + self.wake_slower * (self.now - self._began_at))
         if at < self._wake_at:
             self._wake_at = at
             self._schedule(at, self._woke, at)
@@ -399,8 +413,12 @@ class Rollout:
             answer: Any = Solved(self.now, command.request_id, self._solve(command))
         except Exception as error:  # a policy of others: whatever it was is an answer
             answer = SolveFailed(self.now, command.request_id, f"{type(error).__name__}: {error}"[:200])
-        later_s = _SOLVE_SLOWER * (self.now - self._began_at)
-        self._schedule(self.now + later_s, self._send, answer)
+            self.solve_failure = self.solve_failure or answer.reason
+        self._schedule(self.now + self._solve_s(), self._send, answer)
+
+    def _solve_s(self) -> float:
+        """How long a solver takes that is asked now."""
+        return self.solve_slower * (self.now - self._began_at)
 
 
 _CARRY_OUT: dict[type, Callable[[Rollout, Any], None]] = {

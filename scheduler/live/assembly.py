@@ -67,6 +67,7 @@ from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.machine_facts import tell_joined
 from scheduler.live.services.notifications import Notifications
 from scheduler.live.services.policy_service import PolicyInForce, PolicyService
+from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.store_proofs import StoreProofs
@@ -248,8 +249,7 @@ class AssembledServer:
 def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
     """Build the server on what the tables hold. Blocks."""
     folder, settings = config.folder, config.settings
-    epoch_unix_s = store.epoch_unix_s()
-    absence = store.absence()
+    epoch_unix_s, absence = store.epoch_unix_s(), store.absence()
     clock = Clock(epoch_unix_s, store.last_at(), config.clocks, absent_until=absence.now_at if absence else None)
     secret = folder.server_secret(config.chance)
     box = SecretBox(secret)
@@ -301,6 +301,7 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         start_forecasts=start_forecasts,
         whole_gangs=WholeGangBound(solver),
         policies=policies,
+        shadow=PolicyShadow(loop, store, policies, start_forecasts.past, loaded.shadow, config.clocks),
         providers=provisioner,
         admission=admission,
         views=ApiViews(clock, loop, start_forecasts.view),

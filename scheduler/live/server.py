@@ -31,6 +31,7 @@ from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.notifications import Notifications
 from scheduler.live.services.policy_service import PolicyService
+from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
@@ -71,6 +72,7 @@ class Server:
     start_forecasts: StartForecasts
     whole_gangs: WholeGangBound
     policies: PolicyService
+    shadow: PolicyShadow
     providers: Provisioner
     admission: JobAdmission
     views: ApiViews

@@ -71,6 +71,17 @@ def _new_polite_process() -> Executor:
     return process
 
 
+async def take_snapshot(loop: ServerLoop) -> CoreSnapshot:
+    """The core's state now, taken in pieces between which the server runs."""
+    found: list[CoreSnapshot] = []
+
+    def step(transaction: Transaction) -> Iterator[None]:
+        found.append((yield from snapshot_core(transaction.core, transaction.at)))
+
+    await loop.perform_in_pieces(step)
+    return found[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _Past:
     """What the tables know of jobs, newest last."""
@@ -101,6 +112,10 @@ class StartForecasts:
         self.answer: ForecastAnswer | None = None
 
     # ------------------------------------------------------------------------------------------------ what is known
+
+    def past(self) -> PastJobs:
+        """Jobs of the past, as of the last refresh."""
+        return self._past
 
     def view(self, job_id: JobId) -> ForecastView | None:
         """What is foreseen of an active job; None: nothing is, or not within the time that is looked ahead."""
@@ -137,7 +152,7 @@ class StartForecasts:
         past = await asyncio.get_running_loop().run_in_executor(None, self._read_past)
         self._past = past.jobs
         self._learn(past.rows)
-        question = ForecastQuestion(await self._snapshot(), past.jobs, _DRAWS, REFRESH_CPU_S)
+        question = ForecastQuestion(await take_snapshot(self._loop), past.jobs, _DRAWS, REFRESH_CPU_S)
         answer = await self._answered(forecast_jobs, question, REFRESH_CPU_S)
         if answer is None:
             return REFRESH_CPU_S
@@ -155,7 +170,7 @@ class StartForecasts:
 
     async def foresee(self, told: tuple[Event, ...] = ()) -> ForecastAnswer | None:
         """What would be if these events came now; None where that could not be told in time."""
-        question = ForecastQuestion(await self._snapshot(), self._past, _DRAWS_ASKED, ASKED_CPU_S, told=told)
+        question = ForecastQuestion(await take_snapshot(self._loop), self._past, _DRAWS_ASKED, ASKED_CPU_S, told=told)
         return await self._answered(forecast_jobs, question, ASKED_CPU_S)
 
     async def foresee_job(self, event: Event, job_id: JobId) -> ForecastView | None:
@@ -183,7 +198,7 @@ class StartForecasts:
             return None
         self._asking += 1
         try:
-            snapshot = await self._snapshot()
+            snapshot = await take_snapshot(self._loop)
             alternatives = tuple(tuple(each) for each in make_alternatives(snapshot))
             question = WhatIfQuestion(snapshot, self._past, alternatives, visible, cpu_s=COMPARED_CPU_S)
             return await asyncio.wait_for(self._answered(what_if, question, COMPARED_CPU_S), _COMPARED_WITHIN_S)
@@ -201,7 +216,7 @@ class StartForecasts:
             return None
         self._asking += 1
         try:
-            question = ChangeQuestion(await self._snapshot(), job_id, tuple(looks))
+            question = ChangeQuestion(await take_snapshot(self._loop), job_id, tuple(looks))
             if self._pool is not None and len(question.snapshot.jobs) > _SMALL_JOBS:
                 work = asyncio.get_running_loop().run_in_executor(self._pool, verified_changes, question)
             else:
@@ -211,15 +226,6 @@ class StartForecasts:
             return None
         finally:
             self._asking -= 1
-
-    async def _snapshot(self) -> CoreSnapshot:
-        found: list[CoreSnapshot] = []
-
-        def step(transaction: Transaction) -> Iterator[None]:
-            found.append((yield from snapshot_core(transaction.core, transaction.at)))
-
-        await self._loop.perform_in_pieces(step)
-        return found[0]
 
     async def _answered(
         self, answer: Callable[[QuestionT], AnswerT], question: QuestionT, cpu_s: float

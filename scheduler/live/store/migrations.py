@@ -333,3 +333,9 @@ def keep_bookings(db: Database) -> None:
         booking_id INTEGER PRIMARY KEY, project TEXT NOT NULL, body TEXT NOT NULL, from_at REAL NOT NULL,
         until_at REAL NOT NULL, created_at REAL NOT NULL, created_by TEXT NOT NULL, cancelled INTEGER NOT NULL)"""
     )
+
+
+@migrations()
+def keep_policy_shadow(db: Database) -> None:
+    """The policy that is run in the shadow, and the state that it began in."""
+    db.execute("CREATE TABLE policy_shadow (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)")

@@ -36,6 +36,7 @@ from scheduler.live.store.table_rows import (
     RentRow,
     RestartCostRow,
     SecretRow,
+    ShadowRow,
     SpecRow,
     SpeedRow,
     TokenRow,
@@ -83,6 +84,7 @@ TABLES: tuple[tuple[str, Any], ...] = (
     ("told", ToldRow),
     ("price_hours", PriceRow),
     ("bookings", BookingRow),
+    ("policy_shadow", ShadowRow),
 )
 
 

@@ -285,6 +285,14 @@ class CoreStateRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowRow:
+    """The policy that is run in the shadow and the state it began in, as JSON: one row, replaced; empty: none is."""
+
+    body: str
+    one: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyRow:
     version: int
     #: JSON of the mapping that was given.
