@@ -360,7 +360,8 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "last_stretch_of_a_machine_is_free",
         _BILLING,
-        "    _charge_machine(transaction, node, billed_until(pool, paid_since(transaction.state, node), transaction.at))\n",
+        "    _charge_machine(transaction, node, billed_until(pool, paid_since(transaction.state, node), "
+        "transaction.at))\n",
         "    del pool\n",
     ),
     PlantedBug(

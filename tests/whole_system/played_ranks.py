@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from walras.contract import EXIT_CHECKPOINTED
+from workers.control_groups import ControlGroup
 from workers.supervisor_protocol import AttemptPlan, Channels, Connection, PeerRole, rank_log
 
 #: Supervisors that are being made: their ranks ask whose they are.
@@ -247,6 +248,7 @@ class PlayedRanks:
         self.machine, self.supervisor, self.plan = supervisor.machine, supervisor, plan
         self.ended: list[Any] = []
         self.cpu_s = 0.0
+        self.control_group = ControlGroup("")
         supervisor.ranks = self
         self.all = [PlayedRank(self, rank, _PlayedOutput(rank_log(folder, rank))) for rank in plan.ranks]
 

@@ -24,6 +24,7 @@ from workers.agent.launch import AgentMachine, load_emulated_speeds
 from workers.agent.machine_notices import SpotNoticeWatcher
 from workers.agent.report_store import AgentStore
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, kept_pin
+from workers.control_groups import find_group_parent
 from workers.devices import CPU, Accelerators, Host, detect_accelerators, detect_host, own_address
 from workers.preparation.environments import tools_here
 
@@ -129,6 +130,11 @@ async def _run(options: AgentOptions, machine: AgentMachine, store: AgentStore) 
 
 def _machine(options: AgentOptions, environ: Mapping[str, str]) -> AgentMachine:
     host = detect_host()
+    groups, problem = find_group_parent()
+    if groups is None:
+        log.info("no control groups for attempts (%s): their memory is looked at once a second", problem)
+    else:
+        log.info("attempts run in control groups below %s%s", groups.folder, f", {problem}" if problem else "")
     return AgentMachine(
         state=options.state.absolute(),
         accelerators=own_accelerators(options, environ),
@@ -140,6 +146,7 @@ def _machine(options: AgentOptions, environ: Mapping[str, str]) -> AgentMachine:
         speeds=load_emulated_speeds(options.speeds) if options.speeds is not None else {},
         environ=dict(environ),
         attempt_disk_bytes=options.attempt_disk_bytes,
+        groups=groups,
     )
 
 
