@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: What the server's bill of a machine may be beyond its time with the cloud: until it can know of the end.
 BILL_SLACK_S = 150.0
+#: From giving a machine back until its bill is written.
+UNWRITTEN_WITHIN_S = 5.0
 #: A machine that ended this shortly before the end of a run may not be billed yet.
 BILLED_WITHIN_S = 60.0
 #: What is paid for and what the server knows are the same again so soon after healing.
@@ -191,9 +193,15 @@ class PlayedCloud:
             if bill.until > self._loop.time() - BILLED_WITHIN_S:
                 continue
             held_s, paid_s = bill.until - bill.since, paid[name] / usd_per_s
+            if paid_s == 0.0 and self._died_meanwhile(bill.until):
+                continue
             if not held_s - 1.0 <= paid_s <= held_s + BILL_SLACK_S:
                 found.append(f"{name} was held {held_s:.1f} s and is charged for {paid_s:.1f} s")
         return found
+
+    def _died_meanwhile(self, until: float) -> bool:
+        """The server died between giving a machine back and writing its bill: nothing lists that machine any more."""
+        return any(until <= at < until + UNWRITTEN_WITHIN_S for at in self._world.server_died_at)
 
 
 def rented_entry(shape: dict[str, Any], accelerators: int, usd_per_h: float) -> dict[str, Any]:

@@ -83,6 +83,7 @@ class World:
         self.port = 0
         self.first_port = 0
         self.server_down_until = 0.0
+        self.server_died_at: list[float] = []
         self.agents_down_until: dict[str, float] = {}
         self.is_healed = False
         self.is_listening = asyncio.Event()
@@ -113,6 +114,7 @@ class World:
         process = SimProcess("server", self.loop)
         process.executor_delay = self._disk_delay
         life = self.life = ServerLife(process, self.loop.time())
+        process.on_kill.append(lambda: self.server_died_at.append(self.loop.time()))
         process.on_kill += [lambda: self.network.stop_listening(process), lambda: _close(life.store)]
         process.spawn(self._serve(life))
 
