@@ -3,6 +3,7 @@
 A `Fault` is a value; `World.act` carries it out. Shrinking drops faults by their position and runs the same seed again.
 """
 
+import os
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -99,8 +100,8 @@ RENTED_KINDS = {
 
 
 def _rent(chance: Random, plan: Plan) -> None:
-    """Every fourth run rents machines, which fare in their own ways beside what befalls the others."""
-    if chance.random() >= 0.25:
+    """With WALRAS_FUZZ_RENTS=1 every fourth run rents machines, which fare in their own ways beside the others."""
+    if os.environ.get("WALRAS_FUZZ_RENTS") != "1" or chance.random() >= 0.25:
         return
     plan.rented = chance.choice((1, 2))
     often = [often for often, _ in RENTED_KINDS.values()]
