@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers import launchers, processes
+from workers.control_groups import ControlGroup
 from workers.supervisor_protocol import AttemptPlan, rank_log
 
 TAIL_BYTES = 64 * 1024
@@ -108,6 +109,7 @@ class Ranks:
         self.ended: list[Rank] = []
         #: Processor time of everything that was reaped.
         self.cpu_s = 0.0
+        self.control_group = ControlGroup(plan.group, plan.memory_bytes, len(plan.devices))
         port = plan.master_port or processes.free_port()
         self.all = [self._start(rank, port) for rank in plan.ranks]
 
@@ -135,6 +137,8 @@ class Ranks:
 
     def signal(self, number: int) -> None:
         """Signal everything that descends from us, whatever session or group it moved to."""
+        if number == signal.SIGKILL:
+            self.control_group.kill()
         targets = processes.descendants(os.getpid())
         if self._plan.is_launcher and number == signal.SIGTERM:
             targets = launchers.ranks_below(targets)
@@ -169,6 +173,7 @@ class Ranks:
         supervisor = os.getpid()
 
         def tie_to_supervisor() -> None:
+            self.control_group.enter()
             processes.die_with_parent()
             if os.getppid() != supervisor:  # it died before the line above
                 os._exit(EXIT_NOT_RUNNABLE)

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from walras.contract import EXIT_CHECKPOINTED
 from workers import processes
+from workers.control_groups import remove_group
 from workers.rank_messages import NotesOfJob, SocketMessage, check_rank_message
 from workers.ranks import RankOutput, Ranks
 from workers.resource_limits import ExceededLimit, ResourceWatch
@@ -303,6 +304,9 @@ class Supervisor:
             rank.output.drain()
             rank.output.close()
         failure = self._ranks.first_failure
+        if self._exceeded is None and self._ranks.control_group.had_no_memory_left:
+            self._exceeded = ExceededLimit("memory", self._plan.memory_bytes, self._plan.memory_bytes)
+            self._tell_job([f"ended: {self._exceeded}"])
         self._record(
             {
                 "type": "ended",
@@ -318,6 +322,7 @@ class Supervisor:
             }
         )
         self._write_last()
+        self._ranks.control_group.close()
         self._channels.drop_closed()
         self._channels.close()
         self._journal.close()
@@ -394,11 +399,12 @@ def supervise(folder: Path, ready: int) -> None:
     supervisor.run()
 
 
-def guard(supervisor_pid: int) -> None:
+def guard(supervisor_pid: int, group: str) -> None:
     """Wait for the supervisor, then for the end of whatever it left."""
     while os.wait()[0] != supervisor_pid:
         pass
     processes.kill_all_below_me(KILL_TIMEOUT_S)
+    remove_group(group)
 
 
 def start_supervisor(arguments: list[str]) -> int:
@@ -417,7 +423,7 @@ def start_supervisor(arguments: list[str]) -> int:
         supervise(folder, ready)
     else:
         os.close(ready)
-        guard(supervisor_pid)
+        guard(supervisor_pid, read_plan(folder).group)
     return 0
 
 

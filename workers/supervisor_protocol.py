@@ -187,6 +187,8 @@ class AttemptPlan:
     #: Empty: all machines share that folder.
     store: str = ""
     served_dir: str = ""
+    #: Folder of the control group that the ranks are to run in (`workers/control_groups.py`). Empty: none.
+    group: str = ""
 
     @property
     def ranks(self) -> range:

@@ -24,6 +24,7 @@ class PlantedBug:
 _LOOP = "scheduler/live/loop/event_loop.py"
 _APPLY = "scheduler/live/loop/apply_commands.py"
 _STATE = "scheduler/live/loop/live_state.py"
+_RENTING = "scheduler/live/providers/provisioning.py"
 _BILLING = "scheduler/live/loop/billing.py"
 _TRANSACTION = "scheduler/live/loop/transaction.py"
 _GATEWAY = "scheduler/live/services/agent_gateway.py"
@@ -337,5 +338,36 @@ BUGS: tuple[PlantedBug, ...] = (
         "    _charge_attempt(transaction, job)\n"
         "    job.attempt.row.usd_per_h = 0.0\n",
         "    assert job.attempt is not None\n    job.attempt.row.usd_per_h = 0.0\n",
+    ),
+    PlantedBug(
+        "machine_of_no_request_is_kept",
+        _RENTING,
+        '            if rent is None:\n                why = "it answers no request"\n',
+        "            if rent is None:\n                continue\n",
+    ),
+    PlantedBug(
+        "machine_that_never_boots_is_kept",
+        _RENTING,
+        '                why = "it did not come up"\n',
+        "                continue\n",
+    ),
+    PlantedBug(
+        "taken_machine_is_never_missed",
+        _RENTING,
+        "                await self._gone(node_id, Reason.INFRA_NODE_LOST)\n",
+        "",
+    ),
+    PlantedBug(
+        "last_stretch_of_a_machine_is_free",
+        _BILLING,
+        "    _charge_machine(transaction, node, billed_until(pool, paid_since(transaction.state, node), "
+        "transaction.at))\n",
+        "    del pool\n",
+    ),
+    PlantedBug(
+        "machine_that_never_joined_is_free",
+        _RENTING,
+        "        if machine.node_id not in self._billed:\n",
+        "        if False:\n",
     ),
 )

@@ -11,7 +11,7 @@ import aiohttp
 from scheduler.live.store import backup as backup_module
 from scheduler.live.store.backup import back_up, restore
 from tests.whole_system.network import Weather
-from tests.whole_system.plans import Fault
+from tests.whole_system.plans import RENTED_KINDS, Fault
 from workers.agent.machine_notices import write_notice
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ async def act(world: "World", fault: Fault) -> None:
         return
     name, machine = fault.target, world.machines.get(fault.target)
     life = world.agents.get(name)
+    if fault.kind in RENTED_KINDS:
+        assert world.cloud is not None
+        await world.cloud.befall(fault)
+        return
     match fault.kind:
         case "kill_server":
             _kill_server(world)

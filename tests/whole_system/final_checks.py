@@ -32,6 +32,8 @@ def check_end(world: "World", *, with_replay: bool) -> None:
         is_over = rows[job_id].state.is_final
         if is_over and abs(charged - owed) > 1e-6 * max(1.0, owed):
             observer.violate("money", f"job {job_id} was charged {charged:.6f}, attempts cost {owed:.6f}")
+    for words in () if world.cloud is None else world.cloud.wrong_bills(store):
+        observer.violate("money", words)
     _check_logs(world)
     if with_replay:
         report = replay_folder(world._data.path)

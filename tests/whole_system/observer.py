@@ -13,11 +13,11 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     stop          a machine that is heard goes on with a job that the server wants to stop
     unaccounted   a process that no agent and no lease accounts for
     phantom       the server waits for an attempt that the machine, which is heard, does not have
-    back          after healing, a machine does not come back
+    back          after healing, a machine does not come back; or one is paid for that the server does not have
     server        the server ends by itself; an agent does
     core          an invariant of the core
     acknowledged  an acknowledged job is missing, or has another's number
-    money         charges are not attempt time x price, or are for time that has not passed
+    money         charges are not attempt time x price, or a rented machine's time x price, or for time to come
     log           what a rank wrote is not what the server keeps
     replay        the journal does not replay
     result        a job's end is not what its ranks did
@@ -203,7 +203,7 @@ class Observer(Hooks):
                 was_lost = self.lost_at.get(node.node_id, 0.0) > now - 10 * self.lease_s
                 if silent_s < self.lease_s and not was_lost and "SPOT" not in node.detail and now >= self.split_until:
                     self.violate("false_lost", f"{node.node_id}, heard {silent_s:.1f} s ago")
-                self.lost_at[node.node_id] = now
+                self.lost_at[node.node_id] = max(now, self.lost_at.get(node.node_id, 0.0))
             self.seen_lost[node.node_id] = node.state
         for row in batch.jobs:
             before = self.final.get(row.job_id)

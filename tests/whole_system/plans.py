@@ -3,6 +3,7 @@
 A `Fault` is a value; `World.act` carries it out. Shrinking drops faults by their position and runs the same seed again.
 """
 
+import os
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -58,6 +59,8 @@ class Plan:
     #: In force from the start, and what a fault changes it to.
     policy: dict[str, Any] = field(default_factory=dict)
     other_policy: dict[str, Any] = field(default_factory=dict)
+    #: Accelerators on each machine that is rented; 0: none is.
+    rented: int = 0
 
 
 def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
@@ -83,7 +86,28 @@ def draw_plan(seed: int, machines: int = 3, jobs: int = 20) -> Plan:
     plan.faults = [fault for fault in plan.faults if fault not in restores[1:]]
     choice = Random(f"policy {seed}")
     plan.policy, plan.other_policy = _policy(choice, 10.0), _policy(choice, 20.0)
+    _rent(Random(f"rented {seed}"), plan)
     return plan
+
+
+#: Shape of the machines that are rented.
+RENTED_POOL = "r"
+#: What befalls them: each with how often it is drawn, and its lengths or notices, s.
+RENTED_KINDS = {
+    "take": (4, (0.0,)), "take_with_notice": (4, (0.0, 2.0, 5.0, 15.0)), "rent_refused": (2, (5.0, 25.0)),
+    "rent_unanswered": (3, (0.0,)), "never_boots": (3, (0.0,)), "no_lists": (2, (5.0, 25.0)),
+}  # fmt: skip
+
+
+def _rent(chance: Random, plan: Plan) -> None:
+    """With WALRAS_FUZZ_RENTS=1 every fourth run rents machines, which fare in their own ways beside the others."""
+    if os.environ.get("WALRAS_FUZZ_RENTS") != "1" or chance.random() >= 0.25:
+        return
+    plan.rented = chance.choice((1, 2))
+    often = [often for often, _ in RENTED_KINDS.values()]
+    for kind in chance.choices(list(RENTED_KINDS), often, k=chance.choice((0, 2, 4, 8))):
+        plan.faults.append(Fault(chance.uniform(0.0, FAULTS_UNTIL_S), kind, "", chance.choice(RENTED_KINDS[kind][1])))
+    plan.faults.sort(key=lambda fault: fault.at)
 
 
 #: Names, with how often each is drawn: what solves programs costs several times the processor time.

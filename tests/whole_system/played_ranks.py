@@ -6,6 +6,7 @@ happened.
 
 import contextlib
 import json
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from walras.contract import EXIT_CHECKPOINTED
+from workers.control_groups import ControlGroup
 from workers.supervisor_protocol import AttemptPlan, Channels, Connection, PeerRole, rank_log
 
 #: Supervisors that are being made: their ranks ask whose they are.
@@ -119,10 +121,13 @@ def _has_something(socket: Any) -> bool:
 class _PlayedOutput:
     path: Path
     pipe: int = -1
+    _file: int = -1
 
     def write(self, chunk: bytes) -> None:
-        with contextlib.suppress(OSError), open(self.path, "ab") as file:
-            file.write(chunk)
+        with contextlib.suppress(OSError):
+            if self._file < 0:
+                self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            os.write(self._file, chunk)
 
     def copy(self) -> bool:
         return False
@@ -131,7 +136,11 @@ class _PlayedOutput:
         return
 
     def close(self) -> None:
-        return
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    __del__ = close
 
 
 class PlayedRank:
@@ -239,6 +248,7 @@ class PlayedRanks:
         self.machine, self.supervisor, self.plan = supervisor.machine, supervisor, plan
         self.ended: list[Any] = []
         self.cpu_s = 0.0
+        self.control_group = ControlGroup("")
         supervisor.ranks = self
         self.all = [PlayedRank(self, rank, _PlayedOutput(rank_log(folder, rank))) for rank in plan.ranks]
 

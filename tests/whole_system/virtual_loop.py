@@ -76,13 +76,29 @@ def _run_unless_dead(handle: asyncio.Handle) -> None:
 
 
 class _SimHandle(asyncio.Handle):
+    """What asyncio's does, without its questions about debugging: hundreds of thousands are made a minute."""
+
     __slots__ = ()
     _run = _run_unless_dead
 
+    def __init__(self, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop, self._callback, self._args = loop, callback, args
+        self._cancelled, self._repr, self._source_traceback = False, None, None
 
-class _SimTimer(asyncio.TimerHandle):
+    def cancel(self) -> None:
+        self._cancelled, self._callback, self._args = True, None, None
+
+
+class _SimTimer(_SimHandle, asyncio.TimerHandle):
+    """The same with an instant."""
+
     __slots__ = ()
-    _run = _run_unless_dead
+
+    def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop, self._callback, self._args, self._when = loop, callback, args, when
+        self._cancelled, self._scheduled, self._repr, self._source_traceback = False, False, None, None
 
 
 class Deadlock(Exception):

@@ -13,13 +13,13 @@ import logging
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import aiohttp
 
+import workers.agent.agent as agent_module
 import workers.agent.launch as launch_module
 import workers.agent.machine_notices as notices_module
 import workers.agent.server_client as shipping_module
@@ -31,16 +31,18 @@ from scheduler.live.main import ListenOptions
 from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
-from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
+from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.store_opening import alone_with
 from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
+from tests.whole_system.lives import AgentLife, ServerLife, SimStore
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
-from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, Fault, Plan
-from tests.whole_system.virtual_loop import PROCESS, ProcessKilled, SimProcess, VirtualLoop
+from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
+from tests.whole_system.rented import KNOWN_WITHIN_S, PlayedCloud, rented_entry
+from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
 from walras.clocks import Clocks
+from walras.cluster import Market
 from walras.errors import ConfigError, Forbidden
 from walras.protocol import PROTOCOL
 from walras.spec.cluster_file import ClusterConfig
@@ -54,54 +56,6 @@ from workers.devices import Accelerators, Host
 
 WALL = 1_700_000_000.0
 USD_PER_H = 3600.0
-
-
-class SimStore(SqliteStore):
-    """The real store on a disk that may be full."""
-
-    world: "World"
-    _is_full = False
-
-    def commit(self, batch: WriteBatch) -> None:
-        if self._is_full is not self.world.is_disk_full:
-            self._is_full = self.world.is_disk_full
-            self._db.conn.execute(f"PRAGMA max_page_count={1 if self._is_full else 1 << 30}")
-        self.world.commits_to_crash -= 1
-        crashes = self.world.commits_to_crash == 0
-        if crashes and not self.world.crashes_after_commit:
-            self._crash()
-        super().commit(batch)
-        self.world.observer.committed(batch)
-        if crashes:
-            self._crash()
-
-    def _crash(self) -> None:
-        """The server dies here, with this batch written or not."""
-        assert self.world.life is not None
-        self.world.life.process.kill()
-        raise ProcessKilled
-
-
-@dataclass
-class ServerLife:
-    """One start of the server."""
-
-    process: SimProcess
-    began_at: float
-    store: SimStore | None = None
-    #: Once it listens.
-    server: Any = None
-
-
-@dataclass
-class AgentLife:
-    """One start of an agent."""
-
-    process: SimProcess
-    began_at: float
-    agent: Agent | None = None
-    store: AgentStore | None = None
-    is_frozen: bool = False
 
 
 class World:
@@ -130,6 +84,7 @@ class World:
         self.port = 0
         self.first_port = 0
         self.server_down_until = 0.0
+        self.server_died_at: list[float] = []
         self.agents_down_until: dict[str, float] = {}
         self.is_healed = False
         self.is_listening = asyncio.Event()
@@ -144,7 +99,10 @@ class World:
             {**shape, "shape": f"a{count}", "accelerators": count, "usd_per_h": USD_PER_H * count}
             for count in sorted(set(plan.machines.values()))
         ]
+        if plan.rented:
+            pools.append(rented_entry(shape, plan.rented, USD_PER_H))
         self._cluster = check_model(ClusterConfig, {"pools": pools, "lease": f"{LEASE_S:g}s"}, source="cluster")
+        self.cloud = PlayedCloud(self, self._cluster.pools[-1]) if plan.rented else None
 
     # ---------------------------------------------------------------- clocks
 
@@ -157,6 +115,7 @@ class World:
         process = SimProcess("server", self.loop)
         process.executor_delay = self._disk_delay
         life = self.life = ServerLife(process, self.loop.time())
+        process.on_kill.append(lambda: self.server_died_at.append(self.loop.time()))
         process.on_kill += [lambda: self.network.stop_listening(process), lambda: _close(life.store)]
         process.spawn(self._serve(life))
 
@@ -206,12 +165,16 @@ class World:
         return life
 
     async def _run_agent(self, name: str, life: AgentLife, state: Path) -> None:
-        count = self.plan.machines[name]
+        rent_token = "" if self.cloud is None else self.cloud.token_of(name)
+        count = self.plan.rented if rent_token else self.plan.machines[name]
         (state / "s").mkdir(parents=True, exist_ok=True)
         chance = Random(f"agent {name} {self.plan.seed} {life.began_at}")
         host = Host(64.0, 64 << 30)
         machine = AgentMachine(state, Accelerators("a", count), host, False, {}, {}, self.clocks(), chance)
-        facts = ShapeFacts(shape=f"a{count}", accelerator="a", accelerators=count, cpus=64.0, memory_bytes=64 << 30)
+        shape, market = (RENTED_POOL, Market.SPOT) if rent_token else (f"a{count}", Market.OWNED)
+        facts = ShapeFacts(
+            shape=shape, accelerator="a", accelerators=count, cpus=64.0, memory_bytes=64 << 30, market=market
+        )
         token_file = self._data.join_token_file
         try:
             life.store = AgentStore(state, chance)
@@ -223,12 +186,14 @@ class World:
                 protocol=PROTOCOL,
                 agent=life.store.agent,
                 boot_id=self.machines[name].boot_id,
+                rent_token=rent_token,
             )
             life.agent = Agent(machine, life.store, client, Enrolment(state, message, token_file, "10.0.0.1"))
             await life.agent.run()
             why = "it returned"
         except (Forbidden, ConfigError) as error:
-            why = "" if self.first_port == 0 else str(error)
+            # Nobody asked for it any more: its agent is told so, and the machine is given back.
+            why = "" if self.first_port == 0 or rent_token else str(error)
         except BaseExceptionGroup as error:
             why = f"{error.exceptions[0]!r}"
         except Exception as error:
@@ -321,6 +286,8 @@ class World:
         self.network.cut_off.clear()
         self.server_down_until = 0.0
         self.agents_down_until.clear()
+        if self.cloud is not None:
+            self.cloud.heal()
         for name in sorted(self.drained):
             await self.insist("POST", f"nodes/{name}/resume")
 
@@ -343,15 +310,17 @@ class World:
 
     async def _until_all_are_back(self) -> None:
         """Machines that were drained by a notice or that ended for good are waited for in vain."""
-        until, missing = self.loop.time() + BACK_S, list[str]()
+        bound_s = BACK_S if self.cloud is None else KNOWN_WITHIN_S
+        until, missing = self.loop.time() + bound_s, list[str]()
         while self.loop.time() < until and not self.observer.broken:
             server = None if self.life is None else self.life.server
             missing = self.observer.check_back(server, set())
+            missing += [] if self.cloud is None else self.cloud.unknown(server)
             if not missing:
                 return
             await asyncio.sleep(3.0)
         if not self.observer.broken:
-            self.observer.violate("back", f"after {BACK_S:g} s not up again: {missing}")
+            self.observer.violate("back", f"after {bound_s:g} s not up again: {missing}")
 
     async def _resume_quarantined(self) -> None:
         """A disk that was full has made it look broken; somebody has to say that it is not."""
@@ -415,7 +384,9 @@ class World:
             (worker_process_module, "new_worker_process", InlineWorker),
             (notices_module, "NOTICE_POLL_S", 2.0),
             (shipping_module, "SHIP_EVERY_S", 4.0),
+            (agent_module, "tools_here", list),
             (launch_module.shutil, "disk_usage", disk_usage),
+            *(() if self.cloud is None else self.cloud.changes()),
         ]
         before = [(place, name, getattr(place, name)) for place, name, _ in changes]
         logging.disable(logging.CRITICAL)

@@ -24,6 +24,7 @@ from workers.agent.remote_sessions import AttemptPlace
 from workers.agent.report_outbox import AttemptOutbox
 from workers.agent.report_store import AttemptPhase
 from workers.agent.server_client import LogShipper
+from workers.control_groups import remove_group
 from workers.rank_messages import finite_number, parse_object
 from workers.supervisor_protocol import (
     JOURNAL_FILE,
@@ -194,6 +195,7 @@ class Follower:
         """Also what threw its environment away: by the session of the supervisor, and by what that saw last."""
         processes.kill_carriers(self.plan.cookie, KILL_TIMEOUT_S)
         processes.kill_known(*find_descendants(self._folder), KILL_TIMEOUT_S)
+        remove_group(self.plan.group)
 
     def _tell_job(self, text: str) -> None:
         """Append a line to the job's own log, as the supervisor would."""

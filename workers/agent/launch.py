@@ -29,6 +29,7 @@ from walras.contract import SIGKILL
 from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
+from workers.control_groups import GroupParent, remove_group
 from workers.devices import Accelerators, AttemptKey, Host, mps_folder
 from workers.preparation.launcher import prepared_argv
 from workers.rank_environment import RankSettings, build_client_folder, rank_environment
@@ -152,6 +153,8 @@ class AgentMachine:
     attempt_disk_bytes: int = 0
     #: Folder of the whole machine, where this is one of its parts; None: `state`.
     whole: Path | None = None
+    #: Where attempts get control groups; None: they get none.
+    groups: GroupParent | None = None
 
     @property
     def notices(self) -> Path:
@@ -238,6 +241,7 @@ def make_attempt_plan(
         is_launcher=command.is_launcher,
         memory_bytes=command.memory_bytes,
         disk_bytes=machine.attempt_disk_bytes,
+        group="" if machine.groups is None else machine.groups.group_for(f"{stem}-{cookie[:8]}"),
     )
 
 
@@ -269,6 +273,7 @@ async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
     if supervisor is not None and supervisor.is_alive:  # its ranks may have frozen it before it could say that it is up
         processes.send_signal([supervisor.pid], SIGKILL)
     await asyncio.to_thread(processes.kill_carriers, plan.cookie, 5.0)
+    await asyncio.to_thread(remove_group, plan.group)
     return f"the supervisor did not start (code {code}): {_last_words(folder)} (all of it: {folder / SUPERVISOR_LOG})"
 
 

@@ -128,6 +128,8 @@ class AgentStore:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.executescript(_SCHEMA)
+        #: Reports up to this one are gone from the table.
+        self._deleted_until = 0
         #: Why the last write failed, in words; empty: everything is durable.
         self.problem = ""
         self._unwritten = _Unwritten()
@@ -286,7 +288,12 @@ class AgentStore:
         if not self._ids_are_durable and not self._reserve():
             return False
         acknowledged = self._unwritten.acknowledged
-        return self._try(lambda: self._db.execute("DELETE FROM reports WHERE report_id <= ?", (acknowledged,)))
+        if acknowledged == self._deleted_until and not self.problem:
+            return True  # most answers acknowledge nothing new
+        if not self._try(lambda: self._db.execute("DELETE FROM reports WHERE report_id <= ?", (acknowledged,))):
+            return False
+        self._deleted_until = acknowledged
+        return True
 
     def _write(self, write: _Write) -> None:
         is_first = not self._unwritten.writes

@@ -25,6 +25,7 @@ from workers.agent.machine_notices import SpotNoticeWatcher
 from workers.agent.parts import MachinePart, StatedAccelerators, machine_parts, make_part_folders, own_accelerators
 from workers.agent.report_store import AgentStore
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, kept_pin
+from workers.control_groups import GroupParent, find_group_parent
 from workers.devices import detect_host, detect_types, own_address
 from workers.preparation.environments import tools_here
 
@@ -121,7 +122,8 @@ async def _run(options: AgentOptions, parts: Sequence[tuple[MachinePart, AgentSt
     for server in options.servers:
         tls = accepted_certificate(pin, server)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
-        agents = [_agent(options, session, pin, part, store) for part, store in parts]
+        groups = _group_parent()
+        agents = [_agent(options, session, pin, groups, *each) for each in parts]
         running = [asyncio.create_task(agent.run()) for agent in agents]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -141,11 +143,27 @@ async def _run(options: AgentOptions, parts: Sequence[tuple[MachinePart, AgentSt
 
 
 def _agent(
-    options: AgentOptions, session: aiohttp.ClientSession, pin: str, part: MachinePart, store: AgentStore
+    options: AgentOptions,
+    session: aiohttp.ClientSession,
+    pin: str,
+    groups: GroupParent | None,
+    part: MachinePart,
+    store: AgentStore,
 ) -> Agent:
     client = ServerClient(session, options.servers, pin)
     spot = SpotNoticeWatcher(session, options.metadata_url) if options.spot_notices else None
-    return Agent(_machine(options, part, os.environ), store, client, _enrolment(options, part, store.agent), spot)
+    machine = replace(_machine(options, part, os.environ), groups=groups)
+    return Agent(machine, store, client, _enrolment(options, part, store.agent), spot)
+
+
+def _group_parent() -> GroupParent | None:
+    """Returns where attempts get control groups, once for all parts of the machine; says so, or why they get none."""
+    groups, problem = find_group_parent()
+    if groups is None:
+        log.info("no control groups for attempts (%s): their memory is looked at once a second", problem)
+    else:
+        log.info("attempts run in control groups below %s%s", groups.folder, f", {problem}" if problem else "")
+    return groups
 
 
 def own_parts(options: AgentOptions, environ: Mapping[str, str]) -> tuple[MachinePart, ...]:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import IO
 
 from scheduler.live.store.log_places import note_arrival, offset_of_last_lines, offset_since
 from scheduler.live.store.store_interface import StoreUnavailable
@@ -169,8 +170,7 @@ class LogStore:
             raise StoreUnavailable(f"the logs cannot be written: {os.strerror(error.errno or 0)}") from None
 
     def _append(self, path: Path, offset: int, data: bytes) -> LogAppended:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab") as file:
+        with _open_to_append(path) as file:
             size = file.tell()
             if offset <= size < offset + len(data):
                 note_arrival(path, size, self._wall())
@@ -211,6 +211,15 @@ class LogStore:
     def _path(self, job_id: int, attempt: int, rank: int, incarnation: str) -> Path:
         assert not incarnation or _INCARNATION.fullmatch(incarnation), incarnation
         return self._folder / incarnation / str(int(job_id)) / str(int(attempt)) / f"{int(rank)}.log"
+
+
+def _open_to_append(path: Path) -> IO[bytes]:
+    """The file at this path, made with its folders where it is new."""
+    try:
+        return open(path, "ab")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "ab")
 
 
 _INCARNATION = re.compile(r"[0-9a-f]{16}", re.ASCII)

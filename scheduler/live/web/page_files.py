@@ -1,12 +1,14 @@
-"""The files of the web page: read once, compressed once, sent with a policy that lets the browser run nothing else.
+"""The files of the web page, read at the start and compressed when they are first asked for.
 
-They hold no data of the cluster, so they are sent without a token: the sign-in form has to come from somewhere. The
-content security policy allows scripts, styles and calls of this server alone, no inline script, no frames.
+They are sent with a policy that lets the browser run nothing else. They hold no data of the cluster, so they are sent
+without a token: the sign-in form has to come from somewhere. The content security policy allows scripts, styles and
+calls of this server alone, no inline script, no frames.
 """
 
 import gzip
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -35,12 +37,17 @@ _HEADERS = {
 _PREFIX = "/web/"
 
 
+@cache
+def _packed(body: bytes) -> bytes:
+    """A server that starts, after a crash for example, has no time for what nobody may ask for."""
+    return gzip.compress(body, mtime=0)
+
+
 @dataclass(frozen=True, slots=True)
 class PageFile:
     """One file as it is sent."""
 
     body: bytes
-    packed: bytes
     content_type: str
     etag: str
 
@@ -60,8 +67,7 @@ class PageFiles:
             elif (content_type := _TYPES.get(each.name.rpartition(".")[2])) is not None:
                 body = each.read_bytes()
                 etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-                packed = gzip.compress(body, mtime=0)
-                self._by_path[prefix + each.name] = PageFile(body, packed, content_type, etag)
+                self._by_path[prefix + each.name] = PageFile(body, content_type, etag)
 
     def answer(self, request: web.Request) -> web.Response | None:
         """Returns the file that is asked for; None where the path is none of the page's, or something is changed."""
@@ -75,7 +81,7 @@ class PageFiles:
         if takes_gzip:
             headers["Content-Encoding"] = "gzip"
         return web.Response(
-            body=found.packed if takes_gzip else found.body,
+            body=_packed(found.body) if takes_gzip else found.body,
             content_type=found.content_type,
             charset="utf-8",
             headers=headers,

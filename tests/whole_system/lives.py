@@ -1,0 +1,64 @@
+"""One start of the server or of an agent, and the disk under the server's records.
+
+A life has its process, so that a fault ends it at any await, and what of it invariants look at.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scheduler.live.store.sqlite_store import SqliteStore
+from scheduler.live.store.store_interface import WriteBatch
+from tests.whole_system.virtual_loop import ProcessKilled, SimProcess
+from workers.agent.agent import Agent
+from workers.agent.report_store import AgentStore
+
+if TYPE_CHECKING:
+    from tests.whole_system.world import World
+
+
+class SimStore(SqliteStore):
+    """The real store on a disk that may be full."""
+
+    world: "World"
+    _is_full = False
+
+    def commit(self, batch: WriteBatch) -> None:
+        if self._is_full is not self.world.is_disk_full:
+            self._is_full = self.world.is_disk_full
+            self._db.conn.execute(f"PRAGMA max_page_count={1 if self._is_full else 1 << 30}")
+        self.world.commits_to_crash -= 1
+        crashes = self.world.commits_to_crash == 0
+        if crashes and not self.world.crashes_after_commit:
+            self._crash()
+        super().commit(batch)
+        self.world.observer.committed(batch)
+        if crashes:
+            self._crash()
+
+    def _crash(self) -> None:
+        """The server dies here, with this batch written or not."""
+        assert self.world.life is not None
+        self.world.life.process.kill()
+        raise ProcessKilled
+
+
+@dataclass
+class ServerLife:
+    """One start of the server."""
+
+    process: SimProcess
+    began_at: float
+    store: SimStore | None = None
+    #: Once it listens.
+    server: Any = None
+
+
+@dataclass
+class AgentLife:
+    """One start of an agent."""
+
+    process: SimProcess
+    began_at: float
+    agent: Agent | None = None
+    store: AgentStore | None = None
+    is_frozen: bool = False
