@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.commands import AttemptTransitioned, Command, JobTransitioned, ReleaseNode, Start
 from scheduler.core.events import (
     AttemptEnded,
@@ -45,7 +46,7 @@ from walras.states import AttemptState, JobState
 HAPPENING = (
     JobSubmitted, JobCancelled, JobHeld, JobReleased, JobBudgetChanged, JobReprioritised, JobRedirected,
     JobDeadlineChanged, PolicyChanged, PoolDeclared, PoolRemoved, NodeJoined, NodeUnreachable, NodeBack, NodeLost,
-    NodeLeaving, NodeUncordoned, NodePrivate, NodeTools, NodeData, SharesDeclared,
+    NodeLeaving, NodeUncordoned, NodePrivate, NodeTools, NodeData, SharesDeclared, BookingsDeclared,
 )  # fmt: skip
 _OF_ATTEMPTS = (AttemptStarted, CheckpointRecorded, AttemptEnded)
 _COMMANDS = (Start, ReleaseNode, JobTransitioned, AttemptTransitioned)

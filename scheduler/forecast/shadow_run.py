@@ -19,6 +19,7 @@ from time import process_time
 from typing import Any
 
 from optimizer.policy import PolicySpec
+from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.commands import AttemptTransitioned, Rent, Start
 from scheduler.core.events import (
     JobHeld,
@@ -279,7 +280,7 @@ class _PeriodRollout(Rollout):
             self._send(happening)
         elif isinstance(event, PolicyChanged):
             self._change_policy(happening)
-        elif isinstance(event, (PoolDeclared, SharesDeclared)):
+        elif isinstance(event, (PoolDeclared, SharesDeclared, BookingsDeclared)):
             self._send(happening)
         elif isinstance(event, PoolRemoved):
             row = self._core.ledger.fleet.pool_row(event.pool_id)

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 from optimizer.policy import PolicySpec
+from scheduler.core.booking_events import BookingsDeclared
 from scheduler.core.events import Event, JobRestored, MoneyRestated, PolicyChanged, StateRestored
 from scheduler.core.rules import RoundRules, dump_policy
 from scheduler.core.share_events import SharesDeclared
@@ -103,7 +104,8 @@ def answer_shadow_politely(question: ShadowQuestion) -> ShadowAnswer:
 def encode_beginning(snapshot: CoreSnapshot, spec: PolicySpec, rules: RoundRules, by: str) -> str:
     """JSON of what a shadow begins with. Speeds and costs are left out: they are those known at each run."""
     told: Iterable[Event] = (
-        snapshot.policy, snapshot.shares, snapshot.money, *snapshot.fleet, snapshot.remembered, *snapshot.jobs,
+        snapshot.policy, snapshot.shares, BookingsDeclared(snapshot.at, snapshot.bookings), snapshot.money,
+        *snapshot.fleet, snapshot.remembered, *snapshot.jobs,
     )  # fmt: skip
     rows = [encode_event(event) for event in told]
     body = {
@@ -122,18 +124,18 @@ def decode_beginning(body: str) -> tuple[CoreSnapshot, tuple[PolicySpec, RoundRu
     stored = json.loads(body)
     at, many = stored["at"], stored["fleet"]
     told = [decode_event(JournalRow(at, "event", kind, payload)) for kind, payload in stored["told"]]
-    policy, shares, money, *rest = told
+    policy, shares, booked, money, *rest = told
     remembered, *jobs = rest[many:]
     assert isinstance(policy, PolicyChanged)
     assert isinstance(shares, SharesDeclared)
+    assert isinstance(booked, BookingsDeclared)
     assert isinstance(money, MoneyRestated)
     assert isinstance(remembered, StateRestored)
     had_s = dict(stored["had_s"])
     active = tuple(job for job in jobs if isinstance(job, JobRestored))
     tables = ThroughputTable(), RestartCosts(), NetworkTable()
-    snapshot = CoreSnapshot(
-        at, policy, shares, money, tuple(rest[:many]), remembered, active, *tables, had_s, revocations_per_h={}
-    )
+    known = policy, shares, booked.bookings, money, tuple(rest[:many]), remembered, active
+    snapshot = CoreSnapshot(at, *known, *tables, had_s, revocations_per_h={})
     wanted = decode_event(JournalRow(at, "event", PolicyChanged.__name__, stored["policy"]))
     assert isinstance(wanted, PolicyChanged)
     return snapshot, (wanted.policy, wanted.rules)
