@@ -191,6 +191,11 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     shared: DeviceShare | None = None
 
     @property
+    def owners(self) -> tuple[str, str]:
+        """The project and the user of the job, as entities of shares and limits are called."""
+        return self.project, f"{self.project}/{self.user}"
+
+    @property
     def spreads(self) -> bool:
         """Whether it may run otherwise than as one gang in one pool."""
         return self.mixed or self.fork_max > 1

@@ -87,7 +87,8 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
     """After every event: budgets and deadlines first, then the round, then idle machines and the next wake-up."""
     if cycle.spending.has_news:
         budgets.settle_budgets(cycle)
-    if cycle.bookings.are_in_force:
+    bookings = cycle.bookings
+    if bookings.declared or bookings.rows or bookings.barred:
         booking_windows.settle_bookings(cycle)
     if cycle.deadlines.heap or cycle.deadlines.market.holds:
         from scheduler.core.handlers.spot_holding import settle_spot_holding  # with the planner, which few runs need

@@ -4,15 +4,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from walras.cluster import Pool
-from walras.job_request import JobRequest
 
 #: The scope of a limit over all pools; other scopes are an accelerator type, or the id of a pool.
 FLEET = "fleet"
-
-
-def owners_of_job(request: JobRequest) -> tuple[str, str]:
-    """The project and the user of a job, as entities are called."""
-    return request.project, f"{request.project}/{request.user}"
 
 
 def scope_covers(scope: str, pool: Pool) -> bool:

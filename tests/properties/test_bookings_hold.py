@@ -118,7 +118,7 @@ class Scene:
                     each.job_id
                     for each in self.fleet.core.ledger
                     if each.waits and each.ready_at <= at and booking.is_open_to(each.request.project)
-                    and not self.fleet.core.cycle.bookings.closed_to(each, 0)
+                    and not self.fleet.core.cycle.closed_to(each, 0)
                 ]  # fmt: skip
                 assert not waiting, f"{waiting} wait beside {machine.node_id}, which is theirs"
 

@@ -2,21 +2,45 @@
 replays live runs from their journals.
 """
 
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from walras.cli.arguments import OutputOption, parse_length_option
-from walras.cli.option_groups import options_of
 from walras.cli.terminal_output import OutputFormat, ends_at_interrupt, exit_with
-from walras.cli.trace_options import FormatOption, LearningOption, SpeedsOption, TraceJobsOption, workload_source
+from walras.cli.trace_options import (
+    ColumnOption,
+    FirstOption,
+    FormatOption,
+    GangsOption,
+    LearningOption,
+    MeasuredOption,
+    OnlyOption,
+    PrioritiesOption,
+    RateOption,
+    SampleOption,
+    SinceOption,
+    SkipBadRowsOption,
+    SlosOption,
+    SortOption,
+    SpeedsOption,
+    StretchOption,
+    TraceJobsOption,
+    UntilOption,
+    WorkloadArgument,
+)
 from walras.errors import UserError
 
 if TYPE_CHECKING:
     from simulator.reports.run_spec import RunSpec, WorkloadSource
+    from simulator.workloads.trace_source import ReadOptions
+
+R = TypeVar("R")
 
 simulate_commands = typer.Typer(help="Simulate workloads in virtual time. Needs no server.", no_args_is_help=True)
 
@@ -65,7 +89,92 @@ AddressOption = Annotated[
 ]
 
 
-@options_of(source=workload_source)
+def with_options(**groups: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Have a command take the options of a group in place of each parameter named here.
+
+    A group is a function whose parameters are options and which makes one value of them; it may take another group's
+    options in the same way. The command gets the value, its users see the options.
+    """
+
+    def decorated(command: Callable[..., R]) -> Callable[..., R]:
+        taken = {name: list(inspect.signature(group).parameters) for name, group in groups.items()}
+
+        def run(**given: Any) -> R:
+            made = {name: groups[name](**{each: given.pop(each) for each in taken[name]}) for name in groups}
+            return command(**given, **made)
+
+        parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in _in_place(command, groups)]
+        run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        # What names the groups' values is not loaded yet: the command line reads the options' own types.
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorated
+
+
+def _in_place(command: Callable[..., Any], groups: dict[str, Callable[..., Any]]) -> list[inspect.Parameter]:
+    """The parameters of a command, those of its groups spread out. Raises TypeError where a name stands twice."""
+    own = inspect.signature(command).parameters
+    if missing := sorted(set(groups) - set(own)):
+        raise TypeError(f"{command.__name__} has no parameter {', '.join(missing)}")
+    found: list[inspect.Parameter] = []
+    for name, parameter in own.items():
+        found += inspect.signature(groups[name]).parameters.values() if name in groups else [parameter]
+    names = [parameter.name for parameter in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise TypeError(f"{command.__name__} takes {', '.join(twice)} twice")
+    return found
+
+
+def trace_reading(
+    skip_bad_rows: SkipBadRowsOption = False,
+    sort: SortOption = False,
+    only: OnlyOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    sample: SampleOption = None,
+    first: FirstOption = None,
+    column: ColumnOption = None,
+) -> "ReadOptions":
+    """How a trace is read, and which part of it counts."""
+    from simulator.workloads.trace_source import ReadOptions, parse_columns
+
+    return ReadOptions(
+        skip_bad_rows=skip_bad_rows,
+        sort=sort,
+        only=only,
+        since=since,
+        until=until,
+        sample=sample,
+        first=first,
+        columns=parse_columns(column or ()),
+    )
+
+
+@with_options(reading=trace_reading)
+def workload_source(
+    workload: WorkloadArgument,
+    reading: "ReadOptions",
+    format: FormatOption = None,
+    speeds: SpeedsOption = None,
+    measured: MeasuredOption = None,
+    learning: LearningOption = None,
+    trace_jobs: TraceJobsOption = None,
+    rate: RateOption = None,
+    gangs: GangsOption = None,
+    priorities: PrioritiesOption = False,
+    slos: SlosOption = False,
+    stretch: StretchOption = 1.0,
+) -> "WorkloadSource":
+    """The jobs of a run: read from a file, or generated."""
+    from simulator.reports.run_spec import GeneratorOptions, WorkloadSource
+
+    made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
+    return WorkloadSource(workload, format, reading, speeds, measured, learning, made)
+
+
+@with_options(source=workload_source)
 def run_template(
     source: "WorkloadSource",
     cluster: ClusterOption,
@@ -83,7 +192,7 @@ def run_template(
 
 
 @simulate_commands.command("run")
-@options_of(template=run_template)
+@with_options(template=run_template)
 @ends_at_interrupt
 def simulate_run_command(
     *,
@@ -102,7 +211,7 @@ def simulate_run_command(
 
 
 @simulate_commands.command("compare")
-@options_of(template=run_template)
+@with_options(template=run_template)
 @ends_at_interrupt
 def simulate_compare_command(
     *,

@@ -1,14 +1,8 @@
 """Options of commands that take a workload: how a trace is read, which part of it counts, and what is generated."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-from walras.cli.option_groups import options_of
-
-if TYPE_CHECKING:
-    from simulator.reports.run_spec import WorkloadSource
-    from simulator.workloads.trace_source import ReadOptions
 
 SkipBadRowsOption = Annotated[
     bool,
@@ -77,50 +71,3 @@ LearningOption = Annotated[
         "--learning", help="World sia: folder with the applications' statistical efficiency; default: next to --speeds."
     ),
 ]
-
-
-def trace_reading(
-    skip_bad_rows: SkipBadRowsOption = False,
-    sort: SortOption = False,
-    only: OnlyOption = "",
-    since: SinceOption = "",
-    until: UntilOption = "",
-    sample: SampleOption = None,
-    first: FirstOption = None,
-    column: ColumnOption = None,
-) -> "ReadOptions":
-    """How a trace is read, and which part of it counts."""
-    from simulator.workloads.trace_source import ReadOptions, parse_columns
-
-    return ReadOptions(
-        skip_bad_rows=skip_bad_rows,
-        sort=sort,
-        only=only,
-        since=since,
-        until=until,
-        sample=sample,
-        first=first,
-        columns=parse_columns(column or ()),
-    )
-
-
-@options_of(reading=trace_reading)
-def workload_source(
-    workload: WorkloadArgument,
-    reading: "ReadOptions",
-    format: FormatOption = None,
-    speeds: SpeedsOption = None,
-    measured: MeasuredOption = None,
-    learning: LearningOption = None,
-    trace_jobs: TraceJobsOption = None,
-    rate: RateOption = None,
-    gangs: GangsOption = None,
-    priorities: PrioritiesOption = False,
-    slos: SlosOption = False,
-    stretch: StretchOption = 1.0,
-) -> "WorkloadSource":
-    """The jobs of a run: read from a file, or generated."""
-    from simulator.reports.run_spec import GeneratorOptions, WorkloadSource
-
-    made = GeneratorOptions(trace_jobs, rate, gangs, priorities, slos, stretch)
-    return WorkloadSource(workload, format, reading, speeds, measured, learning, made)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from walras.cli.arguments import OutputOption
-from walras.cli.option_groups import options_of
+from walras.cli.simulate_commands import trace_reading, with_options
 from walras.cli.terminal_output import Column, Listing, OutputFormat, show_json, show_line, show_listing, warn
-from walras.cli.trace_options import trace_reading
 
 if TYPE_CHECKING:
     from simulator.workloads.trace import SkippedRows
@@ -67,7 +66,7 @@ def workload_generate_command(
 
 
 @workload_commands.command("convert")
-@options_of(reading=trace_reading)
+@with_options(reading=trace_reading)
 def workload_convert_command(
     file: Annotated[str, typer.Argument(metavar="IN", help="A trace, a workload file, or a shipped name.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .csv or .jsonl, optionally with .gz.")],
@@ -95,7 +94,7 @@ def workload_convert_command(
 
 
 @workload_commands.command("describe")
-@options_of(reading=trace_reading)
+@with_options(reading=trace_reading)
 def workload_describe_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A trace, a workload file, or a shipped name.")],
     reading: "ReadOptions",

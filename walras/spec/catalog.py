@@ -188,19 +188,6 @@ def catalog_speed(accelerator: str) -> float | None:
     return speeds.get(accelerator, speeds.get(re.sub(r"-\d+gb$", "", accelerator)))
 
 
-@cache
-def _catalog_memories() -> Mapping[str, int]:
-    facts = load_mapping(SHIPPED_CATALOG / "accelerators.yaml")
-    rows = (CatalogAccelerator.model_validate(row | _of_file(facts)) for row in facts["accelerators"])
-    return {row.name: row.memory for row in rows}
-
-
-def catalog_memory_bytes(accelerator: str) -> int:
-    """Returns the memory of one accelerator of a type: as its name says (`a100-40gb`), else our catalog; 0: unknown."""
-    named = re.search(r"[-.](\d{1,4})gb$", accelerator)
-    return int(named[1]) * 10**9 if named else _catalog_memories().get(accelerator, 0)
-
-
 def _of_file(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: facts[name] for name in ("as_of", "source")}
 

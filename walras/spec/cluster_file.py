@@ -3,6 +3,9 @@
 The same file drives the live server, the demo and the simulator.
 """
 
+import re
+from collections.abc import Mapping
+from functools import cache
 from ipaddress import ip_network
 from typing import Annotated, ClassVar, Literal
 
@@ -12,12 +15,25 @@ from walras.checkpoint_store import check_store
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.machine_lifetime import checked_lifetime
-from walras.spec.catalog import catalog_memory_bytes
 from walras.spec.field_types import AcceleratorName, Length, Memory, Number, PoolWord, ShownName, WholeNumber
-from walras.spec.file_model import FieldMistake, FileModel, nearest_word
+from walras.spec.file_model import FieldMistake, FileModel, load_mapping, nearest_word
 from walras.spec.provider_settings import ProviderSections
+from walras.spec.shipped_files import SHIPPED_CONFIGS
+from walras.units import parse_size
 
 LARGEST_POOL = 100_000
+
+
+@cache
+def _catalog_memories() -> Mapping[str, int]:
+    rows = load_mapping(SHIPPED_CONFIGS / "catalog" / "accelerators.yaml")["accelerators"]
+    return {row["name"]: parse_size(row["memory"]) for row in rows}
+
+
+def catalog_memory_bytes(accelerator: str) -> int:
+    """Returns the memory of one accelerator of a type: as its name says (`a100-40gb`), else our catalog; 0: unknown."""
+    named = re.search(r"[-.](\d{1,4})gb$", accelerator)
+    return int(named[1]) * 10**9 if named else _catalog_memories().get(accelerator, 0)
 
 
 # --------------------------------------------------------------------------------------------------- the cluster

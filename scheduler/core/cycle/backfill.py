@@ -74,7 +74,7 @@ def fill_free_places(cycle: Cycle) -> None:
         else:
             shape = cycle.ledger.classes.shapes[shape_row]
             place = find_free_place(cycle, job, pool, shape) or _place_for_smaller_gang(cycle, job, pool, most)
-        if place is None and cycle.bookings.keeps_off(job, pool):
+        if place is None and cycle.bookings.declared and cycle.bookings.keeps_off(job, pool):
             cycle.solves.problem_changed = True
             continue  # others of its shape may have the place: they end sooner, or it is booked for them
         if place is None:

@@ -13,7 +13,7 @@ import numpy as np
 from optimizer.assignment.fair_standing import entitlements
 from optimizer.problem import FloatArray, IntArray
 from scheduler.core.core import SchedulerCore
-from scheduler.core.share_events import EntityShare, owners_of_job
+from scheduler.core.share_events import EntityShare
 from scheduler.core.state.ledger import JobRecord, Ledger
 
 #: Less than this is nothing, accelerators.
@@ -82,7 +82,7 @@ def share_standings(core: SchedulerCore, at: float) -> list[ShareStanding]:
     demand, held = np.zeros(len(names)), np.zeros(len(names))
     holdings: list[dict[str, tuple[float, float]]] = [{} for _ in names]
     for job in ledger:
-        for name in owners_of_job(job.request):
+        for name in job.request.owners:
             demand[row[name]] += float(ledger.columns.gang[job.slot])
             _add_holdings(ledger, job, holdings[row[name]])
     for number, each in enumerate(holdings):

@@ -211,7 +211,7 @@ def _place_among(cycle: Cycle, job: JobRecord, rows: Iterable[int]) -> tuple[int
             ledger.classes.shapes[ledger.classes.classes[row].shape] for row in ledger.classes.options(job.class_row)
         ]
     for pool in job_class.fastest:
-        closed = cycle.bookings.closed_to(job, pool)
+        closed = cycle.closed_to(job, pool)
         machines = [m for row in rows if row not in closed and (m := ledger.fleet.machines[row]) and m.pool == pool]
         room = cycle.limits.room(job, pool) if machines else 0
         most = shapes[0].counts[pool]

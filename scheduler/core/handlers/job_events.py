@@ -56,7 +56,8 @@ def on_job_submitted(cycle: Cycle, event: JobSubmitted) -> None:
     if request.held:
         cycle.set_job_state(job, JobState.HELD, Reason.HOLD_USER)
         return
-    cycle.turns.ask(job)
+    if job.request.sweep is not None:
+        cycle.turns.ask(job)
     if not job.blocked_by and not job.awaits_turn:
         cycle.backlog.arrived.append(request.job_id)
 

@@ -213,7 +213,8 @@ def on_node_joined(cycle: Cycle, event: NodeJoined) -> None:
     assert pool is not None, f"{event.node_id} joins pool {event.pool_id}, which was never declared"
     assert fleet.machine(event.node_id) is None, f"{event.node_id} joined twice"
     machine = fleet.join(event.node_id, pool, event.at, event.token, event.paid_since)
-    join_parts(cycle, machine, event.machine)
+    if event.machine:
+        join_parts(cycle, machine, event.machine)
     if event.tools is not None or fleet.knows_tools:
         take_tools(cycle, machine, event.tools)
     cycle.spending.machine_joined(machine, event.paid_usd)

@@ -121,7 +121,7 @@ class _Defragmentation:
 
     def _unreserved(self) -> list[FleetMachine]:
         """Return the machines for the gang on which nobody has a reservation, most free accelerators first."""
-        needs, closed = self._job.request.tools, self._cycle.bookings.closed_to(self._job, self._pool)
+        needs, closed = self._job.request.tools, self._cycle.closed_to(self._job, self._pool)
         return emptiest(
             (
                 machine

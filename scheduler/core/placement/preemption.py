@@ -115,7 +115,7 @@ def _preempt_for(
     if job.job_id in cycle.queues.nominated or not (job.waits or is_movable(cycle, job, pool)):
         return True
     limit = cycle.limits.reached(job, cycle.ledger.count_on(job, pool), pool)
-    is_kept_off = bool(cycle.bookings.closed_to(job, pool))  # whoever is of its class may not be
+    is_kept_off = bool(cycle.closed_to(job, pool))  # whoever is of its class may not be
     if limit is None and job.waits and (job.class_row, pool) in fitting and not is_kept_off:
         return True
     place = None if limit is not None else find_free_place(cycle, job, pool)

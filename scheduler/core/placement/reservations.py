@@ -134,7 +134,7 @@ def lend_reserved_place(cycle: Cycle, reservation: Reservation, borrower: JobRec
         machine = cycle.ledger.fleet.machines[row]
         if machine is None or held < count or machine.condition is not MachineCondition.UP:
             continue
-        if row in cycle.bookings.closed_to(borrower, machine.pool):
+        if row in cycle.closed_to(borrower, machine.pool):
             continue
         if not can_prepare(machine.tools, shape.tools):
             continue

@@ -57,7 +57,7 @@ def _takes(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
     is_up = machine.condition is MachineCondition.UP
     if not is_up or not can_prepare(machine.tools, job.request.tools):
         return False
-    return machine.row not in cycle.bookings.closed_to(job, machine.pool)
+    return machine.row not in cycle.closed_to(job, machine.pool)
 
 
 def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
@@ -76,14 +76,14 @@ def find_free_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShap
 
     `shape`: another gang that it may run as.
     """
-    closed = cycle.bookings.closed_to(job, pool)
+    closed = cycle.closed_to(job, pool)
     return cycle.ledger.fleet.find(pool, shape_of(cycle, job) if shape is None else shape, job.request.data, closed)
 
 
 def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[FleetMachine]:
     """Return the machines open to the job that have `least` accelerators free, or hold the job."""
     reserved, job_id, is_up, needs = cycle.reserved_on, job.job_id, MachineCondition.UP, job.request.tools
-    closed = cycle.bookings.closed_to(job, pool)
+    closed = cycle.closed_to(job, pool)
     return [
         machine
         for machine in cycle.ledger.fleet.pools[pool].members.values()

@@ -6,6 +6,7 @@ without losing work. A booking of the job's own project never keeps it away. Whi
 `MachineCondition.BOOKED`: no search gives them to anybody, and they are no part of what the fleet has to share.
 """
 
+from dataclasses import dataclass, field
 from math import inf
 
 from scheduler.core.booking_events import Booking
@@ -19,7 +20,6 @@ from walras.job_request import JobId
 STOP_WITHIN_S = 60.0
 #: A job that will have to leave is started if it can work for this many of its restarts before that.
 _WORTH_RESTARTS = 2.0
-_NOWHERE: frozenset[int] = frozenset()
 #: Machines that a booking may count on: they are here, and nobody sends them away.
 STAYING = (MachineCondition.UP, MachineCondition.UNREACHABLE, MachineCondition.BOOKED)
 
@@ -42,45 +42,38 @@ def leaves_without_loss(ledger: Ledger, job: JobRecord) -> bool:
     return job.request.preemptible and not job.loses_work and not is_fixed(ledger, job)
 
 
+@dataclass(slots=True)
 class Bookings:
-    """What is booked, and who waits only because of it."""
+    """What is booked, and who waits only because of it. Ask it where something is booked (`Cycle.closed_to`)."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        #: Those that have not ended, by number.
-        self.declared: tuple[Booking, ...] = ()
-        #: Rows of machines that are booked now.
-        self.rows: set[int] = set()
-        #: (job, pool): it would have a place there, were nothing booked.
-        self.barred = ledger.columns.kept_off
-        #: The instant for which a timer is set.
-        self.timer_at = inf
-        #: What was worked out for the event in hand.
-        self._closed: dict[tuple[JobId, int], frozenset[int]] = {}
-        self._event_number = -1
+    ledger: Ledger
+    #: (job, pool): it would have a place there, were nothing booked.
+    barred: set[tuple[int, int]]
+    #: Those that have not ended, by number.
+    declared: tuple[Booking, ...] = ()
+    #: Rows of machines that are booked now.
+    rows: set[int] = field(default_factory=set)
+    #: The instant for which a timer is set.
+    timer_at: float = inf
+    #: What was worked out for the event in hand.
+    _closed: dict[tuple[JobId, int], frozenset[int]] = field(default_factory=dict)
+    _event_number: int = -1
 
     def declare(self, bookings: tuple[Booking, ...]) -> None:
         """These hold from now on, and no others."""
-        now = self._ledger.now
+        now = self.ledger.now
         self.declared = tuple(sorted((each for each in bookings if each.until_at > now), key=lambda b: b.booking_id))
         self._closed.clear()
 
-    @property
-    def are_in_force(self) -> bool:
-        """False: nothing is booked, nothing was until now, and nothing need be asked."""
-        return bool(self.declared or self.rows or self.barred)
-
     def machines(self, booking: Booking) -> list[FleetMachine]:
         """Those of its machines that are here."""
-        found = (self._ledger.fleet.machine(node_id) for node_id in booking.node_ids)
+        found = (self.ledger.fleet.machine(node_id) for node_id in booking.node_ids)
         return [machine for machine in found if machine is not None]
 
     def closed_to(self, job: JobRecord, pool: int) -> frozenset[int]:
         """Return the rows of machines of the pool on which a waiting job must not be started now."""
-        if not self.declared:
-            return _NOWHERE
-        if self._event_number != self._ledger.event_number:
-            self._event_number = self._ledger.event_number
+        if self._event_number != self.ledger.event_number:
+            self._event_number = self.ledger.event_number
             self._closed.clear()
         key = job.job_id, pool
         found = self._closed.get(key)
@@ -94,10 +87,10 @@ class Bookings:
         closed = self.closed_to(job, pool)
         if not closed:
             return False
-        classes = self._ledger.classes
+        classes = self.ledger.classes
         rows = [job.class_row, *(classes.options(job.class_row) if job.request.sizes else ())]
         shapes = (classes.shapes[classes.classes[row].shape] for row in rows)
-        if all(self._ledger.fleet.find(pool, shape) is None for shape in shapes):
+        if all(self.ledger.fleet.find(pool, shape) is None for shape in shapes):
             return False
         self.barred.add((job.job_id, pool))
         return True
@@ -107,25 +100,25 @@ class Bookings:
         return [booking for booking in self.declared if self._rows_closed(booking, job, pool)]
 
     def _rows_closed(self, booking: Booking, job: JobRecord, pool: int) -> list[int]:
-        if booking.until_at <= self._ledger.now or booking.is_open_to(job.request.project):
+        if booking.until_at <= self.ledger.now or booking.is_open_to(job.request.project):
             return []
         machines = [machine for machine in self.machines(booking) if machine.pool == pool]
-        if not machines or (not booking.is_active(self._ledger.now) and self._ends_by(job, pool, booking.from_at)):
+        if not machines or (not booking.is_active(self.ledger.now) and self._ends_by(job, pool, booking.from_at)):
             return []
-        may_leave = not booking.is_active(self._ledger.now) and self._can_leave_by(job, booking.from_at)
+        may_leave = not booking.is_active(self.ledger.now) and self._can_leave_by(job, booking.from_at)
         return [machine.row for machine in machines if machine.is_private or not may_leave]
 
     def _ends_by(self, job: JobRecord, pool: int, at: float) -> bool:
         """Whether the job, started on the pool now, is known to be gone by then."""
-        now, rules = self._ledger.now, self._ledger.policy.rules
-        ends_at = end_if_started_at(self._ledger, job, pool, rules)
+        now, rules = self.ledger.now, self.ledger.policy.rules
+        ends_at = end_if_started_at(self.ledger, job, pool, rules)
         is_known = now < ends_at < inf
         by_work = now + OVERDUE * (ends_at - now) if is_known else inf
         return min(by_work, now + job.request.max_runtime_s + notice_s(job)) <= at
 
     def _can_leave_by(self, job: JobRecord, at: float) -> bool:
         """Whether it can be stopped in time without losing work, and has worked for long enough to be worth a start."""
-        ledger = self._ledger
+        ledger = self.ledger
         if not job.request.preemptible or job.loses_work or may_lose_work(ledger, job):
             return False
         worth_s = _WORTH_RESTARTS * ledger.restart_s(job, ledger.policy.rules)

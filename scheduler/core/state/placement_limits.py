@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from scheduler.core.share_events import FLEET, EntityShare, owners_of_job, scope_covers
+from scheduler.core.share_events import FLEET, EntityShare, scope_covers
 from scheduler.core.state.job_classes import PoolParts
 from scheduler.core.state.ledger import JobRecord, Ledger
 from walras.cluster import Pool
@@ -171,7 +171,7 @@ class PlacementLimits:
 
     def is_below(self, job: JobRecord, name: str) -> bool:
         """Whether the job is of this project or user."""
-        return name in owners_of_job(job.request)
+        return name in job.request.owners
 
     def counts_against(self, job: JobRecord, reached: LimitReached) -> bool:
         """Whether something that the job holds counts against the limit."""
@@ -200,7 +200,7 @@ class PlacementLimits:
         return limit.accelerators if limit.fraction is None else floor(limit.fraction * self._capacity + 1e-9)
 
     def _owned(self, job: JobRecord) -> list[PlacementLimit]:
-        return [limit for name in owners_of_job(job.request) for limit in self._limits.get(name, ())]
+        return [limit for name in job.request.owners for limit in self._limits.get(name, ())]
 
     def _above(self, job: JobRecord, pool: int | None) -> list[PlacementLimit]:
         """Limits that hold for the job in the pool; without one, those of the fleet."""

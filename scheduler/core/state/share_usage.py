@@ -15,7 +15,7 @@ from math import log
 import numpy as np
 
 from optimizer.problem import Entities, EntityLimits
-from scheduler.core.share_events import FLEET, EntityShare, RememberedUse, owners_of_job, scope_covers
+from scheduler.core.share_events import FLEET, EntityShare, RememberedUse, scope_covers
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.job_classes import PoolParts
 from walras.cluster import Market, Pool
@@ -89,7 +89,7 @@ class ShareUsage:
         return self.spot_factor if state.pool.market is Market.SPOT else 1.0
 
     def _change(self, request: JobRequest, accelerators: float, units: float, at: float) -> None:
-        for name in owners_of_job(request):
+        for name in request.owners:
             meter = self._meters.setdefault(name, _Meter(at))
             meter.bring_to(at, self.half_life_s)
             meter.held += accelerators

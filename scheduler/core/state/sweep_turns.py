@@ -22,12 +22,12 @@ class _Sweep:
     waiting: list[JobId] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class SweepTurns:
     """Who has a turn in each limited sweep. `JobRecord.awaits_turn` says so of a job."""
 
-    def __init__(self, jobs: dict[JobId, JobRecord]) -> None:
-        self._jobs = jobs
-        self._sweeps: dict[JobId, _Sweep] = {}
+    jobs: dict[JobId, JobRecord]
+    _sweeps: dict[JobId, _Sweep] = field(default_factory=dict)
 
     def ask(self, job: JobRecord) -> None:
         """A job of a sweep wants to run: it has its turn now, or waits for it.
@@ -56,7 +56,7 @@ class SweepTurns:
         sweep.running.discard(job.job_id)
         next_ones = []
         while len(sweep.running) < sweep.at_most and sweep.waiting:
-            known = self._jobs.get(heappop(sweep.waiting))
+            known = self.jobs.get(heappop(sweep.waiting))
             if known is not None and known.awaits_turn:
                 known.awaits_turn = False
                 sweep.running.add(known.job_id)

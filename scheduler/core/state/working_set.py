@@ -107,6 +107,9 @@ class RoundMechanism(Protocol):
         ...
 
 
+_NOWHERE: frozenset[int] = frozenset()
+
+
 @dataclass(slots=True)
 class Reservation:
     """Places that are being freed, or awaited, for one job.
@@ -313,21 +316,25 @@ class Cycle:
         self.spending = SpendingMeter(self.ledger)
         self.limits = PlacementLimits(self.ledger, self.reservations)
         self.queues.parked, self.queues.barred = self.limits.parked, self.limits.barred
-        self.bookings = Bookings(self.ledger)
+        self.bookings = Bookings(self.ledger, self.ledger.columns.kept_off)
         self.queues.kept_off = self.bookings.barred
         self.turns = SweepTurns(self.ledger.jobs)
         self.sharing = AcceleratorSharing(self.ledger)
+
+    def closed_to(self, job: JobRecord, pool: int) -> frozenset[int]:
+        """Return the rows of machines of the pool on which a waiting job must not be started now: they are booked."""
+        return self.bookings.closed_to(job, pool) if self.bookings.declared else _NOWHERE
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
         """Change the job's state; the shells hear of it by a command."""
         check_job_transition(job.state, state)
         job.state = state
         job.over_budget = state is JobState.PENDING and self.spending.closed_to(job) is not None
-        if state is JobState.PENDING:
+        if state is JobState.PENDING and job.request.sweep is not None:
             self.turns.ask(job)
         self.ledger.set_eligible(job)
         self.commands.append(JobTransitioned(job.job_id, state, reason, detail))
-        if state is JobState.HELD or state.is_final:
+        if job.request.sweep is not None and (state is JobState.HELD or state.is_final):
             self._pass_turn_on(job)
 
     def _pass_turn_on(self, job: JobRecord) -> None:

@@ -19,7 +19,7 @@ from scheduler.live.loop.notification_queue import NotificationQueue
 from scheduler.live.loop.price_history import PriceHistory
 from scheduler.live.store.booking_rows import BookingRow
 from scheduler.live.store.event_journal import parse_pool
-from scheduler.live.store.store_interface import LoadedState
+from scheduler.live.store.store_interface import PAST_RENTS_MOST, LoadedState
 from scheduler.live.store.table_rows import AnswerRow, AttemptRow, CheckpointRow, JobRow, NodeRow, PartRow, RentRow
 from walras.cluster import NodeId, NodeShare, Placement, Pool, PoolId
 from walras.device_samples import DeviceSample
@@ -241,8 +241,6 @@ class IgnoredCounters:
 
 #: Of a live state that no store stands behind.
 _UNNAMED = ClusterIdentity(cluster_id="0" * 32, incarnation="0" * 16)
-#: So many requests that are over are remembered.
-_PAST_RENTS = 1000
 
 
 @dataclass(slots=True)
@@ -318,7 +316,7 @@ class LiveState:
         """The request has failed, or its machines are all gone."""
         del self.rents[rent.token]
         self.past_rents[rent.token] = rent
-        if len(self.past_rents) > _PAST_RENTS:
+        if len(self.past_rents) > PAST_RENTS_MOST:
             del self.past_rents[next(iter(self.past_rents))]
 
     def attempt(self, job_id: JobId, attempt: int) -> LiveAttempt | None:
@@ -409,5 +407,6 @@ def load_live_state(
         state.expect(pool_id, machines)
     state.secrets = {row.job_id: row.sealed for row in loaded.secrets}
     state.rents = {rent.token: rent for rent in loaded.rents}
+    state.past_rents = {rent.token: rent for rent in loaded.past_rents}
     state.bookings = {row.booking_id: row for row in loaded.bookings}
     return state

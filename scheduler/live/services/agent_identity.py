@@ -18,7 +18,8 @@ from scheduler.live.loop.transaction import Transaction
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
 from walras.errors import Forbidden, NameHeld, OtherCluster, OtherIncarnation, OtherProtocol, UserError
 from walras.protocol import PROTOCOL, protocol_problem
-from walras.spec.catalog import catalog_memory_bytes, catalog_speed
+from walras.spec.catalog import catalog_speed
+from walras.spec.cluster_file import catalog_memory_bytes
 from walras.wire import ClusterIdentity, Heartbeat, Register
 
 log = logging.getLogger(__name__)

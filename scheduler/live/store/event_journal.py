@@ -140,8 +140,10 @@ def _solve_digest(solve: Solve) -> str:
     return json.dumps({"request_id": solve.request_id, "digest": digest.hexdigest()}, separators=(",", ":"))
 
 
-#: Arrays that problems have had since journals were recorded; empty ones say nothing.
-_LATER_FIELDS = frozenset({("Pools", "prepaid"), ("Pools", "counted"), ("Jobs", "unstoppable")})
+#: What problems have had since journals were recorded; where it is empty, or None, it says nothing.
+_LATER_FIELDS = frozenset(
+    {("Pools", "prepaid"), ("Pools", "counted"), ("Jobs", "unstoppable"), ("Problem", "limits")}
+)  # fmt: skip
 
 
 def _update_digest(digest: Any, value: Any) -> None:
@@ -152,9 +154,10 @@ def _update_digest(digest: Any, value: Any) -> None:
     elif is_dataclass(value):
         digest.update(type(value).__name__.encode())
         for column in fields(value):
-            if (type(value).__name__, column.name) in _LATER_FIELDS and not len(getattr(value, column.name)):
+            item = getattr(value, column.name)
+            if (type(value).__name__, column.name) in _LATER_FIELDS and (item is None or not len(item)):
                 continue  # a question that an earlier version put, too
-            _update_digest(digest, getattr(value, column.name))
+            _update_digest(digest, item)
     elif isinstance(value, Mapping):
         _update_digest(digest, sorted((str(key), item) for key, item in value.items()))
     elif isinstance(value, (list, tuple)):

@@ -13,6 +13,7 @@ from scheduler.live.store.price_hours import PriceQuery, PriceRow, delete_price_
 from scheduler.live.store.report_rows import PastQuery, PastRows, read_past
 from scheduler.live.store.sql_dialect import SqlConnection
 from scheduler.live.store.store_interface import (
+    PAST_RENTS_MOST,
     AuditQuery,
     JobQuery,
     JobUsage,
@@ -121,6 +122,9 @@ class SqlStore(ABC):
                 )
             ),
             rents=tuple(self._select("rents", RentRow, "state = 'asked'")),
+            past_rents=tuple(
+                self._select("rents", RentRow, f"state != 'asked' ORDER BY asked_at DESC LIMIT {PAST_RENTS_MOST}")
+            )[::-1],
             pools=tuple(self._select("pools", PoolRow, f"TRUE ORDER BY {self._pool_order}")),
             speeds=tuple(self._select("speeds", SpeedRow, "TRUE")),
             scores=tuple(self._select("scores", ScoredBelief, "TRUE")),

@@ -58,6 +58,10 @@ class LeadershipLost(ClusterError):
     """Another server leads, or the database is gone: this one must end, and may stand by again."""
 
 
+#: So many requests that are over are remembered.
+PAST_RENTS_MOST = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class MoneySum:
     """What the ledger holds of one project, user, job, pool or month."""
@@ -152,6 +156,8 @@ class LoadedState:
     #: Of each active job, those that are not lost, oldest first.
     checkpoints: tuple[CheckpointRow, ...]
     rents: tuple[RentRow, ...]
+    #: Requests that have failed or ended, the newest last: a machine of theirs may still come, and is paid for.
+    past_rents: tuple[RentRow, ...]
     pools: tuple[PoolRow, ...]
     speeds: tuple[SpeedRow, ...]
     #: What was believed of speeds before they were measured.

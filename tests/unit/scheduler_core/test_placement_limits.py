@@ -13,7 +13,7 @@ from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import FLEET, EntityShare, ShareLimit, SharesDeclared, owners_of_job
+from scheduler.core.share_events import FLEET, EntityShare, ShareLimit, SharesDeclared
 from walras.cluster import NodeId, Placement, PoolId
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import Reason
@@ -204,7 +204,7 @@ class WatchedScopes(FakeFleet):
                 now = sum(
                     count
                     for attempt in self.attempts.values()
-                    if share.name in owners_of_job(self.core.ledger.jobs[attempt.job_id].request)
+                    if share.name in self.core.ledger.jobs[attempt.job_id].request.owners
                     for pool, count in self._parts(attempt.placement)
                     if limit.scope in (FLEET, pool)
                 )

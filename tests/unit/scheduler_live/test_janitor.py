@@ -130,6 +130,26 @@ async def test_a_machine_given_back_after_its_pool_was_removed_is_charged(tmp_pa
         assert w.live_state.spent_usd[""] == pytest.approx(1.0)
 
 
+async def test_a_machine_of_a_failed_request_is_charged_after_a_restart(tmp_path: Path) -> None:
+    """The cloud said no and rented it out all the same; the server was killed before it saw the machine."""
+    async with world(tmp_path) as w:
+        cloud, provisioner = await open_shop(w)
+        await w.emit(lambda at: PoolDeclared(at, replace(SPOT, usd_per_h=3.6)))
+        cloud.is_well = True
+        await ask(w, "t", 1)
+        await calls_end(provisioner)
+        (machine,) = cloud.held.values()
+        await w.emit(lambda at: RentFailed(at, "t", "no answer"))
+        await provisioner.close()
+        at = w.clock.at
+    async with world(tmp_path, at=at) as w:
+        provisioner = Provisioner(w.loop, {SPOT.pool_id: cloud}, call_s=1.0)
+        w.clock.at += 1000.0
+        await provisioner.janitor.sweep()
+        assert machine.node_id not in cloud.held
+        assert w.live_state.spent_usd[""] == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_server_that_was_killed_amid_it_leaks_nothing(tmp_path: Path, seed: int) -> None:
     """Requests under way, machines that came up meanwhile, machines that went: all agree after the start."""

@@ -19,6 +19,7 @@ from walras.spec.job_groups import (
     LimitsSpec,
     ResourcesSpec,
     RetrySpec,
+    SharedSpec,
     TargetSpec,
 )
 from walras.spec.job_spec import JobSpec, parse_spec
@@ -30,7 +31,7 @@ CLI = (ROOT / "docs" / "cli.md").read_text()
 GROUPS: dict[str, type[FileModel]] = {
     "": JobSpec, "resources.": ResourcesSpec, "retry.": RetrySpec, "limits.": LimitsSpec, "checkpoint.": CheckpointSpec,
     "elastic.": ElasticSpec, "batch.": BatchSpec, "fork.": ForkSpec, "facts.": FactsSpec,
-    "target.": TargetSpec,
+    "target.": TargetSpec, "resources.shared.": SharedSpec,
 }  # fmt: skip
 
 

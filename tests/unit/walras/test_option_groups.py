@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from walras.cli.option_groups import options_of
+from walras.cli.simulate_commands import with_options
 
 
 @dataclass(frozen=True)
@@ -20,16 +20,16 @@ def part(since: Annotated[str, typer.Option()] = "", first: Annotated[int | None
     return Part(since, first)
 
 
-@options_of(which=part)
+@with_options(which=part)
 def wide(which: Part, name: Annotated[str, typer.Option()] = "x") -> tuple[Part, str]:
     return which, name
 
 
-def test_a_command_takes_the_options_of_its_groups_and_of_theirs() -> None:
+def test_a_command_takes_the_with_options_its_groups_and_of_theirs() -> None:
     app = typer.Typer()
 
     @app.command()
-    @options_of(found=wide)
+    @with_options(found=wide)
     def show(*, file: Annotated[str, typer.Argument()], found: tuple[Part, str]) -> None:
         """Show it."""
         print(file, found)
@@ -46,6 +46,6 @@ def test_a_group_for_no_parameter_and_an_option_twice_are_mistakes() -> None:
     def command(which: Part, since: str) -> None: ...
 
     with pytest.raises(TypeError, match="no parameter what"):
-        options_of(what=part)(command)
+        with_options(what=part)(command)
     with pytest.raises(TypeError, match="takes since twice"):
-        options_of(which=part)(command)
+        with_options(which=part)(command)

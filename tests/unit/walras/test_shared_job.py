@@ -4,8 +4,7 @@ import pytest
 
 from walras.errors import ConfigError, JobSpecError
 from walras.job_request import DeviceShare, JobId
-from walras.spec.catalog import catalog_memory_bytes
-from walras.spec.cluster_file import PoolEntry
+from walras.spec.cluster_file import PoolEntry, catalog_memory_bytes
 from walras.spec.job_spec import dump_spec, parse_spec, to_request
 
 SHARED = {
