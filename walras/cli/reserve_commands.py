@@ -8,6 +8,7 @@ from walras.cli.arguments import NoHeaderOption, OutputOption
 from walras.cli.session import with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import UserError
+from walras.spec.field_types import parse_instant
 
 if TYPE_CHECKING:
     from walras.reservations import ReservationView
@@ -61,6 +62,11 @@ def _asked(accelerators: str | None, nodes: list[str], start: str, end: str | No
         raise UserError("what is to be reserved", field="TYPE:N", fix="give either TYPE:N, or --node NAME")
     if end is None:
         raise UserError("a reservation has an end", field="--until", fix="add --until, such as --until +8h")
+    for option, text in (("--from", start), ("--until", end)):
+        try:
+            parse_instant(text, now=0.0)  # the server knows its now; here only the writing is looked at
+        except ValueError as error:
+            raise UserError(str(error), field=option) from None
     body: dict[str, Any] = {"starts": start, "ends": end}
     if accelerators is None:
         return body | {"nodes": nodes}

@@ -16,6 +16,7 @@ from scheduler.live.providers.market_prices import MarketWatch, play_market_scri
 from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.services.agent_gateway import declare_node_lost
 from scheduler.live.store.table_rows import RentRow
+from scheduler.providers.provider import RentedMachine
 from tests.support.flaky_cloud import FlakyCloud
 from tests.support.live_world import FakeAgent, World, world
 from walras.cluster import Market, NodeId, Pool, PoolId, Shape
@@ -112,16 +113,22 @@ async def test_the_providers_list_equals_our_records_after_every_scenario(tmp_pa
         assert {token: rent.machines for token, rent in w.live_state.rents.items()} == {t: here.count(t) for t in here}
 
 
+async def rent_by_a_failed_request(w: World) -> tuple[FlakyCloud, Provisioner, RentedMachine]:
+    """A machine at 3.6 USD/h that the cloud holds for a request that is over for the server."""
+    cloud, provisioner = await open_shop(w)
+    await w.emit(lambda at: PoolDeclared(at, replace(SPOT, usd_per_h=3.6)))
+    cloud.is_well = True
+    await ask(w, "t", 1)
+    await calls_end(provisioner)
+    (machine,) = cloud.held.values()
+    await w.emit(lambda at: RentFailed(at, "t", "did not come up"))
+    return cloud, provisioner, machine
+
+
 async def test_a_machine_given_back_after_its_pool_was_removed_is_charged(tmp_path: Path) -> None:
     """A cloud that would not take it back in time lists it still: what it has cost is in the books."""
     async with world(tmp_path) as w:
-        cloud, provisioner = await open_shop(w)
-        await w.emit(lambda at: PoolDeclared(at, replace(SPOT, usd_per_h=3.6)))
-        cloud.is_well = True
-        await ask(w, "t", 1)
-        await calls_end(provisioner)
-        (machine,) = cloud.held.values()
-        await w.emit(lambda at: RentFailed(at, "t", "did not come up"))
+        cloud, provisioner, machine = await rent_by_a_failed_request(w)
         assert "t" in w.live_state.past_rents
         await w.emit(lambda at: PoolRemoved(at, SPOT.pool_id))
         w.clock.at += 1000.0
@@ -133,13 +140,7 @@ async def test_a_machine_given_back_after_its_pool_was_removed_is_charged(tmp_pa
 async def test_a_machine_of_a_failed_request_is_charged_after_a_restart(tmp_path: Path) -> None:
     """The cloud said no and rented it out all the same; the server was killed before it saw the machine."""
     async with world(tmp_path) as w:
-        cloud, provisioner = await open_shop(w)
-        await w.emit(lambda at: PoolDeclared(at, replace(SPOT, usd_per_h=3.6)))
-        cloud.is_well = True
-        await ask(w, "t", 1)
-        await calls_end(provisioner)
-        (machine,) = cloud.held.values()
-        await w.emit(lambda at: RentFailed(at, "t", "no answer"))
+        cloud, provisioner, machine = await rent_by_a_failed_request(w)
         await provisioner.close()
         at = w.clock.at
     async with world(tmp_path, at=at) as w:

@@ -90,6 +90,15 @@ def test_what_says_too_little_or_too_much_is_refused_before_the_server_is_asked(
     assert not fake.cancelled
 
 
+@pytest.mark.parametrize(("option", "words"), [("--from", "--from 10m --until +2h"), ("--until", "--until tomorrow")])
+def test_an_instant_that_is_none_is_named_by_its_option(fake: Fake, option: str, words: str) -> None:
+    result = typed(f"reserve a100:8 --project p {words}")
+    assert result.exit_code == 2
+    assert f"{option}: " in result.output or f"field: {option}" in result.output
+    assert "is not an instant" in result.output
+    assert not fake.asked
+
+
 def test_reservations_are_listed_and_cancelled(fake: Fake) -> None:
     table = typed("reservations --all").output
     assert "maintenance" in table
