@@ -312,7 +312,7 @@ class StepStalls:
 
 
 def attribute_stalls(runs: StallRuns) -> StepStalls:
-    """Each difference to its stall."""
+    """Return which stall each difference between two runs is the time of, in seconds of a step."""
     assert runs.alone_s > 0, "a step takes time"
     return StepStalls(
         compute_s=runs.alone_s,

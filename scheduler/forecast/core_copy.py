@@ -216,7 +216,7 @@ def _make_gated(gate: _Gate, make: MakeMechanism, cycle: Cycle, policy: Policy, 
 
 
 class CoreCopy:
-    """A core that stands where another stood. `open` lets it decide: the changes that are tried come before that."""
+    """A core in the state that another core had. Changes to try are made first; `open` then lets it decide."""
 
     def __init__(self, snapshot: CoreSnapshot) -> None:
         self._gate = _Gate()

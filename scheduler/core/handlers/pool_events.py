@@ -19,7 +19,7 @@ _FOLLOWING = (MachineCondition.UP, MachineCondition.UNREACHABLE, MachineConditio
 
 
 def on_pool_declared(cycle: Cycle, event: PoolDeclared) -> None:
-    """A new pool, or another price, quota or drain: classes and queues are made afresh."""
+    """Take a new pool, or another price, quota or drain of one; classes of jobs and queues are built again."""
     ledger = cycle.ledger
     row = ledger.fleet.pool_row(event.pool.pool_id)
     before = None if row is None else ledger.fleet.pools[row].pool
