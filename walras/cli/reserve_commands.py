@@ -8,7 +8,6 @@ from walras.cli.arguments import NoHeaderOption, OutputOption
 from walras.cli.session import with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import UserError
-from walras.spec.field_types import parse_instant
 
 if TYPE_CHECKING:
     from walras.reservations import ReservationView
@@ -60,6 +59,8 @@ def _asked(accelerators: str | None, nodes: list[str], start: str, end: str | No
     """Returns the fields of the request that say what and when. Raises UserError."""
     if (accelerators is None) is not bool(nodes):
         raise UserError("what is to be reserved", field="TYPE:N", fix="give either TYPE:N, or --node NAME")
+    from walras.spec.field_types import parse_instant
+
     if end is None:
         raise UserError("a reservation has an end", field="--until", fix="add --until, such as --until +8h")
     for option, text in (("--from", start), ("--until", end)):
