@@ -1,7 +1,10 @@
 """Which files of a working folder travel with a job: everything that no ignore file leaves out.
 
 `.gitignore` files are honoured at every level as git does, and so is `.walrasignore` beside them, which has the same
-form and is read last. What version control and Python make for themselves never travels.
+form and is read last. What version control and Python make for themselves does not travel, nor do the keys that people
+keep in folders of fixed names, unless an ignore file says otherwise (`!.aws/`). The data of a server or an agent, which
+hold the keys of the cluster, never travel, and a home folder that somebody lives in is refused: what lies in it is no
+job's code.
 """
 
 import os
@@ -19,6 +22,12 @@ from walras.protocol import FILES_MOST
 #: A job's code and what lies beside it, bytes. Data belong elsewhere.
 SNAPSHOT_BYTES = 512 * 1024 * 1024
 _NEVER = (".git", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "node_modules/", ".mypy_cache/", ".pytest_cache/")
+#: Where people keep keys and passwords. A job that needs one is given it by the field `secrets`.
+_KEYS = (".ssh/", ".gnupg/", ".aws/", ".azure/", ".config/gcloud/", ".docker/", ".kube/", ".netrc", ".pypirc")
+#: Files that together mark the data of a server, and the state of an agent.
+_CLUSTER_KEYS = (("secret.key", "join.token"), ("secret.key", "walras.db"), ("agent.sqlite", "agent.lock"))
+#: A home folder with one of these is somebody's; an empty one, as containers have, is a folder like any other.
+_SIGNS_OF_LIFE = (".ssh", ".bashrc", ".bash_history", ".profile", ".zshrc", ".zsh_history")
 _IGNORE_FILES = (".gitignore", ".walrasignore")
 _IGNORE_BYTES = 1024 * 1024
 
@@ -26,12 +35,14 @@ _IGNORE_BYTES = 1024 * 1024
 def snapshot_folder(folder: Path) -> ContentTree:
     """Describe the files of a folder that travel with a job.
 
-    Raises ConfigError for a folder that is not there, too large or too full, and for what is no regular file.
+    Raises ConfigError for a folder that is not there, too large, too full, somebody's home or a cluster's own, and for
+    what is no regular file.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder", field="workdir", fix="write the path of the folder with your code")
+    _check_holds_code(folder)
     paths = []
-    for path in _files(folder, "", [("", GitIgnoreSpec.from_lines(_NEVER))]):
+    for path in _files(folder, "", [("", GitIgnoreSpec.from_lines((*_NEVER, *_KEYS)))]):
         paths.append(path)
         if len(paths) > FILES_MOST:
             raise ConfigError(
@@ -47,6 +58,31 @@ def snapshot_folder(folder: Path) -> ContentTree:
 def code_fields(tree: ContentTree, folder: Path) -> dict[str, Any]:
     """Returns the field `code` of a job that starts in a copy of these files, which are those of the folder."""
     return {"tree": tree.name, "folder": folder.name or "root", "files": len(tree.files), "size": tree.size}
+
+
+def _check_holds_code(folder: Path) -> None:
+    """Raises ConfigError for a folder whose whole content nobody means to send to other machines."""
+    place = folder.resolve()
+    is_home = place == Path(os.path.expanduser("~")).resolve() and any(
+        (place / name).exists() for name in _SIGNS_OF_LIFE
+    )
+    if is_home or place == Path("/"):
+        which = "your home folder" if is_home else "the root"
+        raise ConfigError(
+            f"{folder} is {which}: all of it would travel with the job",
+            field="workdir",
+            fix="put your code in a folder of its own and submit from there",
+        )
+    if _holds_cluster_keys(place):
+        raise ConfigError(
+            f"{folder} holds the data of a Walras server or agent, and with them the cluster's keys",
+            field="workdir",
+            fix="submit from the folder with your code",
+        )
+
+
+def _holds_cluster_keys(place: Path) -> bool:
+    return any(all((place / name).exists() for name in names) for names in _CLUSTER_KEYS)
 
 
 def _files(folder: Path, below: str, specs: list[tuple[str, GitIgnoreSpec]]) -> Iterator[str]:
@@ -67,6 +103,8 @@ def _files(folder: Path, below: str, specs: list[tuple[str, GitIgnoreSpec]]) -> 
                 field="workdir",
                 fix="list it in .walrasignore, or give it a shorter name",
             )
+        if is_folder and _holds_cluster_keys(folder / path):
+            continue
         if is_folder:
             yield from _files(folder, f"{path}/", specs)
         else:

@@ -46,3 +46,42 @@ def test_what_is_ignored_may_be_anything(tmp_path: Path) -> None:
     (tmp_path / ".walrasignore").write_text("pipe\n")
     with pytest.raises(ConfigError, match="link is no regular file"):
         snapshot_folder(tmp_path)
+
+
+def test_keys_of_people_and_of_the_cluster_stay_where_they_are(tmp_path: Path) -> None:
+    """Who submits beside a server's data, or beside their own keys, sends neither; an ignore file lets keys travel."""
+    private = (".ssh/id_ed25519", ".aws/credentials", ".netrc", "sub/.kube/config")
+    ours = (
+        "d/secret.key",
+        "d/join.token",
+        "d/walras.db",
+        "pg/secret.key",
+        "pg/join.token",
+        "a/agent.sqlite",
+        "a/agent.lock",
+    )
+    for path in (*private, *ours, "train.py", "x/secret.key"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("k")
+    assert [file.path for file in snapshot_folder(tmp_path).files] == ["train.py", "x/secret.key"]
+    (tmp_path / ".walrasignore").write_text("!.aws/\n!d/\n")
+    assert ".aws/credentials" in (paths := [file.path for file in snapshot_folder(tmp_path).files])
+    assert not any(path.startswith("d/") for path in paths)
+    with pytest.raises(ConfigError, match="the cluster's keys"):
+        snapshot_folder(tmp_path / "d")
+
+
+def test_the_home_folder_of_a_person_does_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home of a container that holds nothing else does."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "train.py").write_text("print()")
+    assert len(snapshot_folder(tmp_path).files) == 1
+    (tmp_path / ".bash_history").touch()
+    with pytest.raises(ConfigError, match="your home folder") as told:
+        snapshot_folder(tmp_path)
+    assert "a folder of its own" in told.value.fix
+    with pytest.raises(ConfigError, match="is the root"):
+        snapshot_folder(Path("/"))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/train.py").write_text("print()")
+    assert len(snapshot_folder(tmp_path / "work").files) == 1
