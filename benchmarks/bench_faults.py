@@ -22,6 +22,7 @@ import time
 import urllib.error
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -84,9 +85,7 @@ class _Cluster:
                 "workdir": str(self.server.folder),
             }
             key = f"{self.chance.getrandbits(64):016x}"
-            self.jobs.append(
-                int(_patiently(lambda spec=spec, key=key: self.server.call("POST", "/jobs", spec, key))["id"])
-            )
+            self.jobs.append(int(_patiently(partial(self.server.call, "POST", "/jobs", spec, key))["id"]))
 
     def active(self) -> list[dict[str, Any]]:
         """The jobs that are not over."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.tables import Measured
 from optimizer.decision import Shares
-from optimizer.policy import PolicySpec
+from optimizer.policy import OrderPolicy, PolicySpec
 from optimizer.problem import Columns, Entities, FloatArray, IntArray, Jobs, Pairs, Pools, Problem
 from optimizer.registry import make
 
@@ -82,7 +82,7 @@ def _jobs(rng: np.random.Generator, gang: FloatArray, speeds: FloatArray) -> Job
         weight=np.ones(n),
         gang=gang,
         remaining_steps=speeds.mean(axis=1) * rng.integers(2, 9, n) * 3600.0,
-        submitted_at=-3600.0 * rng.integers(0, 5, n),
+        submitted_at=-3600.0 * rng.integers(0, 5, n).astype(np.float64),
         attained_s=np.zeros(n),
         deadline_at=np.full(n, np.inf),
         value_usd_per_h=np.full(n, np.nan),
@@ -94,7 +94,7 @@ def _jobs(rng: np.random.Generator, gang: FloatArray, speeds: FloatArray) -> Job
 def _pairs(rng: np.random.Generator, kind: IntArray) -> Pairs:
     demand = rng.uniform(0.3, 1.0, (_MODELS, POOLS))
     first, second = np.triu_indices(_MODELS)
-    listed = [[], [], [], []]
+    listed: list[list[np.ndarray]] = [[], [], [], []]
     for gang in range(len(_GANGS)):
         for pool in range(POOLS):
             fits = rng.random(len(first)) >= _TOO_LARGE
@@ -103,15 +103,15 @@ def _pairs(rng: np.random.Generator, kind: IntArray) -> Pairs:
             parts = (a + gang * _MODELS, b + gang * _MODELS, np.full(len(a), pool), keeps)
             for column, part in zip(listed, parts, strict=True):
                 column.append(part)
-    one, other, pool, keeps = (np.concatenate(column) for column in listed)
-    return Pairs(kind, one, other, pool, keeps, keeps)
+    one, other, where, kept = (np.concatenate(column) for column in listed)
+    return Pairs(kind, one, other, where, kept, kept)
 
 
 def measure(scale: float) -> list[Measured]:
     """Seconds and gap of every policy and case; the cases have at most `scale` of their jobs."""
     jobs = max(32, int(JOBS * min(1.0, scale)))
     cases = [Case("in classes", jobs, 0.0), Case("all different", jobs, 0.1)]
-    make(_POLICIES[0]).decide(problem_of(Case("warm", 32, 0.0)), None)  # imports the solvers
+    _decide(problem_of(Case("warm", 32, 0.0)), _POLICIES[0])  # imports the solvers
     results = []
     for spec in _POLICIES:
         measured = Measured(f"{spec.name} with space sharing", f"{jobs:,} jobs, {POOLS} pools; one thread")
@@ -129,6 +129,8 @@ def measure(scale: float) -> list[Measured]:
 
 
 def _decide(problem: Problem, spec: PolicySpec) -> Shares:
-    decision, _ = make(spec).decide(problem, None)
+    policy = make(spec)
+    assert not isinstance(policy, OrderPolicy)
+    decision, _ = policy.decide(problem, None)
     assert isinstance(decision, Shares)
     return decision

@@ -23,7 +23,7 @@ from optimizer.registry import make
 
 _REPEATS = 5
 _DAILY_EVENTS = 40
-SUM = {"then": "sum"}
+SUM: dict[str, object] = {"then": "sum"}
 
 
 def measure(scale: float) -> list[Measured]:

@@ -13,6 +13,7 @@ import json
 import time
 from random import Random
 from statistics import fmean
+from typing import Any
 
 from benchmarks.tables import Measured
 from optimizer.bounds.hindsight import hindsight_bound
@@ -38,7 +39,8 @@ def tables(seed: int, load: float, jobs: int = JOBS) -> ReportQuestion:
     room_s = sum(count * speed for count, speed in _FLEET.values()) * _WEEK_S * load
     scale = room_s / sum(length * gang for length, gang in drawn)
     arrivals = sorted(chance.uniform(0.0, _WEEK_S) for _ in range(jobs))
-    rows, attempts = [], []
+    rows: list[list[Any]] = []
+    attempts: list[list[Any]] = []
     for number, (at, (length, gang)) in enumerate(zip(arrivals, drawn, strict=True), 1):
         ends = {
             name: max(at, heapq.nsmallest(gang, free[name])[-1]) + length * scale / speed
@@ -60,8 +62,10 @@ def tables(seed: int, load: float, jobs: int = JOBS) -> ReportQuestion:
         for gang in (1, 2, 4, 8)
     ]
     machines = [[name, "up", 0.0] for name, (count, _) in _FLEET.items() for _ in range(count)]
-    pieces = PastRows(*([json.dumps(each)] for each in (rows, attempts, speeds, machines, [], [])), job_count=jobs)
-    until_at = max(row[5] for row in rows)
+    tables_of_rows: tuple[list[list[Any]], ...] = (rows, attempts, speeds, machines, [], [])
+    in_order = ("jobs", "attempts", "speeds", "machines", "rents", "uses")
+    texts = {name: [json.dumps(each)] for name, each in zip(in_order, tables_of_rows, strict=True)}
+    pieces, until_at = PastRows(**texts, job_count=jobs), max(row[5] for row in rows)
     return ReportQuestion(0.0, until_at, 0.0, pieces, (), (), {name: (name, 1) for name in _FLEET}, False)
 
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ async def _pages(server: BenchServer, scale: float) -> Measured:
     measured = Measured("lists", f"{stored} jobs stored, all of them waiting, {looks} looks")
     for path, what in (("/api/v1/jobs", "GET /jobs, 50 jobs"), ("/api/v1/jobs?limit=1000", "GET /jobs, 1000 jobs")):
         _, took_s = await _each(
-            looks if what.endswith(" 50 jobs") else looks // 10, 1, lambda p=path: server.call("GET", p)
+            looks if what.endswith(" 50 jobs") else looks // 10, 1, partial(server.call, "GET", path)
         )
         measured.add(f"{what}: p50", quantile_ms(took_s, 0.5), "ms")
         measured.add(f"{what}: p99", quantile_ms(took_s, 0.99), "ms")

@@ -28,6 +28,7 @@ def grid(jobs: int) -> SweepGrid:
         seeds=tuple(range(RUNS)),
         rates=(240.0,),
         trace_jobs=jobs,
+        columns={},
         stretch=0.25,
         bounds=BoundsChoice.NONE,
     )

@@ -28,7 +28,8 @@ class _Last(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         states, _ = self.network(rows)
-        return self.head(states[:, -1])
+        scores: torch.Tensor = self.head(states[:, -1])
+        return scores
 
 
 class _Mean(nn.Module):
@@ -40,7 +41,8 @@ class _Mean(nn.Module):
         self.head = nn.Linear(width, _CLASSES)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.network(self.embedding(tokens)).mean(dim=1))
+        scores: torch.Tensor = self.head(self.network(self.embedding(tokens)).mean(dim=1))
+        return scores
 
 
 class _Residual(nn.Module):

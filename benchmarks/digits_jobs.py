@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from walras.configuration_search import TrialConfiguration
+from walras.job_request import Kind
 from workers.trials.local_ranks import TrialProgress
 from workers.trials.moving_job import MovingJob
 
@@ -42,7 +43,7 @@ class Truth:
 def digits_job(folder: Path, rate: float) -> MovingJob:
     """`rate`: of learning, with a batch of 64."""
     argv = (sys.executable, "digits_cnn.py", "--until-loss", str(LOSS), "--rate", str(rate), "--epochs", "1000000")
-    return MovingJob("digits_cnn", "digits_cnn", argv, {}, str(_SCRIPTS), folder, os.environ)
+    return MovingJob("digits_cnn", Kind("digits_cnn"), argv, {}, str(_SCRIPTS), folder, os.environ)
 
 
 def whole(

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import process_time
 
 from optimizer.policy import PolicySpec
+from simulator.goodput.application import Application
 from simulator.ground_truth import GroundTruth
 from simulator.machines import PoolModel
 from simulator.simulated_jobs import SimulatedJob
@@ -66,7 +67,7 @@ def pollux_run(data: Path, policy: str, workload: int, load: str = "1.0") -> Run
 
 
 @lru_cache(maxsize=1)
-def _pollux_applications(data: Path) -> dict[str, pollux_applications.Application]:
+def _pollux_applications(data: Path) -> dict[str, Application]:
     return read_pollux_applications(data / "golden" / "pollux" / "profiles")
 
 

@@ -48,7 +48,7 @@ def watched() -> Iterator[LoopWatch]:
         if wall_s > watch.wall[0][0]:
             heappushpop(watch.wall, (wall_s, _named(what)))
 
-    asyncio.Handle._run = timed  # type: ignore[method-assign]
+    asyncio.Handle._run = timed  # type: ignore[method-assign, assignment]
     try:
         yield watch
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from optimizer.prediction.step_time import StallRuns, attribute_stalls
+from walras.job_request import Kind
 from walras.profiling.profile_runs import JobProfile, ProfilingExtent, ProfilingRequest, profile_script
 from workers.trials.profile_job import ProfiledJob
 
@@ -28,7 +29,7 @@ def profiled(planted: Mapping[str, float], extent: ProfilingExtent, python: str)
             (data / f"{number:06d}.bin").write_bytes(torch.randn(_FLOATS).numpy().tobytes())
         job = ProfiledJob(
             name="planted",
-            kind="planted",
+            kind=Kind("planted"),
             argv=(python, str(SCRIPT), str(data)),
             env={f"PLANT_{name}": str(seconds) for name, seconds in planted.items()},
             workdir=str(folder),

@@ -6,7 +6,7 @@ import numpy as np
 
 from optimizer.assignment.list_schedule import with_bound_report
 from optimizer.assignment.mixed_gangs import answer_with_mixed_gangs
-from optimizer.classes.deduplication import DistinctJobs, distinct_jobs, distinct_jobs_if_sound
+from optimizer.classes.deduplication import distinct_jobs, distinct_jobs_if_sound
 from optimizer.classes.segments import max_by
 from optimizer.decision import Decision, Memory, Order, Shares
 from optimizer.policy import AggregatesJobs, GivenOrderFacts, OrderPolicy, PlanPolicy, Policy, SharePolicy
@@ -45,8 +45,12 @@ def answer_problem(
         problem = with_rental(problem, rental)
     if isinstance(policy, OrderPolicy):
         return rank_jobs(policy, problem), memory, rental
-    decision, memory = _decide_shares(policy, problem, memory, key_fields, found)
-    return decision, memory, rental
+    if not key_fields:
+        return *policy.decide(problem, memory), rental
+    # Equal jobs are decided about once, where the policy says what makes them equal.
+    distinct = found if found is not None else distinct_jobs(problem, key_fields)
+    decision, memory = policy.decide(replace(distinct.problem, pools=problem.pools), memory)  # with what is rented
+    return (distinct.tell(decision) if isinstance(decision, Shares) else decision), memory, rental
 
 
 def answer_as_asked(
@@ -57,20 +61,6 @@ def answer_as_asked(
         return answer_problem(policy, problem, memory, delay_usd_per_h)
     validate_problem(problem)
     return *policy.decide(problem, memory), rent_machines(problem, delay_usd_per_h)
-
-
-def _decide_shares(
-    policy: SharePolicy, problem: Problem, memory: Memory, key_fields: tuple[str, ...], found: DistinctJobs | None
-) -> tuple[Decision, Memory]:
-    """Equal jobs are decided about once, where the policy says what makes them equal."""
-    if not key_fields:
-        return policy.decide(problem, memory)
-    if found is None:
-        found = distinct_jobs(problem, key_fields)
-    else:  # something may be rented since
-        found = replace(found, problem=replace(found.problem, pools=problem.pools))
-    decision, memory = policy.decide(found.problem, memory)
-    return (found.tell(decision) if isinstance(decision, Shares) else decision), memory
 
 
 def rank_jobs(policy: OrderPolicy, problem: Problem) -> Order:

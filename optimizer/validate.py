@@ -48,7 +48,12 @@ def validate_problem(problem: Problem, *, walked: bool = False) -> None:
     check_entities(problem.entities)
     if problem.limits is not None:
         _check_limits(problem.limits, len(problem.entities), len(problem.pools))
-    _check_leaves(problem.entities, problem.jobs.entity)
+    if len(problem.entities):
+        inner = np.zeros(len(problem.entities), dtype=bool)
+        inner[problem.entities.parent[problem.entities.parent >= 0]] = True
+        if inner[problem.jobs.entity].any():
+            wrong = np.flatnonzero(inner[problem.jobs.entity])
+            raise _error("jobs.entity", "must be an entity without others below it", wrong)
     if problem.pairs is not None:
         _check_pairs(problem.pairs, len(problem.jobs), len(problem.pools))
 
@@ -111,14 +116,6 @@ def _check_guarantees(guaranteed: FloatArray, limit: FloatArray, parent: IntArra
         raise _error("entities.guaranteed", f"must not add up to more than {whose} among siblings", first)
 
 
-def _check_leaves(entities: Entities, entity: IntArray) -> None:
-    inner = np.zeros(len(entities), dtype=bool)
-    inner[entities.parent[entities.parent >= 0]] = True
-    wrong = np.flatnonzero(inner[entity]) if len(entities) else np.zeros(0, dtype=np.int64)
-    if len(wrong):
-        raise _error("jobs.entity", "must be an entity without others below it", wrong)
-
-
 def _check_columns(columns: Columns, n: int, pools: int) -> None:
     c = len(columns)
     for name in ("steps_per_s", "running"):
@@ -131,10 +128,11 @@ def _check_columns(columns: Columns, n: int, pools: int) -> None:
 
         if columns_are_sound(columns, n, pools):
             return
-    _indices("columns.job", columns.job, n)
-    _ascending("columns.job", columns.job)
-    _indices("columns.use_column", columns.use_column, c)
-    _ascending("columns.use_column", columns.use_column)
+    for name, array, size in (("columns.job", columns.job, n), ("columns.use_column", columns.use_column, c)):
+        _indices(name, array, size)
+        descends = array[1:] < array[:-1]
+        if descends.any():
+            raise _error(name, "must ascend", np.flatnonzero(descends) + 1)
     _indices("columns.use_pool", columns.use_pool, pools)
     _amounts("columns.steps_per_s", columns.steps_per_s)
     _amounts("columns.use_count", columns.use_count)
@@ -215,12 +213,6 @@ def _indices(name: str, array: IntArray, size: int) -> None:
         return
     wrong = (array < 0) | (array >= size)
     raise _error(name, f"must be in 0..{size - 1}", np.flatnonzero(wrong))
-
-
-def _ascending(name: str, array: IntArray) -> None:
-    wrong = array[1:] < array[:-1]
-    if wrong.any():
-        raise _error(name, "must ascend", np.flatnonzero(wrong) + 1)
 
 
 def _error(name: str, what: str, rows: IntArray) -> ProblemError:

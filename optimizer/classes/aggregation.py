@@ -18,7 +18,6 @@ from optimizer.classes.segments import (
     concatenated_ranges,
     matching_entries,
     mix_bits,
-    offsets_by_owner,
     offsets_of_widths,
     quantise,
     sum_by,
@@ -68,7 +67,11 @@ def group_into_classes(
     code = contents.codes()
     order = _content_order(first, contents.pool[contents.first[:-1]], code)
     keys = np.stack([as_bits(quantise(np.asarray(key, dtype=np.float64)[jobs])) for key in job_keys])
-    group, representatives = _number_classes(code, first, keys)
+    job_code = wrapping_sums_by_owner(mix_bits(code), first)  # everything that a job says, mixed into 64 bits
+    for key in keys:
+        job_code = mix_bits(job_code + key.view(np.uint64))
+    _, representatives, group = np.unique(job_code, return_index=True, return_inverse=True)
+    group, representatives = group.reshape(-1).astype(np.int64), representatives.astype(np.int64)
     if len(representatives) < len(jobs) and not _equals_representative(
         contents.take(order), first, keys, representatives[group]
     ):
@@ -116,8 +119,8 @@ class _ColumnContents:
 
 
 def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray]) -> _ColumnContents:
-    use_first = offsets_by_owner(columns.use_column, len(columns))
-    width = np.diff(use_first)[kept]
+    uses_of_column = np.bincount(columns.use_column, minlength=len(columns))
+    use_first, width = offsets_of_widths(uses_of_column), uses_of_column[kept]
     uses = concatenated_ranges(use_first[kept], use_first[kept + 1])
     pool, count = columns.use_pool[uses], as_bits(quantise(columns.use_count[uses]))
     if len(uses) > len(kept):
@@ -136,15 +139,6 @@ def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) ->
     if np.all(key[1:] >= key[:-1]):
         return np.arange(len(key))
     return np.argsort(key, kind="stable")
-
-
-def _number_classes(code: NDArray[np.uint64], first: IntArray, keys: IntArray) -> tuple[IntArray, IntArray]:
-    """Group of each job by all that it says, and one job of each group: (m,), (k,)."""
-    contents = wrapping_sums_by_owner(mix_bits(code), first)
-    for key in keys:
-        contents = mix_bits(contents + key.view(np.uint64))
-    _, representatives, group = np.unique(contents, return_index=True, return_inverse=True)
-    return group.reshape(-1).astype(np.int64), representatives.astype(np.int64)
 
 
 def _equals_representative(contents: _ColumnContents, first: IntArray, keys: IntArray, like: IntArray) -> bool:
@@ -204,12 +198,12 @@ def aggregate_problem(
     """
     columns = problem.columns
     classes = group_into_classes(columns, keep, column_keys, job_keys)
-    use_first = offsets_by_owner(columns.use_column, len(columns))
+    use_first = offsets_of_widths(np.bincount(columns.use_column, minlength=len(columns)))
     begin, end = use_first[classes.column], use_first[classes.column + 1]
     uses, in_class = concatenated_ranges(begin, end), classes.member >= 0
     class_problem = ClassProblem(
         size=sum_by(classes.member[in_class], problem.jobs.counts[in_class], len(classes.size)),
-        first=offsets_by_owner(classes.column_class, len(classes.size)),
+        first=offsets_of_widths(np.bincount(classes.column_class, minlength=len(classes.size))),
         use_first=offsets_of_widths(end - begin),
         use_row=columns.use_pool[uses].astype(np.int32),
         use_count=columns.use_count[uses],

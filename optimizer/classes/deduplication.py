@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from optimizer.classes.segments import (
     as_bits,
     concatenated_ranges,
     matching_entries,
     mix_bits,
-    offsets_by_owner,
+    offsets_of_widths,
     positions_within_owner,
     wrapping_sums_by_owner,
 )
@@ -141,7 +140,7 @@ def job_offsets(owner: IntArray, owners: int) -> IntArray:
         from optimizer.classes import deduplication_kernels
 
         return deduplication_kernels.compiled_offsets(owner, owners)
-    return offsets_by_owner(owner, owners)
+    return offsets_of_widths(np.bincount(owner, minlength=owners))
 
 
 def _job_keys(jobs: Jobs, names: Sequence[str]) -> IntArray:
@@ -151,7 +150,14 @@ def _job_keys(jobs: Jobs, names: Sequence[str]) -> IntArray:
 
 def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
     """The definition of the compiled `group`: by a hash of all that a job says, then compared in full."""
-    code = _codes(columns, first, use_first, key)
+    use = mix_bits(mix_bits(columns.use_pool.view(np.uint64)) + as_bits(columns.use_count).view(np.uint64))
+    use = mix_bits(use + positions_within_owner(use_first).view(np.uint64))
+    column = mix_bits(wrapping_sums_by_owner(use, use_first) + as_bits(columns.steps_per_s).view(np.uint64))
+    column = mix_bits(column + positions_within_owner(first).view(np.uint64))
+    code = wrapping_sums_by_owner(column, first)  # everything that a job says, mixed into 64 bits (n,)
+    for field_bits in key:
+        code = mix_bits(code + field_bits.view(np.uint64))
+    code = mix_bits(code + np.diff(first).view(np.uint64)) if len(code) else code
     _, representative, member = np.unique(code, return_index=True, return_inverse=True)
     order = np.argsort(representative)  # the first job of each group, in the order of the jobs
     rank = np.empty(len(order), dtype=np.int64)
@@ -161,19 +167,6 @@ def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
     if alone or not _equal(columns, first, use_first, key, representative[member]):
         return np.arange(len(code)), np.arange(len(code))  # or two hashes clash: nothing is put together
     return member, representative
-
-
-def _codes(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> NDArray[np.uint64]:
-    """Mix everything that each job says into 64 bits (n,); overflow wraps on purpose."""
-    n = len(first) - 1
-    use = mix_bits(mix_bits(columns.use_pool.view(np.uint64)) + as_bits(columns.use_count).view(np.uint64))
-    use = mix_bits(use + positions_within_owner(use_first).view(np.uint64))
-    column = mix_bits(wrapping_sums_by_owner(use, use_first) + as_bits(columns.steps_per_s).view(np.uint64))
-    column = mix_bits(column + positions_within_owner(first).view(np.uint64))
-    code = wrapping_sums_by_owner(column, first)
-    for field_bits in key:
-        code = mix_bits(code + field_bits.view(np.uint64))
-    return mix_bits(code + np.diff(first).view(np.uint64)) if n else code
 
 
 def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray, like: IntArray) -> bool:

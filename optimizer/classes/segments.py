@@ -26,13 +26,8 @@ def max_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:
     return best
 
 
-def offsets_by_owner(owner: IntArray, owners: int) -> IntArray:
-    """Where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
-    return offsets_of_widths(np.bincount(owner, minlength=owners))
-
-
 def offsets_of_widths(width: IntArray) -> IntArray:
-    """Where each owner's entries begin, from their numbers, and the end (owners + 1,)."""
+    """Offset of each owner's first entry, from the numbers of entries (owners,), and the total (owners + 1,)."""
     first = np.zeros(len(width) + 1, dtype=np.int64)
     np.cumsum(width, out=first[1:])
     return first

@@ -108,9 +108,16 @@ class StagedSolution:
         return (self.stages[0].objective, self.stages[0].bound) if self.stages else (0.0, 0.0)
 
 
-def stage_over_jobs(classes: AggregatedProblem, found: ClassSolution, objective: Objective) -> SolveStage:
-    """A solution over classes as a stage over jobs."""
+def stage_over_jobs(
+    classes: AggregatedProblem, found: ClassSolution, objective: Objective, active: BoolArray | None = None
+) -> SolveStage:
+    """State a solution over classes as a stage over jobs.
+
+    Args:
+        active: classes that the stage raises; by default all for which the objective does something (k,).
+    """
     class_problem = classes.problem
+    raised = rising_classes(class_problem, objective) if active is None else active
     kind, floor = StageKind.LOG, np.zeros(class_problem.classes)
     cap = max_by(class_problem.owner(), objective.worth, class_problem.classes)
     if isinstance(objective, MaxMin):
@@ -120,7 +127,7 @@ def stage_over_jobs(classes: AggregatedProblem, found: ClassSolution, objective:
         kind, floor = StageKind.SUM, objective.floor
     return SolveStage(
         kind=kind,
-        active=classes.to_jobs(rising_classes(class_problem, objective).astype(np.float64)) > 0,
+        active=classes.to_jobs(raised.astype(np.float64)) > 0,
         floor=classes.to_jobs(floor),
         cap=classes.to_jobs(cap),
         prices=found.prices,

@@ -19,7 +19,7 @@ from optimizer.classes.segments import sum_by
 from optimizer.decision import Certificate, Memory, Quote, Shares, Status
 from optimizer.lp.column_generation.colocation_blocks import colocation_keys
 from optimizer.lp.solver import solve
-from optimizer.lp.staged_solution import SolveInput, StagedSolution
+from optimizer.lp.staged_solution import SolveInput
 from optimizer.policies.share_answers import empty_answer, fair_share_answer, staged_certificate
 from optimizer.policy import HeterogeneityAware, Newcomer, SpaceSharing
 from optimizer.problem import FloatArray, Problem
@@ -86,7 +86,20 @@ class MaxMinFairness:
             return empty_answer(problem), memory
         keys = [utility.weight, *(colocation_keys(problem) if self.packed else ())]
         classes = aggregate_problem(problem, utility.usable, [utility.worth], keys)
-        solved, memory = self._stages(SolveInput(problem, utility, classes, self.packed), memory)
+        request = SolveInput(problem, utility, classes, self.packed)
+        weight, best = classes.per_class(utility.weight), classes.per_class(utility.best)
+        worth, no_floor = classes.per_column(utility.worth), np.zeros(len(best))
+        one_level = MaxMin(worth, CappedTargets(weight, best, no_floor))
+        if self.then == "nothing" and weight.any():
+            first_full = (best[weight > 0] / weight[weight > 0]).min()
+            published = MaxMin(worth, CappedTargets(weight, weight * first_full, no_floor))
+            solved, memory = solve(request, published, memory, leftover=False, central=not self.packed)
+        elif self.then == "levels" and not self.packed:
+            solved, memory = solve(request, Lexicographic(WeightTierRule(weight)), memory)
+            if not solved.stages:  # no method found the first level of many
+                solved, memory = solve(request, one_level, memory)
+        else:
+            solved, memory = solve(request, one_level, memory)
         return fair_share_answer(solved, staged_certificate(solved, *solved.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
@@ -97,22 +110,6 @@ class MaxMinFairness:
         """
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
-
-    def _stages(self, request: SolveInput, memory: Memory) -> tuple[StagedSolution, Memory]:
-        weight, best = (
-            request.classes.per_class(request.utility.weight),
-            request.classes.per_class(request.utility.best),
-        )
-        worth, no_floor = request.classes.per_column(request.utility.worth), np.zeros(len(best))
-        if self.then == "nothing" and weight.any():
-            first_full = (best[weight > 0] / weight[weight > 0]).min()
-            published = MaxMin(worth, CappedTargets(weight, weight * first_full, no_floor))
-            return solve(request, published, memory, leftover=False, central=not self.packed)
-        if self.then == "levels" and not self.packed:
-            solved, memory = solve(request, Lexicographic(WeightTierRule(weight)), memory)
-            if solved.stages:
-                return solved, memory
-        return solve(request, MaxMin(worth, CappedTargets(weight, best, no_floor)), memory)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", strict=True))

@@ -51,38 +51,17 @@ def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArr
     prices = np.zeros(len(problem.pools))
     for stage in stages:
         new = scarce_pools(stage.prices, problem.pools.capacity) & (prices == 0)
-        if new.any():
-            prices[new] = stage.prices[new] * _utility_per_price(problem, stage, gained, held)
+        if not new.any():
+            continue
+        per_price = 1.0  # utility that one unit of the stage's prices buys, on the mean of those who pay
+        if stage.kind is not StageKind.SUM:
+            scarce = np.where(scarce_pools(stage.prices, problem.pools.capacity), stage.prices, 0.0)
+            cost = column_costs(problem.columns, scarce) * held
+            paying = np.where(stage.active, problem.jobs.counts, 0.0)[problem.columns.job] * (cost > 0)
+            paid = float((cost * paying).sum())
+            per_price = float((gained * paying).sum()) / paid if paid > 0 else 1.0
+        prices[new] = stage.prices[new] * per_price
     return prices
-
-
-def exchange_rate(weight: FloatArray, count: FloatArray) -> float:
-    """One over the mean weight of jobs with a weight: the worth of one unit of utility of a job of weight 1."""
-    entitled = weight > 0
-    total = float(weight[entitled] @ count[entitled])
-    return float(count[entitled].sum()) / total if total > 0 else 1.0
-
-
-def job_surplus(problem: Problem, gain: FloatArray, quote: Quote) -> FloatArray:
-    """What each job would gain with its best configuration if it came now and paid the quoted prices, >= 0 (n,).
-
-    Args:
-        gain: worth of running each column all the time, in the quote's unit; 0 for what cannot run (c,).
-    """
-    columns = problem.columns
-    net = np.where(gain > 0, gain - column_costs(columns, quote.prices), 0.0)
-    return max_by(columns.job, net, len(problem.jobs))
-
-
-def _utility_per_price(problem: Problem, stage: SolveStage, gained: FloatArray, held: FloatArray) -> float:
-    """Utility that one unit of the stage's prices buys, on the mean of its active jobs' columns that cost something."""
-    if stage.kind is StageKind.SUM:
-        return 1.0
-    prices = np.where(scarce_pools(stage.prices, problem.pools.capacity), stage.prices, 0.0)
-    cost = column_costs(problem.columns, prices) * held
-    paying = np.where(stage.active, problem.jobs.counts, 0.0)[problem.columns.job] * (cost > 0)
-    paid = float((cost * paying).sum())
-    return float((gained * paying).sum()) / paid if paid > 0 else 1.0
 
 
 #: A gap up to this is called optimal. It is 1e-8 or less where the exact program was solved, except where a job is full
@@ -105,10 +84,13 @@ def fair_share_answer(solved: StagedSolution, certificate: Certificate, *, weigh
     """The decision of a policy that quotes in fair-share units; `weighted`: newcomers count by weight over the mean."""
     problem, utility = solved.request.problem, solved.request.utility
     weight = problem.jobs.weight if weighted else np.ones(len(problem.jobs))
-    placeable = utility.best > 0
+    entitled = (utility.best > 0) & (weight > 0)
     gives, holds = shares_per_column(problem, utility.usable, solved.x, solved.packed)
     prices = fair_prices(problem, solved.stages, utility.worth * gives, holds)
-    quote = Quote(prices, FAIR_UNIT, exchange_rate(weight[placeable], problem.jobs.counts[placeable]))
+    count = problem.jobs.counts[entitled]
+    total = float(weight[entitled] @ count)
+    exchange = float(count.sum()) / total if total > 0 else 1.0  # one over the mean weight of the entitled jobs
+    quote = Quote(prices, FAIR_UNIT, exchange)
     return shares_answer(solved, certificate, quote, quote.exchange * weight[problem.columns.job] * utility.worth)
 
 
@@ -118,18 +100,19 @@ def shares_answer(
     """The decision.
 
     Args:
-        staged: shares and stages.
+        solved: shares and stages.
         certificate: proof of quality.
         quote: the prices that people see.
         gain: worth of each column to its job in the quote's unit, 0 where it cannot run (c,).
         relaxed: rows of the jobs whose deadline was not held.
     """
-    problem = solved.request.problem
+    problem, columns = solved.request.problem, solved.request.problem.columns
+    net = np.where(gain > 0, gain - column_costs(columns, quote.prices), 0.0)
     return Shares(
         x=solved.x,
         rent=problem.pools.held,
         quote=quote,
-        surplus=job_surplus(problem, gain, quote),
+        surplus=max_by(columns.job, net, len(problem.jobs)),  # of its best configuration, at the quoted prices
         certificate=certificate,
         stages=solved.stages,
         unplaceable=np.flatnonzero(solved.request.utility.best == 0),

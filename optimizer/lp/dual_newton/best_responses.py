@@ -202,21 +202,16 @@ def cheapest_in_table(block: ClassTable, target: FloatArray) -> ClassChoice:
         need = target[open_rows]
         to, rise = part.steepest_saving(low[open_rows], need)
         high[open_rows], slope[open_rows] = to, rise
-        better = _below_edge(part, low[open_rows], to, rise, need)
+        # A place of less worth than needed that lies furthest below the line from low to high, -1 where none does.
+        a, q = part.at(low[open_rows])
+        with np.errstate(invalid="ignore"):
+            over = part.q - q[:, None] - rise[:, None] * (part.a - a[:, None])
+        over = np.where((part.a < need[:, None]) & (part.a > a[:, None]), over, np.inf)
+        worst, margin = over.argmin(axis=1), _BELOW * (np.abs(q) + np.abs(part.at(to)[1]))
+        better = np.where(over[part.row, worst] < -margin, worst, -1)
         low[open_rows] = np.where(better >= 0, better, low[open_rows])
         open_rows = open_rows[better >= 0]
     return _mixed(block, hull, low, high, slope, target, reached)
-
-
-def _below_edge(part: _Hull, low: IntArray, high: IntArray, slope: FloatArray, need: FloatArray) -> IntArray:
-    """A place of less worth than needed that lies furthest below the line from low to high; -1: none does (b,)."""
-    a, q = part.at(low)
-    with np.errstate(invalid="ignore"):
-        over = part.q - q[:, None] - slope[:, None] * (part.a - a[:, None])
-    over = np.where((part.a < need[:, None]) & (part.a > a[:, None]), over, np.inf)
-    worst = over.argmin(axis=1)
-    margin = _BELOW * (np.abs(q) + np.abs(part.at(high)[1]))
-    return np.where(over[part.row, worst] < -margin, worst, -1)
 
 
 def _mixed(

@@ -38,12 +38,6 @@ class CostHulls:
         edge = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
         return self.worth[row, edge], self.cost[row, edge], self.worth[row, edge + 1], self.cost[row, edge + 1]
 
-    def marginal(self, target: FloatArray) -> FloatArray:
-        """Cost of one more unit of utility just below the target (k,)."""
-        low, low_cost, high, high_cost = self.edge_of(target)
-        slope: FloatArray = np.divide(high_cost - low_cost, high - low, out=np.zeros(len(target)), where=high > low)
-        return slope
-
 
 def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> CostHulls:
     """The hulls of all classes at these prices."""

@@ -169,22 +169,19 @@ class MehrotraStep:
             for values in (weighted, moved)
         )
         f1, f2 = self._solve_classes(self._e1, self._e2)
-        rows = self._crossed(stiff) - self._e1.T @ f1 - self._e2.T @ f2
+        if problem.single_use:  # loads cross only where a column uses several rows
+            own_load = stiff * program.load_of_use**2
+            crossed = np.diag(np.bincount(problem.use_row, weights=own_load, minlength=problem.rows))
+        else:
+            scaled = program.loads.by_row.copy()
+            scaled.data = scaled.data * stiff[scaled.indices]
+            crossed = np.asarray((scaled @ program.loads.by_column).toarray())
+        rows = crossed - self._e1.T @ f1 - self._e2.T @ f2
         rows[np.diag_indices(problem.rows)] += left / p
         g1, g2 = self._solve_classes(np.zeros((problem.classes, 1)), self._slope[:, None])
         cross = (self._e1.T @ g1 + self._e2.T @ g2)[:, 0]
         own = float(self._slope @ g2[:, 0])
         self._system = np.block([[rows, cross[:, None]], [-cross[None, :], np.array([[own]])]])
-
-    def _crossed(self, weight: FloatArray) -> FloatArray:
-        """Sum over the columns of weight times load by load (r, r): a diagonal where each uses one row."""
-        program, problem = self._program, self._program.problem
-        if problem.single_use:
-            own = np.bincount(problem.use_row, weights=weight * program.load_of_use**2, minlength=problem.rows)
-            return np.diag(own)
-        scaled = program.loads.by_row.copy()
-        scaled.data = scaled.data * weight[scaled.indices]
-        return np.asarray((scaled @ program.loads.by_column).toarray())
 
     def _solve_classes(self, first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:
         b11, b12, b22, det = (part[:, None] for part in (self._b11, self._b12, self._b22, self._det))

@@ -16,7 +16,7 @@ whether that pays. Neither changes an answer by more than rounding.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,10 +48,6 @@ class FillingStart:
     columns: int = 0
     #: Of the rows, at the first level (r,); of any other length: unknown.
     prices: FloatArray | None = None
-
-    def compiled(self, columns: int) -> bool:
-        """Whether compiled code pays, this problem's columns included."""
-        return filling_is_compiled(self.columns + columns)
 
 
 def filling_start(memory: Memory, pools: Pools) -> FillingStart:
@@ -112,10 +108,6 @@ class FillingResult:
     #: Iterations of all levels together.
     work: int
 
-    def reached(self, level: FilledLevel) -> float:
-        """The level that the final shares reach, by those whom it raises."""
-        return level_reached(level.targets, np.where(level.active, self.utility, np.inf), level.z)
-
 
 def fill_levels(
     class_problem: ClassProblem, worth: FloatArray, rule: TierRule, start: FillingStart | None = None
@@ -141,7 +133,7 @@ class _FillingRun:
 
     def __init__(self, class_problem: ClassProblem, worth: FloatArray, start: FillingStart) -> None:
         self._problem, self._worth, self._owner = class_problem, worth, class_problem.owner()
-        self._start, self._compiled = start, start.compiled(class_problem.columns)
+        self._start, self._compiled = start, filling_is_compiled(start.columns + class_problem.columns)
         self._residual = ResidualProblem(class_problem, worth, compiled=self._compiled)
         self._kept = np.zeros(class_problem.classes)
         self._cap = np.maximum.reduceat(worth, class_problem.first[:-1]) if class_problem.classes else np.zeros(0)
@@ -281,12 +273,11 @@ def fill_in_stages(request: SolveInput, rule: TierRule, memory: Memory) -> tuple
     filling = fill_levels(classes.problem, worth, rule, filling_start(memory, request.problem.pools))
     stages = []
     for level in filling.levels:
-        reached, objective = min(filling.reached(level), level.bound), MaxMin(worth, level.targets)
+        objective, raised = MaxMin(worth, level.targets), np.where(level.active, filling.utility, np.inf)
+        reached = min(level_reached(level.targets, raised, level.z), level.bound)
         prices = prices_per_level(classes.problem, objective, level.prices, level.bound)
-        stage = stage_over_jobs(
-            classes, ClassSolution(filling.status, filling.x, prices, reached, level.bound, filling.path), objective
-        )
-        stages.append(replace(stage, active=classes.to_jobs(level.active.astype(float)) > 0))
+        found = ClassSolution(filling.status, filling.x, prices, reached, level.bound, filling.path)
+        stages.append(stage_over_jobs(classes, found, objective, level.active))
     problem, prices = request.problem, filling.levels[0].prices if filling.levels else np.zeros(0)
     memory = filling_memory(memory, len(problem.columns), prices, problem.pools)
     return StagedSolution(request, filling.status, filling.path, classes.to_columns(filling.x), tuple(stages)), memory

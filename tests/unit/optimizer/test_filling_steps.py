@@ -9,7 +9,7 @@ from problems import Setting, build
 from small_markets import market_and_worth
 
 from optimizer.classes.class_problem import CappedTargets, WeightTierRule
-from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS
+from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS, filling_is_compiled
 from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, cost_hulls
 from optimizer.lp.interior_point.max_level import solve_interior
 from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
@@ -140,5 +140,5 @@ def test_a_solve_starts_where_the_last_one_ended():
     assert filling_start(memory, replace(pools, pool_id=("new", "newer"))).prices is None
     for foreign in (None, [1], {"of": "another policy"}, {"columns": "many"}):
         assert filling_start(foreign, pools).columns == 0
-    assert not FillingStart().compiled(COMPILED_FILLING_COLUMNS - 1)
-    assert FillingStart(COMPILED_FILLING_COLUMNS).compiled(1)
+    assert not filling_is_compiled(FillingStart().columns + COMPILED_FILLING_COLUMNS - 1)
+    assert filling_is_compiled(FillingStart(COMPILED_FILLING_COLUMNS).columns + 1)
