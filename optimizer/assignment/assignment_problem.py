@@ -7,6 +7,7 @@ Any prices l >= 0 of the rows bound every assignment (weak duality):
 Shapes: n jobs that compete, c columns, p rows: pools and, after them, limits of entities.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -102,3 +103,10 @@ class Contest:
 
     question: AssignmentProblem
     bound: float
+    #: What configurations that the question does not list could add to the bound of prices of its rows (p,). None: it
+    #: lists them all.
+    unlisted: Callable[[FloatArray], float] | None = None
+
+    def bound_at(self, prices: FloatArray) -> float:
+        """What no assignment is worth more than at these prices, with configurations that are not listed (p,)."""
+        return self.question.dual_bound(prices) + (0.0 if self.unlisted is None else self.unlisted(prices))

@@ -21,6 +21,8 @@ Shapes: n jobs that compete, c columns, p pools.
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,6 +35,8 @@ from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
 
+if TYPE_CHECKING:
+    from optimizer.assignment.planned_mixtures import UnlistedGangs
 
 AssignmentMethod = Callable[[AssignmentProblem], Assignment]
 
@@ -45,6 +49,7 @@ def assign_jobs(
     *,
     only_fitting: bool = True,
     limits: LimitedEntities | None = None,
+    unlisted: "UnlistedGangs | None" = None,
 ) -> None:
     """Let the jobs without a place compete for what is free, the higher priority classes before the lower.
 
@@ -56,8 +61,9 @@ def assign_jobs(
         only_fitting: leave out columns for which there is no room even before anybody is placed. They cannot be taken,
             but they tell a method that moves prices how much is wanted.
         limits: of entities, which become rows beside those of the pools; None: there are none.
+        unlisted: gangs over several pools that jobs may have besides their columns, for the bound to cover.
     """
-    classes, p = problem.jobs.priority_class, len(problem.pools)
+    classes, columns, p = problem.jobs.priority_class, problem.columns, len(problem.pools)
     for priority_class in np.unique(classes)[::-1].tolist():
         competing = (classes == priority_class) & (draft.column < 0)
         question, kept = assignment_problem_of(problem, value, competing, draft.free, only_fitting=only_fitting)
@@ -65,18 +71,42 @@ def assign_jobs(
             continue
         if limits is not None:
             left = limits.left(problem, draft.column)
-            question = limits.rows_beside(question, left, problem.columns.job[kept])
-        found = method(question)
+            question = limits.rows_beside(question, left, columns.job[kept])
+        found, left_free = method(question), draft.free
         placed = kept[found.column[found.column >= 0]]
-        draft.column[problem.columns.job[placed]] = placed
+        draft.column[columns.job[placed]] = placed
         draft.free = np.maximum(draft.free - accelerators_held(problem, placed), 0.0)
         draft.prices = np.maximum(draft.prices, found.prices[:p])
         if limits is not None:
             draft.limit_prices = np.maximum(draft.limit_prices, limits.prices_of_jobs(found.prices[p:]))
         draft.reached += found.value
-        draft.bound += found.bound
-        if found.bound > found.value:
-            draft.contests.append(Contest(question, found.bound))
+        beyond = None
+        if unlisted is not None:
+            beyond = partial(_unlisted_gain, unlisted, question, (columns.job[kept], competing), left_free, limits)
+        bound = found.bound if beyond is None else found.bound + beyond(found.prices)
+        draft.bound += bound
+        if bound > found.value:
+            draft.contests.append(Contest(question, bound, beyond))
+
+
+def _unlisted_gain(
+    unlisted: "UnlistedGangs",
+    question: AssignmentProblem,
+    jobs: tuple[IntArray, BoolArray],
+    free: FloatArray,
+    limits: LimitedEntities | None,
+    prices: FloatArray,
+) -> float:
+    """What gangs that are not listed could add to the bound of these prices of a question's rows.
+
+    `jobs`: row of the problem's jobs of each column of the question, and who competes (n,).
+    """
+    rows, competing = jobs
+    known = np.where(competing, 0.0, np.inf)
+    known[np.unique(rows)] = np.maximum(question.best_net(question.net(prices)), 0.0)
+    pools = len(free)
+    extra = np.zeros(len(competing)) if limits is None else limits.prices_of_jobs(prices[pools:])
+    return unlisted.gain(prices[:pools], extra, free, known)
 
 
 def assignment_problem_of(

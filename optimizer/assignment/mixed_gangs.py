@@ -36,14 +36,14 @@ def answer_with_mixed_gangs(policy: SharePolicy, problem: Problem, memory: Memor
     Raises:
         ProblemError: the problem is malformed.
     """
-    made, current, place = _none(len(problem.pools)), problem, np.arange(len(problem.columns))
+    made, current, place = no_gangs(len(problem.pools)), problem, np.arange(len(problem.columns))
     decision, left = policy.decide(current, memory)
     for _ in range(MAX_ANSWERS):
         assert isinstance(decision, Shares), "a share policy"
         helpful = improving_mixed_gangs(current, decision)
         if not len(helpful):
             break
-        made = _joined([made, helpful])
+        made = joined_gangs([made, helpful])
         current, place = append_columns(problem, made.columns)
         decision, left = policy.decide(current, memory)
     assert isinstance(decision, Shares), "a share policy"
@@ -53,26 +53,24 @@ def answer_with_mixed_gangs(policy: SharePolicy, problem: Problem, memory: Memor
 def improving_mixed_gangs(problem: Problem, shares: Shares) -> MultiPoolGangs:
     """Gangs that undercut all that their jobs know, at the prices of some stage, or are faster; the same one once."""
     pools = len(problem.pools)
-    found = [_none(pools)]
+    found = [no_gangs(pools)]
     if len(problem.jobs.mixes) and problem.jobs.mixes.any():
         quoted = [np.zeros(pools), *(stage.prices for stage in shares.stages)]
         found += [_undercutting(problem, prices) for prices in quoted if len(prices) == pools]
-    every = _joined(found)
-    _, first = np.unique(np.column_stack([every.job, every.use]), axis=0, return_index=True)
-    return MultiPoolGangs(every.job[first], every.steps_per_s[first], every.use[first])
+    return distinct_gangs(joined_gangs(found))
 
 
 def _undercutting(problem: Problem, prices: FloatArray) -> MultiPoolGangs:
     """Gangs at these prices that cost less than the cheapest way their jobs know to be as fast, or are faster."""
-    known, speed = _known_ways(problem, prices), _speeds(problem)
+    known, speed = _known_ways(problem, prices), whole_gang_speeds(problem)
     speed[~problem.jobs.mixes] = 0.0
-    found = [_none(len(prices))]
+    found = [no_gangs(len(prices))]
     for slowest in range(len(prices)):
-        use, rate = _cheapest(speed, problem.jobs.gang, slowest, prices, problem.pools.capacity)
+        use, rate = cheapest_gangs(speed, problem.jobs.gang, slowest, prices, problem.pools.capacity)
         cheaper = (use @ prices < known.spent(rate) * (1 - _CHEAPER)) | (rate > known.worth[:, -1] * (1 + _WHOLE))
         job = np.flatnonzero((rate > 0) & cheaper)
         found.append(MultiPoolGangs(job, rate[job], use[job]))
-    return _joined(found)
+    return joined_gangs(found)
 
 
 def _known_ways(problem: Problem, prices: FloatArray) -> CostHulls:
@@ -87,7 +85,7 @@ def _known_ways(problem: Problem, prices: FloatArray) -> CostHulls:
     return CostHulls(np.where(placed, hulls.worth[member], 0.0), np.where(placed, hulls.cost[member], 0.0))
 
 
-def _speeds(problem: Problem) -> FloatArray:
+def whole_gang_speeds(problem: Problem) -> FloatArray:
     """Steps/s of each job's whole gang in each pool alone, 0 where it has no such configuration (n, p)."""
     columns = problem.columns
     uses = np.bincount(columns.use_column, minlength=len(columns))
@@ -98,27 +96,43 @@ def _speeds(problem: Problem) -> FloatArray:
     return speed
 
 
-def _cheapest(
+def cheapest_gangs(
     speed: FloatArray, gang: FloatArray, slowest: int, prices: FloatArray, capacity: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The cheapest gang of each class on pools at least as fast as this one (k, p); its speed, 0: none, or one pool."""
+    """Each job's cheapest gang on pools at least as fast for it as this one (n, p); its speed, 0: none, or one pool.
+
+    Args:
+        speed: of each job's whole gang in each pool, 0 where it cannot run (n, p).
+        gang: accelerators of each (n,).
+        slowest: row of the pool that may be the slowest.
+        prices: of an accelerator of each pool (p,); of equals the first in order.
+        capacity: accelerators that each gang may take of each pool (n, p), or all alike (p,).
+    """
     allowed = (speed >= speed[:, slowest : slowest + 1]) & (speed[:, slowest : slowest + 1] > 0)
-    use, left = np.zeros(speed.shape), gang.copy()
+    use, left, there = np.zeros(speed.shape), gang.copy(), np.floor(np.broadcast_to(capacity, speed.shape) + _WHOLE)
     for pool in np.argsort(prices, kind="stable"):
-        use[:, pool] = np.where(allowed[:, pool], np.minimum(np.floor(capacity[pool] + _WHOLE), left), 0.0)
+        use[:, pool] = np.where(allowed[:, pool], np.minimum(there[:, pool], left), 0.0)
         left -= use[:, pool]
     is_mixture = (left <= 0) & ((use > 0).sum(axis=1) > 1)
     rate = np.where(use > 0, speed, np.inf).min(axis=1)
     return use, np.where(is_mixture, rate, 0.0)
 
 
-def _none(pools: int) -> MultiPoolGangs:
+def no_gangs(pools: int) -> MultiPoolGangs:
+    """No gang at all, over so many pools."""
     return MultiPoolGangs(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((0, pools)))
 
 
-def _joined(several: list[MultiPoolGangs]) -> MultiPoolGangs:
+def joined_gangs(several: list[MultiPoolGangs]) -> MultiPoolGangs:
+    """The gangs of several answers, one after the other."""
     return MultiPoolGangs(
         np.concatenate([one.job for one in several]),
         np.concatenate([one.steps_per_s for one in several]),
         np.concatenate([one.use for one in several]),
     )
+
+
+def distinct_gangs(gangs: MultiPoolGangs) -> MultiPoolGangs:
+    """The same gang of the same job once."""
+    _, first = np.unique(np.column_stack([gangs.job, gangs.use]), axis=0, return_index=True)
+    return MultiPoolGangs(gangs.job[first], gangs.steps_per_s[first], gangs.use[first])

@@ -79,7 +79,8 @@ def _bound_of_plan(plan: Plan) -> float | None:
     """The bound of a plan with what its prices prove of each assignment replaced by what the integer program proves."""
     if plan.yardstick is None or not plan.yardstick.maximise:
         return None
-    gained = sum(max(contest.bound - whole_assignment_bound(contest.question), 0.0) for contest in plan.contests)
+    listed = [contest for contest in plan.contests if contest.unlisted is None]  # the program sees no others
+    gained = sum(max(contest.bound - whole_assignment_bound(contest.question), 0.0) for contest in listed)
     return max(plan.yardstick.bound - gained, plan.yardstick.objective)
 
 

@@ -24,6 +24,7 @@ job, and its user among the others of the project; overdue jobs come first only 
 Source: our own; docs/walras-policy.md derives it.
 """
 
+import dataclasses
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,12 @@ from optimizer.policy import Newcomer
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
 
 if TYPE_CHECKING:
-    from optimizer.assignment.column_values import ValueTerms
+    from optimizer.assignment.column_values import ColumnValues, ValueTerms
+    from optimizer.assignment.fair_standing import FairStanding
+    from optimizer.assignment.plan_draft import PlanDraft
+    from optimizer.assignment.planned_mixtures import UnlistedGangs
+    from optimizer.assignment.remaining_time import JobLengths, ReferenceConfigurations
+    from optimizer.assignment.starvation_guard import StarvationGuard
 
 
 Exponent = Annotated[float, Field(ge=0, le=10)]
@@ -127,7 +133,30 @@ class Walras:
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
         """The plan. The memory is the overdue and the urgent jobs in the order in which they became so."""
-        from optimizer.assignment import column_values, plan_draft, remaining_time
+        from optimizer.assignment import plan_draft
+
+        measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
+        whole, mixed = problem, None
+        if problem.jobs.mixes.any():
+            from optimizer.assignment.planned_mixtures import draft_with_mixed_gangs
+
+            def drafted(asked: Problem, unlisted: "UnlistedGangs") -> "PlanDraft":
+                valued = self._valued(asked, memory)
+                return self._drafted(asked, valued, self._late(asked, valued, memory)[1], unlisted)
+
+            mixed = draft_with_mixed_gangs(problem, lambda asked: self._valued(asked, memory).values.value, drafted)
+            whole = mixed.problem
+        valued = self._valued(whole, memory)
+        told, first = self._late(whole, valued, memory)
+        draft = self._drafted(whole, valued, first) if mixed is None else mixed.draft
+        if valued.standing is not None:
+            told["fair"] = valued.standing.remembered(whole, draft.column)
+        plan = plan_draft.finish_plan(whole, valued.values.value, valued.values.size, draft, measure, first)
+        return (plan if mixed is None else mixed.in_terms_asked(plan)), told
+
+    def _valued(self, problem: Problem, memory: Memory) -> "_ValuedColumns":
+        """What the places of a problem are worth, by what, and where everybody stands."""
+        from optimizer.assignment import column_values, remaining_time
         from optimizer.assignment.fair_standing import fair_standing
 
         measured_by = remaining_time.reference_configurations(problem)
@@ -136,27 +165,40 @@ class Walras:
         standing = fair_standing(problem, memory, known.total_s, self.fairness, self.fair_half_life)
         if standing is not None:
             values = replace(values, value=values.value * standing.factor[problem.columns.job])
-        measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
-        plan, told, first = plan_draft.begin_plan(problem), dict[str, object](overdue=[]), list[int]()
+        return _ValuedColumns(measured_by, known, values, standing)
+
+    def _late(self, problem: Problem, valued: "_ValuedColumns", memory: Memory) -> tuple[dict[str, object], list[int]]:
+        """What to remember of the overdue jobs, and the rows of those that come first, in their order."""
+        if not len(problem.jobs):
+            return {"overdue": []}, []
+        from optimizer.assignment.starvation_guard import late_jobs  # compiled: only where there is something to decide
+
+        late = late_jobs(problem, valued.known, memory, self._guard())
+        first = late.in_order(valued.known)
+        if valued.standing is not None:
+            first = valued.standing.within_shares(problem, first)
+        return late.remembered(problem.jobs.job_id), first
+
+    def _drafted(
+        self, problem: Problem, valued: "_ValuedColumns", first: list[int], unlisted: "UnlistedGangs | None" = None
+    ) -> "PlanDraft":
+        """Who has which configuration: these rows first, the others at prices."""
+        from optimizer.assignment import plan_draft, remaining_time
+
+        plan, value = plan_draft.begin_plan(problem), valued.values.value
         if len(problem.jobs):
-            from optimizer.assignment import starvation_guard  # compiled: only where there is something to decide
             from optimizer.assignment.column_assignment import assign_jobs
             from optimizer.assignment.limit_rows import limited_entities
+            from optimizer.assignment.starvation_guard import place_overdue
             from optimizer.assignment.transportation import assign_by_search
 
-            rules = starvation_guard.StarvationGuard(self.slowdown, self.margin, self.reserve)
-            late = starvation_guard.late_jobs(problem, known, memory, rules)
-            told = late.remembered(problem.jobs.job_id)
-            ends_s = np.where(remaining_time.modest_columns(problem, measured_by), values.ends_s, np.inf)
-            first = late.in_order(known)
-            first = first if standing is None else standing.within_shares(problem, first)
-            starvation_guard.place_overdue(problem, ends_s, first, plan.free, plan.column, rules)
-            plan_draft.count_fixed(plan, values.value)
+            modest = remaining_time.modest_columns(problem, valued.measured_by)
+            ends_s = np.where(modest, valued.values.ends_s, np.inf)
+            place_overdue(problem, ends_s, first, plan.free, plan.column, self._guard())
+            plan_draft.count_fixed(plan, value)
             limits = limited_entities(problem)
-            assign_jobs(problem, values.value, plan, assign_by_search, only_fitting=False, limits=limits)
-        if standing is not None:
-            told["fair"] = standing.remembered(problem, plan.column)
-        return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, first), told
+            assign_jobs(problem, value, plan, assign_by_search, only_fitting=False, limits=limits, unlisted=unlisted)
+        return plan
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
         """What each configuration would be worth were the newcomer already there (c,)."""
@@ -171,6 +213,22 @@ class Walras:
         from optimizer.assignment.column_values import ValueTerms
 
         return ValueTerms(self.gamma, self.eta, self.patience, self.aging, self.stay, self.usd, self.size)
+
+    def _guard(self) -> "StarvationGuard":
+        from optimizer.assignment.starvation_guard import StarvationGuard
+
+        return StarvationGuard(self.slowdown, self.margin, self.reserve)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _ValuedColumns:
+    """What a decision starts from."""
+
+    measured_by: "ReferenceConfigurations"
+    known: "JobLengths"
+    values: "ColumnValues"
+    #: None: nobody has siblings to share with.
+    standing: "FairStanding | None"
 
 
 def _alone(newcomer: Newcomer) -> Problem:

@@ -132,10 +132,12 @@ def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, 
         return plan
     free = np.maximum(free, 0.0)
     entities = limits_of_rest(told, column, free)
-    left = replace(problem, pools=replace(problem.pools, capacity=free), entities=entities)
+    # Gangs over several pools are made for those who have a right to them.
+    whole = replace(problem.jobs, mixes=np.zeros(0, dtype=np.bool_), fork_max=np.zeros(0))
+    left = replace(problem, jobs=whole, pools=replace(problem.pools, capacity=free), entities=entities)
     more, _ = policy.decide(_with_columns(left, kept), memory)
     if more.added is not None:
-        return plan  # gangs over several pools are made for those who have a right to them
+        return plan  # a policy that makes them unasked
     column = np.where(more.column >= 0, np.flatnonzero(kept)[more.column], -1)
     rides = np.flatnonzero((more.column >= 0) & waits)
     merged = plan.column.copy()

@@ -57,7 +57,7 @@ def _gained(contest: Contest) -> float:
     if found is None:
         return 0.0
     _, prices = found
-    return max(contest.bound - contest.question.dual_bound(prices) * (1 + _ROUNDING), 0.0)
+    return max(contest.bound - contest.bound_at(prices) * (1 + _ROUNDING), 0.0)
 
 
 def relaxed_optimum(question: AssignmentProblem) -> tuple[float, FloatArray] | None:

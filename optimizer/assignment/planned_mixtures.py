@@ -1,0 +1,271 @@
+"""Gangs over several pools in a plan: made at its prices, taken where they pay, and covered by its bound.
+
+A plan gives each job one configuration. Of the gangs over several pools that a job may have, at given prices only one
+for every pace can be its best: the cheapest accelerators that are at least that fast (`mixed_gangs`). So a plan is
+made, the gangs whose worth exceeds their price by more than anything their jobs have join the configurations, and it
+is made again: a few times, or until none would. What no price finds are odd accelerators, which no gang fits alone and
+which are therefore free: jobs that still wait take gangs of those, most valuable first.
+
+The bound holds for all of them, listed or not: at any prices what each job could gain at most by an unlisted gang is
+the best of those few (`UnlistedGangs.gain`), and is added to it.
+
+Machines that are rented are left out: who has them, and at what price, is decided for pools (`renting.market_plan`).
+
+Shapes: n jobs, c columns, p pools, m gangs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimizer.assignment.limit_rows import LimitedEntities, limited_entities
+from optimizer.assignment.mixed_gangs import cheapest_gangs, distinct_gangs, joined_gangs, no_gangs, whole_gang_speeds
+from optimizer.assignment.plan_draft import PlanDraft
+from optimizer.classes.segments import max_by, sum_by
+from optimizer.decision import MultiPoolGangs, Plan, append_columns
+from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import column_accelerators, usable_columns
+
+#: What the columns of a problem are worth (c,).
+Valuation = Callable[[Problem], FloatArray]
+#: Plans made at most, and waiting jobs that are offered odd accelerators.
+PLANS_MAX = 4
+WAITING_MAX = 256
+#: A gang must gain more than anything listed by this part of the largest value.
+_STRICT = 1e-9
+_WHOLE = 1e-9
+
+
+class UnlistedGangs:
+    """The gangs over several pools that the jobs of a problem may have, and what they would gain by them at prices."""
+
+    def __init__(self, problem: Problem, value_of: Valuation) -> None:
+        """`problem`: with the configurations that are listed; `value_of`: what configurations of its jobs are worth."""
+        self._problem, self._value_of = problem, value_of
+        pinned = problem.jobs.pinned if len(problem.jobs.pinned) else np.zeros(len(problem.jobs), dtype=np.bool_)
+        self.speed = whole_gang_speeds(problem)
+        self.rows: IntArray = np.flatnonzero(problem.jobs.mixes & ~pinned & (problem.jobs.gang > 1))
+        self._open = problem.pools.held <= 0
+
+    def open_part(self, capacity: FloatArray) -> FloatArray:
+        """Accelerators of each pool that gangs over several may have of these (p,)."""
+        return np.where(self._open, capacity, 0.0)
+
+    def at_prices(self, prices: FloatArray, capacity: FloatArray, rows: IntArray) -> MultiPoolGangs:
+        """For each of these jobs and every pace, the cheapest gang over several pools.
+
+        `capacity`: accelerators that each of them may take of each pool (rows, p), or all alike (p,).
+        """
+        found, able = [no_gangs(len(prices))], self.open_part(capacity)
+        for slowest in np.flatnonzero(self._open).tolist():
+            use, rate = cheapest_gangs(self.speed[rows], self._problem.jobs.gang[rows], slowest, prices, able)
+            made = np.flatnonzero(rate > 0)
+            found.append(MultiPoolGangs(rows[made], rate[made], use[made]))
+        return joined_gangs(found)
+
+    def fastest(self, capacity: FloatArray, rows: IntArray) -> MultiPoolGangs:
+        """The fastest gang over several pools of each of these jobs that has one."""
+        every = self.at_prices(np.zeros(len(capacity)), capacity, rows)
+        return _first_of_each(every, -every.steps_per_s)
+
+    def improving(self, draft: PlanDraft, value: FloatArray) -> MultiPoolGangs:
+        """Gangs that a next plan should know of, at the prices of this one; `value`: of the columns listed (c,).
+
+        Each job's best gang, where it gains more by it than by anything listed. While somebody waits, also each placed
+        job's best one of its own accelerators and free ones, by which it would give way: if what it loses is less than
+        the plan could be better by.
+        """
+        problem, prices = self._problem, draft.prices
+        columns, n = problem.columns, len(problem.jobs)
+        extra = np.broadcast_to(draft.limit_prices, n)
+        cost = sum_by(columns.use_column, prices[columns.use_pool] * columns.use_count, len(columns))
+        net = value - cost - extra[columns.job] * column_accelerators(columns)
+        strict = _STRICT * float(value.max(initial=0.0))
+        every = self.at_prices(prices, problem.pools.capacity, self.rows)
+        found = [self._gaining(every, self._net(every, prices, extra) - max_by(columns.job, net, n)[every.job], strict)]
+        placed = self.rows[draft.column[self.rows] >= 0]
+        if len(placed) and np.any(draft.column < 0):
+            column = draft.column[placed]
+            place = np.full(len(columns), -1, dtype=np.int64)
+            place[column] = np.arange(len(placed))
+            held, uses = np.zeros((len(placed), len(prices))), np.flatnonzero(place[columns.use_column] >= 0)
+            held[place[columns.use_column[uses]], columns.use_pool[uses]] = columns.use_count[uses]
+            near = self.at_prices(prices, draft.free + held, placed)
+            now = np.zeros(n)
+            now[placed] = value[column]
+            is_near = now[near.job] - self.values(near) < draft.bound - draft.reached - strict
+            found.append(self._gaining(near, np.where(is_near, self._net(near, prices, extra), 0.0), 0.0))
+        return distinct_gangs(joined_gangs(found))
+
+    @staticmethod
+    def _gaining(gangs: MultiPoolGangs, gain: FloatArray, strict: float) -> MultiPoolGangs:
+        """Each job's best of these gangs, where it gains something by it."""
+        better = np.flatnonzero(gain > strict)
+        some = MultiPoolGangs(gangs.job[better], gangs.steps_per_s[better], gangs.use[better])
+        return _first_of_each(some, -gain[better])
+
+    def gain(self, prices: FloatArray, extra: FloatArray, free: FloatArray, known: FloatArray) -> float:
+        """What jobs could gain by gangs that are not listed, beyond what they gain by the listed ones.
+
+        Args:
+            prices: of the pools (p,).
+            extra: what each job pays besides for an accelerator, because of limits (n,).
+            free: accelerators there are for those who compete (p,).
+            known: the most that each job gains by what is listed, at least 0; inf for one that does not compete (n,).
+        """
+        rows = self.rows[np.isfinite(known[self.rows])]
+        every = self.at_prices(prices, free, rows)
+        most = max_by(every.job, self._net(every, prices, extra), len(known))[rows]
+        return float(np.maximum(most - known[rows], 0.0).sum())
+
+    def values(self, gangs: MultiPoolGangs) -> FloatArray:
+        """What the gangs are worth (m,)."""
+        if not len(gangs):
+            return np.zeros(0)
+        whole, place = append_columns(self._problem, gangs.columns)
+        return self._value_of(whole)[place[len(self._problem.columns) :]]
+
+    def _net(self, gangs: MultiPoolGangs, prices: FloatArray, extra: FloatArray) -> FloatArray:
+        value = self.values(gangs)
+        cost = gangs.use @ prices + extra[gangs.job] * gangs.use.sum(axis=1)
+        return np.where(value > 0, value - cost, 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixedDraft:
+    """A plan over a problem and the gangs that were made for it."""
+
+    #: As it was asked, and with the gangs; row there of every column, the problem's own first.
+    asked: Problem
+    problem: Problem
+    gangs: MultiPoolGangs
+    place: IntArray
+    #: Over the columns of `problem`, and what these are worth (c,).
+    draft: PlanDraft
+    value: FloatArray
+
+    def in_terms_asked(self, plan: Plan) -> Plan:
+        """The plan over the columns of the problem as it was asked, and those of the gangs in use."""
+        own = len(self.asked.columns)
+        column = _backwards(self.place)[plan.column]
+        taken = np.flatnonzero(column >= own)
+        made = column[taken] - own
+        column[taken] = own + np.arange(len(taken))
+        gangs = MultiPoolGangs(self.gangs.job[made], self.gangs.steps_per_s[made], self.gangs.use[made])
+        return replace(plan, column=column, added=gangs.columns if len(made) else None)
+
+    def standing(self) -> tuple[float, ...]:
+        """The values reached, of the highest priority class first."""
+        classes, chosen = self.problem.jobs.priority_class, self.draft.column
+        worth = np.where(chosen >= 0, self.value[chosen], 0.0)
+        return tuple(float(worth[classes == each].sum()) for each in np.unique(classes)[::-1])
+
+
+def draft_with_mixed_gangs(
+    problem: Problem, value_of: Valuation, drafted: Callable[[Problem, UnlistedGangs], PlanDraft]
+) -> MixedDraft:
+    """Plan, add the gangs over several pools that pay at the prices, and plan again; the best of these plans.
+
+    Args:
+        problem: as it is asked; some of its jobs mix.
+        value_of: what its columns are worth, and those of gangs that are added.
+        drafted: makes a plan; its bound must cover the gangs that are not listed.
+    """
+    gangs, best = _of_jobs_without_a_pool(problem, value_of), None
+    for _ in range(PLANS_MAX):
+        whole, place = append_columns(problem, gangs.columns)
+        unlisted = UnlistedGangs(whole, value_of)
+        draft = drafted(whole, unlisted)
+        found = _with_odd_accelerators(
+            MixedDraft(problem, whole, gangs, place, draft, value_of(whole)), unlisted, value_of
+        )
+        if best is None or found.standing() > best.standing():
+            best = found
+        better = unlisted.improving(draft, value_of(whole))
+        if not len(better):
+            break
+        joined = distinct_gangs(joined_gangs([found.gangs, better]))
+        if len(joined) == len(found.gangs) == len(gangs):
+            break  # it has listed them all
+        gangs = joined
+    assert best is not None
+    return best
+
+
+def _of_jobs_without_a_pool(problem: Problem, value_of: Valuation) -> MultiPoolGangs:
+    """The fastest gangs of jobs that no pool could hold alone: they are measured by these."""
+    able = np.zeros(len(problem.jobs), dtype=np.bool_)
+    able[problem.columns.job[usable_columns(problem.columns, problem.pools.capacity)]] = True
+    unlisted = UnlistedGangs(problem, value_of)
+    return unlisted.fastest(problem.pools.capacity, unlisted.rows[~able[unlisted.rows]])
+
+
+def _with_odd_accelerators(found: MixedDraft, unlisted: UnlistedGangs, value_of: Valuation) -> MixedDraft:
+    """The plan with gangs of free accelerators for jobs that wait, the most valuable first."""
+    draft, jobs = found.draft, found.problem.jobs
+    waiting = unlisted.rows[draft.column[unlisted.rows] < 0]
+    free = unlisted.open_part(draft.free)
+    made = unlisted.fastest(free, waiting)
+    if not len(made):
+        return found
+    value = np.zeros(len(jobs))
+    value[made.job] = unlisted.values(made)
+    order = np.lexsort((made.job, -value[made.job] / jobs.gang[made.job], -jobs.priority_class[made.job]))
+    limits = limited_entities(found.problem)
+    left = None if limits is None else limits.left(found.problem, draft.column)
+    taken = [no_gangs(len(free))]
+    for row in made.job[order[:WAITING_MAX]].tolist():
+        if value[row] <= 0 or not _is_allowed(limits, left, row, jobs.gang[row]):
+            continue
+        gang = unlisted.fastest(free, np.array([row]))
+        if len(gang) and unlisted.values(gang)[0] > 0:
+            taken.append(gang)
+            free = free - gang.use[0]
+            if limits is not None and left is not None:
+                left = left - limits.inside[:, row] * jobs.gang[row]
+    return _extended(found, joined_gangs(taken), value_of)
+
+
+def _is_allowed(limits: LimitedEntities | None, left: FloatArray | None, row: int, gang: float) -> bool:
+    """Whether no limit above the job keeps it from a gang."""
+    if limits is None or left is None:
+        return True
+    above: BoolArray = limits.inside[:, row]
+    return bool(np.all(left[above] >= gang - _WHOLE))
+
+
+def _extended(found: MixedDraft, taken: MultiPoolGangs, value_of: Valuation) -> MixedDraft:
+    """The plan with these gangs in it, each given to its job."""
+    if not len(taken):
+        return found
+    gangs = joined_gangs([found.gangs, taken])
+    whole, place = append_columns(found.asked, gangs.columns)
+    old = found.draft
+    column = np.append(place, -1)[_backwards(found.place)[old.column]]
+    column[taken.job] = place[len(place) - len(taken) :]
+    value = value_of(whole)
+    free = np.maximum(old.free - taken.use.sum(axis=0), 0.0)
+    reached = old.reached + float(value[column[taken.job]].sum())
+    return replace(
+        found,
+        problem=whole,
+        gangs=gangs,
+        place=place,
+        value=value,
+        draft=replace(old, column=column, free=free, reached=reached),
+    )
+
+
+def _backwards(place: IntArray) -> IntArray:
+    """Which entry is in each place; the last entry is -1, for nobody's place."""
+    back = np.full(len(place) + 1, -1, dtype=np.int64)
+    back[place] = np.arange(len(place))
+    return back
+
+
+def _first_of_each(gangs: MultiPoolGangs, key: FloatArray) -> MultiPoolGangs:
+    """Of each job the gang with the smallest key, of equals the first."""
+    order = np.lexsort((np.arange(len(gangs)), key, gangs.job))
+    first = order[np.unique(gangs.job[order], return_index=True)[1]]
+    return MultiPoolGangs(gangs.job[first], gangs.steps_per_s[first], gangs.use[first])
