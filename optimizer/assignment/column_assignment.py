@@ -25,6 +25,7 @@ from collections.abc import Callable
 import numpy as np
 
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem, Contest
+from optimizer.assignment.guarantee_rows import GuaranteedEntities, GuaranteeQuestion, assign_with_guarantees
 from optimizer.assignment.limit_rows import LimitedEntities
 from optimizer.assignment.plan_draft import PlanDraft, accelerators_held
 from optimizer.classes.segments import sum_by
@@ -45,6 +46,7 @@ def assign_jobs(
     *,
     only_fitting: bool = True,
     limits: LimitedEntities | None = None,
+    guarantees: GuaranteedEntities | None = None,
 ) -> None:
     """Let the jobs without a place compete for what is free, the higher priority classes before the lower.
 
@@ -56,23 +58,31 @@ def assign_jobs(
         only_fitting: leave out columns for which there is no room even before anybody is placed. They cannot be taken,
             but they tell a method that moves prices how much is wanted.
         limits: of entities, which become rows beside those of the pools; None: there are none.
+        guarantees: of entities, which the jobs of one priority class keep among each other; None: there are none.
     """
-    classes, p = problem.jobs.priority_class, len(problem.pools)
+    classes, columns, p = problem.jobs.priority_class, problem.columns, len(problem.pools)
     for priority_class in np.unique(classes)[::-1].tolist():
         competing = (classes == priority_class) & (draft.column < 0)
         question, kept = assignment_problem_of(problem, value, competing, draft.free, only_fitting=only_fitting)
         if not len(kept):
             continue
         if limits is not None:
-            left = limits.left(problem, draft.column)
-            question = limits.rows_beside(question, left, problem.columns.job[kept])
-        found = method(question)
+            question = limits.rows_beside(question, limits.left(draft.column), kept)
+        rows = len(question.capacity)
+        if guarantees is None:
+            found = method(question)
+        else:
+            asked = GuaranteeQuestion.of(guarantees, question, draft.column, kept)
+            found, question, credit = assign_with_guarantees(asked, method)
+            draft.entity_costs = draft.entity_costs - guarantees.credit_of_columns(credit) * competing[columns.job]
         placed = kept[found.column[found.column >= 0]]
-        draft.column[problem.columns.job[placed]] = placed
+        draft.column[columns.job[placed]] = placed
         draft.free = np.maximum(draft.free - accelerators_held(problem, placed), 0.0)
         draft.prices = np.maximum(draft.prices, found.prices[:p])
         if limits is not None:
-            draft.limit_prices = np.maximum(draft.limit_prices, limits.prices_of_jobs(found.prices[p:]))
+            draft.entity_costs = (
+                draft.entity_costs + limits.cost_of_columns(found.prices[p:rows]) * competing[columns.job]
+            )
         draft.reached += found.value
         draft.bound += found.bound
         if found.bound > found.value:

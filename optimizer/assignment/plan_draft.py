@@ -35,8 +35,9 @@ class PlanDraft:
     prices: FloatArray
     reached: float = 0.0
     bound: float = 0.0
-    #: What each job pays for an accelerator because of the limits of its project and user (n,).
-    limit_prices: FloatArray = field(default_factory=lambda: np.zeros(1))
+    #: What each column pays because of limits of its project and user, less what it need not because of guarantees
+    #: (c,), or one 0 for all.
+    entity_costs: FloatArray = field(default_factory=lambda: np.zeros(1))
     #: What was decided by prices, where these do not prove that nothing is better.
     contests: "list[Contest]" = field(default_factory=list)
 
@@ -102,8 +103,8 @@ def finish_plan(
     """
     columns, jobs, n = problem.columns, problem.jobs, len(problem.jobs)
     cost = sum_by(columns.use_column, draft.prices[columns.use_pool] * columns.use_count, len(columns))
-    if draft.limit_prices.any():
-        cost += draft.limit_prices[columns.job] * column_accelerators(columns)
+    if draft.entity_costs.any():
+        cost += draft.entity_costs
     surplus, density = np.zeros(n), np.zeros(n)
     np.maximum.at(surplus, columns.job, value - cost)
     np.maximum.at(density, columns.job, value / np.maximum(size, 1.0))

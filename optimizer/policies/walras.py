@@ -19,7 +19,8 @@ job is taken to have its Gittins rank left, and nobody is overdue.
 
 With several projects or users, values are multiplied by how long a job's project is behind its share, in lengths of the
 job, and its user among the others of the project; overdue jobs come first only within what their project is entitled to
-(`fair_standing`).
+(`fair_standing`). Limits of projects and users are rows beside those of the pools, guarantees floors with prices
+(`limit_rows`, `guarantee_rows`).
 
 Source: our own; docs/walras-policy.md derives it.
 """
@@ -141,6 +142,7 @@ class Walras:
         if len(problem.jobs):
             from optimizer.assignment import starvation_guard  # compiled: only where there is something to decide
             from optimizer.assignment.column_assignment import assign_jobs
+            from optimizer.assignment.guarantee_rows import guaranteed_entities
             from optimizer.assignment.limit_rows import limited_entities
             from optimizer.assignment.transportation import assign_by_search
 
@@ -152,8 +154,9 @@ class Walras:
             first = first if standing is None else standing.within_shares(problem, first)
             starvation_guard.place_overdue(problem, ends_s, first, plan.free, plan.column, rules)
             plan_draft.count_fixed(plan, values.value)
-            limits = limited_entities(problem)
-            assign_jobs(problem, values.value, plan, assign_by_search, only_fitting=False, limits=limits)
+            limits, guarantees = limited_entities(problem), guaranteed_entities(problem)
+            method = assign_by_search
+            assign_jobs(problem, values.value, plan, method, only_fitting=False, limits=limits, guarantees=guarantees)
         if standing is not None:
             told["fair"] = standing.remembered(problem, plan.column)
         return plan_draft.finish_plan(problem, values.value, values.size, plan, measure, first), told
