@@ -17,6 +17,7 @@ from scheduler.core.commands import Command, Start
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, JobSubmitted
 from scheduler.core.rules import RoundRules
+from scheduler.core.share_events import EntityShare
 from scheduler.core.state.fleet import MachineCondition
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.engine import RunLimits
@@ -27,7 +28,7 @@ from simulator.simulation import Scenario, Simulation, SimulationResult
 from walras.cluster import Market, Pool, PoolId, Shape
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
-ROWS = ("fallback", "riders", "idle", "arrivals")
+ROWS = ("fallback", "riders", "idle", "arrivals", "guarantee")
 
 _SEEDS = 8
 _HOUR_S = 3600.0
@@ -47,7 +48,14 @@ def measure(scale: float, row: str) -> list[Measured]:
     """One row; targets hold for the whole size."""
     seeds = range(max(2, round(_SEEDS * scale)))
     measured = Measured(f"one market: {row}", f"{len(seeds)} seeds, policy walras")
-    {"fallback": _fallback, "riders": _riders, "idle": _idle, "arrivals": _arrivals}[row](measured, seeds)
+    rows = {
+        "fallback": _fallback,
+        "riders": _riders,
+        "idle": _idle,
+        "arrivals": _arrivals,
+        "guarantee": _guarantee,
+    }
+    rows[row](measured, seeds)
     return [measured]
 
 
@@ -110,6 +118,25 @@ def _arrivals(measured: Measured, seeds: range) -> None:
     measured.add("worst", min(parts), "of those with room")
 
 
+def _guarantee(measured: Measured, seeds: range) -> None:
+    """Eight owned machines, 120 jobs of a crowd, and eight of a project of weight .1 that is guaranteed a quarter."""
+    short, costs = list[float](), list[float]()
+    for seed in seeds:
+        random = Random(f"guarantee/{seed}")
+        crowd = _jobs(random, 120, 1, None, within_h=6.0)
+        few = [_lengthened(each, 4.0) for each in _jobs(random, 8, _FIRST_RIDER, 0.0, within_h=2.0)]
+        pool, shares = PoolModel(_OWNED, machines=8), (EntityShare("payer", 0.1, guaranteed=0.25),)
+        meter = _ShortMeter(2)
+        kept = _run([*crowd, *few], pool, meter, shares=shares)
+        without = _run([*crowd, *few], pool, shares=(EntityShare("payer", 0.1),))
+        short.append(meter.short_s / meter.wanted_s)
+        costs.append(100.0 * (_mean_s(kept) / _mean_s(without) - 1.0))
+    measured.add("has less than its guarantee, of the time in which it wants more, mean", mean(short), "", at_most=0.02)
+    measured.add("worst", max(short), "")
+    measured.add("mean completion time of all, against no guarantee, mean", mean(costs), "%")
+    measured.add("mean completion time of all, against no guarantee, worst", max(costs), "%")
+
+
 # ------------------------------------------------------------------------------------------------ runs
 
 
@@ -144,12 +171,33 @@ class _ArrivalMeter:
             self.admitted += starts
 
 
-def _run(jobs: list[SimulatedJob], *parts: "PoolModel | _IdleMeter | _ArrivalMeter") -> SimulationResult:
+class _ShortMeter:
+    """Seconds in which a project has a job that waits, and in which it has less than so many accelerators then."""
+
+    def __init__(self, guaranteed: int) -> None:
+        self.core = SchedulerCore()
+        self.short_s = self.wanted_s = 0.0
+        self._guaranteed = guaranteed
+        self._at, self._wants, self._lacks = 0.0, False, False
+
+    def __call__(self, event: Event, commands: list[Command]) -> None:
+        """Look at the state that holds until the next event."""
+        self.wanted_s += self._wants * (event.at - self._at)
+        self.short_s += self._lacks * (event.at - self._at)
+        jobs = [job for job in self.core.ledger if job.job_id >= _FIRST_RIDER]
+        self._at, self._wants = event.at, any(job.waits for job in jobs)
+        self._lacks = self._wants and sum(job.holds for job in jobs) < self._guaranteed
+
+
+Part = PoolModel | _IdleMeter | _ArrivalMeter | _ShortMeter
+
+
+def _run(jobs: list[SimulatedJob], *parts: Part, shares: tuple[EntityShare, ...] = ()) -> SimulationResult:
     """Until the last payer, or without payers the last job, has ended; riders may wait then."""
     truth = GroundTruth({SpeedKey(_KIND, "gpu"): 1.0}, {_KIND: AttemptCosts(2.0, 1.0, 600.0)})
     meter = next((each for each in parts if not isinstance(each, PoolModel)), None)
     pools = tuple(each for each in parts if isinstance(each, PoolModel))
-    told = Scenario(pools, truth, PolicySpec("walras"), _RULES, limits=RunLimits(30 * _HOUR_S))
+    told = Scenario(pools, truth, PolicySpec("walras"), _RULES, limits=RunLimits(30 * _HOUR_S), shares=shares)
     core = SchedulerCore() if meter is None else meter.core
     ordered = sorted(jobs, key=lambda each: each.at)
     return Simulation(told, core=core).run(ordered, meter) if meter else Simulation(told, core=core).run(ordered)
@@ -169,6 +217,15 @@ def _jobs(random: Random, count: int, first: int, value: float | None, within_h:
 
 def _rented(pool: Pool, **terms: float) -> PoolModel:
     return PoolModel(pool, terms=RentalTerms(pool.boot_s, pool.minimum_billing_s, **terms))
+
+
+def _lengthened(job: SimulatedJob, times: float) -> SimulatedJob:
+    steps = times * job.steps
+    return replace(job, request=replace(job.request, steps=steps), steps=steps)
+
+
+def _mean_s(result: SimulationResult) -> float:
+    return mean(each.jct_s for each in result.jobs)
 
 
 def _payers_mean_s(result: SimulationResult) -> float:

@@ -4,7 +4,7 @@ Any prices l >= 0 of the rows bound every assignment (weak duality):
 
     sum_c v_c y_c  <=  sum_j max(0, max_{c of j} v_c - l.use_c)  +  l.N
 
-Shapes: n jobs that compete, c columns, p rows: pools and, after them, limits of entities.
+Shapes: n jobs that compete, c columns, p rows: pools and, after them, limits and guarantees of entities.
 """
 
 from collections.abc import Callable
@@ -32,8 +32,11 @@ class AssignmentProblem:
     capacity: FloatArray
     #: Whether the job runs in the column now (c,); empty: no job runs.
     running: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    #: The last so many rows of `capacity` are limits of entities, no pools (`limit_rows`).
+    #: The last so many rows of `capacity` are no pools but of entities (`limit_rows`, `guarantee_rows`).
     limits: int = 0
+    #: Where a search for prices begins (p,), empty: at 0; and its first step in the unit of the values, 0: by these.
+    start: FloatArray = field(default_factory=lambda: np.zeros(0))
+    step: float = 0.0
 
     @property
     def jobs(self) -> int:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem, Contest
+from optimizer.assignment.guarantee_rows import GuaranteedEntities, GuaranteeQuestion, assign_with_guarantees
 from optimizer.assignment.limit_rows import LimitedEntities
 from optimizer.assignment.plan_draft import PlanDraft, accelerators_held
 from optimizer.classes.segments import sum_by
@@ -49,6 +50,7 @@ def assign_jobs(
     *,
     only_fitting: bool = True,
     limits: LimitedEntities | None = None,
+    guarantees: GuaranteedEntities | None = None,
     unlisted: "UnlistedGangs | None" = None,
 ) -> None:
     """Let the jobs without a place compete for what is free, the higher priority classes before the lower.
@@ -61,6 +63,7 @@ def assign_jobs(
         only_fitting: leave out columns for which there is no room even before anybody is placed. They cannot be taken,
             but they tell a method that moves prices how much is wanted.
         limits: of entities, which become rows beside those of the pools; None: there are none.
+        guarantees: of entities, which the jobs of one priority class keep among each other; None: there are none.
         unlisted: gangs over several pools that jobs may have besides their columns, for the bound to cover.
     """
     classes, columns, p = problem.jobs.priority_class, problem.columns, len(problem.pools)
@@ -70,20 +73,30 @@ def assign_jobs(
         if not len(kept):
             continue
         if limits is not None:
-            left = limits.left(problem, draft.column)
-            question = limits.rows_beside(question, left, columns.job[kept])
-        found, left_free = method(question), draft.free
+            question = limits.rows_beside(question, limits.left(draft.column), kept)
+        rows, free, charges = len(question.capacity), draft.free, np.zeros((1, 1))
+        if guarantees is None:
+            found = method(question)
+        else:
+            asked = GuaranteeQuestion.of(guarantees, question, draft.column, kept)
+            found, question, credit = assign_with_guarantees(asked, method)
+            charges = charges - guarantees.credits(credit)[:, None]
         placed = kept[found.column[found.column >= 0]]
         draft.column[columns.job[placed]] = placed
-        draft.free = np.maximum(draft.free - accelerators_held(problem, placed), 0.0)
+        draft.free = np.maximum(free - accelerators_held(problem, placed), 0.0)
         draft.prices = np.maximum(draft.prices, found.prices[:p])
         if limits is not None:
-            draft.limit_prices = np.maximum(draft.limit_prices, limits.prices_of_jobs(found.prices[p:]))
+            charges = charges + limits.charges(found.prices[p:rows])
+        if charges.any():
+            draft.charges = draft.charges + charges * competing[:, None]
         draft.reached += found.value
         beyond = None
         if unlisted is not None:
-            beyond = partial(_unlisted_gain, unlisted, question, (columns.job[kept], competing), left_free, limits)
-        bound = found.bound if beyond is None else found.bound + beyond(found.prices)
+            beyond = partial(
+                _unlisted_gain, unlisted, question, (columns.job[kept], competing), free, (limits, guarantees)
+            )
+            prices = found.prices if len(question.capacity) == rows else np.concatenate((found.prices, credit))
+        bound = found.bound if beyond is None else found.bound + beyond(prices)
         draft.bound += bound
         if bound > found.value:
             draft.contests.append(Contest(question, bound, beyond))
@@ -94,7 +107,7 @@ def _unlisted_gain(
     question: AssignmentProblem,
     jobs: tuple[IntArray, BoolArray],
     free: FloatArray,
-    limits: LimitedEntities | None,
+    entities: tuple[LimitedEntities | None, GuaranteedEntities | None],
     prices: FloatArray,
 ) -> float:
     """What gangs that are not listed could add to the bound of these prices of a question's rows.
@@ -104,9 +117,14 @@ def _unlisted_gain(
     rows, competing = jobs
     known = np.where(competing, 0.0, np.inf)
     known[np.unique(rows)] = np.maximum(question.best_net(question.net(prices)), 0.0)
-    pools = len(free)
-    extra = np.zeros(len(competing)) if limits is None else limits.prices_of_jobs(prices[pools:])
-    return unlisted.gain(prices[:pools], extra, free, known)
+    pools, (limits, guarantees) = len(free), entities
+    charges, after = np.zeros((len(competing), pools)), pools
+    if limits is not None:
+        after += len(limits)
+        charges += limits.charges(prices[pools:after])
+    if guarantees is not None and len(prices) > after:
+        charges -= guarantees.credits(prices[after:])[:, None]
+    return unlisted.gain(prices[:pools], charges, free, known)
 
 
 def assignment_problem_of(

@@ -3,13 +3,14 @@
     maximise  sum_c v_c y_c
     s.t.      sum_{c of j} y_c <= 1                               each job j           (u_j)
               sum_c use[c, r] y_c <= N[r]                         each pool r          (l_r)
-              sum_{c of jobs below e} size[c] y_c <= m[e]         each limited e       (mu_e)
+              sum_{c of jobs below e} held[c, m] y_c <= most[m]   each limit m of e    (mu_m)
 
-m[e] is the part of the fleet that entity e may hold, less what its jobs hold already that do not compete. So every
-method of assignment serves limits without knowing of them, and the bound that prices prove holds with mu among them: a
-job pays the prices of its pool and of every limit above it. Without limits the problem is the same to the bit.
+held[c, m] are the accelerators of c that count against m: of the fleet, of a type, or of one pool. most[m] is what
+entity e may hold of them, less what its jobs hold already that do not compete. So every method of assignment serves
+limits without knowing of them, and the bound that prices prove holds with mu among them: a job pays the prices of its
+pool and of every limit above it. Without limits the problem is the same to the bit.
 
-Shapes: n jobs, c columns, p pools, m entities with a limit.
+Shapes: n jobs, c columns, p pools, m limits.
 """
 
 from dataclasses import dataclass, replace
@@ -17,62 +18,121 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimizer.assignment.assignment_problem import AssignmentProblem
-from optimizer.problem import BoolArray, Entities, FloatArray, IntArray, Problem
-from optimizer.utility.fair_share import column_accelerators
+from optimizer.classes.segments import sum_by
+from optimizer.problem import BoolArray, Entities, EntityLimits, FloatArray, IntArray, Problem
+
+#: Slack for counts that went through float arithmetic.
+_WHOLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LimitedEntities:
-    """The entities that may not hold the whole fleet."""
+    """What entities may not hold all of."""
 
     #: Rows of `Entities` (m,), and the accelerators that each may hold (m,).
     entity: IntArray
     most: FloatArray
     #: Whether each job is below each of them (m, n).
     inside: BoolArray
+    #: Accelerators of each column that count, 0 for the columns of jobs that are not below (m, c).
+    use: FloatArray
+    #: Whether the accelerators of each pool count (m, p).
+    pools: BoolArray
 
     def __len__(self) -> int:
         return len(self.entity)
 
-    def left(self, problem: Problem, column: IntArray) -> FloatArray:
+    def left(self, column: IntArray) -> FloatArray:
         """What each may still hold when jobs have these columns, -1: none (n,); (m,)."""
-        size, held = column_accelerators(problem.columns), np.zeros(len(column))
-        held[column >= 0] = size[column[column >= 0]]
-        return np.maximum(self.most - self.inside @ held, 0.0)
+        held: FloatArray = self.use[:, column[column >= 0]].sum(axis=1)
+        return np.maximum(self.most - held, 0.0)
 
-    def prices_of_jobs(self, prices: FloatArray) -> FloatArray:
-        """What a job pays for an accelerator because of the limits above it, at their prices (m,); (n,)."""
-        return np.asarray(prices @ self.inside, dtype=np.float64)
+    def charges(self, prices: FloatArray) -> FloatArray:
+        """What an accelerator of each pool costs each job because of limits above it, at their prices (m,); (n, p)."""
+        return np.asarray((self.inside * prices[:, None]).T @ self.pools, dtype=np.float64)
 
-    def rows_beside(self, question: AssignmentProblem, left: FloatArray, job: IntArray) -> AssignmentProblem:
+    def rows_beside(self, question: AssignmentProblem, left: FloatArray, kept: IntArray) -> AssignmentProblem:
         """The assignment with a row more for each limit, after those of the pools.
 
         Args:
             question: over pools alone.
             left: accelerators that each entity may still hold (m,).
-            job: row of the problem's jobs of each column of the question (c,).
+            kept: column of the problem that each column of the question is (c,).
         """
-        row, column = np.nonzero(self.inside[:, job])
-        use_column = np.concatenate((question.use_column, column))
-        order = np.argsort(use_column, kind="stable")  # a column's uses of pools stay before those of limits
-        return replace(
-            question,
-            use_column=use_column[order],
-            use_pool=np.concatenate((question.use_pool, len(question.capacity) + row))[order],
-            use_count=np.concatenate((question.use_count, question.size[column]))[order],
-            capacity=np.concatenate((question.capacity, left)),
-            limits=len(self),
-        )
+        row, column = np.nonzero(self.use[:, kept] > 0)
+        return with_rows(question, (row, column, self.use[row, kept[column]]), left)
+
+
+def with_rows(
+    question: AssignmentProblem, uses: tuple[IntArray, IntArray, FloatArray], capacity: FloatArray
+) -> AssignmentProblem:
+    """The assignment with rows more, after those that it has.
+
+    Args:
+        question: any.
+        uses: the new row, the column and the count of each use.
+        capacity: of the new rows (m,).
+    """
+    row, column, count = uses
+    use_column = np.concatenate((question.use_column, column))
+    order = np.argsort(use_column, kind="stable")  # a column's uses of pools stay before those of other rows
+    return replace(
+        question,
+        use_column=use_column[order],
+        use_pool=np.concatenate((question.use_pool, len(question.capacity) + row))[order],
+        use_count=np.concatenate((question.use_count, count))[order],
+        capacity=np.concatenate((question.capacity, capacity)),
+        limits=question.limits + len(capacity),
+    )
 
 
 def limited_entities(problem: Problem) -> LimitedEntities | None:
-    """The entities with a limit below the whole fleet; None where there is none."""
+    """The entities with a limit that can bind: of the whole fleet, of a type or of a pool; None where there is none."""
+    of_fleet, of_parts = _fleet_limits(problem), _limits_of_parts(problem)
+    if of_fleet is None and of_parts is None:
+        return None
+    found = [each for each in (of_fleet, of_parts) if each is not None]
+    limits = EntityLimits(
+        np.concatenate([each.entity for each in found]),
+        np.concatenate([each.accelerators for each in found]),
+        np.concatenate([each.pools for each in found]),
+    )
+    inside = jobs_below(problem, limits.entity)
+    use = counted_use(problem, limits) * inside[:, problem.columns.job]
+    return LimitedEntities(limits.entity, limits.accelerators, inside, use, limits.pools)
+
+
+def _fleet_limits(problem: Problem) -> EntityLimits | None:
     entities = problem.entities
     if not len(entities.limit) or not np.any(entities.limit < 1):
         return None
-    entity = np.flatnonzero(entities.limit < 1)
-    inside = np.array([entities_below(entities, row)[problem.jobs.entity] for row in entity.tolist()], dtype=np.bool_)
-    return LimitedEntities(entity, entities.limit[entity] * float(problem.pools.capacity.sum()), inside)
+    entity, pools = np.flatnonzero(entities.limit < 1), problem.pools
+    most = entities.limit[entity] * float(pools.capacity.sum())
+    return EntityLimits(entity, most, np.ones((len(entity), len(pools)), dtype=np.bool_))
+
+
+def _limits_of_parts(problem: Problem) -> EntityLimits | None:
+    """Limits of a type or a pool that are smaller than what is there of it, and than that of the fleet."""
+    limits, capacity = problem.limits, problem.pools.capacity
+    if limits is None or not len(limits):
+        return None
+    part = problem.entities.limit
+    of_fleet = part[limits.entity] * float(capacity.sum()) if len(part) else np.full(len(limits), np.inf)
+    binds = np.flatnonzero(limits.accelerators < np.minimum(limits.pools @ capacity, of_fleet) - _WHOLE)
+    return EntityLimits(limits.entity[binds], limits.accelerators[binds], limits.pools[binds]) if len(binds) else None
+
+
+def counted_use(problem: Problem, limits: EntityLimits) -> FloatArray:
+    """Accelerators of each column that count against each limit, whoever's they are (m, c)."""
+    columns = problem.columns
+    counted = limits.pools[:, columns.use_pool] * columns.use_count
+    return np.array([sum_by(columns.use_column, each, len(columns)) for each in counted]).reshape(len(limits), -1)
+
+
+def jobs_below(problem: Problem, entity: IntArray) -> BoolArray:
+    """Whether each job is below each of these entities, rows of `Entities` (m,); (m, n)."""
+    found = [entities_below(problem.entities, row)[problem.jobs.entity] for row in entity.tolist()]
+    return np.array(found, dtype=np.bool_).reshape(len(entity), len(problem.jobs))
 
 
 def entities_below(entities: Entities, row: int) -> BoolArray:
@@ -86,20 +146,32 @@ def entities_below(entities: Entities, row: int) -> BoolArray:
     return below
 
 
-def limits_of_rest(problem: Problem, column: IntArray, capacity: FloatArray) -> Entities:
-    """The entities of a problem about what is left of this one, with limits that hold over both together.
+def limits_of_rest(problem: Problem, column: IntArray, capacity: FloatArray) -> Problem:
+    """The problem about what is left, with limits and guarantees that hold over both together.
 
     Args:
         problem: the whole one.
         column: what jobs have that are not asked about again, -1: nothing (n,).
         capacity: of the pools, as the rest is asked about it (p,).
     """
-    limits, there = limited_entities(problem), float(capacity.sum())
-    if limits is None:
-        return problem.entities
-    part = problem.entities.limit.copy()
-    part[limits.entity] = np.minimum(limits.left(problem, column) / max(there, 1.0), 1.0)
-    guaranteed = problem.entities.guaranteed
-    return replace(
-        problem.entities, limit=part, guaranteed=np.minimum(guaranteed, part) if len(guaranteed) else guaranteed
-    )
+    entities, limits, there = problem.entities, problem.limits, max(float(capacity.sum()), 1.0)
+    whole, held = float(problem.pools.capacity.sum()), column[column >= 0]
+    everywhere = np.ones((len(entities), len(problem.pools)), dtype=np.bool_)
+    of_all = EntityLimits(np.arange(len(entities)), np.zeros(len(entities)), everywhere)
+    if limits is not None and len(limits):
+        limits = less_what_is_held(problem, limits, held)
+    part, guaranteed = entities.limit, entities.guaranteed
+    if (part < 1).any():
+        left = less_what_is_held(problem, replace(of_all, accelerators=part * whole), held).accelerators
+        part = np.where(part < 1, np.minimum(left / there, 1.0), part)
+    if guaranteed.any():
+        left = less_what_is_held(problem, replace(of_all, accelerators=guaranteed * whole), held).accelerators
+        guaranteed = np.minimum(left / there, part if len(part) else 1.0)
+    entities = replace(entities, limit=part, guaranteed=guaranteed)
+    return replace(problem, pools=replace(problem.pools, capacity=capacity), entities=entities, limits=limits)
+
+
+def less_what_is_held(problem: Problem, limits: EntityLimits, column: IntArray) -> EntityLimits:
+    """The limits less what these columns of jobs take of them (any number)."""
+    use = counted_use(problem, limits) * jobs_below(problem, limits.entity)[:, problem.columns.job]
+    return replace(limits, accelerators=np.maximum(limits.accelerators - use[:, column].sum(axis=1), 0.0))

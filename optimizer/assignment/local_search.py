@@ -38,13 +38,17 @@ def assign_gangs(question: AssignmentProblem) -> Assignment:
     slack = bound - question.value_of(column)
     if slack > strict:
         lag = _loops.run("_lag", len(question.use_count), *table, prices)
-        column = _improved(column, *table, question.capacity, order, lag, slack, strict)
+        pools = len(question.capacity) - question.limits
+        column = _improved(column, *table, question.capacity, pools, order, lag, slack, strict)
     return Assignment(column, prices, question.value_of(column), float(bound))
 
 
-def bound_of_gangs(question: AssignmentProblem) -> float:
-    """What no assignment is worth more than, by the prices that `assign_gangs` finds."""
-    return float(_priced(question, _arrays(question))[2]) if question.jobs else 0.0
+def prices_of_gangs(question: AssignmentProblem) -> tuple[FloatArray, float]:
+    """The prices that `assign_gangs` finds, of floors as well (`guarantee_rows`), and the bound that they prove."""
+    if not question.jobs:
+        return np.zeros(len(question.capacity)), 0.0
+    _, prices, bound, _ = _priced(question, _arrays(question))
+    return prices, float(bound)
 
 
 def _priced(
@@ -55,9 +59,10 @@ def _priced(
     density = np.maximum.reduceat(question.value / size, question.first)
     order = np.argsort(-density, kind="stable")
     steps = (PRICE_STEPS + 1) * len(question.use_count)
-    column, prices, bound = _loops.run(
-        "_at_prices", steps, *table, question.capacity, running, order, float(density.max()), size
-    )
+    top = float(density.max())
+    start = question.start if len(question.start) else np.zeros(len(question.capacity))
+    told = *table, question.capacity, running, order, start, question.step or top, top, size
+    column, prices, bound = _loops.run("_at_prices", steps, *told)
     return column, prices, bound, order
 
 
@@ -155,11 +160,11 @@ def _demand(first, value, use_first, use_pool, use_count, size, prices, load, ra
 
 @_loops
 def _at_prices(  # type: ignore[no-untyped-def]
-    first, value, use_first, use_pool, use_count, capacity, running, order, top, size
+    first, value, use_first, use_pool, use_count, capacity, running, order, start, widest, top, size
 ):
     """The best fill found while prices look for demand = capacity; the prices of the smallest bound; that bound."""
     n, pools = len(first) - 1, len(capacity)
-    prices, load, rank = np.zeros(pools), np.zeros(pools), np.zeros(n)
+    prices, load, rank = start.copy(), np.zeros(pools), np.zeros(n)
     free = capacity.copy()
     best = np.full(n, -1, np.int64)
     best_total = 0.0
@@ -186,9 +191,9 @@ def _at_prices(  # type: ignore[no-untyped-def]
             if total > best_total * (1.0 + 1e-9):
                 best_total, best = total, column
         for r in range(pools):
-            excess = (load[r] - capacity[r]) / capacity[r] if capacity[r] > 0 else 1.0
+            excess = (load[r] - capacity[r]) / abs(capacity[r]) if capacity[r] != 0 else 1.0
             excess = min(1.0, max(-1.0, excess))
-            prices[r] = min(top, max(0.0, prices[r] + excess * top / 4.0 / (1.0 + step / 2.0)))
+            prices[r] = min(top, max(0.0, prices[r] + excess * widest / 4.0 / (1.0 + step / 2.0)))
     return best, quoted, bound
 
 
@@ -210,6 +215,13 @@ def _lag(first, value, use_first, use_pool, use_count, prices):  # type: ignore[
 
 
 @_loops
+def _in_one_pool(c, use_first, use_pool, pools):  # type: ignore[no-untyped-def]
+    """Whether column c takes accelerators of one pool; rows beyond the pools are of entities."""
+    u = use_first[c]
+    return use_first[c + 1] - u == 1 or use_pool[u + 1] >= pools
+
+
+@_loops
 def _new_home(k, without, first, value, use_first, use_pool, use_count, free):  # type: ignore[no-untyped-def]
     """The best free column of job k that does not use pool `without` (-1: any); -1: none."""
     best, chosen = 0.0, -1
@@ -224,9 +236,13 @@ def _new_home(k, without, first, value, use_first, use_pool, use_count, free):  
 
 @_loops
 def _displaced(  # type: ignore[no-untyped-def]
-    j, r, missing, by_move, first, value, use_first, use_pool, use_count, free, column, members, load, victims, losses
-):
-    """Jobs whose leaving pool r frees `missing` places, cheapest per place first, needless ones spared; how many."""
+    j, r, missing, scarce, by_move, first, value, use_first, use_pool, use_count, free, column, members, load, victims,
+    losses
+):  # fmt: skip
+    """Jobs whose leaving pool r frees `missing` places, cheapest per place first, needless ones spared; how many.
+
+    Only those that take of the row `scarce` besides; -1: any.
+    """
     count, freed = 0, 0.0
     for i in range(load[r]):
         k = members[r, i]
@@ -234,6 +250,12 @@ def _displaced(  # type: ignore[no-untyped-def]
         if k == j:
             continue
         c = column[k]
+        if scarce >= 0:
+            takes = False
+            for v in range(use_first[c] + 1, use_first[c + 1]):
+                takes = takes or use_pool[v] == scarce
+            if not takes:
+                continue
         loss = value[c]
         if by_move:
             home = _new_home(k, r, first, value, use_first, use_pool, use_count, free)
@@ -295,10 +317,10 @@ def _undo(j, c, victims, count, use_first, use_pool, use_count, free, column, ho
 
 
 @_loops
-def _file(j, c, use_first, use_pool, column, members, load):  # type: ignore[no-untyped-def]
+def _file(j, c, use_first, use_pool, pools, column, members, load):  # type: ignore[no-untyped-def]
     """Job j goes to column c (-1: it waits). Jobs that use one pool are listed there: others are not displaced."""
     old = column[j]
-    if old >= 0 and use_first[old + 1] - use_first[old] == 1:
+    if old >= 0 and _in_one_pool(old, use_first, use_pool, pools):
         r = use_pool[use_first[old]]
         for i in range(load[r]):
             if members[r, i] == j:
@@ -306,7 +328,7 @@ def _file(j, c, use_first, use_pool, column, members, load):  # type: ignore[no-
                 load[r] -= 1
                 break
     column[j] = c
-    if c >= 0 and use_first[c + 1] - use_first[c] == 1:
+    if c >= 0 and _in_one_pool(c, use_first, use_pool, pools):
         r = use_pool[use_first[c]]
         members[r, load[r]] = j
         load[r] += 1
@@ -314,19 +336,30 @@ def _file(j, c, use_first, use_pool, column, members, load):  # type: ignore[no-
 
 @_loops
 def _try(  # type: ignore[no-untyped-def]
-    j, c, by_move, first, value, use_first, use_pool, use_count, free, column, members, load, victims, losses, homes
-):
+    j, c, by_move, first, value, use_first, use_pool, use_count, pools, free, column, members, load, victims, losses,
+    homes
+):  # fmt: skip
     """(gain, displaced) of putting job j into column c; -inf where that cannot be."""
     if column[j] >= 0:
         _take(column[j], -1.0, use_first, use_pool, use_count, free)
     u, count, possible = use_first[c], 0, _fits(c, use_first, use_pool, use_count, free)
-    if not possible and use_first[c + 1] - u == 1:
-        missing = use_count[u] - free[use_pool[u]]
+    if not possible and _in_one_pool(c, use_first, use_pool, pools):
+        missing, scarce = use_count[u] - free[use_pool[u]], -1
+        for v in range(u + 1, use_first[c + 1]):
+            lack = use_count[v] - free[use_pool[v]]
+            if lack > 1e-9 and (scarce < 0 or lack > missing):
+                scarce, missing = use_pool[v], max(missing, lack)
         count = _displaced(
-            j, use_pool[u], missing, by_move, first, value, use_first, use_pool, use_count, free, column, members,
-            load, victims, losses,
+            j, use_pool[u], missing, scarce, by_move, first, value, use_first, use_pool, use_count, free, column,
+            members, load, victims, losses,
         )  # fmt: skip
         possible = count > 0
+        if possible and use_first[c + 1] - u > 1:
+            for i in range(count):
+                _take(column[victims[i]], -1.0, use_first, use_pool, use_count, free)
+            possible = _fits(c, use_first, use_pool, use_count, free)
+            for i in range(count):
+                _take(column[victims[i]], 1.0, use_first, use_pool, use_count, free)
     if column[j] >= 0:
         _take(column[j], 1.0, use_first, use_pool, use_count, free)
     if not possible:
@@ -338,13 +371,13 @@ def _try(  # type: ignore[no-untyped-def]
 
 @_loops
 def _search(  # type: ignore[no-untyped-def]
-    first, value, use_first, use_pool, use_count, capacity, column, order, lag, slack, strict, passes, work_max
+    first, value, use_first, use_pool, use_count, capacity, pools, column, order, lag, slack, strict, passes, work_max
 ):
     """Improve `column` in place, and count the places looked at. `slack`: how far its value is below the bound.
 
     No assignment with a job in a column can come closer to the bound than by the column's lag: such are not tried.
     """
-    n, pools = len(first) - 1, len(capacity)
+    n = len(first) - 1
     free = capacity.copy()
     placed = column.copy()
     column[:] = -1
@@ -354,7 +387,7 @@ def _search(  # type: ignore[no-untyped-def]
     victims, homes, losses = np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most)
     for j in range(n):
         if placed[j] >= 0:
-            _file(j, placed[j], use_first, use_pool, column, members, load)
+            _file(j, placed[j], use_first, use_pool, pools, column, members, load)
             _take(placed[j], 1.0, use_first, use_pool, use_count, free)
     work = 0
     for _ in range(passes):
@@ -367,8 +400,8 @@ def _search(  # type: ignore[no-untyped-def]
                     continue
                 for by_move in (False, True):
                     gain, count = _try(
-                        j, c, by_move, first, value, use_first, use_pool, use_count, free, column, members, load,
-                        victims, losses, homes,
+                        j, c, by_move, first, value, use_first, use_pool, use_count, pools, free, column, members,
+                        load, victims, losses, homes,
                     )  # fmt: skip
                     work += 1 + load[use_pool[use_first[c]]] * (1 + by_move * (first[j + 1] - first[j]))
                     if gain > best:
@@ -379,13 +412,13 @@ def _search(  # type: ignore[no-untyped-def]
                 improved = True
                 slack -= best
                 gain, count = _try(
-                    j, chosen, way, first, value, use_first, use_pool, use_count, free, column, members, load,
+                    j, chosen, way, first, value, use_first, use_pool, use_count, pools, free, column, members, load,
                     victims, losses, homes,
                 )  # fmt: skip
                 _change(j, chosen, victims, count, first, value, use_first, use_pool, use_count, free, column, homes)
                 for i in range(count):
-                    _file(victims[i], homes[i], use_first, use_pool, column, members, load)
-                _file(j, chosen, use_first, use_pool, column, members, load)
+                    _file(victims[i], homes[i], use_first, use_pool, pools, column, members, load)
+                _file(j, chosen, use_first, use_pool, pools, column, members, load)
             if work > work_max:
                 return work
         if not improved:

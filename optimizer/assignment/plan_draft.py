@@ -16,7 +16,7 @@ from optimizer.classes.class_problem import relative_gap
 from optimizer.classes.deduplication import job_offsets
 from optimizer.classes.segments import sum_by
 from optimizer.decision import BoundReport, Memory, Plan, Quote
-from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
+from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import column_accelerators, usable_columns
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ class PlanDraft:
     prices: FloatArray
     reached: float = 0.0
     bound: float = 0.0
-    #: What each job pays for an accelerator because of the limits of its project and user (n,).
-    limit_prices: FloatArray = field(default_factory=lambda: np.zeros(1))
+    #: What an accelerator of each pool costs each job besides its price because of limits of its project and user, less
+    #: what it need not pay because of guarantees (n, p), or one 0 for all.
+    charges: FloatArray = field(default_factory=lambda: np.zeros((1, 1)))
     #: What was decided by prices, where these do not prove that nothing is better.
     contests: "list[Contest]" = field(default_factory=list)
 
@@ -73,6 +74,13 @@ def count_fixed(draft: PlanDraft, value: FloatArray) -> None:
     draft.bound += worth
 
 
+def charged_costs(columns: Columns, charges: FloatArray) -> FloatArray:
+    """What each column's accelerators cost its job at these charges of jobs and pools (n, p), or (1, 1); (c,)."""
+    rows = columns.job[columns.use_column] if len(charges) > 1 else 0
+    pools = columns.use_pool if charges.shape[1] > 1 else 0
+    return sum_by(columns.use_column, charges[rows, pools] * columns.use_count, len(columns))
+
+
 def accelerators_held(problem: Problem, chosen: IntArray) -> FloatArray:
     """Accelerators of each pool that these columns take (p,)."""
     columns = problem.columns
@@ -102,8 +110,8 @@ def finish_plan(
     """
     columns, jobs, n = problem.columns, problem.jobs, len(problem.jobs)
     cost = sum_by(columns.use_column, draft.prices[columns.use_pool] * columns.use_count, len(columns))
-    if draft.limit_prices.any():
-        cost += draft.limit_prices[columns.job] * column_accelerators(columns)
+    if draft.charges.any():
+        cost += charged_costs(columns, draft.charges)
     surplus, density = np.zeros(n), np.zeros(n)
     np.maximum.at(surplus, columns.job, value - cost)
     np.maximum.at(density, columns.job, value / np.maximum(size, 1.0))

@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimizer.assignment.limit_rows import LimitedEntities, limited_entities
+from optimizer.assignment.limit_rows import limited_entities
 from optimizer.assignment.mixed_gangs import cheapest_gangs, distinct_gangs, joined_gangs, no_gangs, whole_gang_speeds
-from optimizer.assignment.plan_draft import PlanDraft
-from optimizer.classes.segments import max_by, sum_by
+from optimizer.assignment.plan_draft import PlanDraft, charged_costs
+from optimizer.classes.segments import max_by
 from optimizer.decision import MultiPoolGangs, Plan, append_columns
-from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
-from optimizer.utility.fair_share import column_accelerators, usable_columns
+from optimizer.problem import FloatArray, IntArray, Problem
+from optimizer.utility.fair_share import column_costs, usable_columns
 
 #: What the columns of a problem are worth (c,).
 Valuation = Callable[[Problem], FloatArray]
@@ -35,6 +35,8 @@ WAITING_MAX = 256
 #: A gang must gain more than anything listed by this part of the largest value.
 _STRICT = 1e-9
 _WHOLE = 1e-9
+#: No limits and no guarantees.
+_NO_CHARGES = np.zeros((1, 1))
 
 
 class UnlistedGangs:
@@ -52,21 +54,30 @@ class UnlistedGangs:
         """Accelerators of each pool that gangs over several may have of these (p,)."""
         return np.where(self._open, capacity, 0.0)
 
-    def at_prices(self, prices: FloatArray, capacity: FloatArray, rows: IntArray) -> MultiPoolGangs:
+    def at_prices(
+        self, prices: FloatArray, charges: FloatArray, capacity: FloatArray, rows: IntArray
+    ) -> MultiPoolGangs:
         """For each of these jobs and every pace, the cheapest gang over several pools.
 
-        `capacity`: accelerators that each of them may take of each pool (rows, p), or all alike (p,).
+        Args:
+            prices: of the pools (p,).
+            charges: what an accelerator of each pool costs each job besides (n, p), or one 0 for all (1, 1).
+            capacity: accelerators that each of these jobs may take of each pool (rows, p), or all alike (p,).
+            rows: of the jobs.
         """
-        found, able = [no_gangs(len(prices))], self.open_part(capacity)
-        for slowest in np.flatnonzero(self._open).tolist():
-            use, rate = cheapest_gangs(self.speed[rows], self._problem.jobs.gang[rows], slowest, prices, able)
-            made = np.flatnonzero(rate > 0)
-            found.append(MultiPoolGangs(rows[made], rate[made], use[made]))
+        found, able = [no_gangs(len(prices))], np.broadcast_to(self.open_part(capacity), (len(rows), len(prices)))
+        for cost, of_cost in _alike(prices, charges, rows):
+            asked = rows[of_cost]
+            for slowest in np.flatnonzero(self._open).tolist():
+                speed, gang = self.speed[asked], self._problem.jobs.gang[asked]
+                use, rate = cheapest_gangs(speed, gang, slowest, cost, able[of_cost])
+                made = np.flatnonzero(rate > 0)
+                found.append(MultiPoolGangs(asked[made], rate[made], use[made]))
         return joined_gangs(found)
 
     def fastest(self, capacity: FloatArray, rows: IntArray) -> MultiPoolGangs:
         """The fastest gang over several pools of each of these jobs that has one."""
-        every = self.at_prices(np.zeros(len(capacity)), capacity, rows)
+        every = self.at_prices(np.zeros(capacity.shape[-1]), _NO_CHARGES, capacity, rows)
         return _first_of_each(every, -every.steps_per_s)
 
     def improving(self, draft: PlanDraft, value: FloatArray) -> MultiPoolGangs:
@@ -78,12 +89,12 @@ class UnlistedGangs:
         """
         problem, prices = self._problem, draft.prices
         columns, n = problem.columns, len(problem.jobs)
-        extra = np.broadcast_to(draft.limit_prices, n)
-        cost = sum_by(columns.use_column, prices[columns.use_pool] * columns.use_count, len(columns))
-        net = value - cost - extra[columns.job] * column_accelerators(columns)
+        charges = draft.charges
+        net = value - column_costs(columns, prices) - charged_costs(columns, charges)
         strict = _STRICT * float(value.max(initial=0.0))
-        every = self.at_prices(prices, problem.pools.capacity, self.rows)
-        found = [self._gaining(every, self._net(every, prices, extra) - max_by(columns.job, net, n)[every.job], strict)]
+        every = self.at_prices(prices, charges, problem.pools.capacity, self.rows)
+        most = max_by(columns.job, net, n)
+        found = [self._gaining(every, self._net(every, prices, charges) - most[every.job], strict)]
         placed = self.rows[draft.column[self.rows] >= 0]
         if len(placed) and np.any(draft.column < 0):
             column = draft.column[placed]
@@ -91,11 +102,11 @@ class UnlistedGangs:
             place[column] = np.arange(len(placed))
             held, uses = np.zeros((len(placed), len(prices))), np.flatnonzero(place[columns.use_column] >= 0)
             held[place[columns.use_column[uses]], columns.use_pool[uses]] = columns.use_count[uses]
-            near = self.at_prices(prices, draft.free + held, placed)
+            near = self.at_prices(prices, charges, draft.free + held, placed)
             now = np.zeros(n)
             now[placed] = value[column]
             is_near = now[near.job] - self.values(near) < draft.bound - draft.reached - strict
-            found.append(self._gaining(near, np.where(is_near, self._net(near, prices, extra), 0.0), 0.0))
+            found.append(self._gaining(near, np.where(is_near, self._net(near, prices, charges), 0.0), 0.0))
         return distinct_gangs(joined_gangs(found))
 
     @staticmethod
@@ -105,18 +116,18 @@ class UnlistedGangs:
         some = MultiPoolGangs(gangs.job[better], gangs.steps_per_s[better], gangs.use[better])
         return _first_of_each(some, -gain[better])
 
-    def gain(self, prices: FloatArray, extra: FloatArray, free: FloatArray, known: FloatArray) -> float:
+    def gain(self, prices: FloatArray, charges: FloatArray, free: FloatArray, known: FloatArray) -> float:
         """What jobs could gain by gangs that are not listed, beyond what they gain by the listed ones.
 
         Args:
             prices: of the pools (p,).
-            extra: what each job pays besides for an accelerator, because of limits (n,).
+            charges: what an accelerator of each pool costs each job besides, because of limits and guarantees (n, p).
             free: accelerators there are for those who compete (p,).
             known: the most that each job gains by what is listed, at least 0; inf for one that does not compete (n,).
         """
         rows = self.rows[np.isfinite(known[self.rows])]
-        every = self.at_prices(prices, free, rows)
-        most = max_by(every.job, self._net(every, prices, extra), len(known))[rows]
+        every = self.at_prices(prices, charges, free, rows)
+        most = max_by(every.job, self._net(every, prices, charges), len(known))[rows]
         return float(np.maximum(most - known[rows], 0.0).sum())
 
     def values(self, gangs: MultiPoolGangs) -> FloatArray:
@@ -126,9 +137,9 @@ class UnlistedGangs:
         whole, place = append_columns(self._problem, gangs.columns)
         return self._value_of(whole)[place[len(self._problem.columns) :]]
 
-    def _net(self, gangs: MultiPoolGangs, prices: FloatArray, extra: FloatArray) -> FloatArray:
+    def _net(self, gangs: MultiPoolGangs, prices: FloatArray, charges: FloatArray) -> FloatArray:
         value = self.values(gangs)
-        cost = gangs.use @ prices + extra[gangs.job] * gangs.use.sum(axis=1)
+        cost = gangs.use @ prices + (np.broadcast_to(charges, self.speed.shape)[gangs.job] * gangs.use).sum(axis=1)
         return np.where(value > 0, value - cost, 0.0)
 
 
@@ -213,26 +224,22 @@ def _with_odd_accelerators(found: MixedDraft, unlisted: UnlistedGangs, value_of:
     value[made.job] = unlisted.values(made)
     order = np.lexsort((made.job, -value[made.job] / jobs.gang[made.job], -jobs.priority_class[made.job]))
     limits = limited_entities(found.problem)
-    left = None if limits is None else limits.left(found.problem, draft.column)
+    left = None if limits is None else limits.left(draft.column)
     taken = [no_gangs(len(free))]
     for row in made.job[order[:WAITING_MAX]].tolist():
-        if value[row] <= 0 or not _is_allowed(limits, left, row, jobs.gang[row]):
+        if value[row] <= 0:
             continue
         gang = unlisted.fastest(free, np.array([row]))
-        if len(gang) and unlisted.values(gang)[0] > 0:
-            taken.append(gang)
-            free = free - gang.use[0]
-            if limits is not None and left is not None:
-                left = left - limits.inside[:, row] * jobs.gang[row]
+        if not len(gang) or unlisted.values(gang)[0] <= 0:
+            continue
+        if limits is not None and left is not None:
+            counted = limits.inside[:, row] * (limits.pools @ gang.use[0])
+            if np.any(counted > left + _WHOLE):
+                continue
+            left = left - counted
+        taken.append(gang)
+        free = free - gang.use[0]
     return _extended(found, joined_gangs(taken), value_of)
-
-
-def _is_allowed(limits: LimitedEntities | None, left: FloatArray | None, row: int, gang: float) -> bool:
-    """Whether no limit above the job keeps it from a gang."""
-    if limits is None or left is None:
-        return True
-    above: BoolArray = limits.inside[:, row]
-    return bool(np.all(left[above] >= gang - _WHOLE))
 
 
 def _extended(found: MixedDraft, taken: MultiPoolGangs, value_of: Valuation) -> MixedDraft:
@@ -255,6 +262,14 @@ def _extended(found: MixedDraft, taken: MultiPoolGangs, value_of: Valuation) -> 
         value=value,
         draft=replace(old, column=column, free=free, reached=reached),
     )
+
+
+def _alike(prices: FloatArray, charges: FloatArray, rows: IntArray) -> list[tuple[FloatArray, IntArray]]:
+    """What an accelerator of each pool costs (p,), and the places among these rows of the jobs that pay so."""
+    if not charges.any():
+        return [(prices, np.arange(len(rows)))]
+    cost, kind = np.unique(prices + charges[rows], axis=0, return_inverse=True)
+    return [(each, np.flatnonzero(kind.reshape(-1) == row)) for row, each in enumerate(cost)]
 
 
 def _backwards(place: IntArray) -> IntArray:

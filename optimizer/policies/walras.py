@@ -19,7 +19,8 @@ job is taken to have its Gittins rank left, and nobody is overdue.
 
 With several projects or users, values are multiplied by how long a job's project is behind its share, in lengths of the
 job, and its user among the others of the project; overdue jobs come first only within what their project is entitled to
-(`fair_standing`).
+(`fair_standing`). Limits of projects and users are rows beside those of the pools, guarantees floors with prices
+(`limit_rows`, `guarantee_rows`).
 
 Source: our own; docs/walras-policy.md derives it.
 """
@@ -188,6 +189,7 @@ class Walras:
         plan, value = plan_draft.begin_plan(problem), valued.values.value
         if len(problem.jobs):
             from optimizer.assignment.column_assignment import assign_jobs
+            from optimizer.assignment.guarantee_rows import guaranteed_entities
             from optimizer.assignment.limit_rows import limited_entities
             from optimizer.assignment.starvation_guard import place_overdue
             from optimizer.assignment.transportation import assign_by_search
@@ -196,8 +198,16 @@ class Walras:
             ends_s = np.where(modest, valued.values.ends_s, np.inf)
             place_overdue(problem, ends_s, first, plan.free, plan.column, self._guard())
             plan_draft.count_fixed(plan, value)
-            limits = limited_entities(problem)
-            assign_jobs(problem, value, plan, assign_by_search, only_fitting=False, limits=limits, unlisted=unlisted)
+            assign_jobs(
+                problem,
+                value,
+                plan,
+                assign_by_search,
+                only_fitting=False,
+                limits=limited_entities(problem),
+                guarantees=guaranteed_entities(problem),
+                unlisted=unlisted,
+            )
         return plan
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:

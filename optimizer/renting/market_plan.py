@@ -51,6 +51,7 @@ def plan_in_market(
     leaves = ~problem.jobs.unstoppable if len(problem.jobs.unstoppable) else np.ones(len(value), dtype=np.bool_)
     if not np.any(value > 0):
         return *_without_payers(policy, problem, memory, leaves), rent_machines(problem, delay_usd_per_h)
+    problem = _guaranteed_of_owned(problem)
     rental = rent_machines(_without_outranked(policy, problem, memory, value), delay_usd_per_h)
     market = _Market.of(problem, value, rental)
     if market.is_whole:
@@ -102,9 +103,17 @@ class _Market:
             return cls(problem, kept, is_whole=True)
         staying = accelerators_held(problem, np.flatnonzero(_stays(problem)))
         capacity = np.maximum(capacity, staying)
-        entities = limits_of_rest(problem, np.full(len(problem.jobs), -1), capacity)
-        question = replace(problem, pools=replace(pools, capacity=capacity), entities=entities)
+        question = limits_of_rest(problem, np.full(len(problem.jobs), -1), capacity)
         return cls(_with_columns(question, kept), kept, is_whole=False)
+
+
+def _guaranteed_of_owned(problem: Problem) -> Problem:
+    """The problem with guarantees that count of owned machines: on paid ones money decides."""
+    pools, entities = problem.pools, problem.entities
+    if not (entities.guaranteed.any() and pools.held.any()):
+        return problem
+    owned = float((pools.capacity - pools.held).sum()) / max(float(pools.capacity.sum()), 1.0)
+    return replace(problem, entities=replace(entities, guaranteed=entities.guaranteed * owned))
 
 
 def _without_outranked(policy: PlanPolicy, problem: Problem, memory: Memory, value: FloatArray) -> Problem:
@@ -131,10 +140,10 @@ def _let_ride(policy: PlanPolicy, problem: Problem, memory: Memory, plan: Plan, 
     if not kept.any():
         return plan
     free = np.maximum(free, 0.0)
-    entities = limits_of_rest(told, column, free)
+    rest = limits_of_rest(told, column, free)
     # Gangs over several pools are made for those who have a right to them.
     whole = replace(problem.jobs, mixes=np.zeros(0, dtype=np.bool_), fork_max=np.zeros(0))
-    left = replace(problem, jobs=whole, pools=replace(problem.pools, capacity=free), entities=entities)
+    left = replace(problem, jobs=whole, pools=rest.pools, entities=rest.entities, limits=rest.limits)
     more, _ = policy.decide(_with_columns(left, kept), memory)
     if more.added is not None:
         return plan  # a policy that makes them unasked

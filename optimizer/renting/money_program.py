@@ -100,8 +100,8 @@ def _compiled(classes: int, configurations: int, pools: int) -> _CompiledProgram
     x = cp.Variable((classes, configurations), nonneg=True)
     h, k, f = (cp.Variable(pools, nonneg=True) for _ in range(3))
     value = cp.Parameter((classes, configurations), nonneg=True)
-    use = [cp.Parameter((classes, configurations), nonneg=True) for _ in range(pools)]
-    owned = cp.Parameter(pools, nonneg=True)
+    use = [cp.Parameter((classes, configurations)) for _ in range(pools)]
+    owned = cp.Parameter(pools)
     names = ("prepaid", "held", "more", "kept_usd_per_h", "fetched_usd_per_h")
     tiers = {name: cp.Parameter(pools, nonneg=True) for name in names}
     there = owned + h + k + f

@@ -3,8 +3,10 @@
     maximise   sum v x
     s.t.       sum_c x_jc <= 1                    each job                                    (u_j)
                sum use x <= capacity              each pool, and each limit of an entity      (l_r, mu_e)
+               sum size x >= floor                each guarantee of an entity                 (mu_g)
 
-This is the program of money where nothing is for rent: its rows are pools and, after them, limits of entities. A plan
+This is the program of money where nothing is for rent: its rows are pools and, after them, limits of entities, and
+guarantees with both sides below 0 (`guarantee_rows`). A plan
 is made by prices that a subgradient method finds (`local_search`); their bound lies above the optimum of this program,
 which is the smallest that any prices prove. Jobs that take one accelerator each do not need it: their prices are exact.
 

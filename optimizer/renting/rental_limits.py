@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimizer.assignment.limit_rows import entities_below
+from optimizer.assignment.limit_rows import counted_use, jobs_below, less_what_is_held
 from optimizer.classes.aggregation import JobPartition
 from optimizer.classes.class_problem import ClassProblem
-from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, EntityLimits, FloatArray, IntArray, Problem
 
 #: Slack for counts that went through float arithmetic.
@@ -54,9 +53,9 @@ class RentalLimits:
         limits = entity_limits(problem)
         if limits is None:
             return None
-        columns, jobs = problem.columns, problem.jobs
-        inside = np.array([entities_below(problem.entities, row)[jobs.entity] for row in limits.entity.tolist()])
-        use = _use_of(problem, limits) * (inside & competes)[:, columns.job]
+        columns = problem.columns
+        inside = jobs_below(problem, limits.entity)
+        use = counted_use(problem, limits) * (inside & competes)[:, columns.job]
         running = use @ columns.running
         whole = [_largest_divisor(each[each > 0]) for each in use]
         most = np.floor(limits.accelerators / whole + _WHOLE) * whole
@@ -101,18 +100,7 @@ def without_forbidden(problem: Problem) -> Problem:
 def limits_beside(problem: Problem, column: IntArray) -> EntityLimits | None:
     """The limits less what these columns of jobs take that do not compete (any number)."""
     limits = entity_limits(problem)
-    if limits is None:
-        return None
-    inside = np.array([entities_below(problem.entities, row)[problem.jobs.entity] for row in limits.entity.tolist()])
-    taken = (_use_of(problem, limits) * inside[:, problem.columns.job])[:, column].sum(axis=1)
-    return replace(limits, accelerators=np.maximum(limits.accelerators - taken, 0.0))
-
-
-def _use_of(problem: Problem, limits: EntityLimits) -> FloatArray:
-    """Accelerators of each column that count against each limit, whoever's they are (m, c)."""
-    columns = problem.columns
-    counted = limits.pools[:, columns.use_pool] * columns.use_count
-    return np.array([sum_by(columns.use_column, each, len(columns)) for each in counted]).reshape(len(limits), -1)
+    return None if limits is None else less_what_is_held(problem, limits, column)
 
 
 def _largest_divisor(counts: FloatArray) -> float:

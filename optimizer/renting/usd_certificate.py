@@ -6,7 +6,8 @@
 The policy's own measure is a worth without a unit, in which short jobs count more; this is money. V is what an hour of
 a job at its best is worth, e how fast the configuration is against that. Pinned jobs, which no plan could move, are in
 both sums; whoever else has a place could have another, so the bound holds for every plan. What machines cost that are
-here is owed either way and is in neither. Limits of entities are rows, as in the plan.
+here is owed either way and is in neither. Limits of entities are rows, as in the plan, and guarantees floors: the bound
+is then that of plans which keep as much of each.
 
 Prices come from the same methods as those of a plan, in the unit USD; any prices bound (weak duality).
 """
@@ -15,8 +16,9 @@ import numpy as np
 
 from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.assignment.column_assignment import assignment_problem_of
+from optimizer.assignment.guarantee_rows import guaranteed_entities, rows_of_floors
 from optimizer.assignment.limit_rows import limited_entities
-from optimizer.assignment.local_search import bound_of_gangs
+from optimizer.assignment.local_search import prices_of_gangs
 from optimizer.assignment.plan_draft import accelerators_held
 from optimizer.assignment.transportation import assign_single_accelerators, takes_single_accelerators
 from optimizer.classes.segments import max_by
@@ -51,13 +53,17 @@ def usd_certificate(problem: Problem, column: IntArray, value: FloatArray, *, st
         return reached, max(float(earned[held].sum()), reached)
     limits = limited_entities(problem)
     if limits is not None:
-        question = limits.rows_beside(question, limits.left(problem, fixed), columns.job[kept])
-    return reached, max(float(earned[held].sum()) + _bound(question, stated=stated), reached)
+        question = limits.rows_beside(question, limits.left(fixed), kept)
+    bound, guarantees = _bound(question, stated=stated), guaranteed_entities(problem)
+    if guarantees is not None:
+        floor = np.minimum(guarantees.held(np.where(fixed < 0, column, -1)), guarantees.left(fixed))
+        bound = min(bound, _bound(rows_of_floors(question, guarantees.use[:, kept], floor), stated=stated))
+    return reached, max(float(earned[held].sum()) + bound, reached)
 
 
 def _bound(question: AssignmentProblem, *, stated: bool) -> float:
     if takes_single_accelerators(question):
         return assign_single_accelerators(question).bound
-    bound = bound_of_gangs(question)
+    _, bound = prices_of_gangs(question)
     found = relaxed_optimum(question) if stated else None
     return bound if found is None else min(bound, question.dual_bound(found[1]) * (1 + _ROUNDING))

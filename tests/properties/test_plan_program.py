@@ -14,7 +14,7 @@ from optimizer.classes.segments import sum_by
 from optimizer.decision import Plan
 from optimizer.policies.walras import Walras
 from optimizer.policy import PolicySpec
-from optimizer.problem import Problem
+from optimizer.problem import EntityLimits, Problem
 from optimizer.renting.plan_relaxation import RELAXED, relaxed_optimum, with_relaxed_bound
 
 SAME = 1e-6
@@ -48,7 +48,7 @@ def question_of(problem: Problem, seed: int) -> AssignmentProblem:
     question = AssignmentProblem(columns.job, value, columns.use_column, columns.use_pool, columns.use_count, pools)
     limits = limited_entities(problem)
     nobody = np.full(len(problem.jobs), -1)
-    return question if limits is None else limits.rows_beside(question, limits.left(problem, nobody), columns.job)
+    return question if limits is None else limits.rows_beside(question, limits.left(nobody), np.arange(len(columns)))
 
 
 @pytest.mark.parametrize("seeds", [range(first, first + 25) for first in range(0, 200, 25)], ids=str)
@@ -74,6 +74,43 @@ def test_a_plan_keeps_limits_of_projects_and_users(seed: int) -> None:
     held = sum_by(problem.jobs.entity, np.where(plan.column >= 0, problem.jobs.gang, 0.0), 4)
     held[1] += held[2] + held[3]
     assert np.all(held <= problem.entities.limit * problem.pools.capacity.sum() + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_plan_keeps_limits_of_types_and_pools(seed: int) -> None:
+    """Beside those of the fleet; and its bound holds against the integer program with all of them as rows."""
+    problem = random_problem(seed)
+    random, pools = np.random.default_rng(seed), len(problem.pools)
+    limits = EntityLimits(
+        random.choice(4, 3, replace=False), random.integers(0, 5, 3).astype(float), random.random((3, pools)) < 0.6
+    )
+    problem = replace(problem, limits=limits)
+    plan = plan_of(problem)
+    below = {0: [0], 1: [1, 2, 3], 2: [2], 3: [3]}
+    for entity, most, counts in zip(limits.entity, limits.accelerators, limits.pools, strict=True):
+        columns = [column for column in plan.column if column >= 0]
+        mine = [each for each in columns if problem.jobs.entity[problem.columns.job[each]] in below[int(entity)]]
+        held = sum(problem.columns.use_count[each] for each in mine if counts[problem.columns.use_pool[each]])
+        assert held <= most + 1e-9
+    whole = integral_bound(problem, PolicySpec("walras"), plan)
+    assert plan.yardstick is not None
+    assert whole is not None
+    assert plan.yardstick.objective <= whole + SAME <= plan.yardstick.bound + 2 * SAME
+
+
+def test_what_a_project_may_not_have_of_a_type_is_planned_for_others() -> None:
+    """Its short jobs would take all of the fast type; with a limit of one there the others have the rest."""
+    setting = Setting(
+        [[4.0, 1.0]] * 6, [3, 3], entity=[0, 0, 0, 1, 1, 1], entity_weights=[1, 1],
+        remaining_steps=[1e3] * 3 + [9e3] * 3,
+    )  # fmt: skip
+    problem = build(setting)
+    assert (plan_of(problem).column[:3] % 2 == 0).all(), "column 2 j is the fast type of job j"
+    limits = EntityLimits(np.zeros(1, dtype=np.int64), np.ones(1), np.array([[True, False]]))
+    plan = plan_of(replace(problem, limits=limits))
+    fast = plan.column % 2 == 0
+    assert (plan.column >= 0).all()
+    assert (fast[:3].sum(), fast[3:].sum()) == (1, 2)
 
 
 def test_a_limit_that_binds_has_a_price() -> None:

@@ -14,7 +14,7 @@ from optimizer.assignment.whole_gang_bound import integral_bound, whole_assignme
 from optimizer.check.certificate import check_decision
 from optimizer.decision import MultiPoolGangs, Plan, append_columns, with_added
 from optimizer.policy import PolicySpec
-from optimizer.problem import Entities, Problem
+from optimizer.problem import Entities, EntityLimits, Problem
 from optimizer.registry import make
 from optimizer.renting.plan_relaxation import with_relaxed_bound
 
@@ -166,14 +166,52 @@ def test_no_plan_with_any_gang_over_several_pools_exceeds_the_bound(problem: Pro
     """The integer program over all gangs, listed one by one, is worth no more than what the prices prove."""
     _, plan = planned(problem)
     assert plan.yardstick is not None
-    listed, _ = answer_as_asked(make(WALRAS), every_gang_listed(problem), None, 0.0)[:2]
-    assert isinstance(listed, Plan)
-    assert listed.yardstick is not None
-    exact = max([whole_assignment_bound(each.question) for each in listed.contests], default=listed.yardstick.objective)
+    exact = exact_worth(problem)
     assert plan.yardstick.objective <= exact * (1 + 1e-6)
     assert plan.yardstick.bound >= exact * (1 - 1e-6)
     tighter = integral_bound(problem, WALRAS, plan)
     assert tighter is None or tighter >= exact * (1 - 1e-6)
+
+
+def exact_worth(problem: Problem) -> float:
+    """What the best plan with every gang over several pools is worth, by the integer program."""
+    listed, _ = answer_as_asked(make(WALRAS), every_gang_listed(problem), None, 0.0)[:2]
+    assert isinstance(listed, Plan)
+    assert listed.yardstick is not None
+    return max([whole_assignment_bound(each.question) for each in listed.contests], default=listed.yardstick.objective)
+
+
+@settings(max_examples=40, deadline=None)
+@given(crowded(), st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=3, max_size=3), st.booleans())
+def test_the_bound_covers_gangs_over_several_pools_beside_limits(
+    problem: Problem, most: list[float], of_fleet: bool
+) -> None:
+    """A user may hold little of one pool, of two, and of the fleet: an accelerator costs it more in some pools."""
+    users = Entities(("a", "b"), np.ones(2), limit=np.array([0.6 if of_fleet else 1.0, 1.0]))
+    masks = np.array([[True, False, False], [False, True, True], [True, True, False]])
+    limited = replace(
+        problem,
+        jobs=replace(problem.jobs, entity=np.arange(len(problem.jobs)) % 2),
+        entities=users,
+        limits=EntityLimits(np.array([0, 0, 1]), np.array(most), masks),
+    )
+    places, plan = planned(limited)
+    for row, mask in enumerate(masks.tolist()):
+        mine = places[(0, 0, 1)[row] :: 2]
+        assert sum(count for place in mine for pool, count in place.items() if mask[pool]) <= most[row] + 1e-9
+    assert plan.yardstick is not None
+    assert plan.yardstick.bound >= exact_worth(limited) * (1 - 1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(crowded(), st.sampled_from([0.3, 0.6]))
+def test_the_certificate_holds_with_guarantees_beside_gangs_over_several_pools(problem: Problem, part: float) -> None:
+    """The independent check passes, and the bound is no less than the plan."""
+    users = Entities(("a", "b"), np.ones(2), guaranteed=np.array([part, 0.0]))
+    promised = replace(problem, jobs=replace(problem.jobs, entity=np.arange(len(problem.jobs)) % 2), entities=users)
+    _, plan = planned(promised)
+    assert plan.yardstick is not None
+    assert plan.yardstick.bound >= plan.yardstick.objective
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -187,10 +225,6 @@ def test_the_bound_of_the_linear_program_holds_for_gangs_that_it_does_not_list(s
     )  # fmt: skip
     problem = mixing(setting, *range(7))
     _, plan = planned(problem)
-    listed, _ = answer_as_asked(make(WALRAS), every_gang_listed(problem), None, 0.0)[:2]
     tighter = with_relaxed_bound(plan)
-    assert isinstance(listed, Plan)
-    assert listed.yardstick is not None
     assert tighter.yardstick is not None
-    exact = max([whole_assignment_bound(each.question) for each in listed.contests], default=listed.yardstick.objective)
-    assert tighter.yardstick.bound >= exact * (1 - 1e-6)
+    assert tighter.yardstick.bound >= exact_worth(problem) * (1 - 1e-6)

@@ -140,13 +140,13 @@ def test_the_compiled_search_is_its_definition() -> None:
         gangs = some_gangs(rng, 12, 3, 6)
         order = np.arange(12)
         table = gangs_of._arrays(gangs)
-        told = (*table, gangs.capacity, gangs_of._running_column(gangs), order, 1.0, gangs.size)
+        told = (*table, gangs.capacity, gangs_of._running_column(gangs), order, np.zeros(3), 1.0, 1.0, gangs.size)
         mine, theirs = gangs_of._loops.compiled("_at_prices")(*told), gangs_of._at_prices(*told)
         np.testing.assert_array_equal(mine[0], theirs[0])
         np.testing.assert_array_equal(mine[1], theirs[1])
         lag = np.zeros(len(gangs.value))
         for search, found in ((gangs_of._loops.compiled("_search"), mine), (gangs_of._search, theirs)):
-            search(*table, gangs.capacity, found[0], order, lag, 1e9, 1e-9, 4, 10**6)
+            search(*table, gangs.capacity, 3, found[0], order, lag, 1e9, 1e-9, 4, 10**6)
         np.testing.assert_array_equal(mine[0], theirs[0])
 
 
