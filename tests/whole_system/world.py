@@ -270,6 +270,8 @@ class World:
             await asyncio.sleep(2.0)
             server = None if self.life is None or self.life.process.is_dead else self.life.server
             self.observer.look(self.agents, server, can_write=not self.is_disk_full)
+            for words in () if self.cloud is None else self.cloud.missed_too_late(server):
+                self.observer.violate("missed", words)
 
     async def _befall(self, fault: Fault) -> None:
         from tests.whole_system.faults import act
