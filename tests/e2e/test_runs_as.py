@@ -64,8 +64,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     users = tmp_path_factory.mktemp("runs-as") / "users.yaml"
     with TemporaryDirectory(prefix="walras-runs-as-", dir="/tmp") as folder:
         os.chmod(folder, 0o755)
-        found = RealServer(Path(folder), [A], FIFO).start()
+        found = RealServer(Path(folder), [A], FIFO)
         try:
+            found.start()
             users.write_text("admin: nobody\n")
             users.chmod(0o600)
             found.start_agent(runs_as=str(users))

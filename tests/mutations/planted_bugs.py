@@ -16,6 +16,11 @@ class PlantedBug:
     old: str
     new: str
 
+    @property
+    def about_rented(self) -> bool:
+        """Only runs that rent machines can find it."""
+        return self.path in (_RENTING, _LAUNCHES) or self.name in _RENTED_BILLS
+
     def planted(self, text: str) -> str:
         """Returns the file with the mistake in it."""
         return text.replace(self.old, self.new, 1)
@@ -42,6 +47,7 @@ _FOLLOWER = "workers/agent/follower.py"
 _REPORT_STORE = "workers/agent/report_store.py"
 _CLIENT = "workers/agent/server_client.py"
 _SUPERVISOR = "workers/supervisor.py"
+_RENTED_BILLS = ("last_stretch_of_a_machine_is_free", "machine_that_never_joined_is_free")
 
 BUGS: tuple[PlantedBug, ...] = (
     # -------------------------------------------------------------------------------- durability
