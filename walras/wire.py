@@ -366,6 +366,7 @@ class StartCommand(AgentCommand):
     argv: list[str]
     env: dict[str, str]
     workdir: str
+    user: str = ""  # who submitted the job; empty from a server of the release before
     #: A name of content, or empty: it becomes a path on the machine.
     code: str = Field(default="", pattern=rf"^$|{CONTENT_PATTERN}")
     is_launcher: bool = False
@@ -378,8 +379,7 @@ class StartCommand(AgentCommand):
     world_size: int
     first_rank: int
     master_address: str
-    #: 0: the supervisor of a gang on one machine chooses a free port itself.
-    master_port: int
+    master_port: int  # 0: the supervisor of a gang on one machine chooses a free port itself
     checkpoint_dir: str
     #: Where its checkpoints are sent (`walras.checkpoint_store`). Empty: all machines share `checkpoint_dir`.
     store: str = ""

@@ -39,6 +39,9 @@ def build_client_folder(state: Path) -> Path:
         target = partial / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
+        # Ranks of other accounts read it, too.
+        for place, mode in ((target, 0o644), (target.parent, 0o755)):
+            place.chmod(mode)
     try:
         os.rename(partial, folder)
     except OSError:

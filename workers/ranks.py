@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers import launchers, processes
+from workers.accounts import become
 from workers.control_groups import ControlGroup
 from workers.supervisor_protocol import AttemptPlan, rank_log
 
@@ -156,6 +157,8 @@ class Ranks:
 
     def _start(self, rank: int, port: int) -> Rank:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        if self._plan.uid:  # a rank may open its output once more, as /dev/stdout
+            os.fchown(write_end, self._plan.uid, self._plan.gid)
         output = RankOutput(read_end, rank_log(self._folder, rank), self._plan.log_cap_bytes)
         try:
             pid = self._spawn(rank, port, write_end)
@@ -174,6 +177,7 @@ class Ranks:
 
         def tie_to_supervisor() -> None:
             self.control_group.enter()
+            become(self._plan.uid, self._plan.gid, self._plan.groups)
             processes.die_with_parent()
             if os.getppid() != supervisor:  # it died before the line above
                 os._exit(EXIT_NOT_RUNNABLE)

@@ -85,6 +85,8 @@ class Supervisor:
         self._journal = AttemptJournal(folder / JOURNAL_FILE)
         self._selector = selectors.DefaultSelector()
         self._channels = Channels(self._selector, plan.rank_socket, plan.control_socket)
+        if plan.uid:
+            os.chown(plan.rank_socket, plan.uid, plan.gid)
         self._lease_until = plan.lease_until
         self._grace_s = min(plan.grace_s, plan.lease_s * MAX_GRACE_PART)
         self._has_expired = False

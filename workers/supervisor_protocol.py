@@ -189,6 +189,10 @@ class AttemptPlan:
     served_dir: str = ""
     #: Folder of the control group that the ranks are to run in (`workers/control_groups.py`). Empty: none.
     group: str = ""
+    #: The account that the ranks run as, where the agent is root (`workers/accounts.py`). 0: as the agent does.
+    uid: int = 0
+    gid: int = 0
+    groups: list[int] = field(default_factory=list)
 
     @property
     def ranks(self) -> range:

@@ -45,7 +45,8 @@ def look_for(bug: PlantedBug, folder: Path, options: argparse.Namespace, seeds: 
         ran = subprocess.run(
             [sys.executable, "-m", "tests.whole_system", "--jobs", "1", "--seeds", str(seeds or options.seeds),
              "--most-failures", "1",
-             "--no-shrink", "--seconds", str(options.seconds), "--without", options.without],
+             "--no-shrink", "--seconds", str(options.seconds), "--without", options.without,
+             *(["--rented"] if bug.about_rented else [])],
             cwd=folder, env={**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": "0"},
             capture_output=True, text=True, timeout=options.seconds + 300,
         )  # fmt: skip

@@ -16,6 +16,11 @@ class PlantedBug:
     old: str
     new: str
 
+    @property
+    def about_rented(self) -> bool:
+        """Only runs that rent machines can find it."""
+        return self.path in (_RENTING, _LAUNCHES) or self.name in _RENTED_BILLS
+
     def planted(self, text: str) -> str:
         """Returns the file with the mistake in it."""
         return text.replace(self.old, self.new, 1)
@@ -26,6 +31,7 @@ _APPLY = "scheduler/live/loop/apply_commands.py"
 _STATE = "scheduler/live/loop/live_state.py"
 _RENTING = "scheduler/live/providers/provisioning.py"
 _BILLING = "scheduler/live/loop/billing.py"
+_LAUNCHES = "scheduler/live/loop/launches.py"
 _TRANSACTION = "scheduler/live/loop/transaction.py"
 _GATEWAY = "scheduler/live/services/agent_gateway.py"
 _COMPARISON = "scheduler/live/services/agent_comparison.py"
@@ -41,6 +47,7 @@ _FOLLOWER = "workers/agent/follower.py"
 _REPORT_STORE = "workers/agent/report_store.py"
 _CLIENT = "workers/agent/server_client.py"
 _SUPERVISOR = "workers/supervisor.py"
+_RENTED_BILLS = ("last_stretch_of_a_machine_is_free", "machine_that_never_joined_is_free")
 
 BUGS: tuple[PlantedBug, ...] = (
     # -------------------------------------------------------------------------------- durability
@@ -342,19 +349,19 @@ BUGS: tuple[PlantedBug, ...] = (
     PlantedBug(
         "machine_of_no_request_is_kept",
         _RENTING,
-        '            if rent is None:\n                why = "it answers no request"\n',
+        '            if rent is None:\n                why = "it answers no request that is open"\n',
         "            if rent is None:\n                continue\n",
     ),
     PlantedBug(
         "machine_that_never_boots_is_kept",
         _RENTING,
-        '                why = "it did not come up"\n',
-        "                continue\n",
+        "        if missing <= 0 or not self._is_late(rent):\n            return\n",
+        "        if True:\n            return\n",
     ),
     PlantedBug(
         "taken_machine_is_never_missed",
         _RENTING,
-        "                await self._gone(node_id, Reason.INFRA_NODE_LOST)\n",
+        '                await self._gone(node_id, Reason.INFRA_NODE_LOST, launched.get(node_id, ""))\n',
         "",
     ),
     PlantedBug(
@@ -366,8 +373,27 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     PlantedBug(
         "machine_that_never_joined_is_free",
+        _BILLING,
+        "    for charge in _priced_by_month(transaction.state, template, pool):\n"
+        "        _append_charge(transaction, charge)\n",
+        "    del template\n",
+    ),
+    PlantedBug(
+        "launch_not_written_down",
+        _LAUNCHES,
+        "        _write(transaction, rent, json.loads(rent.launched) | {str(machine.node_id): False})\n",
+        "        pass\n",
+    ),
+    PlantedBug(
+        "taken_launch_is_never_missed",
         _RENTING,
-        "        if machine.node_id not in self._billed:\n",
-        "        if False:\n",
+        "(believed | set(launched))",
+        "believed",
+    ),
+    PlantedBug(
+        "launch_paid_for_twice",
+        _LAUNCHES,
+        "        _write(transaction, rent, json.loads(rent.launched) | {str(machine.node_id): True})\n",
+        "        pass\n",
     ),
 )

@@ -21,7 +21,7 @@ from workers.agent.startup import AgentOptions
 from workers.agent.startup import run_agent
 logging.basicConfig(level="INFO")
 fields = json.loads(sys.argv[1])
-paths = {name: Path(fields[name]) for name in ("state", "join_token_file", "speeds") if name in fields}
+paths = {name: Path(fields[name]) for name in ("state", "join_token_file", "speeds", "runs_as") if name in fields}
 types = tuple(TypeCount(*each) for each in fields.get("types", ()))
 sys.exit(run_agent(AgentOptions(**fields | paths | {"types": types})))
 """

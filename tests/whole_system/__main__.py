@@ -58,6 +58,12 @@ def run_seed(seed: int, keep: Sequence[int] | None = None) -> Outcome:
     return Outcome(seed, observer.broken, observer.story, kept)
 
 
+def _rents(seed: int) -> bool:
+    from tests.whole_system.plans import draw_plan
+
+    return draw_plan(seed).rented > 0
+
+
 def _collect_seldom() -> None:
     """What is imported stays; most of the rest dies with its seed."""
     import tests.whole_system.world  # noqa: F401
@@ -114,6 +120,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--without", default="", help="kinds of faults, with commas")
+    parser.add_argument("--rented", action="store_true", help="only seeds that rent machines")
     options = parser.parse_args()
     _without.update(filter(None, options.without.split(",")))
     if options.seed is not None:
@@ -125,7 +132,8 @@ def main() -> int:
         return _run_beside_each_other(options.jobs, options.first, options.seeds)
     _collect_seldom()
     began, began_cpu, failed, done = time.monotonic(), time.process_time(), 0, 0
-    for seed in range(options.first, options.first + options.seeds, options.stride):
+    seeds = range(options.first, options.first + options.seeds, options.stride)
+    for seed in filter(_rents, seeds) if options.rented else seeds:
         outcome = run_seed(seed)
         done += 1
         if outcome.broken:

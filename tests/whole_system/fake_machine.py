@@ -243,7 +243,7 @@ class Machine:
         return f"{self.name}-{self.boots}"
 
     def call_later(self, delay_s: float, call: Callable[..., None], *args: Any) -> asyncio.TimerHandle:
-        return self.loop.call_at(self.loop.time() + delay_s, call, *args, context=self._kernel.context)
+        return self.loop.call_later(delay_s, call, *args, context=self._kernel.context)
 
     @property
     def live(self) -> list[SimSupervisor]:

@@ -129,7 +129,7 @@ class Network:
         return fate
 
     def _later(self, delay_s: float, call: Any, *args: Any) -> None:
-        self._loop.call_at(self._loop.time() + delay_s, call, *args, context=self._context)
+        self._loop.call_later(delay_s, call, *args, context=self._context)
 
     def _arrive(
         self,

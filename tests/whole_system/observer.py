@@ -14,6 +14,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     unaccounted   a process that no agent and no lease accounts for
     phantom       the server waits for an attempt that the machine, which is heard, does not have
     back          after healing, a machine does not come back; or one is paid for that the server does not have
+    missed        a rented machine that was taken away stays one of the fleet though the cloud does not list it
     server        the server ends by itself; an agent does
     core          an invariant of the core
     acknowledged  an acknowledged job is missing, or has another's number

@@ -3,7 +3,6 @@
 A `Fault` is a value; `World.act` carries it out. Shrinking drops faults by their position and runs the same seed again.
 """
 
-import os
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -96,12 +95,13 @@ RENTED_POOL = "r"
 RENTED_KINDS = {
     "take": (4, (0.0,)), "take_with_notice": (4, (0.0, 2.0, 5.0, 15.0)), "rent_refused": (2, (5.0, 25.0)),
     "rent_unanswered": (3, (0.0,)), "never_boots": (3, (0.0,)), "no_lists": (2, (5.0, 25.0)),
+    "revoke": (3, (0.0, 2.0, 15.0)),
 }  # fmt: skip
 
 
 def _rent(chance: Random, plan: Plan) -> None:
-    """With WALRAS_FUZZ_RENTS=1 every fourth run rents machines, which fare in their own ways beside the others."""
-    if os.environ.get("WALRAS_FUZZ_RENTS") != "1" or chance.random() >= 0.25:
+    """Every fourth run rents machines, which fare in their own ways beside the others."""
+    if chance.random() >= 0.25:
         return
     plan.rented = chance.choice((1, 2))
     often = [often for often, _ in RENTED_KINDS.values()]

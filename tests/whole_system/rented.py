@@ -1,15 +1,18 @@
 """A cloud that machines are rented from, and what befalls such machines.
 
 `PlayedCloud` outlives the server, as a cloud does: what it holds is what is paid for. Machines boot, or never do; they
-are taken away with notice and without; requests are refused, or carried out without an answer; lists fail.
+are taken away with notice and without, by the market or by an operator's drill; requests are refused, or carried out
+without an answer; lists fail.
 """
 
 import asyncio
 import contextlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
+
+import aiohttp
 
 from scheduler.live import assembly as assembly_module
 from scheduler.live.providers import provisioning as provisioning_module
@@ -26,8 +29,12 @@ if TYPE_CHECKING:
 
 #: What the server's bill of a machine may be beyond its time with the cloud: until it can know of the end.
 BILL_SLACK_S = 150.0
-#: From giving a machine back until its bill is written.
-UNWRITTEN_WITHIN_S = 5.0
+#: The janitor of the server looks around so often.
+SWEEP_S = 3.0
+#: A machine that was taken is missing in two listings, and given up, so soon; the lease of its agent runs out later.
+MISSED_WITHIN_S = 10.0
+#: After listings have failed the server looks around less often, at most so long.
+CAUTIOUS_FOR_S = 8 * SWEEP_S
 #: A machine that ended this shortly before the end of a run may not be billed yet.
 BILLED_WITHIN_S = 60.0
 #: What is paid for and what the server knows are the same again so soon after healing.
@@ -36,10 +43,11 @@ KNOWN_WITHIN_S = 240.0
 
 @dataclass
 class Bill:
-    """A machine's time with the cloud, paid for from its request."""
+    """A machine's time with the cloud, paid for from its request; when servers were told of the machine."""
 
     since: float
     until: float = inf
+    told_at: list[float] = field(default_factory=list)
 
 
 class PlayedCloud:
@@ -55,12 +63,15 @@ class PlayedCloud:
         self._asked: dict[str, tuple[RentedMachine, ...]] = {}
         self.refuses_until = self.lists_nothing_until = -inf
         self.answers_lost = self.never_boot = 0
+        #: Since when the server has had nothing that keeps it from missing a machine.
+        self._unhindered_since = inf
+        self._seen: Any = None
 
     def changes(self) -> list[tuple[Any, str, Any]]:
         """Where the server finds its providers, and paces that only cost time."""
         return [
             (assembly_module, "build_providers", lambda _: {"local": self}),
-            (provisioning_module, "JANITOR_SWEEP_S", 10.0),
+            (provisioning_module, "JANITOR_SWEEP_S", SWEEP_S),
             (provisioning_module, "_BOOT_LEAST_S", 60.0),
         ]
 
@@ -81,7 +92,7 @@ class PlayedCloud:
     async def request(self, token: str, pool: Pool, machines: int) -> tuple[RentedMachine, ...]:
         await asyncio.sleep(0.2)
         if token in self._asked:
-            return self._asked[token]
+            return self._told(self._asked[token])
         if self._loop.time() < self.refuses_until:
             raise ProviderProblem(ProviderProblemKind.CAPACITY, "none are left")
         if len(self.held) + machines > self.entry.quota:
@@ -99,13 +110,18 @@ class PlayedCloud:
         if self.answers_lost > 0:
             self.answers_lost -= 1
             raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "no answer")
-        return found
+        return self._told(found)
 
     async def describe(self) -> tuple[RentedMachine, ...]:
         await asyncio.sleep(0.1)
         if self._loop.time() < self.lists_nothing_until:
             raise ProviderProblem(ProviderProblemKind.UNAVAILABLE, "no list")
-        return tuple(self.held.values())
+        return self._told(tuple(self.held.values()))
+
+    def _told(self, machines: tuple[RentedMachine, ...]) -> tuple[RentedMachine, ...]:
+        for machine in machines:
+            self.bills[machine.node_id].told_at.append(self._loop.time())
+        return machines
 
     async def terminate(self, node_id: NodeId) -> None:
         await asyncio.sleep(0.1)
@@ -113,7 +129,17 @@ class PlayedCloud:
             raise ProviderProblem(ProviderProblemKind.THROTTLED, "too many calls")
         self.end(node_id, "given back")
 
+    async def revoke(self, node_id: NodeId, notice_s: float) -> None:
+        """The machine goes even if the server that asked for it dies meanwhile."""
+        self._give_notice(node_id, notice_s)
+        self._later(notice_s, self.end, node_id, "revoked")
+        await asyncio.sleep(notice_s + 0.05)
+
     # ---------------------------------------------------------------- machines
+
+    def _give_notice(self, node_id: NodeId, notice_s: float) -> None:
+        with contextlib.suppress(OSError):
+            write_notice(self._world.folder / node_id, notice_s)
 
     def token_of(self, name: str) -> str:
         machine = self.held.get(NodeId(name))
@@ -149,14 +175,14 @@ class PlayedCloud:
     # ---------------------------------------------------------------- faults
 
     async def befall(self, fault: Fault) -> None:
-        """Let a fault of `plans.RENTED_KINDS` happen."""
+        """Let a fault of `plans.RENTED_KINDS` happen; what has no agent yet can only be taken."""
+        held = next(iter(self.held), None)
         oldest = next((name for name in self.held if name in self._world.machines), None)
         match fault.kind:
-            case "take" if oldest is not None:
-                self.end(oldest, "taken away")
+            case "take" if held is not None:
+                self.end(held, "taken away")
             case "take_with_notice" if oldest is not None:
-                with contextlib.suppress(OSError):
-                    write_notice(self._world.folder / oldest, fault.amount)
+                self._give_notice(oldest, fault.amount)
                 await asyncio.sleep(fault.amount)
                 self.end(oldest, "taken away after a notice")
             case "rent_refused":
@@ -165,6 +191,10 @@ class PlayedCloud:
                 self.answers_lost += 1
             case "never_boots":
                 self.never_boot += 1
+            case "revoke":
+                asked = {"pool_id": self.entry.pool_id, "notice_s": fault.amount}
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                    await self._world.call("POST", "pools:revoke", asked)
             case "no_lists":
                 self.lists_nothing_until = self._loop.time() + fault.amount
 
@@ -193,15 +223,32 @@ class PlayedCloud:
             if bill.until > self._loop.time() - BILLED_WITHIN_S:
                 continue
             held_s, paid_s = bill.until - bill.since, paid[name] / usd_per_s
-            if paid_s == 0.0 and self._died_meanwhile(bill.until):
+            if paid_s == 0.0 and not any(self._was_written_down(at) for at in bill.told_at):
                 continue
             if not held_s - 1.0 <= paid_s <= held_s + BILL_SLACK_S:
                 found.append(f"{name} was held {held_s:.1f} s and is charged for {paid_s:.1f} s")
         return found
 
-    def _died_meanwhile(self, until: float) -> bool:
-        """The server died between giving a machine back and writing its bill: nothing lists that machine any more."""
-        return any(until <= at < until + UNWRITTEN_WITHIN_S for at in self._world.server_died_at)
+    def _was_written_down(self, told_at: float) -> bool:
+        """The server lived long enough to write down what it was told: from then on the machine is never forgotten."""
+        within_s = self._world.observer.commit_may_take_s
+        return not any(told_at <= at < told_at + within_s for at in self._world.server_died_at)
+
+    def missed_too_late(self, server: Any) -> list[str]:
+        """Machines that were taken some time ago, and that the server still counts on. To be called now and then."""
+        world, now = self._world, self._loop.time()
+        is_hindered = world.is_disk_full or world.slow_disk_s > 1.0 or now < self.lists_nothing_until + CAUTIOUS_FOR_S
+        if server is None or server is not self._seen or is_hindered or now < world.observer.split_until:
+            self._seen, self._unhindered_since = server, now
+            return []
+        overdue = now - MISSED_WITHIN_S
+        gone = [name for name, bill in self.bills.items() if max(bill.until, self._unhindered_since) < overdue]
+        nodes = server.loop.state.nodes
+        return [
+            f"{name} was {now - self.bills[name].until:.1f} s ago taken away and is still a machine of the fleet"
+            for name in gone
+            if name in nodes and nodes[name].is_member
+        ]
 
 
 def rented_entry(shape: dict[str, Any], accelerators: int, usd_per_h: float) -> dict[str, Any]:

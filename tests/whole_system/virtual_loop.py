@@ -79,7 +79,6 @@ class _SimHandle(asyncio.Handle):
     """What asyncio's does, without its questions about debugging: hundreds of thousands are made a minute."""
 
     __slots__ = ()
-    _run = _run_unless_dead
 
     def __init__(self, callback: Any, args: Any, loop: Any, context: contextvars.Context | None) -> None:
         self._context = contextvars.copy_context() if context is None else context
@@ -140,10 +139,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not timer._cancelled:  # type: ignore[attr-defined]
                 ready.append(timer)
         self.turns += 1
+        next_ready = ready.popleft
         for _ in range(len(ready)):
-            handle = ready.popleft()
+            handle = next_ready()
             if not handle._cancelled:
-                handle._run()
+                _run_unless_dead(handle)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It is passed over when its instant comes."""
@@ -165,6 +165,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         handle = _SimHandle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
+
+    def call_later(
+        self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None

@@ -13,6 +13,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,6 +26,7 @@ import workers.agent.machine_notices as notices_module
 import workers.agent.server_client as shipping_module
 from scheduler.live import main as main_module
 from scheduler.live.assembly import ServerConfig, settings_for_cluster
+from scheduler.live.http import overview_api as overview_module
 from scheduler.live.loop import solver_pool as solver_pool_module
 from scheduler.live.loop import worker_process as worker_process_module
 from scheduler.live.main import ListenOptions
@@ -33,6 +35,7 @@ from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.store_interface import StoreUnavailable
 from scheduler.live.store.store_opening import alone_with
+from scheduler.live.web.page_files import PageFiles
 from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
 from tests.whole_system.lives import AgentLife, ServerLife, SimStore
@@ -47,6 +50,7 @@ from walras.errors import ConfigError, Forbidden
 from walras.protocol import PROTOCOL
 from walras.spec.cluster_file import ClusterConfig
 from walras.spec.file_model import check_model
+from walras.states import JobState
 from walras.wire import Register, ShapeFacts
 from workers.agent.agent import Agent
 from workers.agent.launch import AgentMachine
@@ -132,7 +136,7 @@ class World:
             config = ServerConfig(self._data, self._cluster, self.plan.policy, settings, self.clocks(), chance)
             why = f"exit code {await main_module._serve(config, alone_with(life.store), ListenOptions(), None)}"
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
+            why = f"{type(error).__name__}: {error}".replace(str(self.folder), "")
             if isinstance(error, StoreUnavailable) and life.server is None:
                 self.observer.tell(f"the server does not start: {why}")
                 life.process.kill()
@@ -270,6 +274,8 @@ class World:
             await asyncio.sleep(2.0)
             server = None if self.life is None or self.life.process.is_dead else self.life.server
             self.observer.look(self.agents, server, can_write=not self.is_disk_full)
+            for words in () if self.cloud is None else self.cloud.missed_too_late(server):
+                self.observer.violate("missed", words)
 
     async def _befall(self, fault: Fault) -> None:
         from tests.whole_system.faults import act
@@ -331,6 +337,10 @@ class World:
 
     async def _release_held(self) -> None:
         """Held by a user or an admin: released. Held for repeated failures: that is an end."""
+        server = None if self.life is None else self.life.server
+        jobs = () if server is None else server.loop.state.jobs.values()
+        if not any(job.row.state is JobState.HELD for job in jobs):
+            return
         status, page = await self.insist("GET", "jobs?state=HELD&limit=200")
         self._held = set()
         for job in page["items"] if status == 200 else ():
@@ -368,15 +378,16 @@ class World:
         class Disk:
             total, free = 1 << 41, 1 << 40
 
+        class FullDisk(Disk):
+            free = 0
+
         def disk_usage(path: Any) -> Any:
-            disk = Disk()
-            if Path(path).name in self.full_agents:
-                disk.free = 0
-            return disk
+            return FullDisk if self.full_agents and Path(path).name in self.full_agents else Disk
 
         changes: list[tuple[Any, str, Any]] = [
             (main_module, "_listen", self._listen),
             (main_module, "freeze_gc", lambda: None),
+            (overview_module, "PageFiles", _page_files),
             (solver_pool_module, "new_worker_process", InlineWorker),
             # Nothing is decided by forecasts, and a rollout takes longer than the run.
             (StartForecasts, "watch", _rest),
@@ -398,6 +409,12 @@ class World:
             logging.disable(logging.NOTSET)
             for place, name, value in before:
                 setattr(place, name, value)
+
+
+@cache
+def _page_files() -> PageFiles:
+    """They are read once and not at each start of a server."""
+    return PageFiles()
 
 
 async def _rest(*_: Any) -> None:

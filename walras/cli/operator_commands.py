@@ -167,6 +167,15 @@ AttemptDiskOption = Annotated[
 ]
 
 
+RunsAsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--runs-as",
+        help="Run ranks as the account of who submitted their job: a YAML file of lines user: account. As root only.",
+    ),
+]
+
+
 def agent_command(
     server: Annotated[
         list[str], typer.Option("--server", help="URL of the server; several are tried in turn, if it may move.")
@@ -188,6 +197,7 @@ def agent_command(
     spot_notices: SpotNoticesOption = False,
     address: AddressOption = None,
     attempt_disk: AttemptDiskOption = None,
+    runs_as: RunsAsOption = None,
 ) -> None:
     """Run the agent of this machine until SIGTERM or Ctrl-C; jobs that run outlive it."""
     from walras.spec.field_types import canonical_accelerator
@@ -230,6 +240,7 @@ def agent_command(
                 spot_notices=spot_notices,
                 address=address,
                 attempt_disk_bytes=attempt_disk_bytes,
+                runs_as=runs_as,
             )
         )
     )

@@ -299,12 +299,12 @@ class Agent:
         if self._store.attempt(*key) is not None:
             return
         # As with renewals: from before the call, so that an answer that was long on its way grants no more for it.
-        lease_until = sent_at + command.lease_s
+        lease_until, machine = sent_at + command.lease_s, self._machine
         try:
             problem = (
                 self._holds.conflict(key, command.devices, command.beside)
                 or self._disk_problem()
-                or start_refusal(self._machine, localized(self._machine.state, command), lease_until)
+                or start_refusal(machine, localized(machine.state, command), lease_until)
                 or self._take_devices(key, command)
             )
         except (OSError, ValueError) as error:  # a disk that filled up, a checkpoint folder that can be none

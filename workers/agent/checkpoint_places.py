@@ -30,6 +30,8 @@ from workers.supervisor_protocol import AttemptPlan
 JOBS_KEPT, FREE_PART = 20, 0.2
 #: A checkpoint is on the disk as chunks and as files while it is fetched.
 _COPIES_AT_ONCE = 2
+#: Ends the name of a folder of copies beside the one that ranks write to.
+_FETCHED = "-fetched"
 _ATTEMPT = re.compile(r"attempt-\d{4,9}", re.ASCII)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
 
@@ -41,14 +43,18 @@ def local_folder(state: Path, served_dir: str) -> Path:
     return state / "checkpoints" / f"{shown}{chunk_name(served_dir.encode())[:12]}"
 
 
-def localized(state: Path, command: StartCommand) -> StartCommand:
-    """Returns the command with the paths of this machine; as it is where all machines share a folder."""
+def localized(state: Path, command: StartCommand, *, apart: bool = False) -> StartCommand:
+    """Returns the command with the paths of this machine; as it is where all machines share a folder.
+
+    `apart`: ranks have an account of their own, so that what is fetched goes into no folder that they can write to.
+    """
     if not command.store:
         return command
     local, resume = local_folder(state, command.checkpoint_dir), command.resume
     if resume is not None and resume.content:
         attempt = PurePosixPath(resume.path).parent.name
-        folder = local / attempt if _ATTEMPT.fullmatch(attempt) else attempt_folder(local, 0)
+        copies = local.with_name(f"{local.name}{_FETCHED}") if apart else local
+        folder = copies / attempt if _ATTEMPT.fullmatch(attempt) else attempt_folder(copies, 0)
         resume = resume.model_copy(update={"path": str(step_folder(folder, int(resume.step)))})
     return command.model_copy(update={"checkpoint_dir": str(local), "resume": resume})
 
@@ -75,7 +81,8 @@ async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
     if not command.store or resume is None or not resume.content:
         return
     folder, root = Path(resume.path), Path(command.checkpoint_dir)
-    await asyncio.to_thread(_remove_other_attempts, root, folder.parent)
+    for copies in {root, folder.parent.parent}:
+        await asyncio.to_thread(_remove_other_attempts, copies, folder.parent)
     if await asyncio.to_thread(_is_whole, folder, resume.digest):
         return
     await asyncio.to_thread(_clear, folder)
@@ -123,7 +130,7 @@ def remove_old_copies(state: Path, in_use: Iterable[str]) -> None:
 
     `in_use`: the folders of attempts that are here.
     """
-    kept = {Path(folder).name for folder in in_use}
+    kept = {Path(folder).name + ending for folder in in_use for ending in ("", _FETCHED)}
     with suppress(OSError):  # one of them is gone already
         idle = [path for path in (state / "checkpoints").iterdir() if path.name not in kept]
         newest_first = sorted(idle, key=lambda path: path.lstat().st_mtime, reverse=True)

@@ -18,6 +18,7 @@ from walras.content import ContentTree, DamagedContent, hash_folder
 from walras.errors import ClusterError, Conflict, Forbidden, ServerUnreachable, UserError
 from walras.training.checkpoint import MANIFEST, TornCheckpoint, read_manifest
 from walras.wire import CommittedReport
+from workers.accounts import files_as
 from workers.agent.checkpoint_places import served_manifest
 from workers.agent.server_client import call_backoff_s
 from workers.supervisor_protocol import AttemptPlan
@@ -134,7 +135,7 @@ class CheckpointUploads:
 
     async def _send_once(self, commit: CommittedReport, made_at: float) -> None:
         folder, began = Path(commit.manifest.path), self._clocks.monotonic()
-        tree = await asyncio.to_thread(_described, folder)
+        tree = await asyncio.to_thread(_described, folder, self._plan)
         async with self._opened() as store:
             watch = asyncio.create_task(self._watch(store))
             try:
@@ -163,10 +164,12 @@ class CheckpointUploads:
                 seen, self._heard_at = store.sent_bytes, self._clocks.boottime()
 
 
-def _described(folder: Path) -> ContentTree:
-    """The files that a checkpoint lists, and its list. Raises TornCheckpoint, OSError, UserError."""
-    files, _, _ = read_manifest(folder)
-    return hash_folder(folder, [MANIFEST, *(str(file["name"]) for file in files)])
+def _described(folder: Path, plan: AttemptPlan) -> ContentTree:
+    """The files that a checkpoint lists, and its list, as far as its ranks can read them. What is sent later is held to
+    this. Raises TornCheckpoint, OSError, UserError."""
+    with files_as(plan.uid, plan.gid):
+        files, _, _ = read_manifest(folder)
+        return hash_folder(folder, [MANIFEST, *(str(file["name"]) for file in files)])
 
 
 def _may_help_to_try_again(error: BaseException) -> bool:

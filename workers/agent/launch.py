@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,7 @@ from walras.contract import SIGKILL
 from walras.errors import ConfigError
 from walras.wire import StartCommand
 from workers import processes
+from workers.agent.run_as import RunAs
 from workers.control_groups import GroupParent, remove_group
 from workers.devices import Accelerators, AttemptKey, Host, mps_folder
 from workers.preparation.launcher import prepared_argv
@@ -155,6 +157,8 @@ class AgentMachine:
     whole: Path | None = None
     #: Where attempts get control groups; None: they get none.
     groups: GroupParent | None = None
+    #: Which account the ranks of a user's jobs run as; None: as the agent does.
+    run_as: RunAs | None = None
 
     @property
     def notices(self) -> Path:
@@ -170,19 +174,37 @@ def start_refusal(machine: AgentMachine, command: StartCommand, lease_until: flo
     late_s = machine.clocks.boottime() - lease_until
     if late_s >= 0:
         return f"the start arrived {late_s:.1f} s after its lease of {command.lease_s:g} s had run out"
-    if command.workdir and not os.path.isdir(command.workdir):
-        return f"workdir {command.workdir!r} is no folder on this machine: create it there, or mount what holds it"
+    if machine.run_as is not None and (problem := machine.run_as.refusal(command)):
+        return problem
+    with _eyes_of(machine, command):
+        if command.workdir and not os.path.isdir(os.path.join(command.workdir, ".")):
+            return f"workdir {command.workdir!r} is no folder on this machine: create it there, or mount what holds it"
     if problem := disk_problem(machine):
         return problem
     resume = command.resume
     if resume is not None and not resume.content and not os.path.isdir(os.path.dirname(resume.path)):
         return f"the job's checkpoint {resume.path!r} is not on this machine: mount the disk that holds it"
-    try:
-        os.makedirs(command.checkpoint_dir, exist_ok=True)
-    except OSError as error:
-        return f"cannot make the checkpoint folder {command.checkpoint_dir!r}: {error.strerror}"
-    can_write = os.access(command.checkpoint_dir, os.W_OK)
+    # A folder of this machine alone is handed over later; one that machines share is the account's from the start.
+    with contextlib.nullcontext() if command.store else _eyes_of(machine, command):
+        try:
+            os.makedirs(command.checkpoint_dir, exist_ok=True)
+        except OSError as error:
+            return f"cannot make the checkpoint folder {command.checkpoint_dir!r}: {error.strerror}"
+        can_write = _can_write(command.checkpoint_dir)
     return "" if can_write else f"cannot write to the checkpoint folder {command.checkpoint_dir!r}"
+
+
+def _eyes_of(machine: AgentMachine, command: StartCommand) -> AbstractContextManager[None]:
+    return contextlib.nullcontext() if machine.run_as is None else machine.run_as.files_of(command)
+
+
+def _can_write(folder: str) -> bool:
+    """By trying: what may be asked for is the rights of the process, and these may be lent."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def disk_problem(machine: AgentMachine) -> str:
@@ -205,6 +227,8 @@ def make_attempt_plan(
     rank_socket = str(sockets / f"{stem}.r")
     cookie = random_hex(machine.chance, 32)
     count = max(1, machine.accelerators.count)
+    account = None if machine.run_as is None else machine.run_as.account_of(command.user)
+    environ = {**machine.environ, **({} if account is None else account.environment)}
     settings = RankSettings(
         client_folder=build_client_folder(machine.state),
         rank_socket=rank_socket,
@@ -219,7 +243,7 @@ def make_attempt_plan(
         job_id=command.job_id,
         attempt=command.attempt,
         argv=prepared_argv(machine.state, stem, command.needs, command.argv),
-        env=rank_environment(machine.environ, command, settings),
+        env=rank_environment(environ, command, settings),
         # A job without a folder of its own gets a fresh one with every attempt.
         workdir=command.workdir or str(machine.state / "attempts" / stem / "work"),
         devices=command.devices,
@@ -242,6 +266,9 @@ def make_attempt_plan(
         memory_bytes=command.memory_bytes,
         disk_bytes=machine.attempt_disk_bytes,
         group="" if machine.groups is None else machine.groups.group_for(f"{stem}-{cookie[:8]}"),
+        uid=0 if account is None else account.uid,
+        gid=0 if account is None else account.gid,
+        groups=[] if account is None else list(account.groups),
     )
 
 

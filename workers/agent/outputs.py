@@ -23,6 +23,7 @@ from walras.content_transfer import ContentTransfer
 from walras.errors import ClusterError, Forbidden, ServerUnreachable, UserError
 from walras.job_needs import OUTPUTS_BYTES, PATH_MOST, PROBLEM_MOST, OutputsCollected
 from walras.protocol import FILES_MOST
+from workers.accounts import files_as
 from workers.agent.launch import MIN_FREE_BYTES
 from workers.agent.server_client import ServerClient
 from workers.devices import AttemptKey
@@ -60,8 +61,15 @@ class CopiedOutputs:
         return (named + (f"; and {more} more" if more > 0 else ""))[:PROBLEM_MOST]
 
 
-def copy_outputs(workdir: Path, wanted: Sequence[str], target: Path, limit_bytes: int = OUTPUTS_BYTES) -> CopiedOutputs:
-    """Copy files and folders below a working folder to `target`, which is made anew.
+def copy_outputs(
+    workdir: Path,
+    wanted: Sequence[str],
+    target: Path,
+    limit_bytes: int = OUTPUTS_BYTES,
+    account: tuple[int, int] = (0, 0),
+) -> CopiedOutputs:
+    """Copy files and folders below a working folder to `target`, which is made anew, as far as an account (uid, gid)
+    can read them.
 
     Raises ConfigError naming the largest files where they are too large or too many, OSError for a full disk.
     """
@@ -69,15 +77,16 @@ def copy_outputs(workdir: Path, wanted: Sequence[str], target: Path, limit_bytes
     target.mkdir(parents=True, mode=0o700)
     copied = CopiedOutputs()
     sizes = {}
-    for path, found in _regular_files(workdir, wanted, copied.left_out):
-        sizes[path] = found.st_size
-        if len(sizes) > FILES_MOST:
-            raise UserError(f"the outputs have more than {FILES_MOST:,} files", field="outputs")
+    with files_as(*account):
+        for path, found in _regular_files(workdir, wanted, copied.left_out):
+            sizes[path] = found.st_size
+            if len(sizes) > FILES_MOST:
+                raise UserError(f"the outputs have more than {FILES_MOST:,} files", field="outputs")
     check_sizes(sizes, limit_bytes, "the job's outputs")
     if shutil.disk_usage(target).free - sum(sizes.values()) < MIN_FREE_BYTES:
         raise OSError(errno.ENOSPC, f"no room to copy {sum(sizes.values()):,} bytes of outputs")
     for path in sizes:
-        if _copy_file(workdir, path, target / path, sizes[path]):
+        if _copy_file(workdir, path, target / path, sizes[path], account):
             copied.paths.append(path)
         else:
             copied.left_out.append(f"{path} is gone, or no regular file any more")
@@ -145,10 +154,12 @@ def _opened(workdir: Path, path: str, flags: int) -> Iterator[int]:
         os.close(file)
 
 
-def _copy_file(workdir: Path, path: str, target: Path, size: int) -> bool:
+def _copy_file(workdir: Path, path: str, target: Path, size: int, account: tuple[int, int]) -> bool:
     """Copy at most `size` bytes. Returns False where it is no regular file any more."""
     try:
-        with _opened(workdir, path, os.O_RDONLY) as source:
+        with contextlib.ExitStack() as stack:
+            with files_as(*account):
+                source = stack.enter_context(_opened(workdir, path, os.O_RDONLY))
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
                 return False
@@ -179,6 +190,7 @@ class OutputCollector:
         self._key = key
         self._folder = folder
         self._workdir = Path(plan.workdir)
+        self._account = (plan.uid, plan.gid)
         self._node_rank = plan.node_rank
         self._wanted = read_needs(folder).outputs
         self._pace_s = pace_s
@@ -237,7 +249,7 @@ class OutputCollector:
         return self._folder / "outputs"
 
     async def _collect(self, *, is_last: bool) -> None:
-        copied = await asyncio.to_thread(copy_outputs, self._workdir, self._wanted, self._draft)
+        copied = await asyncio.to_thread(copy_outputs, self._workdir, self._wanted, self._draft, account=self._account)
         if not copied.paths and not is_last:
             return
         tree = await asyncio.to_thread(hash_folder, self._draft, copied.paths)

@@ -18,6 +18,7 @@ import struct
 import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +36,7 @@ from walras.remote_session import (
     send_stream,
 )
 from workers import processes
+from workers.accounts import become
 from workers.agent.server_client import ServerClient
 from workers.devices import AttemptKey
 from workers.preparation.launcher import ENVIRONMENT_FILE
@@ -154,9 +156,11 @@ class _Refused(Exception):
 # ------------------------------------------------------------------------------------------------ commands
 
 
-def _heed_hangup() -> None:
-    """Also under an agent that ignores it, as behind nohup: a shell could not undo that for what it starts."""
+def _begin_as(plan: AttemptPlan) -> None:
+    """With the rights of the job's ranks. A hang-up is heeded also under an agent that ignores it, as behind nohup: a
+    shell could not undo that for what it starts."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    become(plan.uid, plan.gid, plan.groups)
 
 
 async def _run_command(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlace, asked: SessionAsked) -> None:
@@ -168,7 +172,7 @@ async def _run_command(socket: aiohttp.ClientWebSocketResponse, place: AttemptPl
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=_heed_hangup,
+        preexec_fn=partial(_begin_as, place.plan),
         limit=PIECE_BYTES,
     )
     assert process.stdin is not None
@@ -200,9 +204,12 @@ async def _run_shell(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlac
     try:
         _resize(ours, asked.rows, asked.columns)
 
+        if place.plan.uid:
+            os.fchown(theirs, place.plan.uid, place.plan.gid)
+
         def take_terminal() -> None:
-            _heed_hangup()
             fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+            _begin_as(place.plan)
 
         process = await asyncio.create_subprocess_exec(
             *_SHELL,

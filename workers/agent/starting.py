@@ -216,12 +216,14 @@ class AttemptStarts:
         comes up. Cancelled by `withdraw`, it leaves nothing that runs.
         """
         start, folder = self._pending[key], self._machine.attempt_folder(*key)
-        command = localized(self._machine.state, start.command)
+        command = localized(self._machine.state, start.command, apart=self._machine.run_as is not None)
         try:
             if failure := await self._bring(start, command, folder):
                 return failure
             if problem := start_refusal(self._machine, command, start.lease_until):
                 return StartFailure(problem)
+            if self._machine.run_as is not None:
+                await asyncio.to_thread(self._machine.run_as.hand_over, command, folder)
             start.is_launching = True
             free_port()
             served_dir = start.command.checkpoint_dir if command.store else ""
@@ -229,7 +231,7 @@ class AttemptStarts:
             write_needs(folder, start.command.needs.model_copy(update={"code": start.command.code}))
             problem = await launch_supervisor(folder, plan)
             return StartFailure(problem) if problem else plan
-        except (OSError, ValueError) as error:  # a disk that filled up, a folder in the way, no more processes
+        except (OSError, ValueError, UserError) as error:  # a full disk, a folder in the way, no more processes
             return StartFailure(f"cannot start: {error}")
         finally:
             if self._pending.get(key) is start:

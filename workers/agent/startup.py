@@ -20,10 +20,11 @@ from walras.transport import accepted_certificate
 from walras.wire import Register, ShapeFacts
 from workers import processes
 from workers.agent.agent import Agent
-from workers.agent.launch import AgentMachine, load_emulated_speeds
+from workers.agent.launch import AgentMachine, load_emulated_speeds, socket_folder
 from workers.agent.machine_notices import SpotNoticeWatcher
 from workers.agent.parts import MachinePart, StatedAccelerators, machine_parts, make_part_folders, own_accelerators
 from workers.agent.report_store import AgentStore
+from workers.agent.run_as import load_run_as, open_the_way
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, kept_pin
 from workers.control_groups import GroupParent, find_group_parent
 from workers.devices import detect_host, detect_types, own_address
@@ -63,6 +64,8 @@ class AgentOptions:
     address: str | None = None
     #: Bytes that an attempt may write into its own folder; 0: as many as there is room for.
     attempt_disk_bytes: int = 0
+    #: Which accounts ranks run as (`workers/agent/run_as.py`). None: as the agent does.
+    runs_as: Path | None = None
 
 
 log = logging.getLogger(__name__)
@@ -123,6 +126,9 @@ async def _run(options: AgentOptions, parts: Sequence[tuple[MachinePart, AgentSt
         tls = accepted_certificate(pin, server)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
         groups = _group_parent()
+        if options.runs_as is not None:
+            states = [part.state for part, _ in parts]
+            open_the_way(options.state.absolute(), states, map(socket_folder, states))
         agents = [_agent(options, session, pin, groups, *each) for each in parts]
         running = [asyncio.create_task(agent.run()) for agent in agents]
         loop = asyncio.get_running_loop()
@@ -200,6 +206,7 @@ def _machine(options: AgentOptions, part: MachinePart, environ: Mapping[str, str
         speeds=load_emulated_speeds(options.speeds) if options.speeds is not None else {},
         environ=dict(environ),
         attempt_disk_bytes=options.attempt_disk_bytes,
+        run_as=load_run_as(options.runs_as) if options.runs_as is not None else None,
         whole=options.state.absolute() if part.machine else None,
     )
 

@@ -289,6 +289,7 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
         attempt=command.attempt,
         incarnation=_incarnation_of(transaction, command.job_id, command.attempt),
         **launch.command_fields(),
+        user=job.row.user,
         devices=list(part.devices),
         accelerator=pool.shape.accelerator,
         node_rank=node_rank,

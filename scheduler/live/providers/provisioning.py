@@ -3,10 +3,10 @@ known.
 
 The request is in the store before the provider is called; the provider does nothing twice for one token.
 
-The janitor compares both sides again and again. It gives back machines that a provider lists under our name and that
-nobody asked for, that were given back before, that are one too many, or that do not come up. It gives up machines that
-we believe in and the provider does not list, and reports requests that came to nothing as failed. From a provider that
-does not answer it concludes nothing, and asks it less often.
+The janitor compares both sides again and again. It reports requests whose machines did not come up in time as failed.
+It gives back machines that a provider lists under our name and that answer no open request, that were given back
+before, or that are one too many. It gives up machines that we believe in and the provider does not list, joined or not.
+From a provider that does not answer it concludes nothing, and asks it less often.
 """
 
 import asyncio
@@ -19,6 +19,13 @@ from scheduler.core.events import RentFailed
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.launches import (
+    known_launches,
+    launch_given_back,
+    launch_gone,
+    note_launches,
+    unknown_launches,
+)
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.providers.live_provider import GrowingProvider, RevocableProvider
 from scheduler.live.services.agent_gateway import declare_node_lost
@@ -73,7 +80,7 @@ class Janitor:
         self,
         loop: ServerLoop,
         providers: Mapping[PoolId, CloudProvider],
-        gone: Callable[[NodeId, Reason], Awaitable[None]],
+        gone: Callable[[NodeId, Reason, str], Awaitable[None]],
         call_s: float = PROVIDER_CALL_S,
     ) -> None:
         self._loop = loop
@@ -82,7 +89,7 @@ class Janitor:
         self._call_s = call_s
         self._missing: Counter[NodeId] = Counter()
         self._failures = 0
-        #: Given back before they joined, and listed still: paid for once.
+        #: Given back again after they had been members, and listed still: paid for once.
         self._billed: set[NodeId] = set()
 
     async def watch(self) -> None:
@@ -111,19 +118,22 @@ class Janitor:
             for node_id, node in state.nodes.items()
             if node.row.rent_token and node.is_member and node.row.pool_id in pools
         }
+        launched = {node_id: rent.token for node_id, rent in known_launches(state) if rent.pool_id in pools}
         listed = {m.node_id: m for m in await call_provider(provider.describe(), self._call_s) if m.state is not _GONE}
-        for node_id in sorted(believed - set(listed)):
+        for node_id in sorted((believed | set(launched)) - set(listed)):
             self._missing[node_id] += 1
-            if not patient or self._missing[node_id] >= _MISSING_TWICE:
+            if not (patient or node_id in launched) or self._missing[node_id] >= _MISSING_TWICE:
                 del self._missing[node_id]
-                await self._gone(node_id, Reason.INFRA_NODE_LOST)
+                await self._gone(node_id, Reason.INFRA_NODE_LOST, launched.get(node_id, ""))
         for node_id in set(listed) & set(self._missing):
             del self._missing[node_id]
         self._billed &= set(listed)
-        for machine in self._unwanted(list(listed.values())):
-            await self._give_back(provider, machine)
+        if unknown_launches(state, listed.values()):
+            await self._loop.perform(lambda transaction: note_launches(transaction, listed.values()))
         for rent in [rent for rent in state.rents.values() if rent.pool_id in pools]:
             await self._give_up(rent, sum(m.token == rent.token for m in listed.values()))
+        for machine in self._unwanted(list(listed.values())):
+            await self._give_back(provider, machine)
 
     def _unwanted(self, listed: list[RentedMachine]) -> list[RentedMachine]:
         """Machines that are to be given back."""
@@ -135,13 +145,11 @@ class Janitor:
                 continue
             coming[machine.token] += 1
             if rent is None:
-                why = "it answers no request"
+                why = "it answers no request that is open"
             elif node is not None:
                 why = "it was given back before"
             elif coming[machine.token] > rent.machines - self._here(rent):
                 why = "more came than were asked for"
-            elif self._is_late(rent):
-                why = "it did not come up"
             else:
                 continue
             log.warning("machine %s is given back: %s", machine.node_id, why)
@@ -156,7 +164,7 @@ class Janitor:
             return
         if machine.node_id not in self._billed:
             self._billed.add(machine.node_id)
-            await self._loop.perform(lambda transaction: _charge_unjoined_machine(transaction, machine))
+            await self._loop.perform(lambda transaction: _charge_given_back(transaction, machine))
 
     async def _give_up(self, rent: RentRow, listed: int) -> None:
         """Machines of a request that should have been here long ago."""
@@ -179,14 +187,13 @@ class Janitor:
         return self._loop.clock.now() - rent.asked_at > boot_limit_s(pool)
 
 
-def _charge_unjoined_machine(transaction: Transaction, machine: RentedMachine) -> None:
+def _charge_given_back(transaction: Transaction, machine: RentedMachine) -> None:
     """What a machine has cost that never joined, or that could not be given back before."""
-    state = transaction.state
-    node, rent = state.nodes.get(machine.node_id), state.rents.get(machine.token) or state.past_rents.get(machine.token)
-    if node is not None:
-        billing.machine_gone(transaction, node)
-    elif rent is not None:
-        billing.launch_ended(transaction, rent, machine.node_id)
+    node = transaction.state.nodes.get(machine.node_id)
+    if node is None:
+        launch_given_back(transaction, machine)
+        return
+    billing.machine_gone(transaction, node)
     emit(transaction, billing.restate_spending(transaction))
 
 
@@ -280,8 +287,8 @@ class Provisioner:
             node = transaction.state.nodes.get(node_id)
             if node is not None and node.is_member:
                 declare_node_lost(transaction, node_id, reason)
-            elif token in transaction.state.rents:
-                emit(transaction, RentFailed(transaction.at, token, f"{node_id} did not come up", 1))
+            elif node is None:
+                launch_gone(transaction, token, node_id)
 
         await self._loop.perform(step)
 
@@ -298,9 +305,11 @@ class Provisioner:
             if provider is None:
                 raise ClusterError(f"nobody rents out {pool_id}")
             # A provider may answer when its machines are up.
-            await call_provider(
+            answered = await call_provider(
                 provider.request(token, pool, machines), self._request_s or boot_limit_s(pool) + PROVIDER_CALL_S
             )
+            if unknown_launches(self._loop.state, answered):
+                await self._loop.perform(lambda transaction: note_launches(transaction, answered))
         except ClusterError as error:
             reason, missing = str(error), error.missing if isinstance(error, ProviderProblem) else None
             log.warning("rent %s of %s failed: %s", token, pool_id, reason)

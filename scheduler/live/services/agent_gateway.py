@@ -20,6 +20,7 @@ from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit, leave_with_pool
 from scheduler.live.loop.event_loop import ServerLoop
+from scheduler.live.loop.launches import launch_joined
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction, TransactionEffects
 from scheduler.live.services.agent_comparison import (
@@ -194,6 +195,7 @@ class AgentGateway:
         paid_since = billing.paid_since(state, node) if row.rent_token else None
         paid_usd = billing.boot_usd(state, node)
         tell_joined(transaction, node, paid_since, paid_usd)
+        launch_joined(transaction, row.rent_token, row.node_id)
 
     def node_of(self, credential: str) -> NodeId | None:
         """The machine a credential belongs to."""

@@ -339,3 +339,9 @@ def keep_bookings(db: Database) -> None:
 def keep_policy_shadow(db: Database) -> None:
     """The policy that is run in the shadow, and the state that it began in."""
     db.execute("CREATE TABLE policy_shadow (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)")
+
+
+@migrations()
+def keep_launches(db: Database) -> None:
+    """Machines that a provider has launched and that have not joined yet, so that each is paid for."""
+    db.execute("ALTER TABLE rents ADD COLUMN launched TEXT NOT NULL DEFAULT '{}'")

@@ -191,6 +191,8 @@ class RentRow:
     asked_at: float
     #: asked | failed | ended
     state: str = "asked"
+    #: Machines that the provider names and that have not joined, as JSON: {name: whether it is paid for already}.
+    launched: str = "{}"
 
 
 class ChargeKind(StrEnum):

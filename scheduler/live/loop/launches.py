@@ -1,0 +1,88 @@
+"""Machines that a provider has launched for a request and that have not joined yet.
+
+They are paid for from their request on, whether they join or not. So that a machine that the market takes away before
+it joins, or while the server is down, is in the books all the same, the row of its request names it as soon as the
+provider does: in the answer to the request, or in a listing. What has been paid for stays named until no listing shows
+it any more, so that a listing that lags makes no second bill.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+
+from scheduler.core.events import RentFailed
+from scheduler.live.loop import billing
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.live_state import LiveState
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.store.table_rows import RentRow
+from scheduler.providers.provider import RentedMachine
+from walras.cluster import NodeId
+
+
+def known_launches(state: LiveState) -> Iterator[tuple[NodeId, RentRow]]:
+    """Every machine that was launched, did not join and is not known to be gone, and its request."""
+    for rent in (*state.rents.values(), *state.past_rents.values()):
+        if rent.launched != "{}":
+            yield from ((NodeId(name), rent) for name in json.loads(rent.launched))
+
+
+def unknown_launches(state: LiveState, machines: Iterable[RentedMachine]) -> list[RentedMachine]:
+    """Of these, the ones that `note_launches` would write down."""
+    found = []
+    for machine in machines:
+        rent = _rent_of(state, machine.token)
+        if rent is not None and machine.node_id not in state.nodes and machine.node_id not in json.loads(rent.launched):
+            found.append(machine)
+    return found
+
+
+def note_launches(transaction: Transaction, machines: Iterable[RentedMachine]) -> None:
+    """Write down that the provider names these machines."""
+    for machine in unknown_launches(transaction.state, machines):
+        rent = _rent_of(transaction.state, machine.token)
+        assert rent is not None
+        _write(transaction, rent, json.loads(rent.launched) | {str(machine.node_id): False})
+
+
+def launch_given_back(transaction: Transaction, machine: RentedMachine) -> None:
+    """It never joined and its provider has taken it back: it is paid for, once."""
+    rent = _rent_of(transaction.state, machine.token)
+    if rent is not None and not json.loads(rent.launched).get(machine.node_id):
+        billing.launch_ended(transaction, rent, machine.node_id)
+        _write(transaction, rent, json.loads(rent.launched) | {str(machine.node_id): True})
+        emit(transaction, billing.restate_spending(transaction))
+
+
+def launch_joined(transaction: Transaction, token: str, node_id: NodeId) -> None:
+    """It is a machine of the fleet, whose bill goes on from here."""
+    rent = _rent_of(transaction.state, token)
+    launched = {} if rent is None else json.loads(rent.launched)
+    if rent is not None and launched.pop(node_id, None) is not None:
+        _write(transaction, rent, launched)
+
+
+def launch_gone(transaction: Transaction, token: str, node_id: NodeId) -> None:
+    """It is there no more and never joined: it is paid for unless it was, and its request hears that it lacks one."""
+    rent = _rent_of(transaction.state, token)
+    if rent is None:
+        return
+    launched = json.loads(rent.launched)
+    was_paid = launched.pop(node_id, None)
+    if was_paid is not None:
+        _write(transaction, rent, launched)
+    if was_paid is False:
+        billing.launch_ended(transaction, rent, node_id)
+        emit(transaction, billing.restate_spending(transaction))
+    nodes = transaction.state.nodes
+    here = sum(node.row.rent_token == token and node.is_member for node in nodes.values())
+    if token in transaction.state.rents and here + list(launched.values()).count(False) < rent.machines:
+        emit(transaction, RentFailed(transaction.at, token, f"{node_id} did not come up", 1))
+
+
+def _rent_of(state: LiveState, token: str) -> RentRow | None:
+    return state.rents.get(token) or state.past_rents.get(token)
+
+
+def _write(transaction: Transaction, rent: RentRow, launched: dict[str, bool]) -> None:
+    rent.launched = json.dumps(launched)
+    transaction.rent_changed(rent)

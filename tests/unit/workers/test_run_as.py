@@ -1,0 +1,247 @@
+"""Ranks as users: who may run as whom is said in words, and root's hands touch nothing that a rank may not."""
+
+import json
+import os
+import pwd
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.agent_commands import a_start
+from walras.content import ContentTree
+from walras.errors import ConfigError, UserError
+from walras.job_needs import JobNeeds
+from walras.training.checkpoint import MANIFEST, TornCheckpoint, _digest
+from walras.wire import Manifest, StartCommand
+from workers import accounts
+from workers.accounts import files_as, find_account
+from workers.agent import run_as as run_as_module
+from workers.agent.checkpoint_places import localized
+from workers.agent.checkpoint_uploads import _described
+from workers.agent.outputs import copy_outputs
+from workers.agent.run_as import RunAs, load_run_as, open_the_way
+
+NOBODY = pwd.getpwnam("nobody")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root can lend and give up its rights")
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that every account can reach, as pytest's own are not."""
+    with TemporaryDirectory(prefix="walras-run-as-", dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def start_command(**changes: Any) -> StartCommand:
+    return a_start(Path("/nonexistent"), "pass", **changes)
+
+
+def words(run_as: RunAs, user: str) -> str:
+    with pytest.raises(UserError) as caught:
+        run_as.account_of(user)
+    return str(caught.value)
+
+
+def test_a_user_runs_as_the_account_that_the_machine_gives_him() -> None:
+    """With its groups, and what a login sets."""
+    account = RunAs({"ada@x": "nobody"}, "users.yaml").account_of("ada@x")
+    assert (account.uid, account.gid) == (NOBODY.pw_uid, NOBODY.pw_gid)
+    assert NOBODY.pw_gid in account.groups
+    assert account.environment["HOME"] == NOBODY.pw_dir
+    assert account.environment["USER"] == account.environment["LOGNAME"] == "nobody"
+
+
+def test_who_has_no_account_here_is_refused_in_words() -> None:
+    """Not named, named with an account that does not exist, named with root's, or not known at all."""
+    run_as = RunAs({"bob": "no-such-account", "eve": "root"}, "/etc/users.yaml")
+    assert words(run_as, "ada") == "/etc/users.yaml on this machine gives user 'ada' no account to run as"
+    assert words(run_as, "bob") == "user 'bob' is to run as 'no-such-account', which is no account of this machine"
+    assert "which is root" in words(run_as, "eve")
+    assert "the server does not say who submitted the job" in words(run_as, "")
+
+
+def test_another_name_of_root_is_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts is the number."""
+    root = replace(find_account("root"), name="toor")
+    monkeypatch.setattr(run_as_module, "find_account", lambda _: root)
+    assert "which is root" in words(RunAs({"ada": "toor"}, "f"), "ada")
+
+
+def test_a_job_that_needs_something_prepared_is_refused() -> None:
+    """It would be prepared in folders that are root's."""
+    run_as = RunAs({"ada": "nobody"}, "f")
+    assert run_as.refusal(start_command(user="ada")) == ""
+    assert "no account" in run_as.refusal(start_command(user="bob"))
+    needs = JobNeeds(image="docker.io/library/python:3.11")
+    assert "nothing is prepared" in run_as.refusal(start_command(user="ada", needs=needs))
+
+
+def test_only_an_agent_of_root_can_run_ranks_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ConfigError, match="only an agent that runs as root") as caught:
+        load_run_as(tmp_path / "users.yaml")
+    assert caught.value.field == "--runs-as"
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("text", "mode", "says"),
+    [
+        ("ada: nobody", 0o666, "can be written by others than root"),
+        ("ada: [nobody]", 0o600, "ada: "),
+        ("- ada", 0o600, "the file: "),
+        ("ada: ../etc", 0o600, "ada: "),
+        ("{", 0o600, "users.yaml: "),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str, mode: int, says: str) -> None:
+    """It names what is wrong; and a file that others can write would let them choose their account."""
+    path = tmp_path / "users.yaml"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=says):
+        load_run_as(path)
+
+
+@needs_root
+def test_a_file_of_root_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "users.yaml"
+    path.write_text("ada@x.org: nobody\nbob: bob.jones\n")
+    path.chmod(0o644)
+    assert dict(load_run_as(path).accounts) == {"ada@x.org": "nobody", "bob": "bob.jones"}
+
+
+@needs_root
+def test_a_thread_sees_the_disk_as_the_account_and_no_other_thread_does(open_path: Path) -> None:
+    """It reads and writes no more than the account may, what it makes is the account's, and afterwards it is root."""
+    secret = open_path / "secret"
+    secret.write_text("root's")
+    secret.chmod(0o600)
+    (open_path / "theirs").mkdir()
+    os.chown(open_path / "theirs", NOBODY.pw_uid, NOBODY.pw_gid)
+    others, may_read = list[str](), threading.Event()
+    beside = threading.Thread(target=lambda: (may_read.wait(), others.append(secret.read_text())))
+    beside.start()
+    with files_as(NOBODY.pw_uid, NOBODY.pw_gid):
+        with pytest.raises(PermissionError):
+            secret.read_text()
+        with pytest.raises(PermissionError):
+            (open_path / "more").mkdir()
+        (open_path / "theirs" / "file").write_text("x")
+        may_read.set()
+        beside.join()
+    assert others == ["root's"]
+    assert secret.read_text() == "root's"
+    assert (open_path / "theirs" / "file").stat().st_uid == NOBODY.pw_uid
+
+
+def test_rights_of_others_are_not_lent_by_who_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel does not lend them, nothing is done with those of the process."""
+    monkeypatch.setattr(accounts, "_set_ids", lambda uid, gid: (1000, 1000))
+    with pytest.raises(PermissionError), files_as(NOBODY.pw_uid, NOBODY.pw_gid):
+        raise AssertionError("nothing may be done here")
+
+
+@needs_root
+def test_the_outputs_of_a_job_are_what_its_account_can_read(open_path: Path, tmp_path: Path) -> None:
+    """A working folder that the job chose leads to no file of root's, nor to names in a folder that is closed."""
+    work = open_path / "work"
+    (work / "closed").mkdir(parents=True)
+    for name in ("open.txt", "secret.txt", "closed/inner.txt"):
+        (work / name).write_text(name)
+    (work / "secret.txt").chmod(0o600)
+    (work / "closed").chmod(0o700)
+    account = (NOBODY.pw_uid, NOBODY.pw_gid)
+    copied = copy_outputs(work, ["open.txt", "secret.txt", "closed"], tmp_path / "copy", account=account)
+    assert copied.paths == ["open.txt"]
+    assert "secret.txt" in copied.problem
+    assert "inner" not in copied.problem
+    assert [path.name for path in (tmp_path / "copy").rglob("*")] == ["open.txt"]
+
+
+@needs_root
+def test_a_checkpoint_of_somebody_else_is_not_sent_as_ones_own(open_path: Path) -> None:
+    """A link in the place of a checkpoint leads to one that the job's account cannot read."""
+    private = open_path / "private"
+    private.mkdir()
+    (private / "model.bin").write_bytes(b"x")
+    files = [{"name": "model.bin", "size": 1, "sha256": "0" * 64}]
+    (private / MANIFEST).write_text(json.dumps({"files": files, "step": 1, "digest": _digest(files)}))
+    (open_path / "step-1").symlink_to(private)
+    as_nobody = SimpleNamespace(uid=NOBODY.pw_uid, gid=NOBODY.pw_gid)
+    assert len(_described(open_path / "step-1", as_nobody).files) == 2  # type: ignore[arg-type]
+    private.chmod(0o700)
+    with pytest.raises(TornCheckpoint, match="Permission denied"):
+        _described(open_path / "step-1", as_nobody)  # type: ignore[arg-type]
+
+
+@needs_root
+def test_the_way_is_open_and_all_else_is_closed(open_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accounts pass through to attempts, copies and sockets; records and credentials of before are root's alone."""
+    monkeypatch.setattr(os, "umask", lambda mask: 0)
+    monkeypatch.setattr(os, "setgroups", lambda groups: None)
+    state = open_path / "agent"
+    (state / "s").mkdir(parents=True)
+    (state / "code").mkdir(mode=0o755)
+    (state / "credential").write_text("secret")
+    open_the_way(state, [state], [state / "s"])
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (state, *state.iterdir())}
+    through = dict.fromkeys(("agent", "attempts", "checkpoints", "client", "s"), 0o711)
+    assert modes == {**through, "code": 0o700, "credential": 0o600}
+
+
+@needs_root
+def test_a_state_folder_that_no_account_can_reach_is_named(open_path: Path) -> None:
+    (open_path / "closed").mkdir(mode=0o700)
+    (open_path / "closed" / "agent").mkdir()
+    with pytest.raises(ConfigError, match=r"closed is closed to the accounts") as caught:
+        open_the_way(open_path / "closed" / "agent", [], [])
+    assert caught.value.field == "--state"
+
+
+@needs_root
+def test_what_an_attempt_works_in_is_handed_over_and_its_records_are_not(open_path: Path) -> None:
+    """The links in its code are, and what they point to is not."""
+    run_as = RunAs({"ada": "nobody"}, "f")
+    folder, outside = open_path / "7-1", open_path / "outside"
+    (folder / "work" / "deep").mkdir(parents=True)
+    outside.write_text("root's")
+    (folder / "work" / "deep" / "file").write_text("x")
+    (folder / "work" / "link").symlink_to(outside)
+    (folder / "plan.json").write_text("{}")
+    run_as.hand_over(start_command(user="ada"), folder)
+    owners = {path.name: path.lstat().st_uid for path in (folder, *folder.rglob("*"), outside)}
+    theirs = dict.fromkeys(("work", "deep", "file", "link"), NOBODY.pw_uid)
+    assert owners == {**theirs, "7-1": 0, "plan.json": 0, "outside": 0}
+
+
+@needs_root
+def test_copies_of_another_account_are_not_handed_over(open_path: Path) -> None:
+    """A job number that somebody else had, on a machine that kept his files."""
+    run_as = RunAs({"ada": "nobody"}, "f")
+    folder, copies = open_path / "7-1", open_path / "copies"
+    (folder / "work").mkdir(parents=True)
+    copies.mkdir()
+    os.chown(copies, 1, 1)
+    with pytest.raises(UserError, match="belongs to another account"):
+        run_as.hand_over(start_command(user="ada", store="server", checkpoint_dir=str(copies)), folder)
+
+
+def test_what_is_fetched_lies_apart_from_what_ranks_write(tmp_path: Path) -> None:
+    """So that no link of theirs is in the way of an agent that writes as root."""
+    resume = Manifest(step=5, path="/srv/jobs/7/attempt-0001/step-5", digest="0" * 64, content=ContentTree().name)
+    command = start_command(store="server", checkpoint_dir="/srv/jobs/7", resume=resume)
+    together, apart = (localized(tmp_path, command, apart=apart) for apart in (False, True))
+    assert together.checkpoint_dir == apart.checkpoint_dir
+    assert together.resume is not None
+    assert apart.resume is not None
+    assert Path(together.resume.path).is_relative_to(together.checkpoint_dir)
+    assert not Path(apart.resume.path).is_relative_to(apart.checkpoint_dir)
+    assert Path(apart.resume.path).parent.name == "attempt-0001"

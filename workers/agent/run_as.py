@@ -1,0 +1,154 @@
+"""`runs_as: user`: under an agent that is root, the ranks of a job run as the account of whoever submitted it.
+
+A file of the machine's administrator says which account a user of the cluster has here; who is not named there, or has
+no account, or has root's, is refused in words. The agent, its supervisors, logs, journals and credentials stay root's.
+An attempt's work folder, its socket and its own copy of a checkpoint are the account's. The way to them is open to all
+for passing through and not for looking around.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import StringConstraints, TypeAdapter, ValidationError
+
+from walras.errors import ConfigError, UserError
+from walras.wire import StartCommand
+from workers.accounts import Account, files_as, find_account
+
+_Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+_ACCOUNTS = TypeAdapter(dict[_Name, Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]])
+_MOST_BYTES = 4 * 1024 * 1024
+#: Folders of the agent's state that ranks pass through; everything else there is closed to them.
+_WAYS = ("attempts", "checkpoints", "client")
+_PASS_THROUGH = 0o711
+
+
+@dataclass(frozen=True)
+class RunAs:
+    """Which account of this machine a user of the cluster has."""
+
+    accounts: Mapping[str, str]
+    #: The file that says so, for messages.
+    source: str
+
+    def account_of(self, user: str) -> Account:
+        """Raises UserError in words for whoever submitted the job, and for the administrator."""
+        if not user:
+            raise UserError("the server does not say who submitted the job, and ranks run as users here: upgrade it")
+        if user not in self.accounts:
+            raise UserError(f"{self.source} on this machine gives user {user!r} no account to run as")
+        name = self.accounts[user]
+        try:
+            account = find_account(name)
+        except KeyError:
+            raise UserError(f"user {user!r} is to run as {name!r}, which is no account of this machine") from None
+        if account.uid == 0:
+            raise UserError(f"user {user!r} is to run as {name!r}, which is root: name another account")
+        return account
+
+    def refusal(self, command: StartCommand) -> str:
+        """Returns why the ranks of this job cannot run as a user here; empty if they can."""
+        if command.needs.is_prepared_first:
+            return "ranks run as users on this machine, and nothing is prepared there: no image, python, git or inputs"
+        try:
+            self.account_of(command.user)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    def files_of(self, command: StartCommand) -> AbstractContextManager[None]:
+        """Meanwhile this thread sees the disk as the job's account does."""
+        account = self.account_of(command.user)
+        return files_as(account.uid, account.gid)
+
+    def hand_over(self, command: StartCommand, folder: Path) -> None:
+        """Make the work folder of an attempt that is about to start the account's, and its copies of checkpoints.
+
+        Raises OSError, UserError. Of the account's processes none may be alive in this attempt.
+        """
+        account = self.account_of(command.user)
+        folder.chmod(_PASS_THROUGH)
+        _give(folder / "work", account)
+        if not command.store:
+            return
+        copies = Path(command.checkpoint_dir)
+        owner = copies.stat().st_uid
+        if owner not in (0, account.uid):
+            raise UserError(f"{copies} belongs to another account: the job was submitted by somebody else before")
+        os.chown(copies, account.uid, account.gid, follow_symlinks=False)
+        if command.resume is not None and command.resume.content:
+            step = Path(command.resume.path)
+            for place in (step.parent, step.parent.parent):
+                place.chmod(_PASS_THROUGH)
+            _give(step, account)
+
+
+def load_run_as(path: Path) -> RunAs:
+    """Read `user: account`, a YAML file that only the machine's administrator can write. Raises ConfigError."""
+    if os.geteuid() != 0:
+        raise ConfigError(
+            "only an agent that runs as root can run ranks as other users",
+            field="--runs-as",
+            fix="start the agent as root, or leave the option out",
+        )
+    try:
+        with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            text = file.read(_MOST_BYTES)
+        accounts = _ACCOUNTS.validate_python(yaml.safe_load(text))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: {error}", field="--runs-as", fix="give a YAML file of lines user: account"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ConfigError(
+            f"{path}: {where[:80]}: {first['msg']}", field="--runs-as", fix="give a YAML file of lines user: account"
+        ) from None
+    if about.st_uid != 0 or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"{path} can be written by others than root", field="--runs-as", fix="chown root, chmod go-w")
+    return RunAs(accounts, str(path))
+
+
+def open_the_way(whole: Path, states: Iterable[Path], sockets: Iterable[Path]) -> None:
+    """Let accounts pass through to what is theirs, and close all else; what this process makes from now on is closed.
+
+    `whole`: the agent's state folder; `states`: those of its parts, or itself. Raises ConfigError where a folder above
+    is closed to them.
+    """
+    for above in whole.resolve().parents:
+        if not above.stat().st_mode & stat.S_IXOTH:
+            raise ConfigError(
+                f"{above} is closed to the accounts that ranks run as, and {whole} lies in it",
+                field="--state",
+                fix="give the agent a folder such as /var/lib/walras-agent",
+            )
+    os.umask(0o077)
+    # What a thread sees as an account it must not see as a member of root's groups.
+    os.setgroups([])
+    states = list(states)
+    for state in {whole, *states}:
+        for place in state.iterdir():
+            if not place.is_symlink():
+                place.chmod(stat.S_IMODE(place.stat().st_mode) & 0o700)
+    ways = [state / name for state in states for name in _WAYS]
+    for way in ways:
+        way.mkdir(exist_ok=True)
+    between = [place for state in states for place in (state, *state.parents) if place.is_relative_to(whole)]
+    for place in (*ways, *between, *sockets):
+        place.chmod(_PASS_THROUGH)
+
+
+def _give(place: Path, account: Account) -> None:
+    """The folder and everything in it; links themselves and not what they point to."""
+    os.chown(place, account.uid, account.gid, follow_symlinks=False)
+    for folder, folders, files in os.walk(place):
+        for name in (*folders, *files):
+            os.chown(os.path.join(folder, name), account.uid, account.gid, follow_symlinks=False)
