@@ -10,6 +10,7 @@ from scheduler.live.services.idle_jobs import IdleJobs
 from tests.support.live_world import FakeAgent, World, world
 from tests.support.notification_receiver import POOL, add_channel, waiting_notifications
 from walras.errors import ConfigError
+from walras.job_request import JobId
 from walras.spec.cluster_file import ClusterConfig, IdleJobEntry
 from walras.spec.file_model import check_model
 
@@ -25,17 +26,17 @@ async def samples(agent: FakeAgent, *utilization: float | None) -> None:
 
 
 async def pass_minutes(w: World, idle: IdleJobs, agent: FakeAgent, minutes: int, *utilization: float | None) -> None:
-    """Two heartbeats a minute, with these samples, and a look after each."""
-    for _ in range(2 * minutes):
-        w.clock.at += 30.0
+    """A heartbeat a minute, with these samples, and a look after each."""
+    for _ in range(minutes):
+        w.clock.at += 60.0
         await samples(agent, *utilization) if utilization else await agent.beat()
         await idle.look()
 
 
-async def running(w: World, agent: FakeAgent, **more: Any) -> int:
+async def running(w: World, agent: FakeAgent, **more: Any) -> JobId:
     job_id = await w.submit({"resources": {"accelerators": {"a": 2}}, "checkpoint": {"dir": "d"}, **more})
     await agent.start_all()
-    return int(job_id)
+    return job_id
 
 
 async def test_an_idle_job_is_told_of_and_held_after_its_checkpoint(tmp_path: Path) -> None:
@@ -62,22 +63,24 @@ async def test_an_idle_job_is_told_of_and_held_after_its_checkpoint(tmp_path: Pa
         assert w.state(job_id) == "RUNNING"
 
 
-@pytest.mark.parametrize(
-    ("utilization", "emulated"),
-    [((0.0, 5.0), False), ((0.0, None), False), ((0.0,), False), ((), False), ((0.0, 0.0), True)],
-)
-async def test_what_is_used_or_not_known_is_not_idle(
-    tmp_path: Path, utilization: tuple[Any, ...], emulated: bool
-) -> None:
+async def test_what_is_used_or_not_known_is_not_idle(tmp_path: Path) -> None:
     """One accelerator at work, one whose driver says nothing, one without samples; no samples; emulated ones."""
+    said: list[tuple[tuple[float | None, ...], bool]] = [
+        ((0.0, 5.0), False), ((0.0, None), False), ((0.0,), False), ((), False), ((0.0, 0.0), True), ((0.0, 0.0), False)
+    ]  # fmt: skip
     async with world(tmp_path) as w:
-        agent = await FakeAgent(w, "n1", emulated=emulated).register()
-        job_id = await running(w, agent)
-        idle = IdleJobs(w.loop, rule())
-        await pass_minutes(w, idle, agent, 15, *utilization)
-        attempt = w.live_state.jobs[job_id].attempt
-        assert attempt is not None
-        assert (w.state(job_id), attempt.idle_detail) == ("RUNNING", "")
+        idle, agents = IdleJobs(w.loop, rule(act="notify")), []
+        for number, (_, emulated) in enumerate(said):
+            facts = {"shape": "bx2", "accelerator": "b"} if emulated else {}
+            agents.append(await FakeAgent(w, f"n{number}", emulated=emulated, **facts).register())
+            await running(w, agents[-1], resources={"accelerators": {"b" if emulated else "a": 2}})
+        for _ in range(14):
+            w.clock.at += 60.0
+            for agent, (utilization, _) in zip(agents, said, strict=True):
+                await samples(agent, *utilization)
+            await idle.look()
+        attempts = [job.attempt for job in w.live_state.jobs.values()]
+        assert [attempt is not None and bool(attempt.idle_detail) for attempt in attempts] == [False] * 5 + [True]
 
 
 async def test_a_moment_of_work_or_of_silence_begins_the_time_anew(tmp_path: Path) -> None:
@@ -96,20 +99,22 @@ async def test_a_moment_of_work_or_of_silence_begins_the_time_anew(tmp_path: Pat
         assert w.state(job_id) == "RUNNING"
 
 
-@pytest.mark.parametrize("more", [{"preemptible": False}, {"checkpoint": {}}])
-async def test_a_job_that_would_lose_its_work_is_only_told_of(tmp_path: Path, more: dict[str, Any]) -> None:
-    """The condition says why it runs on; `act: notify` says nothing of that."""
-    for act in ("requeue-held", "notify"):
-        async with world(tmp_path / act) as w:
-            agent = await FakeAgent(w, "n1").register()
-            job_id = await running(w, agent, **more)
-            idle = IdleJobs(w.loop, rule(act=act))
-            await pass_minutes(w, idle, agent, 11, 0.0, 0.0)
-            assert w.state(job_id) == "RUNNING"
-            (told,) = w.server.views.idle(w.live_state.jobs[job_id].row)
-            assert ("could not be stopped without loss" in told.detail) == (act == "requeue-held")
-            await pass_minutes(w, idle, agent, 1, 90.0, 0.0)
-            assert w.server.views.idle(w.live_state.jobs[job_id].row) == []
+async def test_a_job_that_would_lose_its_work_is_only_told_of(tmp_path: Path) -> None:
+    """The condition says why it runs on, until it works again."""
+    async with world(tmp_path) as w:
+        idle, agents, jobs = IdleJobs(w.loop, rule()), [], []
+        for number, more in enumerate(({"preemptible": False}, {"checkpoint": {}})):
+            agents.append(await FakeAgent(w, f"n{number}").register())
+            jobs.append(await running(w, agents[-1], **more))
+        for used in (*[0.0] * 12, 90.0):
+            told = [w.server.views.idle(w.live_state.jobs[job_id].row) for job_id in jobs]
+            w.clock.at += 60.0
+            for agent in agents:
+                await samples(agent, used, 0.0)
+            await idle.look()
+        assert ["could not be stopped without loss" in each.detail for (each,) in told] == [True, True]
+        assert [w.state(job_id) for job_id in jobs] == ["RUNNING", "RUNNING"]
+        assert [w.server.views.idle(w.live_state.jobs[job_id].row) for job_id in jobs] == [[], []]
 
 
 @pytest.mark.parametrize(
