@@ -170,8 +170,8 @@ class CheckpointView(Body):
 class JobDetail(JobView):
     """`GET /jobs/{id}`."""
 
-    #: The one reason why it waits, a sentence that names jobs and times; of one that is over what it came to; empty if
-    #: it runs.
+    #: The one reason why it waits, a sentence that names jobs and times; of one that is over what it came to; of one
+    #: that runs that it is idle, else empty.
     why: str = ""
     spec: dict[str, Any]
     #: The life of the server's database in which it was submitted, if that is not the present one (a restore came
@@ -248,7 +248,7 @@ class ReasonView(Body):
 class ConditionView(Body):
     """A warning about a job that runs or waits; it does not change the job's state."""
 
-    #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps |
+    #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps | idle |
     #: target_late (after the declared steps) | target_out_of_reach | waits_for_data (in a part of its steps) | off_plan
     type: str
     detail: str

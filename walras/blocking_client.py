@@ -275,6 +275,7 @@ class BlockingClient(_Blocking):
     reprioritise = _blocking(Client.reprioritise)
     rebudget = _blocking(Client.rebudget)
     redate = _blocking(Client.redate)
+    reassign = _blocking(Client.reassign)
     overview = _blocking(Client.overview)
     overviews = _iterating(Client.overviews)
     nodes = _blocking(Client.nodes)

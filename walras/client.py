@@ -255,6 +255,14 @@ class Client(PeopleCalls, PolicyCalls, ReportCalls, ShadowCalls, UsageCalls, Wha
         """Set the deadline of a job that has not ended, as in a job file (`+6h`, an instant); `none` takes it away."""
         await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body={"deadline": deadline}))
 
+    async def reassign(self, job_id: int, project: str, priority: int | None = None) -> None:
+        """Give a job that waits or is held to another project of the token and of its owner; its cost stays behind.
+
+        `priority`: the one that it is to have there; None: the one that it has, or the new project's default.
+        """
+        body = {"project": project} | ({} if priority is None else {"priority": priority})
+        await self._transport.json(ApiCall("PATCH", f"{_API}/jobs/{job_id:d}", body=body))
+
     # ------------------------------------------------------------------------------------------------ the cluster
 
     async def overview(self) -> Overview:

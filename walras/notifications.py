@@ -30,6 +30,7 @@ class NotificationKind(StrEnum):
     AT_RISK = "at_risk"
     BUDGET = "budget"
     STUCK = "stuck"
+    IDLE = "idle"
     MACHINE_LOST = "machine_lost"
     #: Sent because somebody asked for it.
     TEST = "test"

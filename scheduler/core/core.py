@@ -31,6 +31,7 @@ from scheduler.core.handlers import (
     restored_state,
     speed_reports,
 )
+from scheduler.core.placement.retry_waits import let_waiting_jobs_go_on
 from scheduler.core.share_events import SharesDeclared
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.job_queues import JobQueues
@@ -90,6 +91,8 @@ def _settle(cycle: Cycle, mechanism: RoundMechanism) -> None:
     bookings = cycle.bookings
     if bookings.declared or bookings.rows or bookings.barred:
         booking_windows.settle_bookings(cycle)
+    if cycle.ledger.retries.waiting:
+        let_waiting_jobs_go_on(cycle)
     if cycle.deadlines.heap or cycle.deadlines.market.holds:
         from scheduler.core.handlers.spot_holding import settle_spot_holding  # with the planner, which few runs need
 
@@ -191,6 +194,7 @@ _HANDLERS: dict[type, Handler] = {
     changes.JobReprioritised: _of_job(job_events.on_job_reprioritised),
     changes.JobBudgetChanged: _of_job(job_events.on_job_budget_changed),
     changes.JobRedirected: _of_job(job_events.on_job_redirected),
+    changes.JobProjectChanged: _of_job(job_events.on_job_project_changed),
     changes.JobDeadlineChanged: _of_job(deadlines.on_job_deadline_changed),
     speeds.WorkRestated: _of_job(job_events.on_work_restated),
     ev.Prepared: _of_attempt(attempt_events.on_prepared),

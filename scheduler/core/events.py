@@ -217,6 +217,8 @@ class StateRestored:
     pools: tuple[RememberedPool, ...] = ()
     #: (machine, (instant, job) of failures there that may be the machine's fault).
     failures: tuple[tuple[NodeId, tuple[tuple[float, JobId], ...]], ...] = ()
+    #: (job, (machine, its failures there in a row, when it may start there again if that was one)).
+    retries: tuple[tuple[JobId, tuple[tuple[NodeId, int, float], ...]], ...] = ()
     saving_kinds: tuple[Kind, ...] = ()
     #: The last prices, of which policy, in which unit, and worth how much; by pool.
     policy: str = ""
@@ -342,14 +344,12 @@ class AttemptEnded:
     #: Of the first failing rank, else 0. A rank killed by a signal has exit_code None.
     exit_code: int | None = None
     signal: int | None = None
-    #: Machine of the first failing rank.
-    node_id: NodeId | None = None
+    node_id: NodeId | None = None  # of the first failing rank
     #: Steps done by the job, as far as anybody knows; None: as last reported.
     steps: float | None = None
     #: The supervisor was lost while its machine and its agent lived on: the job's own doing, as far as anybody saw.
     witnessed: bool = False
-    #: The limit ("memory", "disk") for which it was ended on its machine; empty: none.
-    exceeded: str = ""
+    exceeded: str = ""  # the limit ("memory", "disk") for which it was ended on its machine; empty: none
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""What people change of a job that has not ended, as shells tell the core: priority, budget, deadline, machines.
+"""What people change of a job that has not ended, as shells tell the core: priority, budget, deadline, machines,
+project.
 
 The journal names events by their classes, wherever these stand. An event about a job that is over changes nothing.
 A change counts from its instant on: what was decided before stays until the next round, and places that a job holds
@@ -56,5 +57,22 @@ class JobDeadlineChanged:
     deadline_at: float = inf
 
 
+@dataclass(slots=True)
+class JobProjectChanged:
+    """A job that waits is of another project from now on: its shares, limits, bookings and budgets are those of that.
+
+    What it has used and cost stays where that was counted. Said of a job that holds a place it changes nothing.
+    """
+
+    at: float
+    job_id: JobId
+    project: str
+    #: As its owner states them, or as the new project has them by default.
+    priority: int
+    weight: float = 1.0
+    #: USD an hour at its best speed; None: the project's value.
+    value_usd_per_h: float | None = None
+
+
 #: The journal's names of these are the classes' own.
-JobChangeEvent = JobBudgetChanged | JobReprioritised | JobRedirected | JobDeadlineChanged
+JobChangeEvent = JobBudgetChanged | JobReprioritised | JobRedirected | JobDeadlineChanged | JobProjectChanged

@@ -34,7 +34,13 @@ from scheduler.core.events import (
     PoolDeclared,
     PoolRemoved,
 )
-from scheduler.core.job_change_events import JobBudgetChanged, JobDeadlineChanged, JobRedirected, JobReprioritised
+from scheduler.core.job_change_events import (
+    JobBudgetChanged,
+    JobDeadlineChanged,
+    JobProjectChanged,
+    JobRedirected,
+    JobReprioritised,
+)
 from scheduler.core.share_events import SharesDeclared
 from scheduler.forecast.core_copy import CoreSnapshot
 from walras.cluster import Placement, Pool, PoolId
@@ -45,8 +51,8 @@ from walras.states import AttemptState, JobState
 #: Events that nobody's decisions brought about: they happen again, whoever decides.
 HAPPENING = (
     JobSubmitted, JobCancelled, JobHeld, JobReleased, JobBudgetChanged, JobReprioritised, JobRedirected,
-    JobDeadlineChanged, PolicyChanged, PoolDeclared, PoolRemoved, NodeJoined, NodeUnreachable, NodeBack, NodeLost,
-    NodeLeaving, NodeUncordoned, NodePrivate, NodeTools, NodeData, SharesDeclared, BookingsDeclared,
+    JobDeadlineChanged, JobProjectChanged, PolicyChanged, PoolDeclared, PoolRemoved, NodeJoined, NodeUnreachable,
+    NodeBack, NodeLost, NodeLeaving, NodeUncordoned, NodePrivate, NodeTools, NodeData, SharesDeclared, BookingsDeclared,
 )  # fmt: skip
 _OF_ATTEMPTS = (AttemptStarted, CheckpointRecorded, AttemptEnded)
 _COMMANDS = (Start, ReleaseNode, JobTransitioned, AttemptTransitioned)

@@ -34,6 +34,7 @@ from scheduler.live.providers.market_prices import MarketWatch, play_market_scri
 from scheduler.live.providers.queue_waits import QueueWatch
 from scheduler.live.server import Server
 from scheduler.live.services.content_sweep import sweep_for_ever
+from scheduler.live.services.idle_jobs import IdleJobs
 from scheduler.live.services.late_jobs import LateJobNotifications
 from scheduler.live.store.data_folder import DataFolder
 from scheduler.live.store.retention import PruneReport
@@ -227,6 +228,9 @@ async def _start_parts(
     stuck_after_s = (NotifyEntry() if config.cluster is None else config.cluster.notify).stuck_after
     late_jobs = LateJobNotifications(server.loop, server.start_forecasts.view, stuck_after_s)
     tasks.append(asyncio.create_task(_through_full_disks(late_jobs.watch), name="late jobs"))
+    if config.cluster is not None and config.cluster.idle_job is not None:
+        idle_jobs = IdleJobs(server.loop, config.cluster.idle_job)
+        tasks.append(asyncio.create_task(_through_full_disks(idle_jobs.watch), name="idle jobs"))
     freeze_gc()
     tasks.append(asyncio.create_task(collect_all_hourly(), name="sweep"))
     if config.cluster is not None and config.cluster.market:

@@ -23,7 +23,7 @@ from scheduler.core.events import (
     PolicyChanged,
     PoolDeclared,
 )
-from scheduler.core.job_change_events import JobBudgetChanged, JobDeadlineChanged, JobReprioritised
+from scheduler.core.job_change_events import JobBudgetChanged, JobDeadlineChanged, JobProjectChanged, JobReprioritised
 from simulator.measured_costs import MeasuredCosts, RecordedEvent, measure_costs, recorded_completion_times
 from simulator.simulated_jobs import PlannedFailure, SimulatedJob
 from walras.cluster import Market, NodeId, Pool, PoolId
@@ -73,6 +73,7 @@ class UserActions:
     reprioritised: tuple[JobReprioritised, ...] = ()
     rebudgeted: tuple[JobBudgetChanged, ...] = ()
     redated: tuple[JobDeadlineChanged, ...] = ()
+    moved: tuple[JobProjectChanged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
         tuple(event for event, _ in recorded if isinstance(event, JobReprioritised)),
         tuple(event for event, _ in recorded if isinstance(event, JobBudgetChanged)),
         tuple(event for event, _ in recorded if isinstance(event, JobDeadlineChanged)),
+        tuple(event for event, _ in recorded if isinstance(event, JobProjectChanged)),
     )
     fleet = tuple(RecordedPool(pool, owned[pool_id]) for pool_id, pool in pools.items())
     # Each job carries its own measurements; rows would be counted anew by a reader.

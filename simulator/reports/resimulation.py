@@ -22,7 +22,7 @@ from rich.text import Text
 
 from optimizer.policy import PolicySpec
 from scheduler.core.events import Event, JobHeld, JobReleased, PolicyChanged
-from scheduler.core.job_change_events import JobBudgetChanged, JobDeadlineChanged, JobReprioritised
+from scheduler.core.job_change_events import JobBudgetChanged, JobDeadlineChanged, JobProjectChanged, JobReprioritised
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.attempts import WorldParameters
@@ -126,7 +126,9 @@ def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: floa
     )
 
 
-ReplayedEvent = PolicyChanged | JobHeld | JobReleased | JobReprioritised | JobBudgetChanged | JobDeadlineChanged
+ReplayedEvent = (
+    PolicyChanged | JobHeld | JobReleased | JobReprioritised | JobBudgetChanged | JobDeadlineChanged | JobProjectChanged
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
     )
     simulation = Simulation(scenario)
     acts = header.acts
-    changed: tuple[ReplayedEvent, ...] = (*acts.reprioritised, *acts.rebudgeted, *acts.redated)
+    changed: tuple[ReplayedEvent, ...] = (*acts.reprioritised, *acts.rebudgeted, *acts.redated, *acts.moved)
     happened: tuple[ReplayedEvent, ...] = (*later, *acts.held, *acts.released, *changed)
     for event in happened:
         simulation.engine.schedule(event.at, _repeat_event, event)

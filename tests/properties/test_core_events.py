@@ -17,7 +17,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.core import SchedulerCore
-from scheduler.core.job_change_events import JobDeadlineChanged, JobRedirected, JobReprioritised
+from scheduler.core.job_change_events import JobDeadlineChanged, JobProjectChanged, JobRedirected, JobReprioritised
 from scheduler.core.rules import Backfill, RoundRules
 from scheduler.core.speed_events import WorkRestated
 from scheduler.core.state.fleet import MachineCondition
@@ -305,7 +305,10 @@ class AnyOrder(RuleBasedStateMachine):
                 self.nodes.remove(node_id)
                 self.fleet.lose(node_id)
 
-    @rule(index=st.integers(1, 50), what=st.sampled_from(["cancel", "hold", "release", "priority", "due", "never due"]))
+    @rule(
+        index=st.integers(1, 50),
+        what=st.sampled_from(["cancel", "hold", "release", "priority", "project", "due", "never due"]),
+    )
     @precondition(lambda self: self.job_count > 0)
     def people(self, index: int, what: str) -> None:
         job_id, at = JobId(1 + index % self.job_count), self.fleet.at
@@ -317,6 +320,8 @@ class AnyOrder(RuleBasedStateMachine):
             self.tell(ev.JobReleased(at, job_id))
         elif what == "priority":
             self.tell(JobReprioritised(at, job_id, 90))
+        elif what == "project":
+            self.tell(JobProjectChanged(at, job_id, f"p{index % 3}", index, 1.0 + index % 2))
         else:
             self.tell(JobDeadlineChanged(at, job_id, inf if what == "never due" else at + 30.0))
 

@@ -7,8 +7,8 @@ from scheduler.core.commands import Solve
 from scheduler.core.core import SchedulerCore
 from scheduler.core.cycle.solve_requests import integral_gang_bound, run_solve
 from scheduler.core.events import Proposal
+from scheduler.core.explain.share_standing import realised_fraction
 from scheduler.core.rules import RoundRules
-from scheduler.core.state.ledger import realised_fraction
 from simulator.engine import RunLimits
 from simulator.ground_truth import AttemptCosts, GroundTruth, SpeedKey
 from simulator.machines import PoolModel

@@ -131,7 +131,9 @@ class FakeAgent:
         self.credential = (await self.world.server.gateway.register(message)).credential
         return self
 
-    async def beat(self, *reports: dict[str, Any], resync: bool = False, ack: bool = True) -> HeartbeatAnswer:
+    async def beat(
+        self, *reports: dict[str, Any], resync: bool = False, ack: bool = True, **more: Any
+    ) -> HeartbeatAnswer:
         """One heartbeat with these reports (numbered here); takes up the commands of the answer."""
         numbered = []
         for report in reports:
@@ -144,6 +146,7 @@ class FakeAgent:
         message = Heartbeat.model_validate(
             {"node_id": self.node_id, "resync": resync, "reports": numbered, "acks": self.acks, "here": here}
             | self.identity
+            | more
         )
         answer = await self.world.server.gateway.heartbeat(message)
         if ack:

@@ -170,29 +170,28 @@ def update_command(
         str | None,
         typer.Option("--deadline", help="New deadline: +6h from now, an instant with its zone, or none."),
     ] = None,
-    project: Annotated[str | None, typer.Option("--project", help="Refused: says what to do.", hidden=True)] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", "-p", help="New project of a job that waits or is held.")
+    ] = None,
 ) -> None:
-    """Change the priority, the budget or the deadline of jobs that have not ended."""
-    if project is not None:
-        raise UserError(
-            "the project of a job is what it was submitted with: its cost, checkpoints and share are counted there",
-            field="--project",
-            fix=f"cancel it and submit it again: walras submit FILE --set project={project[:80]}",
-        )
+    """Change the priority, the budget or the deadline of jobs that have not ended, the project of those that wait."""
     number = None if priority is None else _priority(priority)
     # A length without its sign can only mean from now.
     wanted = f"+{deadline}" if deadline is not None and re.fullmatch(r"\d[\w. ]*", deadline) else deadline
-    if number is None and budget is None and wanted is None:
-        raise UserError("nothing to change", field="--priority", fix="give --priority, --budget or --deadline")
+    if number is None and budget is None and wanted is None and project is None:
+        raise UserError("nothing to change", field="--priority", fix="give --priority, --budget, --deadline, --project")
 
     async def change(client: "Client", job_id: int) -> str:
-        if number is not None:
+        if project is not None:
+            await client.reassign(job_id, project, number)
+        elif number is not None:
             await client.reprioritise(job_id, number)
         if budget is not None:
             await client.rebudget(job_id, budget)
         if wanted is not None:
             await client.redate(job_id, wanted)
         changes = (
+            "" if project is None else f"is of project {project}",
             f"has priority {number}" if number is not None else "",
             f"may cost {budget:g} USD" if budget else "",
             "" if wanted is None else "has no deadline" if wanted == "none" else f"has the deadline {wanted}",

@@ -33,7 +33,9 @@ def notify_add_command(
     on: Annotated[
         str,
         typer.Option(
-            "--on", metavar="KINDS", help="Of failed,finished,at_risk,budget,stuck and, for operators, machine_lost."
+            "--on",
+            metavar="KINDS",
+            help="Of failed,finished,at_risk,budget,stuck,idle and, for operators, machine_lost.",
         ),
     ] = _DEFAULT_KINDS,
     output: OutputOption = OutputFormat.TABLE,

@@ -49,6 +49,7 @@ WAITING_WORDS = {
     Reason.HOLD_ADMIN: "held by an operator",
     Reason.HOLD_BUDGET: "held: its budget is spent",
     Reason.HOLD_REPEATED_FAILURE: "held: it failed again and again",
+    Reason.HOLD_IDLE: "held: its accelerators stood idle",
     Reason.CONFIG_NO_SUCH_ACCELERATOR: "no pool has such accelerators",
     Reason.CONFIG_EXCEEDS_FLEET: "asks for more than the fleet has",
     Reason.CONFIG_EXCEEDS_LARGEST_NODE: "no machine is large enough",

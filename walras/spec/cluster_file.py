@@ -161,6 +161,26 @@ class NotifyEntry(FileModel):
     stuck_after: Annotated[Length, Field(ge=60)] = 86_400.0
 
 
+def _percent(value: object) -> object:
+    """Returns the number of `5%`; a bare number could be a part as well as a percentage."""
+    text = value if isinstance(value, str) else ""
+    found = re.fullmatch(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%\s*", text, re.ASCII)
+    if found is None:
+        raise ValueError("is no percentage; write such as `5%`")
+    return float(found[1])
+
+
+class IdleJobEntry(FileModel):
+    """Which jobs do nothing with what they hold, and what becomes of them."""
+
+    #: Every accelerator of the job is used for less than this, percent, `5%`.
+    below: Annotated[float, BeforeValidator(_percent), Field(gt=0, le=100)]
+    #: For so long.
+    lasting: Annotated[Length, Field(alias="for", ge=60, le=30 * 86_400)]
+    #: Its owner is told; or it is held as well, after its checkpoint.
+    act: Literal["notify", "requeue-held"] = "notify"
+
+
 class KeepEntry(FileModel):
     """How long a live server keeps what it has of jobs that ended; older ones are deleted once a day."""
 
@@ -196,6 +216,8 @@ class ClusterConfig(ProviderSections):
     checkpoints: Annotated[str, AfterValidator(_checked_store)] | None = None
     #: None: ended jobs and their logs are kept until `walras admin prune` deletes them.
     keep: KeepEntry | None = None
+    #: Jobs that do nothing with their accelerators; None: nobody looks.
+    idle_job: IdleJobEntry | None = None
     #: What users are told of outside of Walras (`walras notify`).
     notify: NotifyEntry = NotifyEntry()
     #: Emulation only: steps per second of a gang, by kind of job and accelerator type.

@@ -251,7 +251,7 @@ def _as_tuple(value: object) -> object:
 
 
 #: What a job's owner may be told of it.
-_NOTIFICATION_WORDS = ("failed", "finished", "at_risk", "budget", "stuck")
+_NOTIFICATION_WORDS = ("failed", "finished", "at_risk", "budget", "stuck", "idle")
 
 
 def _notification_words(value: object) -> object:

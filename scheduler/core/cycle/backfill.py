@@ -21,6 +21,7 @@ from scheduler.core.placement.reservations import (
     open_reservation,
     settle_reservation,
 )
+from scheduler.core.placement.retry_waits import waits_for_other_machine
 from scheduler.core.placement.search import find_earliest_place, find_free_place
 from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import Place
@@ -77,6 +78,11 @@ def fill_free_places(cycle: Cycle) -> None:
         if place is None and cycle.bookings.declared and cycle.bookings.keeps_off(job, pool):
             cycle.solves.problem_changed = True
             continue  # others of its shape may have the place: they end sooner, or it is booked for them
+        if place is None and waits_for_other_machine(cycle, job, pool):
+            if cycle.policy.rules.backfill is Backfill.EASY and _full_reservation(cycle, pool) is None:
+                reserve(cycle, job, pool)
+                filling.look_again()
+            continue  # and so here, because it failed there
         if place is None:
             filling.full.add((pool, shape_row))
             if not _reserve_or_lend(cycle, job, pool, filling):

@@ -26,6 +26,7 @@ from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_te
 from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.retry_places import INSISTS_AFTER
 from scheduler.core.state.spending import SpendingAccount
 from scheduler.core.state.throughput import BelievedSpeed
 from scheduler.core.state.unsaved_work import is_fixed, why_fixed, why_unmovable
@@ -128,7 +129,8 @@ def _infeasible(core: SchedulerCore, job: JobRecord, expected: Mapping[PoolId, i
 def _held_reason(core: SchedulerCore, job: JobRecord) -> PendingReason:
     account = core.cycle.spending.closed_to(job) if job.hold_reason is Reason.HOLD_BUDGET else None
     if account is None:
-        return PendingReason(job.hold_reason or Reason.HOLD_USER, "held", f"walras release {job.job_id}")
+        detail = "held: its accelerators stood idle" if job.hold_reason is Reason.HOLD_IDLE else "held"
+        return PendingReason(job.hold_reason or Reason.HOLD_USER, detail, f"walras release {job.job_id}")
     return _budget_reason(core, account, Reason.HOLD_BUDGET)
 
 
@@ -276,12 +278,25 @@ def _pool_reason(core: SchedulerCore, job: JobRecord, state: PoolState, *, count
             more += _machines(core, job, state)
         fix = "; or ".join(filter(None, (_taking_jobs_again(state), remedy))) if counts_ahead else ""
         return PendingReason(reason, "; ".join((need, *more, *facts)), fix)
+    if told := _failed_there(core, job, state):
+        return PendingReason(Reason.WAIT_CAPACITY, "; ".join((f"{need}, but only on {told}", *facts)))
     if ledger.fleet.find(state.row, shape) is None:
         where = "on few enough machines" + (" that have what it needs" if job.request.tools else "")
         return PendingReason(Reason.WAIT_FRAGMENTED, "; ".join((f"{need}, but not {where}", *facts)))
     reason = Reason.WAIT_PRICE if is_shared else Reason.WAIT_PRIORITY
     figures = "" if is_planned else price_figure(core, state.row)
     return PendingReason(reason, "; ".join((need, *facts)), figures=figures)
+
+
+def _failed_there(core: SchedulerCore, job: JobRecord, state: PoolState) -> str:
+    """The machines that keep it waiting because it failed on them; empty: none do."""
+    if (job.job_id, state.row) not in core.ledger.retries.waiting:
+        return ""
+    fleet, failed = core.ledger.fleet, core.ledger.retries.failed.get(job.job_id, {})
+    here = [node_id for node_id in failed if (machine := fleet.machine(node_id)) and machine.pool == state.row]
+    ends = max((inf if failed[each][0] >= INSISTS_AFTER else failed[each][1] for each in here), default=inf)
+    until = "as long as there is one" if ends == inf else f"for {format_length(ends - core.ledger.now)} at most"
+    return f"{', '.join(here[:3])}, where it failed: it waits for another machine, {until}"
 
 
 def _with_price(line: PendingReason, value: float, cost: float, unit: str) -> PendingReason:

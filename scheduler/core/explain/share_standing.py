@@ -154,3 +154,20 @@ def _borrowed(
     if not lenders:
         return ()
     return tuple((names[each], above * float(left[each] / left.sum())) for each in lenders)
+
+
+def realised_fraction(ledger: Ledger) -> float | None:
+    """What ran, as a part of the bound (0..1); None before anything was promised, and under policies that only rank."""
+    policy, columns = ledger.policy, ledger.columns
+    if policy.proposal is None:
+        return None
+    rows = np.flatnonzero(columns.active)
+    passed = np.maximum(ledger.now - columns.settled_at[rows], 0.0)
+    promised = columns.promised[rows] + columns.entitled[rows] * passed[:, None]
+    delivered = columns.delivered[rows].copy()
+    held, pool, received = columns.received(rows, passed)
+    delivered[held, pool] += np.where(columns.entitled[rows[held], pool] > 0, received, 0.0)
+    total = float(promised.sum())
+    if total <= 0:
+        return None
+    return float(np.minimum(delivered, promised).sum()) / total * max(0.0, 1.0 - policy.proposal.gap)

@@ -5,6 +5,7 @@ failures never consume a retry and never end a job. A job ends by its own failur
 by a failed dependency.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
@@ -22,6 +23,7 @@ from scheduler.core.handlers.machine_facts import parts_of_its_machine
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
+from scheduler.core.placement.retry_waits import blame_place
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
@@ -90,6 +92,8 @@ def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecord
         job.safe_steps, job.lost_checkpoint = event.steps, True
         return
     job.saved, job.loses_work, job.supervisor_losses = True, False, 0
+    if job.job_id in cycle.ledger.retries.failed and job.placement is not None:
+        cycle.ledger.retries.clear(job.job_id, [part.node_id for part in job.placement.parts])
     _saw_saving(cycle, job)
     job.safe_steps = max(job.safe_steps, event.steps)
     if job.safe_steps > job.steps:
@@ -191,7 +195,8 @@ def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
     ended by its own ranks. The job waits longer after each, then it is held; the machine is not blamed.
     """
     if event.cause is EndCause.LEASE_EXPIRED:
-        requeue_after_infra_failure(cycle, job, AttemptState.LEASE_EXPIRED, Reason.INFRA_LEASE_EXPIRED)
+        lost = _place_of(job, event.node_id)
+        requeue_after_infra_failure(cycle, job, AttemptState.LEASE_EXPIRED, Reason.INFRA_LEASE_EXPIRED, blamed=lost)
         return
     detail = ""
     if event.witnessed:
@@ -205,7 +210,8 @@ def _lost(cycle: Cycle, job: JobRecord, event: AttemptEnded) -> None:
                 f"{detail}; {job.supervisor_losses} times in a row, last on {event.node_id}: does the job kill it, or "
                 "use up the memory?"
             )
-    requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, Reason.INFRA_NODE_LOST, detail)
+    lost = _place_of(job, event.node_id)
+    requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, Reason.INFRA_NODE_LOST, detail, lost)
 
 
 def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Reason) -> list[JobRecord]:
@@ -223,7 +229,7 @@ def end_attempts_on_lost_machine(cycle: Cycle, machine: FleetMachine, reason: Re
             if job.revoked is Reason.USER_CANCELLED:
                 end_job(cycle, job, JobState.CANCELLED, AttemptState.CANCELLED, Reason.USER_CANCELLED)
             else:
-                requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, reason)
+                requeue_after_infra_failure(cycle, job, AttemptState.NODE_LOST, reason, blamed=(machine.node_id,))
         else:
             left.append(job)
             shape = ledger.classes.shapes[ledger.class_of(job).shape]
@@ -240,7 +246,8 @@ def fail_start(cycle: Cycle, job: JobRecord, node_id: NodeId | None, reason: Rea
     if job.revoked is Reason.USER_CANCELLED or reason is Reason.USER_CANCELLED:
         end_job(cycle, job, JobState.CANCELLED, AttemptState.CANCELLED, Reason.USER_CANCELLED)
     else:
-        requeue_after_infra_failure(cycle, job, AttemptState.START_FAILED, reason, detail)
+        lost = () if job.lost_checkpoint else _place_of(job, node_id)
+        requeue_after_infra_failure(cycle, job, AttemptState.START_FAILED, reason, detail, lost)
 
 
 def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | None = None, detail: str = "") -> None:
@@ -252,9 +259,17 @@ def abort_start(cycle: Cycle, job: JobRecord, reason: Reason, node_id: NodeId | 
 
 
 def requeue_after_infra_failure(
-    cycle: Cycle, job: JobRecord, state: AttemptState, reason: Reason, detail: str = ""
+    cycle: Cycle,
+    job: JobRecord,
+    state: AttemptState,
+    reason: Reason,
+    detail: str = "",
+    blamed: Iterable[NodeId] = (),
 ) -> None:
-    """Infrastructure failed the job: requeue it with growing backoff, at no cost to its retries."""
+    """Infrastructure failed the job: requeue it with growing backoff, at no cost to its retries.
+
+    `blamed`: machines that may be at fault, which the next attempt avoids.
+    """
     job.infra_failures += 1
     cycle.set_attempt_state(job, state, reason)
     if state is AttemptState.START_FAILED:
@@ -263,7 +278,17 @@ def requeue_after_infra_failure(
         if job.refusals >= REFUSALS_MAX and reason is Reason.INFRA_START_REFUSED:
             job.hold_reason = Reason.HOLD_REPEATED_FAILURE
             detail = f"{job.refusals} starts in a row were refused; the last: {detail}"
+    for node_id in blamed:
+        blame_place(cycle, job, node_id)
     requeue_job(cycle, job, reason, detail)
+
+
+def _place_of(job: JobRecord, node_id: NodeId | None) -> tuple[NodeId, ...]:
+    """The machine that is named, else that of an attempt that had only one; else none: nobody knows which it was."""
+    if node_id is not None:
+        return (node_id,)
+    parts = () if job.placement is None else job.placement.parts
+    return (parts[0].node_id,) if len(parts) == 1 else ()
 
 
 def requeue_job(cycle: Cycle, job: JobRecord, reason: Reason, detail: str = "") -> None:
@@ -297,6 +322,7 @@ def end_job(
         cycle.ledger.finished_s.append(job.steps / best_rate)
     cycle.spending.forget_job(job)
     cycle.sharing.forget(job)
+    cycle.ledger.retries.forget(job.job_id)
     cycle.ledger.remove(job)
     cycle.solves.problem_changed = True
     for dependent_id in cycle.ledger.dependents.pop(job.job_id, ()):
@@ -350,6 +376,7 @@ def _failed(cycle: Cycle, job: JobRecord, event: AttemptEnded, node_id: NodeId |
         job.restarts += 1
         cycle.set_attempt_state(job, AttemptState.FAILED, reason)
         _back_off(cycle, job, job.restarts)
+        blame_place(cycle, job, event.node_id)
         requeue_job(cycle, job, Reason.WAIT_BACKOFF, f"{detail}; retry {job.restarts} of {rule.max_restarts}")
         return
     end_job(cycle, job, JobState.FAILED, AttemptState.FAILED, reason, detail)

@@ -234,7 +234,7 @@ def _offer_of(shape: ResourceShape, machine: FleetMachine, part: int) -> Machine
 def _let_barred_jobs_go_on(cycle: Cycle) -> None:
     """Jobs that a booking kept out of a queue are looked at again where they have a place now."""
     fleet, bookings = cycle.ledger.fleet, cycle.bookings
-    for job_id, pool in sorted(bookings.barred):
+    for job_id, pool in sorted(bookings.barred - cycle.ledger.retries.waiting):
         job = cycle.ledger.jobs.get(JobId(job_id))
         if job is not None and job.waits:
             closed = bookings.closed_to(job, pool)

@@ -21,7 +21,7 @@ from scheduler.core.handlers.attempt_events import abort_start, end_job
 from scheduler.core.handlers.deadlines import let_go
 from scheduler.core.handlers.machine_facts import keep_where_it_runs
 from scheduler.core.handlers.restored_state import recall_job
-from scheduler.core.job_change_events import JobBudgetChanged, JobRedirected, JobReprioritised
+from scheduler.core.job_change_events import JobBudgetChanged, JobProjectChanged, JobRedirected, JobReprioritised
 from scheduler.core.placement.attempt_lifecycle import is_prepared, revoke_attempt
 from scheduler.core.placement.reservations import drop_reservation, settle_reservation
 from scheduler.core.speed_events import WorkRestated
@@ -139,6 +139,33 @@ def on_job_redirected(cycle: Cycle, job: JobRecord, event: JobRedirected) -> Non
     columns.value_usd_per_h[slot] = nan if worth is None else worth
     let_go(cycle, job)
     cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
+
+
+def on_job_project_changed(cycle: Cycle, job: JobRecord, event: JobProjectChanged) -> None:
+    """Only of a job that holds nothing: it is to the new project as if it had been submitted there, at its old place
+    among those who arrived, and what it was owed under the shares of the former is owed no more.
+    """
+    if job.holds:
+        return
+    drop_reservation(cycle, job.job_id)
+    columns, slot, worth = cycle.ledger.columns, job.slot, event.value_usd_per_h
+    job.request = replace(
+        job.request, project=event.project, priority=event.priority, weight=event.weight, value_usd_per_h=worth
+    )
+    columns.settle(slot, cycle.now)
+    columns.entity[slot] = cycle.ledger.entity_of(job.request)
+    columns.priority_class[slot] = job.request.priority_class
+    columns.weight[slot] = event.weight
+    columns.value_usd_per_h[slot] = nan if worth is None else worth
+    columns.owed[slot] = columns.entitled[slot] = 0.0
+    job.over_budget = cycle.spending.closed_to(job) is not None
+    cycle.ledger.set_eligible(job)
+    cycle.solves.problem_changed = cycle.backlog.rebuild_queues = True
+    if job.job_id in cycle.spending.held and not job.over_budget:
+        cycle.spending.held.discard(job.job_id)
+        release_job(cycle, job)
+    elif job.waits:
+        cycle.backlog.arrived.append(job.job_id)
 
 
 def on_work_restated(cycle: Cycle, job: JobRecord, event: WorkRestated) -> None:

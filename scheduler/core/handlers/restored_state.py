@@ -48,6 +48,7 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
         failures=tuple(
             (each.node_id, tuple(each.failures)) for each in ledger.fleet.machines if each and each.failures
         ),
+        retries=tuple(ledger.retries.remembered(ledger.jobs)),
         saving_kinds=tuple(sorted(ledger.saving_kinds)[:_KINDS_MAX]),
         policy=ledger.policy.spec.name if known else "",
         prices=tuple(
@@ -118,6 +119,10 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
     ledger = cycle.ledger
     ledger.remembered = {each[0]: each for each in event.jobs}
     _recall_use(cycle, event)
+    ledger.retries.recall(event.retries)
+    for job_id, machines in event.retries:
+        for until_at in sorted({until_at for _, _, until_at in machines if until_at > cycle.now}):
+            cycle.timers.set(until_at, "ready", job_id)
     for kind in event.saving_kinds:
         know_saving_kind(ledger, kind)
     for node_id, failures in event.failures:

@@ -6,7 +6,8 @@ All searches ask the same questions, which are answered here alone:
     has_room_after               is there room for a part of the gang once these jobs have left?
     cheapest_machines            which machine for each part of the gang?
 
-`remaining_work.ready_at` says when there is room if nobody is stopped. The searches differ in the cost of a machine:
+`remaining_work.ready_at` says when there is room if nobody is stopped. Machines on which the job failed are left out,
+or come last where the place is free (`state/retry_places.py`). The searches differ in the cost of a machine:
 
     search                               cost of a machine                          ties
     Fleet.find (an index of buckets)     free accelerators (best fit)               joined first
@@ -53,7 +54,7 @@ def is_open_to(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 
 
 def _takes(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
-    """Return whether the machine takes jobs, can prepare this one, and is not booked before the job would be gone."""
+    """Return whether the machine takes jobs, can prepare this one, and is not closed to it (`Cycle.closed_to`)."""
     is_up = machine.condition is MachineCondition.UP
     if not is_up or not can_prepare(machine.tools, job.request.tools):
         return False
@@ -72,12 +73,18 @@ def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 
 
 def find_free_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShape | None = None) -> Place | None:
-    """Return free accelerators of the pool for the job's gang; None if there are none, or they are booked too soon.
+    """Return free accelerators of the pool for the job's gang; None if there are none, or they are closed to it.
 
-    `shape`: another gang that it may run as.
+    Machines on which it has not failed come first. `shape`: another gang that it may run as.
     """
-    closed = cycle.closed_to(job, pool)
-    return cycle.ledger.fleet.find(pool, shape_of(cycle, job) if shape is None else shape, job.request.data, closed)
+    fleet, retries, closed = cycle.ledger.fleet, cycle.ledger.retries, cycle.closed_to(job, pool)
+    shape = shape_of(cycle, job) if shape is None else shape
+    avoided = retries.rows(job.job_id, fleet, pool) - closed if job.job_id in retries.failed else None
+    if avoided:
+        place = fleet.find(pool, shape, job.request.data, closed | avoided)
+        if place is not None:
+            return place
+    return fleet.find(pool, shape, job.request.data, closed)
 
 
 def open_machines(cycle: Cycle, pool: int, job: JobRecord, least: int) -> list[FleetMachine]:

@@ -116,6 +116,8 @@ class JobQueues:
         self.barred: Set[tuple[JobId, int]] = frozenset()
         #: (job, pool): it waits there until booked machines are its again (`bookings`).
         self.kept_off: Set[tuple[int, int]] = frozenset()
+        #: (job, pool): it waits there for another machine than those on which it failed (`retry_places`).
+        self.avoiding: Set[tuple[JobId, int]] = frozenset()
 
     def clear(self) -> None:
         """Empty every queue: pools, shapes or the policy changed, or the ordering is about to fill them."""
@@ -145,16 +147,16 @@ class JobQueues:
 
     def head(self, pool: int, shape: int, queue: ShapeQueue) -> tuple[QueueKey, JobRecord] | None:
         """(key, job) of the first waiting job in this queue of the pool."""
-        head = queue.head(self._waiting_on(pool) if self.barred or self.kept_off else self.is_waiting)
+        is_any_passed_by = self.barred or self.kept_off or self.avoiding
+        head = queue.head(self._waiting_on(pool) if is_any_passed_by else self.is_waiting)
         if head is not None:
             return head[0], self._ledger.jobs[head[1]]
         del self._queues[pool][shape]  # made again by the next job that comes; most events find it empty
         return None
 
     def _waiting_on(self, pool: int) -> Callable[[JobId], bool]:
-        return lambda job_id: (
-            (job_id, pool) not in self.barred and (job_id, pool) not in self.kept_off and self.is_waiting(job_id)
-        )
+        passed_by = self.barred, self.kept_off, self.avoiding
+        return lambda job_id: self.is_waiting(job_id) and not any((job_id, pool) in each for each in passed_by)
 
     def behind(self, job: JobRecord, pool: int, most: int) -> Iterator[JobRecord]:
         """Waiting jobs of the same shape on this pool, in order, among the first `most` entries of its queue."""

@@ -5,8 +5,8 @@ solve or a round reads of all jobs at once; everything else about a job is in it
 handlers write here.
 
 `owed` is the integral of (entitled - received) accelerator-seconds by pool, over the pools to which the job is
-entitled; service on other pools is a gift and not counted. `realised_fraction` says how much of the promised shares
-was delivered.
+entitled; service on other pools is a gift and not counted. `share_standing.realised_fraction` says how much
+of the promised shares was delivered.
 """
 
 from collections import deque
@@ -26,6 +26,7 @@ from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
 from scheduler.core.state.job_columns import JobColumns
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
+from scheduler.core.state.retry_places import RetryPlaces
 from scheduler.core.state.share_usage import ShareUsage
 from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
 from walras.cluster import NodeId, Placement, Rendezvous
@@ -245,6 +246,8 @@ class Ledger:
         self.entities: dict[str, int] = {}
         self.entity_parents: list[int] = []
         self.usage = ShareUsage()
+        #: Machines on which jobs failed.
+        self.retries = RetryPlaces()
         self.policy = ActivePolicy(PolicySpec("none"), None, RoundRules())  # until the first `PolicyChanged`
         #: How long the newest jobs that succeeded were, in seconds on their best pool.
         self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)
@@ -381,7 +384,7 @@ class Ledger:
         columns.priority_class[slot] = request.priority_class
         columns.weight[slot] = request.weight
         columns.value_usd_per_h[slot] = np.nan if request.value_usd_per_h is None else request.value_usd_per_h
-        columns.entity[slot] = self._entity(f"{request.project}/{request.user}", self._entity(request.project, -1))
+        columns.entity[slot] = self.entity_of(request)
         columns.submitted_at[slot] = at
         columns.deadline_at[slot] = request.deadline_at
         columns.steps_total[slot] = inf if request.steps is None else request.steps
@@ -406,12 +409,14 @@ class Ledger:
         columns.delivered[slot] = 0.0
         return job
 
-    def _entity(self, name: str, parent: int) -> int:
-        """Row of an entity, a new one if it was never seen."""
-        if name not in self.entities:
-            self.entities[name] = len(self.entities)
-            self.entity_parents.append(parent)
-        return self.entities[name]
+    def entity_of(self, request: JobRequest) -> int:
+        """Row of the job's user in its project; both get rows if they were never seen."""
+        row = -1
+        for name in request.owners:
+            if name not in self.entities:
+                self.entity_parents.append(row)
+            row = self.entities.setdefault(name, len(self.entities))
+        return row
 
     def remove(self, job: JobRecord) -> None:
         """The job has ended: its row leaves."""
@@ -431,20 +436,3 @@ class Ledger:
             and job.hold_reason is None
             and job.ready_at <= self.now
         )
-
-
-def realised_fraction(ledger: Ledger) -> float | None:
-    """What ran, as a part of the bound (0..1); None before anything was promised, and under policies that only rank."""
-    policy, columns = ledger.policy, ledger.columns
-    if policy.proposal is None:
-        return None
-    rows = np.flatnonzero(columns.active)
-    passed = np.maximum(ledger.now - columns.settled_at[rows], 0.0)
-    promised = columns.promised[rows] + columns.entitled[rows] * passed[:, None]
-    delivered = columns.delivered[rows].copy()
-    held, pool, received = columns.received(rows, passed)
-    delivered[held, pool] += np.where(columns.entitled[rows[held], pool] > 0, received, 0.0)
-    total = float(promised.sum())
-    if total <= 0:
-        return None
-    return float(np.minimum(delivered, promised).sum()) / total * max(0.0, 1.0 - policy.proposal.gap)

@@ -317,13 +317,36 @@ class Cycle:
         self.limits = PlacementLimits(self.ledger, self.reservations)
         self.queues.parked, self.queues.barred = self.limits.parked, self.limits.barred
         self.bookings = Bookings(self.ledger, self.ledger.columns.kept_off)
-        self.queues.kept_off = self.bookings.barred
+        self.queues.kept_off, self.queues.avoiding = self.bookings.barred, self.ledger.retries.waiting
         self.turns = SweepTurns(self.ledger.jobs)
         self.sharing = AcceleratorSharing(self.ledger)
 
     def closed_to(self, job: JobRecord, pool: int) -> frozenset[int]:
-        """Return the rows of machines of the pool on which a waiting job must not be started now: they are booked."""
+        """Return the rows of machines of the pool on which a waiting job must not be started now.
+
+        They are booked, or it failed there and others may hold it.
+        """
+        booked = self.booked_to(job, pool)
+        return booked | self.avoided(job, pool) if job.job_id in self.ledger.retries.failed else booked
+
+    def booked_to(self, job: JobRecord, pool: int) -> frozenset[int]:
+        """Return the rows of machines of the pool that are booked for others than this job."""
         return self.bookings.closed_to(job, pool) if self.bookings.declared else _NOWHERE
+
+    def avoided(self, job: JobRecord, pool: int) -> frozenset[int]:
+        """Return the rows of machines of the pool that are closed to the job because it failed on them."""
+        retries, ledger = self.ledger.retries, self.ledger
+        here = retries.rows(job.job_id, ledger.fleet, pool)
+        if not here:
+            return _NOWHERE
+
+        def usable(other: int) -> frozenset[int] | None:
+            count = ledger.count_on(job, other)
+            reached = self.limits.reached(job, count, other) if self.limits.are_declared else None
+            return None if reached is not None and reached.allowed < count else self.booked_to(job, other)
+
+        shape = ledger.classes.shapes[ledger.class_of(job).shape]
+        return here & retries.closed(job.job_id, ledger.fleet, shape, self.now, usable)
 
     def set_job_state(self, job: JobRecord, state: JobState, reason: Reason | None = None, detail: str = "") -> None:
         """Change the job's state; the shells hear of it by a command."""

@@ -81,7 +81,7 @@ def job_standing(job: LiveJob) -> dict[str, Any]:
     """What people can change of a job, for before and after."""
     row = job.row
     found: dict[str, Any] = {"state": row.state.value, "reason": None if row.reason is None else row.reason.value}
-    return found | {"priority": row.priority, "budget_usd": row.budget_usd}
+    return found | {"priority": row.priority, "budget_usd": row.budget_usd, "project": row.project}
 
 
 def node_standing(node: LiveNode) -> dict[str, Any]:

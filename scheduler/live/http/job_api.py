@@ -15,7 +15,7 @@ from scheduler.core.explain.pending_reasons import believed_speeds, job_conditio
 from scheduler.core.job_change_events import JobBudgetChanged, JobReprioritised
 from scheduler.live.auth.access_control import AgentCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
-from scheduler.live.http.audit_trail import audited, job_standing
+from scheduler.live.http.audit_trail import audited, job_standing, note_write
 from scheduler.live.http.requests import BODY_BYTES, Audience, RequestContext, Route, json_list, parse_json_body
 from scheduler.live.loop.apply_commands import emit, record_kind_facts
 from scheduler.live.loop.live_state import LiveJob
@@ -23,6 +23,7 @@ from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_identity import check_log_sender
 from scheduler.live.services.deadline_changes import change_deadline, changed_deadline, shown_deadline
 from scheduler.live.services.job_standing import followable
+from scheduler.live.services.project_changes import changed_project, reassign_job
 from scheduler.live.services.target_views import target_conditions
 from scheduler.live.store.job_listing import NEWEST_FIRST, check_sort, cursor_after, parse_cursor
 from scheduler.live.store.store_interface import JobQuery
@@ -47,15 +48,14 @@ class Patch(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     priority: int | None = Field(default=None, ge=0, le=100)
-    #: In all, over all attempts.
-    budget_usd: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)
-    #: As in a job file; `none`: it has no deadline any more.
-    deadline: str | None = Field(default=None, max_length=64)
+    budget_usd: float | None = Field(default=None, gt=0, le=1e9, allow_inf_nan=False)  # over all attempts
+    deadline: str | None = Field(default=None, max_length=64)  # as in a job file; `none`: it has none any more
+    project: str | None = Field(default=None, max_length=200)
 
     @model_validator(mode="after")
     def _says_something(self) -> "Patch":
-        if self.priority is None and self.budget_usd is None and self.deadline is None:
-            raise ValueError("say what to change: priority, budget_usd or deadline")
+        if not self.model_dump(exclude_none=True):
+            raise ValueError("say what to change: priority, budget_usd, deadline or project")
         return self
 
 
@@ -160,7 +160,7 @@ async def explain_job(call: RequestContext) -> Explanation:
             # What its last attempt came to, which the core does not keep.
             reasons.append(ReasonView(reason=row.reason, detail=row.detail))
     told = [ConditionView(type=each.type, detail=each.detail) for each in job_conditions(call.server.core, row.job_id)]
-    told += call.server.views.stalls(row)
+    told += call.server.views.stalls(row) + call.server.views.idle(row)
     if row.state is JobState.RUNNING:
         told += call.server.views.off_plan(row, await _written_spec(call, row))
     target = call.server.views.target(row)
@@ -206,17 +206,26 @@ async def release_job_endpoint(call: RequestContext) -> JobDetail:
 
 
 async def change_job(call: RequestContext) -> JobDetail:
-    """Changes the priority, the budget or the deadline of a job that has not ended; returns the job as it is then."""
+    """Changes priority, budget, deadline or project of a job that has not ended; returns the job as it is then."""
     patch = await call.model(Patch)
-    before = await show_job(call)
-    if patch.priority is not None and call.user.may_change(before.user, before.project):
-        call.server.secrets.people.check(call.user, before.project, {"priority": patch.priority})
-    clock, dated = call.server.loop.clock, None
-    stored = await call.server.read(call.server.store.spec, JobId(before.id)) if patch.deadline is not None else None
+    before, people = await show_job(call), call.server.secrets.people
+    may = call.user.may_change(before.user, before.project)
+    if patch.priority is not None and may:
+        people.check(call.user, before.project, {"priority": patch.priority})
+    clock, dated, moved = call.server.loop.clock, None, None
+    is_in_spec = patch.deadline is not None or patch.project is not None
+    stored = await call.server.read(call.server.store.spec, JobId(before.id)) if is_in_spec else None
+    live = call.server.state.jobs.get(call.job_id) if may and patch.project != before.project else None
+    if stored is not None and live is not None and patch.project is not None:
+        moved = changed_project(stored, live, patch.project, patch.priority, call.user, people)
+        stored = moved.stored
     if stored is not None and patch.deadline is not None:
         dated = changed_deadline(stored, patch.deadline, clock)
 
     def step(transaction: Transaction, job: LiveJob) -> None:
+        if moved is not None:
+            told = reassign_job(transaction, job, moved, call.server.admission)
+            note_write(call, transaction, f"job {call.job_id}", **told, project=job.row.project)
         if patch.priority is not None:
             job.row.priority = patch.priority
             kept = json.loads(job.row.defaults)
@@ -229,10 +238,10 @@ async def change_job(call: RequestContext) -> JobDetail:
             change_deadline(transaction, dated)
         transaction.job_changed(job)
 
-    def deadline(transaction: Transaction) -> dict[str, Any]:
+    def also(transaction: Transaction) -> dict[str, Any]:
         return {} if dated is None else {"deadline": shown_deadline(transaction, dated, clock)}
 
-    return await change_live_job(call, step, deadline)
+    return await change_live_job(call, step, also)
 
 
 async def change_live_job(

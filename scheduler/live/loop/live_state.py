@@ -113,6 +113,10 @@ class LiveAttempt:
     loss_witnessed: bool = False
     #: Attempts on its accelerators, itself included, since it was last charged; 0: not counted yet.
     sharers: int = 0
+    #: Since when its accelerators stand idle, as far as this process saw; inf: they do not, or nobody knows. In words
+    #: once that has lasted for as long as the cluster file says.
+    idle_since: float = inf
+    idle_detail: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -181,6 +185,8 @@ class LiveNode:
     #: What its devices did when its agent looked last, and when that was heard.
     devices: tuple[DeviceSample, ...] = ()
     devices_at: float = 0.0
+    #: The highest utilisation of each since somebody asked, percent; inf: its driver did not say it once.
+    peaks: dict[int, float] = field(default_factory=dict)
 
     #: The newest call of each start of its agent that was heard lately, the present one last.
     calls: dict[str, int] = field(default_factory=dict)
@@ -192,6 +198,9 @@ class LiveNode:
         self.heard_at, self.was_heard, self.problem, self.protocol = now, True, message.problem, message.protocol
         if message.devices is not None:
             self.devices, self.devices_at = tuple(message.devices), now
+            for each in message.devices:
+                used = inf if each.utilization is None else each.utilization
+                self.peaks[each.device] = max(used, self.peaks.get(each.device, 0.0))
         self.alive = {(JobId(here.job_id), here.attempt) for here in message.here}
 
     def is_late(self, session: str, call: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Gauge
 
 from scheduler.core.explain.pending_reasons import first_pending_reason
-from scheduler.core.state.ledger import realised_fraction
+from scheduler.core.explain.share_standing import realised_fraction
 from scheduler.live.loop.event_loop import CooperativeYield, ServerLoop
 from walras.states import JobState
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from scheduler.core.explain.dominant_reason import dominant_reason
 from scheduler.core.explain.pending_reasons import PoolSpeed, first_pending_reason
+from scheduler.core.explain.share_standing import realised_fraction
 from scheduler.core.placement.checkpoint_intervals import checkpoint_text
-from scheduler.core.state.ledger import realised_fraction
 from scheduler.live.loop import billing
 from scheduler.live.loop.event_loop import Clock, CooperativeYield, ServerLoop
 from scheduler.live.loop.live_state import LiveJob, LiveNode, LiveState, parse_target
@@ -101,9 +101,9 @@ class ApiViews:
         by = value_owner(said_by, parse_defaults(row.defaults))
         former = row.incarnation if row.incarnation != self._state.identity.incarnation else ""
         return JobDetail(
-            **self._job(row, list(usage)), why=self.why(row), spec=spec, incarnation=former, target=self.target(row),
-            attempt_list=views, value_usd_per_h=value, value_by=by, checkpoint=self._checkpoint(checkpoint),
-            **self._checkpoints(row.job_id),
+            **self._job(row, list(usage)), why=self._shown_why(row), spec=spec, incarnation=former,
+            target=self.target(row), attempt_list=views, value_usd_per_h=value, value_by=by,
+            checkpoint=self._checkpoint(checkpoint), **self._checkpoints(row.job_id),
         )  # fmt: skip
 
     def why(self, row: JobRow) -> str:
@@ -111,6 +111,9 @@ class ApiViews:
         if row.state.is_final:
             return row.detail
         return dominant_reason(self._loop.core, row.job_id, self._state.expected_machines)
+
+    def _shown_why(self, row: JobRow) -> str:
+        return self.why(row) or "; ".join(each.detail for each in self.idle(row))
 
     def _checkpoint(self, row: CheckpointRow | None) -> CheckpointView | None:
         return (
@@ -354,6 +357,12 @@ class ApiViews:
         most = f"no accelerator could make it more than {1 / share:.1f} times as fast"
         detail = f"{share:.0%} of its step it waits for its data: {most}; more loader workers or faster storage might"
         return [ConditionView(type="waits_for_data", detail=detail)]
+
+    def idle(self, row: JobRow) -> list[ConditionView]:
+        """Whether a running job does nothing with its accelerators, where the cluster file asks for that."""
+        live = self._state.jobs.get(row.job_id)
+        told = "" if live is None or live.attempt is None else live.attempt.idle_detail
+        return [ConditionView(type="idle", detail=told)] if told else []
 
     def off_plan(self, row: JobRow, spec: Mapping[str, Any]) -> list[ConditionView]:
         """Whether a running job that was planned has turned out otherwise, once its speed has settled."""

@@ -81,11 +81,11 @@ def listing_sql(query: JobQuery) -> tuple[str, list[Any]]:
     if query.active:
         clauses.append("ended_at IS NULL")
     clauses += [] if query.sweep is None else [f"sweep = {query.sweep:d}"]
-    if query.fold_sweeps:  # jobs of a sweep have one user and one project
-        alike = " AND ".join(each for each in clauses if each.startswith(("state", "ended_at", "instr"))) or "TRUE"
+    if query.fold_sweeps:  # of its jobs that the listing shows, the newest
+        alike = " AND ".join(clauses) or "TRUE"
         newest = f"(SELECT max(job_id) FROM jobs AS each WHERE each.sweep = jobs.sweep AND {alike})"
         clauses.append(f"(sweep IS NULL OR job_id = {newest})")
-        values += [*query.states, *([query.name_part] if query.name_part else [])]
+        values += values
     column = SORT_COLUMNS[query.sort.removeprefix("-")]
     descends = query.sort.startswith("-")
     if query.after is not None:

@@ -8,6 +8,7 @@ from fake_fleet import FakeFleet, job, pool
 from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.core.job_change_events import JobProjectChanged
 from scheduler.core.rules import Budget, RoundRules, parse_rules
 from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError
@@ -61,6 +62,25 @@ def test_a_budget_inside_a_project_counts_and_stops_only_there() -> None:
     submit(fleet, 2, "speech", "ada")
     assert set(fleet.attempts) == {J2}
     assert pending_reasons(fleet.core, J1)[0].detail.startswith("user ada in project vision: 1.00 of 1.00 USD spent")
+
+
+def test_a_job_that_waits_for_the_budget_of_its_project_starts_in_another() -> None:
+    """Held for that budget or waiting for it; what it cost stays where it was spent, the rest counts in the new."""
+    fleet = fleet_with(Budget(project="vision", usd=2.0), Budget(project="speech", usd=9.0))
+    submit(fleet, 1, "vision", "ada")
+    while fleet.at < 3 * HOUR and not fleet.attempts[J1].stopping:
+        fleet.wake()
+    fleet.tell(JobProjectChanged(fleet.at, J1, "speech", 50))
+    assert fleet.core.ledger.jobs[J1].request.project == "vision", "it still holds its machine"
+    fleet.end(J1, exit_code=85)
+    submit(fleet, 2, "vision", "bob")
+    assert (fleet.core.ledger.jobs[J1].state, set(fleet.attempts)) == (JobState.HELD, set())
+    for number in (J1, J2):
+        fleet.tell(JobProjectChanged(fleet.at, number, "speech", 50))
+    assert set(fleet.attempts) == {J1, J2}
+    fleet.tell(ev.Woke(fleet.at + HOUR))
+    spent_usd = {name: round(usd) for name, usd, _ in fleet.core.cycle.spending.stated(fleet.at)}
+    assert (spent_usd["vision"], spent_usd["speech"]) == (2, 2)
 
 
 def test_what_runs_when_a_budget_comes_into_force_counts_from_then_on() -> None:

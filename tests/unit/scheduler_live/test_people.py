@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from scheduler.live.auth.access_control import RECOVERED, UserCaller, UserRole, 
 from scheduler.live.auth.people import People, adopt_token_owners
 from scheduler.live.store.table_rows import PeopleRow
 from tests.support.http_face import Face, facing
+from walras.job_request import JobId
+from walras.states import JobState
 
 API = "/api/v1"
 
@@ -121,6 +124,54 @@ async def test_a_priority_is_changed_within_the_callers_cap(face: Face) -> None:
     assert (await face.call("PATCH", f"{API}/jobs/1", {"priority": 91}, token=ops)).status == 403
 
 
+async def test_a_job_that_waits_goes_to_another_project(face: Face) -> None:
+    """With its stated values within the caps there, its defaults taken anew, and a row of audit for each."""
+    ada = await _token(face, "ada", "user", "vision", "speech")
+    settings = {"caps": {"max_priority": 40, "max_weight": 2}, "defaults": {"priority": 30, "value_usd_per_h": 2.5}}
+    assert (await face.call("PATCH", f"{API}/projects/speech", settings)).status == 200
+    for stated in ({}, {"priority": 45}, {"weight": 3, "priority": 40}):
+        await face.json("POST", f"{API}/jobs", {"run": "true", **stated}, token=ada)
+    status, job = await face.json("PATCH", f"{API}/jobs/1", {"project": "speech", "deadline": "+6h"}, token=ada)
+    assert (status, job["project"], job["priority"], job["value_by"]) == (200, "speech", 30, "project")
+    assert job["spec"]["deadline"]
+    for number, field in ((2, "priority"), (3, "weight")):
+        status, problem = await face.json("PATCH", f"{API}/jobs/{number}", {"project": "speech"}, token=ada)
+        assert (status, problem["field"]) == (403, field)
+        assert "for project speech" in problem["detail"]
+    status, job = await face.json("PATCH", f"{API}/jobs/2", {"project": "speech", "priority": 40}, token=ada)
+    assert (status, job["project"], job["priority"]) == (200, "speech", 40)
+    request = face.world.server.core.ledger.jobs[JobId(1)].request
+    assert (request.project, request.priority, request.value_usd_per_h) == ("speech", 30, 2.5)
+    assert request.deadline_at < inf
+    _, page = await face.json("GET", f"{API}/audit")
+    moves = [(each["project"], each["after"].get("project")) for each in page if each["subject"] == "job 1"]
+    assert set(moves) >= {("vision", "speech"), ("speech", "speech")}
+
+
+async def test_a_job_goes_to_no_project_that_is_closed_to_it(face: Face) -> None:
+    """Closed to the caller, or to the owner; while it runs; with checkpoints in a folder of its project."""
+    ada = await _token(face, "ada", "user", "vision")
+    ops = await _token(face, "ops", "operator", "vision", "speech")
+    await face.json("POST", f"{API}/jobs", {"run": "true"}, token=ada)
+    await face.json("POST", f"{API}/jobs", {"run": "true", "project": "vision", "checkpoint": {"dir": "d"}}, token=ops)
+    status, problem = await face.json("PATCH", f"{API}/jobs/1", {"project": "speech"}, token=ada)
+    assert (status, problem["field"]) == (403, "project")
+    status, problem = await face.json("PATCH", f"{API}/jobs/1", {"project": "speech"}, token=ops)
+    assert (status, problem["field"]) == (403, "project")
+    assert problem["fix"].endswith("walras admin user set ada --project vision --project speech")
+    for project in ("", "a\nb", "x" * 201):
+        assert (await face.call("PATCH", f"{API}/jobs/2", {"project": project}, token=ops)).status in (400, 422)
+    live = face.world.server.state.jobs[JobId(2)]
+    live.row.attempts = 1
+    status, problem = await face.json("PATCH", f"{API}/jobs/2", {"project": "speech"}, token=ops)
+    assert (status, problem["field"]) == (409, "checkpoint.dir")
+    live.row.state = JobState.RUNNING
+    status, problem = await face.json("PATCH", f"{API}/jobs/2", {"project": "speech"}, token=ops)
+    assert (status, problem["field"]) == (409, "project")
+    assert problem["fix"].startswith("hold it first: walras hold 2")
+    assert live.row.project == "vision"
+
+
 async def test_every_answer_says_which_default_was_taken(face: Face) -> None:
     """Project, then Walras, never beyond a cap; a stated value, 50 included, is nobody's default."""
     ada = await _token(face, "ada", "user", "vision")
@@ -189,15 +240,17 @@ async def test_bad_settings_are_refused_by_name(face: Face, path: str, body: Any
 async def test_people_outlive_the_server(tmp_path: Path) -> None:
     """Users, projects, roles and the defaults that a job took are the same after a restart."""
     async with facing(tmp_path / "data") as face:
-        ada = await _token(face, "ada", "user", "vision")
+        ada = await _token(face, "ada", "user", "vision", "speech")
         await face.call("PATCH", f"{API}/projects/vision", {"defaults": {"priority": 40}, "share": {"weight": 3}})
         await face.call("PATCH", f"{API}/roles/user", {"caps": {"max_priority": 44}})
-        await face.call("PATCH", f"{API}/users/ada", {"projects": ["vision", "speech"]})
-        await face.json("POST", f"{API}/jobs", {"run": "true"}, token=ada)
+        for _ in range(2):
+            await face.json("POST", f"{API}/jobs", {"run": "true"}, token=ada)
+        await face.json("PATCH", f"{API}/jobs/2", {"project": "speech"}, token=ada)
         before = [(await face.json("GET", f"{API}/{each}"))[1] for each in ("users", "projects", "roles", "jobs")]
     async with facing(tmp_path / "data") as face:
         after = [(await face.json("GET", f"{API}/{each}"))[1] for each in ("users", "projects", "roles", "jobs")]
         assert after == before
+        assert [job.request.project for job in face.world.server.core.ledger.jobs.values()] == ["vision", "speech"]
         assert (await face.call("POST", f"{API}/jobs", {"run": "true", "priority": 45}, token=ada)).status == 403
 
 

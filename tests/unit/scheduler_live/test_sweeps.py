@@ -50,6 +50,9 @@ async def test_a_sweep_is_one_line_and_its_jobs_on_demand(face: Face) -> None:
     ]
     _, page = await face.json("GET", f"{API}/jobs?sweeps=folded&state=CANCELLED")
     assert [job["id"] for job in page["items"]] == [6]
+    assert (await face.json("PATCH", f"{API}/jobs/5", {"project": "other"}))[0] == 200
+    found = [(await face.json("GET", f"{API}/jobs?sweeps=folded&project={name}"))[1] for name in ("other", "default")]
+    assert [[job["id"] for job in page["items"]] for page in found] == [[5], [7, 6]]
     _, page = await face.json("GET", f"{API}/jobs")
     assert len(page["items"]) == 7
     assert [(job["sweep_index"], job["name"]) for job in page["items"][-2:]] == [(1, "grid"), (0, "grid")]

@@ -111,7 +111,7 @@ HABITS = [
     ("rerun 5", True, "job 5 runs again"),
     ("update 2 --priority high", True, "priority 80"),
     ("update 2 --deadline 2h", True, "has the deadline +2h"),
-    ("update 2 --project other", False, "walras submit FILE --set project=other"),
+    ("update 2 --project other --priority 40", True, "is of project other and has priority 40"),
     ("submit --name deep --gpus 2 -q true", True, "7"),
     ("submit --name deep --gpus a100:2 -q true", True, "7"),
     ("nodes", True, "n1"),

@@ -32,7 +32,6 @@ def run(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         ("quota", "walras share"),
         ("run train.py", "walras submit"),
         ("sbatch train.sh", "walras submit"),
-        ("update 1 --project vision", "--set project=vision"),
     ],
 )
 def test_another_word_is_answered_with_ours(run: Run, words: str, named: str) -> None:

@@ -64,6 +64,7 @@ const REASONS = {
   "HOLD:ADMIN": "held by an operator",
   "HOLD:BUDGET": "held: its budget is spent",
   "HOLD:REPEATED_FAILURE": "held: it failed again and again",
+  "HOLD:IDLE": "held: its accelerators stood idle",
   "CONFIG:NO_SUCH_ACCELERATOR": "no pool has such accelerators",
   "CONFIG:EXCEEDS_FLEET": "asks for more than the fleet has",
   "CONFIG:EXCEEDS_LARGEST_NODE": "no machine is large enough",

@@ -1,0 +1,61 @@
+"""Jobs that wait for another machine than those on which they failed (`state/retry_places.py`).
+
+Such a job is passed by in the queue of the pool where it would have a place otherwise, so that others may have that;
+it keeps its claim to what becomes free. Where the pool has no other machine that could hold it, it is kept off the pool
+altogether, as if the pool were booked: no policy should plan it there. Both end by themselves, at the latest when the
+delay does, or when the other machines are gone.
+"""
+
+from scheduler.core.placement.reservations import shape_of
+from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.retry_places import has_others
+from scheduler.core.state.working_set import Cycle, enqueue_job
+from walras.cluster import NodeId
+
+
+def blame_place(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
+    """An attempt of the job failed on this machine; the next waits at most a round, after its backoff, for another."""
+    if node_id is None:
+        return
+    until_at = max(cycle.now, job.ready_at) + cycle.policy.rules.round_s
+    cycle.ledger.retries.blame(job.job_id, node_id, until_at)
+    if until_at > cycle.now:
+        cycle.timers.set(until_at, "ready", job.job_id)
+
+
+def waits_for_other_machine(cycle: Cycle, job: JobRecord, pool: int) -> bool:
+    """Take the job out of the pool's queues if it would have a place there, had it not failed on it."""
+    if job.job_id not in cycle.ledger.retries.failed or not cycle.avoided(job, pool):
+        return False
+    if not _would_have_place(cycle, job, pool):
+        return False
+    cycle.ledger.retries.waiting.add((job.job_id, pool))
+    if not has_others(cycle.ledger.fleet, pool, shape_of(cycle, job), cycle.closed_to(job, pool)):
+        cycle.ledger.columns.kept_off.add((job.job_id, pool))
+        cycle.solves.problem_changed = True
+    return True
+
+
+def let_waiting_jobs_go_on(cycle: Cycle) -> None:
+    """Look again at jobs that were passed by, where the reason is gone or another machine is free."""
+    retries, fleet = cycle.ledger.retries, cycle.ledger.fleet
+    for job_id, pool in sorted(retries.waiting):
+        job = cycle.ledger.jobs.get(job_id)
+        if job is not None and job.waits and cycle.avoided(job, pool) and _would_have_place(cycle, job, pool):
+            closed = cycle.closed_to(job, pool)
+            if fleet.find(pool, shape_of(cycle, job), closed=closed) is None:
+                continue
+        retries.waiting.discard((job_id, pool))
+        if (job_id, pool) in cycle.ledger.columns.kept_off:
+            cycle.ledger.columns.kept_off.discard((job_id, pool))
+            cycle.solves.problem_changed = True
+        if job is not None:
+            enqueue_job(cycle, job)
+
+
+def _would_have_place(cycle: Cycle, job: JobRecord, pool: int) -> bool:
+    """Whether there is a place for it, as it is or smaller, with the machines on which it failed."""
+    classes, fleet, booked = cycle.ledger.classes, cycle.ledger.fleet, cycle.booked_to(job, pool)
+    rows = [job.class_row, *(classes.options(job.class_row) if job.request.sizes else ())]
+    shapes = (classes.shapes[classes.classes[row].shape] for row in rows)
+    return any(fleet.find(pool, shape, closed=booked) is not None for shape in shapes)

@@ -1,0 +1,114 @@
+"""Another project for a job that waits: whether the caller may, in its spec, its row, and in the core.
+
+What was stated of the job stays and must be within the caps of the new project; what was taken by default is taken
+anew there. What the job has cost stays with the project that paid: only a job without an attempt may go, so that no
+charge is open.
+"""
+
+import json
+from dataclasses import dataclass, replace
+
+from scheduler.core.job_change_events import JobProjectChanged
+from scheduler.live.auth.access_control import ALL_PROJECTS, UserCaller, UserRole
+from scheduler.live.auth.people import People
+from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.live_state import LiveJob
+from scheduler.live.loop.transaction import Transaction
+from scheduler.live.services.job_standing import with_standing
+from scheduler.live.services.job_submission import JobAdmission, JobDraft, paying_project
+from scheduler.live.store.event_journal import dump_request, parse_request
+from scheduler.live.store.table_rows import SpecRow
+from walras.errors import Conflict, Forbidden
+from walras.job_request import JobRequest
+from walras.spec.job_spec import parse_spec, spec_mapping
+from walras.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectChange:
+    """A job as its new project has it."""
+
+    former: str
+    draft: JobDraft
+    request: JobRequest
+    stored: SpecRow
+
+
+def changed_project(
+    stored: SpecRow, job: LiveJob, wanted: str, priority: int | None, caller: UserCaller, people: People
+) -> ProjectChange:
+    """Returns the job in the project that is wanted; `priority`: what it is to have there, None: as now.
+
+    Raises JobSpecError for no name of a project, Forbidden where caller or owner have no such project or a field is
+    beyond its cap, Conflict for a job that holds machines or whose checkpoints lie in a folder of its project.
+    """
+    row, given = job.row, {**json.loads(stored.spec), "project": wanted}
+    if priority is not None or "priority" not in json.loads(row.defaults):
+        given["priority"] = row.priority if priority is None else priority
+    spec = parse_spec(given)
+    project = paying_project(spec, caller)
+    _check_waits(job)
+    _check_owner(row.user, project, people)
+    if spec.checkpoint.dir is not None and (row.attempts or job.checkpoint is not None):
+        raise Conflict(
+            f"what job {row.job_id} has saved lies in a folder of project {row.project}",
+            field="checkpoint.dir",
+            fix="submit it again in the other project",
+        )
+    draft = with_standing(JobDraft(spec, project), caller, people)
+    request = replace(
+        parse_request(stored.request),
+        project=project,
+        priority=draft.spec.priority,
+        weight=draft.spec.weight,
+        value_usd_per_h=draft.spec.value_usd_per_h,
+    )
+    kept = SpecRow(row.job_id, json.dumps(spec_mapping(spec)), dump_request(request))
+    return ProjectChange(row.project, draft, request, kept)
+
+
+def reassign_job(
+    transaction: Transaction, job: LiveJob, change: ProjectChange, admission: JobAdmission
+) -> dict[str, dict[str, str]]:
+    """Keep the rows, and tell the core. Returns what the audit tells those of the new project, before and after.
+
+    Raises Conflict where the job has changed since.
+    """
+    _check_waits(job)
+    if job.row.project != change.former:
+        raise Conflict(f"job {job.row.job_id} has gone to project {job.row.project}", fix="look at it again")
+    row, request, spec = job.row, change.request, change.draft.spec
+    row.project, row.priority = request.project, request.priority
+    row.defaults = json.dumps({each.field: [each.value, each.by] for each in change.draft.defaults})
+    job.launch = admission.launch(row.job_id, request.project, spec, row.sweep)
+    transaction.batch.specs.append(change.stored)
+    worth = request.value_usd_per_h
+    emit(
+        transaction,
+        JobProjectChanged(transaction.at, row.job_id, request.project, request.priority, request.weight, worth),
+    )
+    return {"before": {"project": change.former}, "after": {"project": request.project}}
+
+
+def _check_waits(job: LiveJob) -> None:
+    row = job.row
+    if job.attempt is not None or row.state not in (JobState.PENDING, JobState.HELD):
+        raise Conflict(
+            f"job {row.job_id} is {row.state}: what it uses is counted in project {row.project} until it stops",
+            field="project",
+            fix=f"hold it first: walras hold {row.job_id}, and release it when it has gone",
+        )
+
+
+def _check_owner(owner: str, project: str, people: People) -> None:
+    """The owner must go on seeing the job."""
+    known = None if people.is_removed(owner) else people.users.get(owner)
+    if known is None or UserRole[known.role.upper()] is UserRole.ADMIN:
+        return
+    if project not in known.projects and ALL_PROJECTS not in known.projects:
+        raise Forbidden(
+            f"{owner}, whose job it is, has no project {project!r}",
+            field="project",
+            fix=f"have it added first: walras admin user set {owner} "
+            + " ".join(f"--project {name}" for name in (*known.projects, project)),
+        )
