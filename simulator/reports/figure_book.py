@@ -114,7 +114,12 @@ def sweep_book(swept: SweepResult, title: str) -> FigureBook:
     for (workload, cluster, rate), by_policy in grouped.items():
         labels = policy_labels(tuple(by_policy))
         policies = tuple(
-            PolicyFigures(labels[policy], {name: _estimate(rows, name) for name in _METRIC_NAMES}, _pooled(rows))
+            PolicyFigures(
+                labels[policy],
+                {name: _estimate(rows, name) for name in _METRIC_NAMES},
+                _pooled(rows),
+                swept.levels.get((workload, cluster, rate, policy)),
+            )
             for policy, rows in by_policy.items()
         )
         names = (Path(workload).name, Path(cluster).name)

@@ -1,18 +1,15 @@
 """Sweeps: grids of runs, from a file (YAML) or options, that can be interrupted and resumed.
 
-The metrics of every run are one file in a folder, named by the hash of the run's description and written atomically. A
-file that is truncated, changed, or of another run is rejected, and its run is repeated. The table shows means over the
-seeds of every setting; the rows themselves are in the CSV.
+The metrics of every run are one file in a folder (`simulator.reports.sweep_store`). A file that is truncated, changed,
+or of another run is rejected, and its run is repeated. The table shows means over the seeds of every setting; the rows
+themselves are in the CSV.
 """
 
 import csv
-import hashlib
-import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TextIO
 
@@ -31,9 +28,10 @@ from simulator.reports.repeated_runs import (
     execute_runs,
     parse_seeds,
 )
-from simulator.reports.run_detail import SPREADS, RunDepth
+from simulator.reports.run_detail import RunDepth, RunLevels
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, describe_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, TIME_METRICS, nonfinite_to_none
+from simulator.reports.sweep_store import SweepStore
 from simulator.workloads.trace_source import ReadOptions
 from simulator.worlds.world_registry import WALRAS
 from walras.errors import ConfigError
@@ -176,8 +174,8 @@ def _workload_source(grid: SweepGrid, workload: str) -> WorkloadSource:
 
 
 SWEEP_TABLE = "sweep.csv"
-_CELLS = "cells"
-_CELL_BYTES_MAX = 1024 * 1024
+#: Of so many settings (workload, cluster, rate) the first seed's runs are kept with their levels over time.
+SETTINGS_WITH_LEVELS = 4
 
 
 @dataclass(slots=True)
@@ -189,6 +187,8 @@ class SweepResult:
     #: Number of runs executed now, and files of runs that were rejected.
     ran: int = 0
     rejected: list[str] = field(default_factory=list)
+    #: Levels of the first seed, by setting, of the first settings of the grid.
+    levels: dict[tuple[str, str, float | None, str], RunLevels] = field(default_factory=dict)
 
 
 def run_sweep(
@@ -203,108 +203,50 @@ def run_sweep(
     ended by then are kept.
     """
     cells = grid_runs(grid)
-    store, outcome = _ResultStore(folder), SweepResult([place for place, _ in cells], [])
+    store, outcome = SweepStore(folder), SweepResult([place for place, _ in cells], [])
+    in_levels = _places_with_levels(outcome.places)
     # Cells of one key (two names of one file) are one run.
+    described = [describe_run(cell) for _, cell in cells]
+    keys = [run_key(each) for each in described]
+    wanted = {key for key, place in zip(keys, outcome.places, strict=True) if place in in_levels}
     found: dict[str, RunMetrics | None] = {}
-    keys, missing = [], []
-    for _, cell in cells:
-        described = describe_run(cell)
-        key = run_key(described)
-        keys.append(key)
+    levels: dict[str, RunLevels | None] = {}
+    missing = []
+    for position, key in enumerate(keys):
         if key not in found:
-            found[key] = store.read(key, described, outcome.rejected)
-            if found[key] is None:
-                missing.append((key, described, cell))
+            row = store.read(key, described[position], outcome.rejected)
+            if key in wanted and row is not None:
+                levels[key] = store.read_levels(key, outcome.rejected)
+                row = row if levels[key] is not None else None
+            found[key] = row
+            if row is None:
+                missing.append(position)
     on_progress(len(found) - len(missing), len(found))
-    depths = [RunDepth.JOBS] * len(missing)
-    for position, ran in execute_runs([cell for _, _, cell in missing], workers, depths):
+    depths = [RunDepth.LEVELS if keys[position] in wanted else RunDepth.JOBS for position in missing]
+    for number, row in execute_runs([cells[position][1] for position in missing], workers, depths):
+        key = keys[missing[number]]
+        store.write(key, described[missing[number]], row)
+        levels[key] = row.detail.levels if row.detail is not None else None
         # Of its jobs only their distributions are kept: a grid may have many runs.
-        row = replace(ran, detail=None)
-        key, described, _ = missing[position]
-        store.write(key, described, row)
-        found[key] = row
+        found[key] = replace(row, detail=None)
         outcome.ran += 1
         on_progress(len(found) - len(missing) + outcome.ran, len(found))
     outcome.rows = [each for key in keys if (each := found[key]) is not None]
-    store.table(outcome)
+    for key, place in zip(keys, outcome.places, strict=True):
+        if place in in_levels and (kept := levels.get(key)) is not None:
+            outcome.levels[place.setting] = kept
+    store.write_table(SWEEP_TABLE, lambda file: _write_table(file, outcome))
     return outcome
 
 
-class _ResultStore:
-    """The folder of one sweep."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._cells = folder / _CELLS
-        try:
-            self._cells.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"{folder}: {error.strerror or error}", field="out", fix="choose another folder"
-            ) from None
-
-    def read(self, key: str, described: Mapping[str, Any], rejected: list[str]) -> RunMetrics | None:
-        """Returns the stored metrics of a run; None if the file is missing or unsound."""
-        path = self._cells / f"{key}.json"
-        try:
-            with path.open("rb") as file:
-                content = file.read(_CELL_BYTES_MAX)
-        except FileNotFoundError:
-            return None
-        row = _parse_result(content, described)
-        if row is None:
-            rejected.append(str(path))
-        return row
-
-    def write(self, key: str, described: Mapping[str, Any], row: RunMetrics) -> None:
-        """Writes the metrics of a run atomically."""
-        kept = {name: getattr(row, name) for name in ("values", "costs", "outcome", "violations", "spreads")}
-        body = nonfinite_to_none(kept)
-        text = json.dumps({"description": described, "row": body, "sha256": _result_digest(described, body)}, indent=1)
-        self._put(self._cells / f"{key}.json", lambda file: file.write(text))
-
-    def table(self, swept: SweepResult) -> None:
-        """Writes all rows as CSV, one run per line."""
-        self._put(self._folder / SWEEP_TABLE, lambda file: _write_table(file, swept))
-
-    def _put(self, path: Path, write: Callable[[TextIO], object]) -> None:
-        half = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with half.open("w", encoding="utf-8", newline="") as file:
-                write(file)
-            half.replace(path)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror or error}", field="out", fix="check the folder") from None
-        finally:
-            half.unlink(missing_ok=True)
-
-
-def _result_digest(described: Mapping[str, Any], body: Mapping[str, Any]) -> str:
-    text = json.dumps([described, body], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _parse_result(content: bytes, described: Mapping[str, Any]) -> RunMetrics | None:
-    try:
-        data = json.loads(content)
-        body = data["row"]
-        # Compared as JSON: tuples have become lists.
-        same = data["description"] == json.loads(json.dumps(described))
-        if not same or data["sha256"] != _result_digest(described, body):
-            return None
-        values, costs = (_numbers(body[name]) for name in ("values", "costs"))
-        spreads = {name: tuple(float(value) for value in body["spreads"][name]) for name in SPREADS}
-        broken = tuple(str(each) for each in body["violations"])
-        row = RunMetrics(values, costs, str(body["outcome"]), broken, spreads=spreads)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    values_known = row.values.keys() == {measure.name for measure in RUN_METRICS}
-    costs_known = row.costs.keys() == {measure.name for measure in TIME_METRICS}
-    return row if values_known and costs_known else None
-
-
-def _numbers(data: Mapping[str, Any]) -> dict[str, float]:
-    return {str(name): nan if value is None else float(value) for name, value in data.items()}
+def _places_with_levels(places: Sequence[GridPoint]) -> set[GridPoint]:
+    """The runs of the first settings with the first seed."""
+    settings = list(dict.fromkeys((place.workload, place.cluster, place.rate_per_h) for place in places))
+    first = set(settings[:SETTINGS_WITH_LEVELS])
+    seed = places[0].seed
+    return {
+        place for place in places if place.seed == seed and (place.workload, place.cluster, place.rate_per_h) in first
+    }
 
 
 def _write_table(file: TextIO, swept: SweepResult) -> None:

@@ -115,7 +115,7 @@ def test_figures_read_back_as_they_were_written(compared: PolicyComparison, swep
 
 def test_a_sweep_shows_completion_times_by_load_and_every_setting(swept: FigureBook) -> None:
     html = comparison_html(swept)
-    assert_page_stands_alone(html)
+    assert_page_stands_alone(html, script=slider_script())
     headings = re.findall(r"<h2>([^<]+)</h2>", html)
     assert headings[0] == "Completion time by load: generate:gavel on gavel-12-12-12"
     for rate in (3, 400):

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from optimizer.bounds import flow_time
+from optimizer.bounds.flow_time import FlowBound
+from optimizer.bounds.instance import SchedulingInstance
 from simulator.reports import baselines as bounding
 from simulator.reports.baselines import BoundsChoice, lower_bounds
 from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, execute_run
@@ -25,6 +28,26 @@ def test_no_run_beats_its_bounds(generator: str) -> None:
         assert min(bounds.no_contention_gap, bounds.makespan_gap, bounds.jct_gap) >= -1e-9
         assert bounds.jct_s >= bounds.no_contention_s * (1 - 1e-12)
     assert len({(each.no_contention_s, each.makespan_s, each.jct_s) for each in found}) == 1
+
+
+def test_the_bounds_of_the_same_jobs_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all policies that end them; other jobs have bounds of their own, and each is what it was without others."""
+    worked_out, bound = [], flow_time.flow_time_bound
+
+    def counted(instance: SchedulingInstance, *, interval_s: float, steps: int) -> FlowBound:
+        worked_out.append(instance)
+        return bound(instance, interval_s=interval_s, steps=steps)
+
+    monkeypatch.setattr(flow_time, "flow_time_bound", counted)
+    source = WorkloadSource("generate:poisson", made=GeneratorOptions(jobs=7, rate_per_h=111.0, stretch=0.05))
+    found = [
+        execute_run(RunSpec(source, "hadar-60", policy, seed, BoundsChoice.ALL)).summary.bounds.jct_s
+        for policy in POLICIES
+        for seed in (1, 2)
+    ]
+    assert len(worked_out) == 2
+    assert found[:2] * len(POLICIES) == found
+    assert found[0] != found[1]
 
 
 def test_forks_do_not_beat_the_bounds(tmp_path: Path) -> None:

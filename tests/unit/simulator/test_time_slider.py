@@ -10,11 +10,19 @@ import pytest
 from simulator.reports import run_detail
 from simulator.reports.baselines import BoundsChoice
 from simulator.reports.comparison_page import comparison_html
-from simulator.reports.figure_book import FIGURES_FILE, FigureBook, comparison_book, read_figures, write_figures
+from simulator.reports.figure_book import (
+    FIGURES_FILE,
+    FigureBook,
+    comparison_book,
+    read_figures,
+    sweep_book,
+    write_figures,
+)
 from simulator.reports.policy_comparison import compare_policies
 from simulator.reports.repeated_runs import ParallelWorkers
 from simulator.reports.run_detail import LevelCurve, RunLevels
 from simulator.reports.run_spec import RunSpec, WorkloadSource
+from simulator.reports.sweep import SETTINGS_WITH_LEVELS, SweepGrid, SweepResult, run_sweep
 from simulator.reports.time_slider import slider_data, slider_html, slider_script
 
 RUN = RunSpec(WorkloadSource("three-types"), "gavel-12-12-12", "fifo", bounds=BoundsChoice.NONE)
@@ -77,7 +85,7 @@ def test_a_name_ends_no_script(book: FigureBook) -> None:
 
 
 def test_without_levels_there_is_no_slider_and_no_script(book: FigureBook) -> None:
-    """As on the page of a sweep, and for a run that took no time."""
+    """As of the later settings of a sweep, and for a run that took no time."""
     setting = book.settings[0]
     bare = replace(setting, policies=tuple(replace(each, levels=None) for each in setting.policies))
     assert slider_data(bare) is None
@@ -95,6 +103,56 @@ def test_figures_of_a_release_without_attempts_are_read(book: FigureBook, tmp_pa
     data = slider_data(read_figures(tmp_path).settings[0])
     assert data is not None
     assert [policy["named_until"] for policy in data["policies"]] == [0.0, 0.0]
+
+
+def _sweep(folder: Path) -> SweepResult:
+    grid = SweepGrid(
+        workloads=("generate:poisson",),
+        clusters=("gavel-12-12-12",),
+        policies=("fifo", "las"),
+        seeds=(3,),
+        rates=(10.0, 20.0, 30.0, 40.0, 50.0),
+        trace_jobs=4,
+        bounds=BoundsChoice.NONE,
+    )
+    return run_sweep(grid, folder, ParallelWorkers())
+
+
+def _sliders(swept: SweepResult) -> list[str]:
+    return [slider_html(setting) for setting in sweep_book(swept, "grid").settings]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder of a sweep, and the slider of every setting."""
+    folder = tmp_path_factory.mktemp("swept")
+    return folder, _sliders(_sweep(folder))
+
+
+def test_a_sweep_has_a_slider_for_each_of_its_first_settings(swept: tuple[Path, list[str]]) -> None:
+    """Every policy of the first seed, in four settings of five; the same when nothing is run again."""
+    folder, sliders = swept
+    assert [bool(slider) for slider in sliders] == [True] * SETTINGS_WITH_LEVELS + [False]
+    inside = sliders[0].split('<script type="application/json">', 1)[1].split("</script>", 1)[0]
+    assert [policy["name"] for policy in json.loads(inside)["policies"]] == ["fifo", "las"]
+    again = _sweep(folder)
+    assert again.ran == 0
+    assert _sliders(again) == sliders
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut off", "of another run"])
+def test_levels_that_are_not_believed_are_made_again(swept: tuple[Path, list[str]], damage: str) -> None:
+    """With their run alone; a file that is there and wrong is named."""
+    folder, sliders = swept
+    files = sorted((folder / "cells").glob("*.levels.json"))
+    assert len(files) == 8
+    if damage == "gone":
+        files[0].unlink()
+    else:
+        files[0].write_bytes(files[0].read_bytes()[:100] if damage == "cut off" else files[1].read_bytes())
+    again = _sweep(folder)
+    assert (again.ran, again.rejected) == (1, [] if damage == "gone" else [str(files[0])])
+    assert _sliders(again) == sliders
 
 
 @pytest.mark.parametrize("value", [nan, inf])
