@@ -215,10 +215,14 @@ class PlayedCloud:
         if self._world.observer.restored_at > -inf:
             return []  # charges of before are forgotten with the backup
         paid: dict[NodeId, float] = defaultdict(float)
+        until: dict[NodeId, float] = {}
+        usd_per_s, found = self.entry.usd_per_h / 3600.0, []
         for charge in store.charges():
             if charge.kind is ChargeKind.MACHINE:
                 paid[charge.node_id] += charge.usd
-        usd_per_s, found = self.entry.usd_per_h / 3600.0, []
+                if charge.since_at < until.get(charge.node_id, -inf) - 1e-6:
+                    found.append(f"{charge.node_id} is charged twice for what came after {charge.since_at:.1f} s")
+                until[charge.node_id] = charge.until_at
         for name, bill in self.bills.items():
             if bill.until > self._loop.time() - BILLED_WITHIN_S:
                 continue

@@ -64,10 +64,10 @@ def test_a_file_that_grows_is_cut_where_it_was(work: Path, tmp_path: Path, monke
     """Between the look and the copy it has grown: what is kept is a whole beginning of it."""
     plain = outputs._copy_file
 
-    def grow_and_copy(folder: Path, path: str, target: Path, size: int) -> bool:
+    def grow_and_copy(folder: Path, path: str, target: Path, size: int, account: tuple[int, int]) -> bool:
         with open(folder / path, "ab") as file:
             file.write(b" and more")
-        return plain(folder, path, target, size)
+        return plain(folder, path, target, size, account)
 
     monkeypatch.setattr(outputs, "_copy_file", grow_and_copy)
     copy_outputs(work, ["out/model.bin"], tmp_path / "copy")
