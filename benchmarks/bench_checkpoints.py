@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tables import Measured
-from walras.content import hash_folder
+from walras.content import CHUNK_BYTES, hash_folder
 from walras.content_transfer import ContentTransfer
 from walras.transport import Patience, Transport
 
@@ -35,8 +35,8 @@ _SEND = "import sys; from benchmarks.bench_checkpoints import send_as_told; send
 
 
 @contextmanager
-def a_server(folder: Path) -> Iterator[tuple[str, str]]:
-    """Its address, and the credential of a machine."""
+def a_server(folder: Path) -> Iterator[tuple[str, str, int]]:
+    """Its address, the credential of a machine, and the number of its process."""
     walras = str(Path(sys.executable).parent / "walras")
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen([walras, "server", "--data", str(folder / "data")], stdout=log, stderr=log)
@@ -46,7 +46,7 @@ def a_server(folder: Path) -> Iterator[tuple[str, str]]:
             assert time.monotonic() < until, (folder / "log").read_text()
             time.sleep(0.1)
         url = json.loads((folder / "data/server.json").read_text())["url"]
-        yield url, _credential(url, (folder / "data/join.token").read_text().strip())
+        yield url, _credential(url, (folder / "data/join.token").read_text().strip()), process.pid
     finally:
         process.kill()
         process.wait()
@@ -90,16 +90,44 @@ def send_as_told(url: str, credential: str, folder: str) -> None:
         sys.stdout.flush()
 
 
-def _transfers(url: str, credential: str, folder: Path, size: int) -> Measured:
+def processor_s(process: int) -> float:
+    """Processor time that this process and another one have used so far, user and system."""
+    user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    own = os.times()
+    return own.user + own.system + (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def write_alone(folder: Path, size: int) -> float:
+    """Seconds in which the disk takes as many bytes as durable files of one chunk each, one after another."""
+    content = np.random.default_rng(3).bytes(CHUNK_BYTES)
+    folder.mkdir()
+    began = time.perf_counter()
+    for number in range(size // CHUNK_BYTES):
+        with open(folder / str(number), "xb", buffering=0) as file:
+            file.write(content)
+            os.fsync(file.fileno())
+    return time.perf_counter() - began
+
+
+def _transfers(url: str, credential: str, server: int, folder: Path, size: int) -> Measured:
     measured = Measured(f"{size / 2**30:.3g} GiB to the server and back", "one client, loopback")
     write_checkpoint(folder / "state", size, 1)
+    used = [processor_s(server)]
     up_s, first = asyncio.run(_timed(url, credential, folder / "state", None))
+    used.append(processor_s(server))
     down_s, _ = asyncio.run(_timed(url, credential, folder / "state", folder / "back"))
+    used.append(processor_s(server))
+    alone_s = write_alone(folder / "alone", size)
     assert (folder / "back/model.pt").stat().st_size == size
     write_checkpoint(folder / "state", size, 2, CHANGED_PART)
     again_s, second = asyncio.run(_timed(url, credential, folder / "state", None))
     measured.add("up", size / up_s / 1e6, "MB/s", at_least=150.0)
     measured.add("down", size / down_s / 1e6, "MB/s", at_least=150.0)
+    measured.add("the disk alone, in chunks", size / alone_s / 1e6, "MB/s")
+    measured.add("up, both processes", size / (used[1] - used[0]) / 1e6, "MB a processor second")
+    measured.add(
+        "down, both processes and a look at the source", size / (used[2] - used[1]) / 1e6, "MB a processor second"
+    )
     measured.add("sent of the first", 100 * first.sent_bytes / size, "%")
     measured.add("sent of the second, 5 % of it new", 100 * second.sent_bytes / size, "%", at_most=10.0)
     measured.add("the second took", again_s, "s")
@@ -170,9 +198,9 @@ def _slow_down(url: str, credential: str, folder: Path, scale: float) -> Measure
 def measure(scale: float) -> list[Measured]:
     """Both tables."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with tempfile.TemporaryDirectory() as name, a_server(Path(name)) as (url, credential):
+    with tempfile.TemporaryDirectory() as name, a_server(Path(name)) as (url, credential, server):
         folder = Path(name)
         return [
-            _transfers(url, credential, folder, round(WHOLE_BYTES * scale)),
+            _transfers(url, credential, server, folder, round(WHOLE_BYTES * scale)),
             _slow_down(url, credential, folder, scale),
         ]

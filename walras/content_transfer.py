@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from walras.content import ContentTree, TreeDraft, check_chunk, find_chunks, pack_chunk
+from walras.errors import UserError
 from walras.transport import ApiCall, Transport
 
 _BASE = "/content/v1"
@@ -21,6 +22,9 @@ _AT_ONCE, _NAMES_IN_ONE = 4, 10_000
 
 class TreeTransfer(ABC):
     """Transfers of trees chunk by chunk; what a store does with one chunk or one list is said below this class."""
+
+    #: Whether the store compares bytes with their name before it keeps them.
+    _is_checked_there = False
 
     def __init__(self) -> None:
         #: Bytes that went to the store and came from it, for progress and for figures.
@@ -33,7 +37,7 @@ class TreeTransfer(ABC):
         help, or what the store refuses.
         """
         wanted = set(await self._missing(tree))
-        chunks = find_chunks(folder, tree, wanted)
+        chunks = find_chunks(folder, tree, wanted, check=not self._is_checked_there)
         lock = asyncio.Lock()
         await _all_or_first_error([self._put_all(chunks, lock) for _ in range(_AT_ONCE)])
         return await self._commit(tree)
@@ -102,6 +106,8 @@ class TreeTransfer(ABC):
 class ContentTransfer(TreeTransfer):
     """Transfers over an open connection to the server."""
 
+    _is_checked_there = True
+
     def __init__(self, transport: Transport, base: str = _BASE) -> None:
         super().__init__()
         self._transport = transport
@@ -116,9 +122,13 @@ class ContentTransfer(TreeTransfer):
 
     async def _put(self, name: str, content: bytes) -> int:
         body, encoding = await asyncio.to_thread(pack_chunk, content)
-        await self._transport.bytes(
-            ApiCall("PUT", f"{self._base}/chunks/{name}", query={"encoding": encoding}, data=body)
-        )
+        try:
+            await self._transport.bytes(
+                ApiCall("PUT", f"{self._base}/chunks/{name}", query={"encoding": encoding}, data=body)
+            )
+        except UserError:
+            await asyncio.to_thread(check_chunk, name, content)  # what was read, or what arrived?
+            raise
         return len(body)
 
     async def _commit(self, tree: ContentTree) -> str:

@@ -36,6 +36,8 @@ _LONGEST_DETAIL = 2000
 _SHA256_BYTES = 32
 #: Taken from the network at once: in small bites, large answers cost several times the processor time.
 _READ_BYTES = 1024 * 1024
+#: Given to the network at once, for the same reason.
+_SENT_BYTES = 256 * 1024
 _BY_STATUS: Mapping[int, type[UserError]] = {
     401: Forbidden,
     403: Forbidden,
@@ -174,7 +176,7 @@ class Transport:
         if call.body is not None:
             options["json"] = call.body
         if call.data is not None:
-            options["data"] = io.BytesIO(call.data)
+            options["data"] = _LargeBites(call.data)
         # A redirect would carry the token to wherever it points.
         return self._session.request(
             call.method, self.url + call.path, params=call.query, headers=headers, allow_redirects=False, **options
@@ -202,6 +204,13 @@ class Transport:
     def unreachable(self, cause: BaseException) -> ServerUnreachable:
         reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         return ServerUnreachable(f"no Walras server answers at {' or '.join(self._urls)} ({reason})")
+
+
+class _LargeBites(io.BytesIO):
+    """Bytes that go out in larger bites than the library reads by itself."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(size if size is None or size < 0 else max(size, _SENT_BYTES))
 
 
 def accepted_certificate(pin: str, url: str) -> "aiohttp.Fingerprint | bool":

@@ -57,6 +57,8 @@ _WATCH_AGAIN_S = 1.0
 _PRUNE_EVERY_S = 86_400.0
 #: An idle connection of somebody known is closed after this.
 _KEEPALIVE_S = 75.0
+#: Of a body, taken from the network before it is asked for.
+_READ_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ async def _serve(
             shutdown_timeout=_SHUTDOWN_S,
             handler_cancellation=True,
             keepalive_timeout=_KEEPALIVE_S,
+            read_bufsize=_READ_BYTES,
         )
         tasks.append(asyncio.create_task(guard.watch(), name="connections"))
         url, listening_port = await _listen(runner, guard, wanted, tls, exact=bool(listen.port))

@@ -12,12 +12,15 @@ from scheduler.core.state.retry_places import has_others
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId
 
+#: After a first failure on a machine a job waits a round for another one, and no longer than this, seconds.
+DELAY_MOST_S = 30.0
+
 
 def blame_place(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
-    """An attempt of the job failed on this machine; the next waits at most a round, after its backoff, for another."""
+    """An attempt of the job failed on this machine; the next waits a little, after its backoff, for another."""
     if node_id is None:
         return
-    until_at = max(cycle.now, job.ready_at) + cycle.policy.rules.round_s
+    until_at = max(cycle.now, job.ready_at) + min(cycle.policy.rules.round_s, DELAY_MOST_S)
     cycle.ledger.retries.blame(job.job_id, node_id, until_at)
     if until_at > cycle.now:
         cycle.timers.set(until_at, "ready", job.job_id)

@@ -106,7 +106,7 @@ class RequestContext:
         declared = self.request.content_length
         chunks: list[bytes] = []
         size = 0
-        async for chunk in self.request.content.iter_chunked(65536):
+        async for chunk in self.request.content.iter_any():
             size += len(chunk)
             if size <= limit_bytes and (declared is None or declared <= limit_bytes):
                 chunks.append(chunk)

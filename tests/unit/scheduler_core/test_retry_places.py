@@ -6,6 +6,7 @@ from fake_fleet import FakeFleet, cluster, job, remembered_state
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.pending_reasons import pending_reasons
+from scheduler.core.placement.retry_waits import DELAY_MOST_S
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import EntityShare, ShareLimit, SharesDeclared
 from walras.cluster import NodeId
@@ -13,7 +14,7 @@ from walras.job_request import JobId, RetryRule
 from walras.states import Reason
 
 J1, J2, J3 = JobId(1), JobId(2), JobId(3)
-ROUND_S = 60.0
+ROUND_S = 20.0
 RULES = RoundRules(round_s=ROUND_S, backoff_s=0.0)
 
 
@@ -54,7 +55,7 @@ def test_failures_of_the_world_count_and_stops_on_demand_do_not() -> None:
     assert set(fleet.core.ledger.retries.failed[J1]) == {"c1", "c2"}
 
 
-def test_it_waits_for_another_machine_a_round_at_most() -> None:
+def test_it_waits_a_round_at_most_for_another_machine() -> None:
     """What it leaves alone meanwhile is free for others, of its own kind too."""
     fleet = fleet_of("cc")
     submit(fleet, 2)
@@ -64,11 +65,22 @@ def test_it_waits_for_another_machine_a_round_at_most() -> None:
     assert where(fleet, J1) == []
     told = pending_reasons(fleet.core, J1)[0]
     assert told.reason is Reason.WAIT_CAPACITY
-    assert "but only on c2, where it failed: it waits for another machine, for 1m00s at most" in told.detail
+    assert "but only on c2, where it failed: it waits for another machine, for 20s at most" in told.detail
     while fleet.at < ROUND_S:
         assert where(fleet, J1) == []
         fleet.wake()
     assert (fleet.at, where(fleet, J1)) == (ROUND_S, ["c2"])
+
+
+def test_under_long_rounds_it_waits_half_a_minute() -> None:
+    fleet = cluster(machines="cc", rules=RoundRules(round_s=3600.0, backoff_s=0.0))
+    submit(fleet, 2)
+    submit(fleet, 1)
+    fleet.end(J1, exit_code=3)
+    fleet.tell(ev.Woke(DELAY_MOST_S - 1.0))
+    assert where(fleet, J1) == []
+    fleet.tell(ev.Woke(DELAY_MOST_S))
+    assert where(fleet, J1) == ["c2"]
 
 
 def test_after_two_failures_it_insists_on_another_machine() -> None:
