@@ -99,7 +99,7 @@ LEAST_POINTS = 8
 _LARGE_MISS = 0.05
 #: Losses and targets that differ by a larger factor are not compared.
 _FURTHEST_APART = 1e9
-#: Largest logarithm of a factor: its exponential and the inverse of it are still floats.
+#: Largest logarithm that is exponentiated; above it the number of steps is infinite.
 _LARGEST_LOG = 600.0
 #: Logarithms between which p lies.
 _BENDS = (-1.1, 1.4)
