@@ -19,7 +19,7 @@ from optimizer.validate import validate_problem
 def answer_problem(
     policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float
 ) -> tuple[Decision, Memory, Rental | None]:
-    """Rent first where there is money and something to rent, then decide on what the fleet will be.
+    """Decide what to rent, where something is rentable and a job is worth it, then share out the resulting fleet.
 
     `Shares.rent` counts the machines of the rental, which take a while to come (or to go). Where shares may be of gangs
     over several pools, made as prices ask for them, the fleet is taken as it is: nothing is rented for them.
@@ -27,11 +27,11 @@ def answer_problem(
     Args:
         policy: from `optimizer.registry.make`.
         problem: the fleet and its jobs at one instant.
-        memory: what the policy left last time; None starts afresh.
-        delay_usd_per_h: what an hour of a job is worth where nobody said, USD; 0: never rent for it.
+        memory: what the policy's last decision returned (warm start); None for the first decision.
+        delay_usd_per_h: value of an hour of a job whose user stated none, USD; 0: nothing is rented for such a job.
 
     Raises:
-        ProblemError: the problem is malformed. How well a solve went is told by certificate and rental status.
+        ProblemError: the problem is malformed. The certificate and the rental's status say how well a solve went.
     """
     key_fields = policy.job_key_fields if isinstance(policy, AggregatesJobs) else ()
     found = distinct_jobs_if_sound(problem, key_fields) if key_fields else None
@@ -56,7 +56,7 @@ def answer_problem(
 def answer_as_asked(
     policy: Policy, problem: Problem, memory: Memory, delay_usd_per_h: float
 ) -> tuple[Decision, Memory, Rental | None]:
-    """As `answer_problem`, but a plan is for the whole fleet of the problem: a checker knows of no other."""
+    """Answer as `answer_problem` does, but plan for the whole fleet of the problem, which is all that a checker has."""
     if not isinstance(policy, PlanPolicy):
         return answer_problem(policy, problem, memory, delay_usd_per_h)
     validate_problem(problem)
@@ -64,7 +64,7 @@ def answer_as_asked(
 
 
 def rank_jobs(policy: OrderPolicy, problem: Problem) -> Order:
-    """The jobs by class and the policy's key; columns by speed if it is aware, else in the order of the pools."""
+    """Rank jobs by priority class, then by the policy's key, and columns by speed (aware) or by pool (agnostic)."""
     jobs, columns = problem.jobs, problem.columns
     keys = policy.key(_order_facts(problem))
     rows = np.lexsort((jobs.job_id, jobs.submitted_at, *keys[::-1], -jobs.priority_class))
@@ -78,7 +78,7 @@ def rank_jobs(policy: OrderPolicy, problem: Problem) -> Order:
 
 
 def _order_facts(problem: Problem) -> GivenOrderFacts:
-    """Facts for an order policy, from a problem. It does not hold how long jobs waited, so no service is reset."""
+    """Derive the facts of an order policy from a problem, which states no waiting times: all are 0."""
     jobs, columns = problem.jobs, problem.columns
     fastest = max_by(columns.job, columns.steps_per_s, len(jobs))
     remaining_s = np.full(len(jobs), np.inf)

@@ -33,8 +33,7 @@ def validate_problem(problem: Problem, *, walked: bool = False) -> None:
 
     Args:
         problem: any.
-        walked: its columns and their uses were checked already
-            (`optimizer.classes.deduplication.distinct_jobs_if_sound`).
+        walked: `optimizer.classes.deduplication.distinct_jobs_if_sound` has checked the columns and their uses.
 
     Raises:
         ProblemError: names the array in `field`.

@@ -1,12 +1,12 @@
-"""An independent opinion on an answer: recomputes everything from the problem, trusts no number and shares no code.
+"""The independent checker of an answer: it recomputes everything from the problem and shares no code with the solvers.
 
-What policies do with matrices and classes is done here job by job, as the definitions read: by another road. Of an
-answer in shares, only shares and prices matter; what the shares reach, and what the prices prove to be out of reach,
-follow from the problem. Decides only whether an answer is what it claims to be; every disagreement is a complaint.
+Where policies work on matrices and classes, the checker follows the definitions job by job. Of an answer in shares it
+uses only shares and prices: from the problem it computes what the shares reach, and the bound that the prices prove.
+It decides whether an answer is what it claims to be, and reports every disagreement as a complaint.
 
-Mixed gangs that were made for an answer are checked too. At given prices the cheapest gang of a pace takes the cheapest
-accelerators that are fast enough; no other of that pace needs to be looked at. A job whose known ways are as cheap, for
-every pace, gains nothing by any gang over any pools.
+Mixed gangs made for an answer are checked too. At given prices, the cheapest gang of a pace takes the cheapest
+accelerators that are fast enough, so one gang per pace is compared. A job whose known configurations are as cheap at
+every pace gains nothing by a gang over several pools.
 """
 
 from collections.abc import Iterator
@@ -37,19 +37,19 @@ _PLAN_FEASIBLE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class CheckedCertificate:
-    """What an answer is really worth. No complaints: it is what it claims to be."""
+    """The recomputed value of an answer. Without complaints, the answer is what it claims to be."""
 
     objective: float
     bound: float
     gap: float
     violation: float
     complaints: tuple[str, ...]
-    #: What could not be recomputed from the answer, and was taken as stated.
+    #: Claims that cannot be recomputed from the answer, and were taken as stated.
     unchecked: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
-        """True: nothing to complain about."""
+        """Whether there are no complaints."""
         return not self.complaints
 
 
@@ -59,10 +59,10 @@ def check_decision(
     """Check an answer against the problem.
 
     Args:
-        problem: a valid one, as it was asked (before a rental: `Shares.rent` says what was counted on).
-        policy: who answered.
-        decision: the answer.
-        memory: what the policy remembered when it was asked.
+        problem: a valid problem, as the policy was given it (before a rental: `Shares.rent` states the rented ones).
+        policy: the policy that answered.
+        decision: its answer.
+        memory: the memory that the policy was given.
 
     Raises:
         UnknownPolicyError: the answer is in shares, and no measure is written for that policy.
@@ -95,7 +95,7 @@ def check_decision(
 def _check_program(
     facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, complaints: list[str]
 ) -> tuple[float, float]:
-    """(objective, bound) of a policy that solves something."""
+    """Objective and bound of the shares of a policy that solves a program."""
     rows = len(facts.row_capacity)
     if any(len(stage.prices) != rows for stage in shares.stages):
         complaints.append(f"a stage has another number of prices than there are rows ({rows})")
@@ -116,7 +116,7 @@ def _check_program(
 
 
 def _share_complaints(facts: JobwiseProblem, shares: Shares) -> Iterator[str]:
-    """Is it possible at all?"""
+    """Check that the shares are feasible."""
     if not all(np.all(np.isfinite(values)) for values in (shares.x, shares.rent, shares.packed.share)):
         yield "a share is no number"
     violation = largest_violation(facts, shares)
@@ -160,7 +160,7 @@ def recomputed_gap(objective: float, bound: float) -> float:
 def _certificate_complaints(
     shares: Shares, objective: float, bound: float, gap: float, violation: float
 ) -> Iterator[str]:
-    """What the certificate says against what was found."""
+    """Compare the certificate's figures with the recomputed ones."""
     stated = shares.certificate
     size = max(abs(objective) if np.isfinite(objective) else 0.0, abs(bound) if np.isfinite(bound) else 0.0, 1e-9)
     if not agrees(stated.objective, objective, size):
@@ -176,7 +176,7 @@ def _certificate_complaints(
 
 
 def _order_complaints(problem: Problem, order: Order) -> Iterator[str]:
-    """An order names every job once, and has an opinion on every configuration."""
+    """Check that an order names every job once and scores every configuration."""
     if sorted(order.rows) != list(range(len(problem.jobs))):
         yield "the order does not name every job exactly once"
     if len(order.preference) != len(problem.columns) or not np.all(np.isfinite(order.preference)):
@@ -191,7 +191,7 @@ def _order_complaints(problem: Problem, order: Order) -> Iterator[str]:
 
 
 def plan_complaints(problem: Problem, plan: Plan) -> Iterator[str]:
-    """Complaints about a plan."""
+    """Check a plan; returns complaints."""
     n, columns, pools = len(problem.jobs), problem.columns, problem.pools
     if sorted(plan.rows.tolist()) != list(range(n)) or len(plan.column) != n:
         yield "the plan does not name every job exactly once"
@@ -219,7 +219,7 @@ _SAME_SPEED = 1e-6
 
 
 def invalid_mixed_gangs(problem: Problem, mixtures: MultiPoolGangs) -> Iterator[tuple[int, str]]:
-    """(number, what is wrong) of gangs that the problem does not let anybody make."""
+    """Gangs that the problem does not allow: their number and the fault."""
     mixes, speeds = problem.jobs.mixes, _speed_by_pool(problem)
     for number, (job, rate, use) in enumerate(zip(mixtures.job, mixtures.steps_per_s, mixtures.use, strict=True)):
         gang, used = float(problem.jobs.gang[job]), np.flatnonzero(use > 0)
@@ -238,14 +238,14 @@ def invalid_mixed_gangs(problem: Problem, mixtures: MultiPoolGangs) -> Iterator[
 
 
 def _is_fork(problem: Problem, job: int, use: FloatArray, speed: dict[int, float]) -> bool:
-    """Whole gangs, as many as the job may have parts, all in pools where it runs."""
+    """Whether the parts are whole gangs in pools where the job runs, and no more than it may have."""
     parts = use / problem.jobs.gang[job]
     runs = all(speed.get(int(pool), 0.0) > 0 for pool in np.flatnonzero(use > 0))
     return runs and not np.any(parts != np.floor(parts)) and 2 <= parts.sum() <= problem.jobs.fork_max[job]
 
 
 def mixed_gang_complaints(problem: Problem, policy: PolicySpec, decision: Decision) -> Iterator[str]:
-    """Gangs that would have been better at the prices of a stage."""
+    """Mixed gangs that would have been cheaper at the prices of a stage than the columns considered."""
     if not len(problem.jobs.mixes) or not isinstance(decision, Shares):
         return
     check = policy_check_of(policy)
@@ -262,7 +262,7 @@ def mixed_gang_complaints(problem: Problem, policy: PolicySpec, decision: Decisi
 
 
 def _undercuts(facts: JobwiseProblem, job: int, pace: float, speed: dict[int, float], prices: FloatArray) -> bool:
-    """Is the cheapest gang of at least this pace over several pools cheaper than all known ways to its speed?"""
+    """Whether the cheapest gang of at least this pace over several pools undercuts all known ways to its speed."""
     left, cost, slowest, parts = float(facts.problem.jobs.gang[job]), 0.0, np.inf, 0
     for pool in sorted((pool for pool in speed if speed[pool] >= pace), key=lambda pool: (prices[pool], pool)):
         taken = min(left, float(np.floor(facts.capacity[pool] + 1e-9)))
@@ -276,7 +276,7 @@ def _undercuts(facts: JobwiseProblem, job: int, pace: float, speed: dict[int, fl
 
 
 def _speed_by_pool(problem: Problem) -> list[dict[int, float]]:
-    """Of each job, the speed of its whole gang by pool, where it may run in that pool alone."""
+    """Speed of each job's whole gang by pool, for the pools in which the gang may run alone."""
     columns, speeds = problem.columns, [dict[int, float]() for _ in range(len(problem.jobs))]
     uses = np.bincount(columns.use_column, minlength=len(columns))
     for column, pool, count in zip(columns.use_column, columns.use_pool, columns.use_count, strict=True):

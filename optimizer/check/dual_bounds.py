@@ -1,20 +1,20 @@
-"""What shares reach and what prices prove (weak duality), for each of the three objectives that policies maximise.
+"""Value of shares and dual bound of prices (weak duality) for each of the three objectives that policies maximise.
 
-For any prices p >= 0 and any feasible shares x, what the jobs' shares cost is at most p . capacity. So:
+For any prices p >= 0 and any feasible shares x, the jobs' shares cost at most p . capacity. So:
 
     level    z is out of reach if the cheapest ways to all targets at z cost more than p . capacity
     sum      sum value.x <= p . capacity + sum over jobs of the largest (value - cost).x with worth.x >= floor
     log      sum w log(worth.x) <= p . capacity + sum over jobs of the largest w log(worth.x) - cost.x
 
-Where jobs may be co-located two by two, the prices of the rows do not tell which of the two pays. So an answer says
-besides, for each job, what a unit of its utility is worth (y) and what its time is worth (t). At any p, y >= 0 and any
-t that leaves no column and no pair worth more than it costs,
+Where jobs may be co-located in pairs, the prices of the rows do not say which of the two pays. An answer then states
+for each job also the price of a unit of its utility (y) and of its time (t). At any p, y >= 0 and any t at which no
+column and no pair is worth more than it costs,
 
     value[c] + y worth[c]                        <= cost[c] + t           each column
-    what both keep of that, in sum               <= count p + t + t'      each pair
+    sum over both of what each keeps of that     <= count p + t + t'      each pair
 
 the sum of values is at most p . capacity + sum t - y . floor, and a level z is out of reach if y . targets(z) is more
-than p . capacity + sum t. The stated t is not believed: it is raised to what columns and pairs ask for.
+than p . capacity + sum t. The stated t is not trusted: it is raised until all columns and pairs hold.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ from optimizer.problem import BoolArray, FloatArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoLocationDuals:
-    """Worth of a unit of each job's utility (n,), and all that rows and time can earn."""
+    """Price of a unit of each job's utility (n,), and the income of all rows and all time at their prices."""
 
     utility: FloatArray
     income: float
@@ -46,12 +46,12 @@ class CoLocationDuals:
 def co_location_duals(
     facts: JobwiseProblem, stage: SolveStage, value: FloatArray, worth: FloatArray
 ) -> CoLocationDuals:
-    """The stage's prices of utility and time, made valid.
+    """The stage's prices of utility and time, with time raised until all columns and pairs hold.
 
     Args:
         facts: of a problem with pairs.
         stage: as stated.
-        value: of each column in the stage's objective, besides what utility is worth (c,).
+        value: of each column in the stage's objective, without the worth of utility (c,).
         worth: utility of each column (c,).
     """
     prices = np.maximum(stage.prices, 0.0)
@@ -67,7 +67,7 @@ def co_location_duals(
 
 
 def _excess(facts: JobwiseProblem, row: int, gain: FloatArray, time: FloatArray, prices: FloatArray) -> float:
-    """By how much the best pair of two jobs of a listed row is worth more than it costs."""
+    """The largest excess of worth over cost among the pairs of jobs of a listed row."""
     pairs = facts.problem.pairs
     assert pairs is not None, "packing needs pairs"
     pool = int(pairs.pool[row])
@@ -85,7 +85,7 @@ def _excess(facts: JobwiseProblem, row: int, gain: FloatArray, time: FloatArray,
 def _sides(
     facts: JobwiseProblem, kind: int, pool: int, factor: float, gain: FloatArray, time: FloatArray
 ) -> dict[float, list[tuple[float, int]]]:
-    """What being half of a pair is worth to each job of a kind beyond its time, best first, by size of gang."""
+    """Worth of one half of a pair to each job of a kind, less its time, by gang size, largest first."""
     pairs = facts.problem.pairs
     assert pairs is not None, "packing needs pairs"
     sides: dict[float, list[tuple[float, int]]] = defaultdict(list)
@@ -96,17 +96,17 @@ def _sides(
     return {count: sorted(each, reverse=True) for count, each in sides.items()}
 
 
-#: Who is within this part of what it can use is full, so that rounding cannot make it look starved.
+#: A job within this part of its cap is full, so that rounding cannot make it look starved.
 FULL_TOLERANCE = 1e-8
 #: Sums that agree to this part are equal.
 SUM_TOLERANCE = 3e-10
-#: What is kept is known to that part, so what it costs is allowed a little more.
+#: Kept utilities are known to that part only, so their cost may exceed the income by it.
 _AFFORDED = 1e-9
-#: What earlier levels left to everybody is known to this part.
+#: Relative accuracy of the utilities that earlier levels left.
 _KNOWN = 1e-8
-#: An error in that never excuses more than this part of the highest level and of the level itself.
+#: An error in them excuses at most this part of the highest level and of the level itself.
 _EXCUSED, _EXCUSED_HERE = 1e-6, 5e-5
-#: Parts of a level that are little; a target may bend within the larger ones.
+#: Relative steps about a level for difference quotients; a target may have a kink within the larger ones.
 _STEPS = (1e-9, 1e-7, 1e-5)
 #: Halvings of a level: enough for the last bit.
 _HALVINGS = 200
@@ -114,7 +114,7 @@ _HALVINGS = 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DualProof:
-    """Prices of the rows, >= 0 (r,); where jobs may be packed, those of utility and time besides."""
+    """Prices of the rows, >= 0 (r,), and of utility and time where jobs may be co-located."""
 
     facts: JobwiseProblem
     prices: FloatArray
@@ -122,11 +122,11 @@ class DualProof:
 
 
 class CheckedTargets(Protocol):
-    """How much each job is to have at level z."""
+    """Target utility of each job as a function of the level z."""
 
     @property
     def cap(self) -> FloatArray:
-        """The utility at which a job is left alone (n,)."""
+        """The utility above which a job is no longer raised (n,)."""
         ...
 
     @property
@@ -144,12 +144,12 @@ class CheckedTargets(Protocol):
         ...
 
     def reached(self, utility: FloatArray, full: float) -> float:
-        """The largest level whose targets the utilities reach; who is within the part `full` of its cap is full."""
+        """The largest level whose targets the utilities reach; a job within the part `full` of its cap is full."""
         ...
 
 
 class _SeparateTargets(ABC):
-    """Targets of jobs that do not depend on each other: a job's utility tells its level."""
+    """Targets that do not depend on other jobs, so that a job's utility determines its level."""
 
     cap: FloatArray
 
@@ -173,7 +173,7 @@ class _SeparateTargets(ABC):
 
 @dataclass(frozen=True, eq=False)
 class CheckedProportional(_SeparateTargets):
-    """min(slope z, cap); who has no slope keeps its floor (all (n,))."""
+    """min(slope z, cap) for jobs with a slope, the floor for the others (all (n,))."""
 
     slope: FloatArray
     cap: FloatArray
@@ -181,7 +181,7 @@ class CheckedProportional(_SeparateTargets):
 
     @property
     def rising(self) -> BoolArray:
-        """Who has a slope, and something to use."""
+        """Jobs with a slope and a positive cap (n,)."""
         return np.asarray((self.slope > 0) & (self.cap > 0))
 
     def at(self, z: float) -> FloatArray:
@@ -203,7 +203,7 @@ class CheckedFinishTimes(_SeparateTargets):
 
     @property
     def rising(self) -> BoolArray:
-        """Who has something to use."""
+        """Jobs with a positive cap (n,)."""
         return np.asarray(self.cap > 0)
 
     def at(self, z: float) -> FloatArray:
@@ -245,14 +245,12 @@ class CheckedLevel:
         return high
 
     def blur(self, proof: DualProof) -> float:
-        """How far the bound moves when what the others keep is known no better than it is: much, where they keep
-        nearly everything.
-        """
+        """Uncertainty of the bound from that of the utilities kept by other jobs; large where these use nearly all."""
         low, high = self.bound(proof, -_KNOWN), self.bound(proof, _KNOWN)
         return min(high - low, _EXCUSED * self.highest + _EXCUSED_HERE * high)
 
     def spending(self, proof: DualProof) -> Callable[[float], float]:
-        """What the targets cost at least, by level."""
+        """Least cost of the targets as a function of the level."""
         packed, targets = proof.packed, self.targets
         if packed is not None:
             return lambda level: float(packed.utility @ targets.at(level))
@@ -260,7 +258,7 @@ class CheckedLevel:
         return lambda level: float(cheapest_mixture(menu, targets.at(level)).sum())
 
     def per_level(self, proof: DualProof, z: float) -> tuple[float, float]:
-        """The least and the most that a unit of the level costs about z: 1 lies between for its dual values."""
+        """Least and largest marginal cost of the level about z; dual values in units of the level have 1 in between."""
         spent = self.spending(proof)
         slopes = [(spent(z * (1 + side * step)) - spent(z)) / (side * step * z) for step in _STEPS for side in (-1, 1)]
         return min(slopes), max(slopes)

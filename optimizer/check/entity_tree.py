@@ -1,14 +1,14 @@
-"""Shares over a tree of entities: who stands where, what limits them, and each job's target at a level.
+"""Shares over a tree of entities: its structure and limits, and each job's target at a level.
 
 Amounts are sums of fair-share utilities; a fleet of N accelerators has about N. At level z, by tiers:
 
     guaranteed    every entity has z times its guaranteed amount, z up to 1
     by weight     a top entity has min(max(B, w z), cap), B its guaranteed amount
-    weightless    the same with B what everybody has by now, and weights of 0 counting as 1
+    weightless    the same with B the amount that each has by now, and weights of 0 counting as 1
 
-Inside an entity its amount is divided by the same rule among its children (the water y stands where they have it all),
-or handed to its jobs in order of submission. cap: what its children can use together, and for one that does not borrow
-its own part of the fleet.
+An entity's amount is divided among its children by the same rule (y is the water level at which they have all of it),
+or given to its jobs in order of submission. Its cap is what its children can use together; an entity that does not
+borrow is capped by its own part of the fleet, too.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _HALVINGS = 120
 
 @dataclass(slots=True)
 class CheckedEntity:
-    """One entity under the terms in force."""
+    """One entity under the policy's terms."""
 
     parent: int
     weight: float = 1.0
@@ -35,7 +35,7 @@ class CheckedEntity:
     borrows: bool = True
     fifo: bool = False
     children: list[int] = field(default_factory=list)
-    #: Rows of jobs that hang on it, in the order in which they are served where that matters.
+    #: Rows of its own jobs, in order of service where the entity serves them in order.
     jobs: list[int] = field(default_factory=list)
 
 
@@ -57,14 +57,14 @@ class CheckedTree:
             self.entities[served[-1] if served else above[0]].jobs.append(int(job))
 
     def path(self, row: int) -> list[int]:
-        """An entity and those above it."""
+        """An entity and its ancestors."""
         path = [row]
         while self.entities[path[-1]].parent >= 0:
             path.append(self.entities[path[-1]].parent)
         return path
 
     def limits(self, facts: JobwiseProblem) -> list[tuple[BoolArray, float]]:
-        """(jobs below, accelerators that they never exceed together) of every entity with a limit."""
+        """For every entity with a limit: its jobs, and the accelerators that they never exceed together."""
         owned = len(facts.problem.entities) > 0
         of = [self.path(int(row)) if owned else [] for row in facts.problem.jobs.entity]
         return [
@@ -74,7 +74,7 @@ class CheckedTree:
         ]
 
     def own_part(self, row: int) -> float:
-        """Amount that an entity that does not borrow never exceeds."""
+        """The amount that caps an entity that does not borrow."""
         entity = self.entities[row]
         if entity.borrows:
             return float("inf")
@@ -98,12 +98,12 @@ class CheckedTreeTargets:
 
     @property
     def rising(self) -> BoolArray:
-        """Anybody may."""
+        """Jobs that have not settled (n,)."""
         return np.asarray(~self.settled)
 
     @property
     def highest(self) -> float:
-        """The level at which the top has all that it can use."""
+        """The level at which the top entities have all that they can use."""
         if self.tier == GUARANTEED:
             return 1.0
         floors, caps, weights = self._group(self.tree.top, self.tree.loose, 1.0)
@@ -146,8 +146,9 @@ class CheckedTreeTargets:
     def _group(
         self, entities: list[int], jobs: list[int], guarantee: float, *, in_order: bool = False
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Floors, caps and weights of siblings, entities first; who has no weight gets no more than its floor, unless
-        they are served in order.
+        """Floors, caps and weights of siblings, entities first.
+
+        A sibling without weight gets its floor alone, except where the jobs are served in order.
         """
         floors: list[float] = []
         caps: list[float] = []
@@ -179,7 +180,7 @@ class CheckedTreeTargets:
 
 
 def _divided(amount: float, floors: FloatArray, caps: FloatArray, weights: FloatArray) -> FloatArray:
-    """min(max(floor, w y), cap) with the water y where it all is handed out."""
+    """min(max(floor, w y), cap) at the water level y that hands out the whole amount."""
 
     def at(y: float) -> FloatArray:
         return np.asarray(np.minimum(np.maximum(floors, weights * y), caps))
@@ -196,7 +197,7 @@ def _divided(amount: float, floors: FloatArray, caps: FloatArray, weights: Float
 
 
 def _entities(known: Entities, terms: Mapping[str, Any]) -> list[CheckedEntity]:
-    """The problem's entities under the policy's terms; names that it adds have no jobs."""
+    """The problem's entities under the policy's terms; an entity that only the policy names has no jobs."""
 
     def stated(array: np.ndarray, row: int, default: Any) -> Any:
         return array[row].item() if len(array) else default

@@ -1,8 +1,8 @@
-"""How the answers of each policy are judged: the measure of what it maximises, or the formula that its shares follow.
+"""The check of each policy's answers: the measure of its objective, or the formula that its shares follow.
 
 A policy class names the check of its answers in the attribute `checked_by`: "module:NAME" of a `PolicyCheck`, which is
-loaded only when an answer is checked. So the checker knows no policy by name, and a policy of another package may bring
-a check of its own. What a check computes shares no code with what the policy computes.
+loaded only when an answer is checked. So the checker names no policy, and a policy of another package may bring its
+own check. A check shares no code with the policy.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ _NO_PRICE_UNIT = "nothing has a price"
 
 @dataclass(frozen=True, slots=True)
 class PolicyCheck:
-    """What the checker knows of a policy. Either `measure` or `formula` is given."""
+    """The checker's description of a policy: either `measure` or `formula` is given."""
 
     #: Makes the measure of a policy that solves programs and proves them by prices.
     measure: Callable[[CheckRequest], PolicyMeasure] | None = None
@@ -37,9 +37,9 @@ class PolicyCheck:
     formula: Callable[[JobwiseProblem, Shares, list[str]], tuple[float, float]] | None = None
     #: Returns (jobs, accelerators that these jobs never exceed together) from the policy's parameters.
     limits: Callable[[JobwiseProblem, Mapping[str, Any]], list[tuple[BoolArray, float]]] | None = None
-    #: The policy counts money besides speed: it need not take the mixed gang that is cheapest at its prices.
+    #: True: the policy weighs money against speed, so it need not choose the cheapest mixed gang at its prices.
     counts_money: bool = False
-    #: What no answer of the policy proves, and the checker takes as stated.
+    #: Claims that no answer of the policy proves; the checker takes them as stated.
     unchecked: tuple[str, ...] = ()
 
 
@@ -47,7 +47,7 @@ def policy_check_of(policy: PolicySpec) -> PolicyCheck | None:
     """The check that the policy names in `checked_by`; None if there is no such policy, or it names none.
 
     Raises:
-        ConfigError: what it names cannot be loaded.
+        ConfigError: the named check cannot be loaded.
     """
     try:
         named: str = getattr(policy_class(policy.name), "checked_by", "")
@@ -98,7 +98,7 @@ def jobwise_problem(
 
 
 def _check_isolated(facts: JobwiseProblem, shares: Shares, complaints: list[str]) -> tuple[float, float]:
-    """An equal part of every pool for everybody. The bound is max-min's, whose prices are no part of the answer."""
+    """Check equal shares of every pool. The bound is that of max-min fairness, whose prices are not in the answer."""
     expected = isolated_shares(facts)
     for job, mine in enumerate(facts.columns_of):
         if any(abs(shares.x[c] - expected[c]) > SOLVER_TOLERANCE for c in mine):
@@ -111,7 +111,7 @@ def _check_isolated(facts: JobwiseProblem, shares: Shares, complaints: list[str]
 
 
 def _check_allox(facts: JobwiseProblem, shares: Shares, complaints: list[str]) -> tuple[float, float]:
-    """Whole places. Who waits behind whom, and so the sum of completion times, is no part of the answer."""
+    """Check whole placements. The answer holds no queue positions, and so no sum of completion times."""
     if np.any((shares.x != 0) & (shares.x != 1)):
         complaints.append("a job has a part of a place")
     complaints += _formula_complaints(shares)
@@ -121,7 +121,7 @@ def _check_allox(facts: JobwiseProblem, shares: Shares, complaints: list[str]) -
 
 
 def _formula_complaints(shares: Shares) -> Iterator[str]:
-    """Without a program nothing has a price."""
+    """Check that an answer without a program quotes no prices."""
     quote = shares.quote
     if quote.prices.any() or shares.surplus.any() or quote.exchange != 1 or quote.unit != _NO_PRICE_UNIT:
         yield "nothing has a price by this formula"

@@ -1,12 +1,12 @@
-"""Stage after stage: does it maximise what the policy says, do its shares reach it, do its prices prove it?
+"""Check the stages in order: their objectives are the policy's, the shares reach them, and the prices prove them.
 
-A level leaves behind what it used up. In every optimum of a level, whoever reaches its target for nothing uses no
-priced row (complementary slackness), and all later shares are optima of it too; so what is priced is gone for those who
-still rise, and whoever could have no more than its target of the rest has settled.
+In every optimum of a level, a job that reaches its target at no cost uses no priced row (complementary slackness), and
+all later shares are optima of the level too. So rising jobs use no priced row from then on, and a job that can have no
+more than its target on the other rows has settled.
 
-The prices that people see follow from those of the stages. Fair policies quote what a unit of fair-share utility costs
-on the mean of those who pay: a stage's price times the utility of the columns that cost something at its prices, over
-what they cost. Policies that maximise a sum quote its own prices, which are in the unit of that sum.
+Quoted prices follow from those of the stages. Fair policies quote the cost of a unit of fair-share utility, averaged
+over the jobs that pay: a stage's price times the utility of the columns with a cost at its prices, over that cost.
+Policies that maximise a sum quote the prices of that program, which are in the unit of the sum.
 """
 
 from collections.abc import Iterator
@@ -29,15 +29,15 @@ from optimizer.check.policy_measures import LevelState, PolicyMeasure
 from optimizer.decision import Shares, SolveStage, StageKind, Status
 from optimizer.problem import BoolArray, FloatArray
 
-#: What may differ between two honest computations that went through a solver.
+#: Relative tolerance between two computations that went through a solver.
 SOLVER_TOLERANCE = 1e-6
 #: A larger gap is not called optimal.
 OPTIMAL = 1e-4
-#: What a unit of the level may cost, by its dual values, beside 1.
+#: Tolerance of the cost of a unit of the level by its dual values, which is 1.
 _UNIT = 1e-2
 #: A pool whose price makes up less than this part of all that is paid is not scarce.
 _SCARCE = 1e-9
-#: A target above what is kept by no more than this part of it, and of all that is to be had, is no rise.
+#: A target that exceeds the kept utility by no more than this part of it, and of the cap, does not rise.
 _RISE = 1e-12
 #: A level below this part of the highest one is next to nothing.
 _LOWEST = 1e-5
@@ -48,15 +48,15 @@ _KINDS = {CheckedLevel: StageKind.LEVEL, CheckedSum: StageKind.SUM, CheckedLog: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecomputedStage:
-    """One stage as recomputed: what it maximises, what its shares reach and its prices prove, whom it raises (n,)."""
+    """One recomputed stage: objective, value of the shares, bound of the prices, and the jobs that it raises (n,)."""
 
     form: CheckedObjective
     proof: DualProof
     value: float
     bound: float
-    #: What a difference in value is compared with.
+    #: Scale against which a difference in value is judged.
     size: float
-    #: What its bound cannot tell (`CheckedLevel.blur`).
+    #: Uncertainty of its bound (`CheckedLevel.blur`).
     blur: float
     raised: BoolArray
     #: Pools that its prices make scarce (p,).
@@ -65,7 +65,7 @@ class RecomputedStage:
 
 @dataclass(slots=True)
 class RecomputedStages:
-    """The stages as recomputed, and what is wrong with those that are stated."""
+    """The recomputed stages, and complaints about the stated ones."""
 
     recomputed: list[RecomputedStage]
     complaints: list[str]
@@ -78,7 +78,7 @@ def is_scarce(facts: JobwiseProblem, prices: FloatArray, size: float) -> BoolArr
 
 
 def recompute_stages(facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares) -> RecomputedStages:
-    """Go through all stages; the first decides what the certificate may say."""
+    """Check all stages; the certificate is compared with the first."""
     found = RecomputedStages([], [])
     left = LevelState(np.zeros(facts.jobs), facts.best(measure.worth), np.zeros(facts.jobs, dtype=np.bool_))
     gone = np.zeros(len(facts.row_capacity), dtype=np.bool_)
@@ -110,7 +110,7 @@ def recompute_stages(facts: JobwiseProblem, measure: PolicyMeasure, shares: Shar
 
 
 def _proof(facts: JobwiseProblem, form: CheckedObjective, stage: SolveStage) -> DualProof:
-    """What a stage's prices have to say: alone, or with those of utility and time where jobs may be packed."""
+    """The dual values of a stage: prices of rows, and of utility and time where jobs may be co-located."""
     prices = np.maximum(stage.prices, 0.0)
     if not facts.pair_rows or isinstance(form, CheckedLog):
         return DualProof(facts, prices)
@@ -119,7 +119,7 @@ def _proof(facts: JobwiseProblem, form: CheckedObjective, stage: SolveStage) -> 
 
 
 def expects_no_stage(facts: JobwiseProblem, measure: PolicyMeasure) -> bool:
-    """True: there is nothing to maximise, and the policy may answer without a stage."""
+    """Whether there is nothing to maximise, so that the policy may answer without a stage."""
     left = LevelState(np.zeros(facts.jobs), facts.best(measure.worth), np.zeros(facts.jobs, dtype=np.bool_))
     return _next_form(facts, measure, left)[0] is None
 
@@ -127,7 +127,7 @@ def expects_no_stage(facts: JobwiseProblem, measure: PolicyMeasure) -> bool:
 def _next_form(
     facts: JobwiseProblem, measure: PolicyMeasure, left: LevelState
 ) -> tuple[CheckedObjective | None, LevelState]:
-    """The form of the next stage; a family of targets by which nobody rises any more is passed over."""
+    """The objective of the next stage; families of targets by which no job rises any more are skipped."""
     form = measure.following(left)
     while isinstance(form, CheckedLevel) and not _rises(form, left).any():
         if left.tier >= MAX_TIERS:
@@ -145,7 +145,7 @@ def _rises(form: CheckedLevel, left: LevelState, least: float = _RISE) -> BoolAr
 
 
 def _raised(form: CheckedObjective, left: LevelState) -> BoolArray:
-    """Whom a stage does something for; a sum is for everybody (n,)."""
+    """Jobs that a stage raises; a sum raises all (n,)."""
     if isinstance(form, CheckedLevel):
         return _rises(form, left)
     return np.asarray(form.weight > 0) if isinstance(form, CheckedLog) else np.ones(len(left.kept), dtype=np.bool_)
@@ -154,7 +154,7 @@ def _raised(form: CheckedObjective, left: LevelState) -> BoolArray:
 def _stage_complaints(
     facts: JobwiseProblem, recomputed: RecomputedStage, stage: SolveStage, shares: Shares
 ) -> Iterator[str]:
-    """What is wrong with one stage."""
+    """Complaints about one stage."""
     form, value, bound, size = recomputed.form, recomputed.value, recomputed.bound, recomputed.size
     if not isinstance(form, CheckedSum) and not np.array_equal(stage.active, recomputed.raised):
         yield f"{_named_jobs(facts, np.flatnonzero(stage.active != recomputed.raised))} another part in it than stated"
@@ -177,7 +177,7 @@ def _stage_complaints(
 
 
 def _scale(facts: JobwiseProblem, form: CheckedObjective, shares: Shares, value: float) -> float:
-    """What a difference in the form's value is compared with."""
+    """Scale against which a difference in the objective's value is judged."""
     if isinstance(form, CheckedLog):
         return max(float(form.weight.sum()), 1e-12)  # a difference of logarithms is a relative one
     if isinstance(form, CheckedSum):
@@ -193,7 +193,7 @@ def _after(
     gone: BoolArray,
     shares: Shares,
 ) -> LevelState:
-    """What a stage leaves to the next one."""
+    """The state after a stage: kept utilities, caps, settled jobs and scarce rows."""
     form = recomputed.form
     utility = facts.gained(measure.worth, shares)
     if not isinstance(form, CheckedLevel):
@@ -218,7 +218,7 @@ def _missing_stage(
     left: LevelState,
     gone: BoolArray,
 ) -> Iterator[str]:
-    """Is there something left that no stage tells about?"""
+    """A complaint where a further stage could raise some job and none is stated."""
     if shares.certificate.status is not Status.OPTIMAL:
         return
     form, left = _next_form(facts, measure, left)
@@ -236,7 +236,7 @@ def _missing_stage(
 
 
 def agrees(stated: float, found: float, size: float) -> bool:
-    """Do two honest computations agree?"""
+    """Whether two computations agree within tolerance."""
     if not (np.isfinite(stated) and np.isfinite(found)):
         return bool(stated == found)
     return bool(abs(stated - found) <= SOLVER_TOLERANCE * max(size, abs(found) if size == 0 else 0.0))
@@ -254,7 +254,7 @@ def _named_jobs(facts: JobwiseProblem, rows: np.ndarray) -> str:
 def quote_complaints(
     facts: JobwiseProblem, measure: PolicyMeasure, shares: Shares, recomputed: list[RecomputedStage]
 ) -> Iterator[str]:
-    """Everything that is wrong with prices, exchange and surpluses."""
+    """Complaints about quoted prices, exchange rate and surpluses."""
     if shares.quote.unit != measure.unit:
         yield f"prices are stated in {shares.quote.unit!r}; the policy quotes {measure.unit!r}"
     prices = _quoted_prices(facts, measure, shares, recomputed)

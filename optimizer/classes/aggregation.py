@@ -1,4 +1,4 @@
-"""Classes of jobs that a policy cannot tell apart, the problem over them, and the way back to shares of jobs.
+"""Aggregation of jobs that are equal to a policy into classes, and the expansion of class shares to jobs.
 
 The aggregation lemma: jobs with equal columns, utilities and weights can be exchanged, every objective here is concave
 and symmetric in them, so averaging an optimum over such a class is again an optimum. One row per class, each member at
@@ -51,13 +51,13 @@ def group_into_classes(
 ) -> JobPartition:
     """Group the jobs whose kept columns (in any order) and keys agree to a relative 1e-9.
 
-    Classes are numbered and their columns ordered by what they say, so that the order of the jobs does not matter.
+    Classes are numbered, and their columns ordered, by content, so the result does not depend on the order of the jobs.
 
     Args:
         columns: of n jobs; n is the length of every job key.
         keep: columns that take part (c,).
-        column_keys: what makes two columns equal besides the pools and counts they use, each (c,).
-        job_keys: what makes two jobs equal besides their columns, each (n,). At least one.
+        column_keys: values in which equal columns agree, besides pools and counts, each (c,).
+        job_keys: values in which equal jobs agree, besides their columns, each (n,). At least one.
     """
     n, kept = len(job_keys[0]), np.flatnonzero(keep)
     width = np.bincount(columns.job[kept], minlength=n)
@@ -67,7 +67,7 @@ def group_into_classes(
     code = contents.codes()
     order = _content_order(first, contents.pool[contents.first[:-1]], code)
     keys = np.stack([as_bits(quantise(np.asarray(key, dtype=np.float64)[jobs])) for key in job_keys])
-    job_code = wrapping_sums_by_owner(mix_bits(code), first)  # everything that a job says, mixed into 64 bits
+    job_code = wrapping_sums_by_owner(mix_bits(code), first)  # a hash of columns and keys
     for key in keys:
         job_code = mix_bits(job_code + key.view(np.uint64))
     _, representatives, group = np.unique(job_code, return_index=True, return_inverse=True)
@@ -75,7 +75,7 @@ def group_into_classes(
     if len(representatives) < len(jobs) and not _equals_representative(
         contents.take(order), first, keys, representatives[group]
     ):
-        group, representatives = np.arange(len(jobs)), np.arange(len(jobs))  # two hashes clash: nothing is put together
+        group, representatives = np.arange(len(jobs)), np.arange(len(jobs))  # two jobs share a hash: group none
 
     member = np.full(n, -1, dtype=np.int64)
     member[jobs] = group
@@ -94,7 +94,7 @@ def group_into_classes(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ColumnContents:
-    """What K columns say, as integers: their keys, each (K,), and their uses by pool, each (u,)."""
+    """The content of K columns as integers: their keys, each (K,), and their uses sorted by pool, each (u,)."""
 
     keys: list[IntArray]
     first: IntArray
@@ -102,7 +102,7 @@ class _ColumnContents:
     count: IntArray
 
     def codes(self) -> NDArray[np.uint64]:
-        """All that each column says, mixed into 64 bits (K,); overflow wraps on purpose."""
+        """A 64-bit hash of each column's content (K,); overflow wraps on purpose."""
         use = mix_bits(mix_bits(self.pool.view(np.uint64)) + self.count.view(np.uint64))
         code = use if len(use) == len(self.first) - 1 else wrapping_sums_by_owner(use, self.first)
         for key in self.keys:
@@ -110,7 +110,7 @@ class _ColumnContents:
         return code
 
     def take(self, chosen: IntArray) -> "_ColumnContents":
-        """Some of the columns, in this order."""
+        """The contents of the chosen columns, in the order given."""
         uses = concatenated_ranges(self.first[chosen], self.first[chosen + 1])
         width = np.diff(self.first)[chosen]
         return _ColumnContents(
@@ -131,7 +131,7 @@ def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray
 
 
 def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) -> IntArray:
-    """The columns by job, then by first pool, then by code as far as 64 bits allow; usually already in order."""
+    """Sort columns by job, then first pool, then as many leading bits of the hash as fit; they usually are sorted."""
     pools = int(lead.max(initial=0)) + 1
     free_bits = max(1, 64 - ((len(first) - 1) * pools).bit_length())
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
@@ -142,7 +142,7 @@ def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) ->
 
 
 def _equals_representative(contents: _ColumnContents, first: IntArray, keys: IntArray, like: IntArray) -> bool:
-    """Whether every job says what the job `like[job]` says: columns in content order, then its own keys (f, m)."""
+    """Whether every job agrees with the job `like[job]` in its columns (in content order) and its keys (f, m)."""
     if not (np.array_equal(keys, keys[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
     other = contents.take(matching_entries(like, first, first))
@@ -163,7 +163,7 @@ def values_at(index: IntArray, values: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AggregatedProblem:
-    """The market of a problem's classes, with the way there and back. n jobs, c columns; k classes, C class columns."""
+    """The class problem of a problem, and maps in both directions: n jobs, c columns; k classes, C class columns."""
 
     classes: JobPartition
     problem: ClassProblem
@@ -188,13 +188,13 @@ class AggregatedProblem:
 def aggregate_problem(
     problem: Problem, keep: BoolArray, column_keys: Sequence[FloatArray], job_keys: Sequence[FloatArray]
 ) -> AggregatedProblem:
-    """The market of the jobs that have kept columns. Its rows are the problem's pools.
+    """State the class problem of the jobs that have kept columns. Its rows are the problem's pools.
 
     Args:
         problem: n jobs, c columns, p pools.
         keep: columns that take part; each fits the pools that it uses (c,).
-        column_keys: what tells two columns apart besides the pools and counts they use: worth, value; each (c,).
-        job_keys: what tells two jobs apart besides their columns: weight, target, floor; at least one, each (n,).
+        column_keys: values in which columns of one class agree, besides pools and counts: worth, value; each (c,).
+        job_keys: values in which jobs of one class agree: weight, target, floor; at least one, each (n,).
     """
     columns = problem.columns
     classes = group_into_classes(columns, keep, column_keys, job_keys)

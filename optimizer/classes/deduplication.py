@@ -1,8 +1,8 @@
-"""Deduplication: a problem of distinct jobs with counts, and the way back to all jobs.
+"""Deduplication: a problem of distinct jobs with counts, and the expansion of its answer to all jobs.
 
-Thousands of active jobs are a few hundred kinds. What a policy computes per job is therefore computed per distinct job:
-two jobs are the same if their columns agree bit by bit and in order, and so do the fields of `Jobs` that the policy
-reads. (`optimizer.classes.aggregation` goes further: it also finds jobs that only the policy cannot tell apart.)
+Thousands of active jobs are of a few hundred kinds, so policies compute per distinct job what they would compute per
+job. Two jobs are equal if their columns agree bit by bit and in order, and the fields of `Jobs` that the policy reads
+agree too. (`optimizer.classes.aggregation` goes further: it merges jobs that differ only in what the policy ignores.)
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ _COMPILED_FROM = 50_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistinctJobs:
-    """k distinct jobs with C columns for n jobs with c columns."""
+    """k distinct jobs with C columns that represent n jobs with c columns."""
 
-    #: The distinct jobs alone.
+    #: The problem of the distinct jobs.
     problem: Problem
     #: Jobs that each of them stands for (k,).
     count: FloatArray
@@ -42,11 +42,11 @@ class DistinctJobs:
     distinct_first: IntArray
 
     def expand_jobs(self, values: FloatArray) -> FloatArray:
-        """Give every job the value of its distinct job (k,) -> (n,)."""
+        """The value of its distinct job for every job, (k,) -> (n,)."""
         return values[self.member]
 
     def expand_columns(self, values: FloatArray) -> FloatArray:
-        """Give every column the value of its distinct column (C,) -> (c,)."""
+        """The value of its distinct column for every column, (C,) -> (c,)."""
         if len(values) == self.first[-1]:
             return values
         if self.first[-1] >= _COMPILED_FROM:
@@ -56,7 +56,7 @@ class DistinctJobs:
         return values[matching_entries(self.member, self.first, self.distinct_first)]
 
     def tell(self, shares: Shares) -> Shares:
-        """The decision about the distinct jobs, expanded to all jobs. No jobs may be co-located."""
+        """Expand the decision about the distinct jobs to all jobs. The decision co-locates no jobs."""
         if len(self.representative) == len(self.member):
             return shares
         return replace(
@@ -117,8 +117,8 @@ def _distinct_of_groups(
 def distinct_jobs_if_sound(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs | None:
     """Check the columns of a large problem and group its jobs, in one pass.
 
-    None: the problem is small, some column has several uses, or something may be wrong. Then let `validate` look at it,
-    and `distinct_jobs` after that. Arrays of columns and uses hold together where the answer is not None.
+    Returns None where the problem is small, a column has several uses, or a check failed: the caller then runs
+    `validate_problem` and `distinct_jobs`. A result proves that the arrays of columns and uses are well formed.
     """
     columns, jobs = problem.columns, problem.jobs
     arrays = (columns.steps_per_s, columns.use_column, columns.use_pool, columns.use_count)
@@ -149,12 +149,16 @@ def _job_keys(jobs: Jobs, names: Sequence[str]) -> IntArray:
 
 
 def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
-    """The definition of the compiled `group`: by a hash of all that a job says, then compared in full."""
+    """Group jobs by a 64-bit hash of their columns and keys, then compare in full.
+
+    Defines what `deduplication_kernels.group_equal_jobs` computes: the group of each job (n,), and the first job of
+    each group, ascending (k,). Where two different jobs have one hash, no jobs are grouped.
+    """
     use = mix_bits(mix_bits(columns.use_pool.view(np.uint64)) + as_bits(columns.use_count).view(np.uint64))
     use = mix_bits(use + positions_within_owner(use_first).view(np.uint64))
     column = mix_bits(wrapping_sums_by_owner(use, use_first) + as_bits(columns.steps_per_s).view(np.uint64))
     column = mix_bits(column + positions_within_owner(first).view(np.uint64))
-    code = wrapping_sums_by_owner(column, first)  # everything that a job says, mixed into 64 bits (n,)
+    code = wrapping_sums_by_owner(column, first)
     for field_bits in key:
         code = mix_bits(code + field_bits.view(np.uint64))
     code = mix_bits(code + np.diff(first).view(np.uint64)) if len(code) else code
@@ -165,12 +169,12 @@ def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
     representative, member = representative[order], rank[member.reshape(-1)]
     alone = len(representative) == len(code)
     if alone or not _equal(columns, first, use_first, key, representative[member]):
-        return np.arange(len(code)), np.arange(len(code))  # or two hashes clash: nothing is put together
+        return np.arange(len(code)), np.arange(len(code))
     return member, representative
 
 
 def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray, like: IntArray) -> bool:
-    """Whether every job says what the job `like[job]` says."""
+    """Whether every job has the columns and keys of the job `like[job]`."""
     if not (np.array_equal(key, key[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
     twin = matching_entries(like, first, first)

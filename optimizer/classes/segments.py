@@ -1,4 +1,4 @@
-"""Array arithmetic by owner (columns by job, uses by column, rows by content). Knows nothing of jobs.
+"""Array arithmetic by owner: columns of a job, uses of a column, rows of equal content.
 
 Sums and maxima by owner take an array of owners in any order. Where the entries of each owner are contiguous, `first`
 has one entry more than there are owners: the entries of owner i are first[i]:first[i + 1] (as `indptr` of a sparse
@@ -34,7 +34,7 @@ def offsets_of_widths(width: IntArray) -> IntArray:
 
 
 def positions_within_owner(first: IntArray) -> IntArray:
-    """Position of each entry among its owner's."""
+    """Position of each entry among the entries of its owner, from 0."""
     return np.arange(first[-1]) - np.repeat(first[:-1], np.diff(first))
 
 
@@ -46,12 +46,12 @@ def concatenated_ranges(begin: IntArray, end: IntArray) -> IntArray:
 
 
 def matching_entries(like: IntArray, first: IntArray, like_first: IntArray) -> IntArray:
-    """For each entry of each owner, the entry in the same place of the owner that it is like."""
+    """For each entry of owner i, the index of the entry at the same position of owner `like[i]`."""
     return np.repeat(like_first[like] - first[:-1], np.diff(first)) + np.arange(first[-1])
 
 
 def wrapping_sums_by_owner(values: NDArray[np.uint64], first: IntArray) -> NDArray[np.uint64]:
-    """Sum of each owner's values, wrapping."""
+    """Sum of each owner's values modulo 2**64 (owners,)."""
     total = np.zeros(len(values) + 1, dtype=np.uint64)
     np.cumsum(values, out=total[1:])
     return total[first[1:]] - total[first[:-1]]

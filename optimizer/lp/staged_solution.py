@@ -1,4 +1,4 @@
-"""Lexicographic solves: their input, their outcome, and how a solution over classes reads over jobs.
+"""Lexicographic solves: their input, their outcome, and the mapping of a class solution to jobs.
 
 `stage_over_jobs` maps one solution over classes to a stage over jobs. Where jobs are co-located, two of them share one
 gang: `shares_per_column` adds up what such pairs give to each job and what they hold of a pool.
@@ -37,9 +37,9 @@ def colocated_columns(problem: Problem, usable: BoolArray, packed: ColocatedJobs
 def shares_per_column(
     problem: Problem, usable: BoolArray, x: FloatArray, packed: ColocatedJobs
 ) -> tuple[FloatArray, FloatArray]:
-    """All shares per column (c,), (c,): as much as they give a job alone, and as much as they hold of a pool.
+    """Shares per column, pairs included: by the progress that they give, and by the accelerators that they hold.
 
-    A pair gives each of its jobs the part of its share that the job keeps of its speed, and holds half for each.
+    A pair's share counts for each of its jobs times the factor of speed that the job keeps, and holds half the gang.
     """
     if problem.pairs is None or not len(packed):
         return x, x
@@ -76,12 +76,12 @@ def scarce_pools(prices: FloatArray, capacity: FloatArray) -> BoolArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SolveInput:
-    """What a policy solves: a problem of n jobs and c columns, its utilities, its k classes with C columns."""
+    """The input of a solve: a problem of n jobs and c columns, its utilities, and its k classes with C columns."""
 
     problem: Problem
     utility: Utility
     classes: AggregatedProblem
-    #: True: jobs may be packed two by two; the classes are then of one kind each.
+    #: True: jobs may be co-located in pairs; all jobs of a class are then of one kind.
     packed: bool = False
 
 
@@ -94,11 +94,11 @@ class StagedSolution:
     path: str
     x: FloatArray
     stages: tuple[SolveStage, ...]
-    #: Shares of jobs that run two by two, beside those in `x`.
+    #: Shares of co-located pairs of jobs, which `x` does not contain.
     packed: ColocatedJobs = NO_COLOCATED_JOBS
 
     def worth_of(self, worth: FloatArray) -> FloatArray:
-        """What the shares are worth to each job, at so much for each column run all the time: (c,) -> (n,)."""
+        """The worth of the shares to each job (n,), from the worth of each column run all the time (c,)."""
         problem = self.request.problem
         gives, _ = shares_per_column(problem, self.request.utility.usable, self.x, self.packed)
         return sum_by(problem.columns.job, worth * gives, len(problem.jobs))
@@ -137,7 +137,7 @@ def stage_over_jobs(
 
 
 def rising_classes(class_problem: ClassProblem, objective: Objective) -> BoolArray:
-    """Classes that the objective does something for (k,)."""
+    """Classes whose utility the objective raises (k,)."""
     if isinstance(objective, MaxMin):
         targets = objective.targets
         return np.asarray(targets.at(targets.highest)[0] > targets.at(0.0)[0])

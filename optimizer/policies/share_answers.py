@@ -1,17 +1,19 @@
 """From a staged solution to the answer of a share policy: certificate, quoted prices, surplus of each job.
 
-Fair policies quote in *fair-share units per accelerator*: at the quoted prices one unit of fair-share utility (one
-accelerator of the fleet's average speed for the job) costs 1 on the mean of those who pay. So 1 is about what an
-average accelerator of a contended fleet is worth, 2 says "as good as two of those", 0 that nobody waits for more of it.
+Fair policies quote in *fair-share units per accelerator*: at the quoted prices, one unit of fair-share utility (one
+accelerator of the fleet's average speed for the job) costs 1 on average over the jobs that pay. An average accelerator
+of a contended fleet thus has a price of about 1, one that is worth two of those a price of 2, and one for which no job
+waits a price of 0.
 
     price[p] = l[p] sum worth x / sum cost x    of the first stage in which the pool is scarce; the sums are over the
                                                 columns that cost something at the stage's prices l, of its active jobs
     price[p] = l[p]                             where that stage maximises a sum of utilities: it is in that unit
     exchange = 1 / mean weight of the entitled jobs
 
-Policies that maximise a sum over columns (`maximise_sum`) quote its own prices, and exchange 1, so a newcomer is worth
-what it would add. Proofs keep the raw prices. Floors (deadlines) that cannot all be held: those of single jobs that no
-configuration reaches are dropped, and if the rest is too much together, the largest total part of it is kept.
+Policies that maximise a sum over columns (`maximise_sum`) quote the prices of that program with exchange 1, so a
+newcomer is worth what it would add. Certificates keep the raw prices. Where floors (deadlines) are infeasible, a floor
+that no configuration of its job reaches is dropped; if the others are infeasible together, the largest total part of
+them is kept.
 """
 
 from collections.abc import Sequence
@@ -42,9 +44,10 @@ FAIR_UNIT = "fair-share units per accelerator"
 
 
 def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArray, held: FloatArray) -> FloatArray:
-    """The prices that a fair policy quotes; 0 where nothing is scarce (p,).
+    """The prices that a fair policy quotes; 0 for a pool that is not scarce (p,).
 
     Args:
+        stages: in their order; the first in which a pool is scarce prices it.
         gained: utility that the shares of each column give (c,).
         held: share of time in which each column holds its accelerators, half of it where it is packed (c,).
     """
@@ -53,7 +56,7 @@ def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArr
         new = scarce_pools(stage.prices, problem.pools.capacity) & (prices == 0)
         if not new.any():
             continue
-        per_price = 1.0  # utility that one unit of the stage's prices buys, on the mean of those who pay
+        per_price = 1.0  # utility that one unit of the stage's prices buys, on average over the columns that pay
         if stage.kind is not StageKind.SUM:
             scarce = np.where(scarce_pools(stage.prices, problem.pools.capacity), stage.prices, 0.0)
             cost = column_costs(problem.columns, scarce) * held
@@ -81,7 +84,13 @@ def staged_certificate(solved: StagedSolution, objective: float, bound: float, *
 
 
 def fair_share_answer(solved: StagedSolution, certificate: Certificate, *, weighted: bool = True) -> Shares:
-    """The decision of a policy that quotes in fair-share units; `weighted`: newcomers count by weight over the mean."""
+    """The decision of a policy that quotes in fair-share units.
+
+    Args:
+        solved: shares and stages.
+        certificate: proof of quality.
+        weighted: whether a newcomer counts with its weight over the mean of the entitled jobs, or each job with 1.
+    """
     problem, utility = solved.request.problem, solved.request.utility
     weight = problem.jobs.weight if weighted else np.ones(len(problem.jobs))
     entitled = (utility.best > 0) & (weight > 0)
@@ -102,7 +111,7 @@ def shares_answer(
     Args:
         solved: shares and stages.
         certificate: proof of quality.
-        quote: the prices that people see.
+        quote: the prices shown to users.
         gain: worth of each column to its job in the quote's unit, 0 where it cannot run (c,).
         relaxed: rows of the jobs whose deadline was not held.
     """

@@ -1,14 +1,14 @@
-"""Several predictors as one: each is believed by how far its past predictions were from what happened.
+"""An ensemble of predictors, weighted by the errors of their past predictions.
 
-The width of a member's interval is corrected by its record: where its errors were larger than it claimed, its claim is
-stretched. Members are then averaged in the logarithm of speed by the inverse of their corrected variances. Their errors
-are taken to be of one piece (two predictors fed by the same measurements err together), so that agreement makes no
-interval narrower than its members' average; disagreement widens it. Last, all widths are scaled to what parts of the
-observations, told from the others, ask for.
+A member's interval is recalibrated by its record: where its errors exceeded the stated width, the width is stretched.
+Members are then averaged in the logarithm of speed, weighted by the inverse of the recalibrated variances. Their errors
+are assumed to be fully correlated (predictors fitted to the same measurements err together), so agreement makes no
+interval narrower than the members' average, and disagreement widens it. Last, all widths are scaled by
+cross-validation.
 
-The report of accuracy uses the same records: how good predictions were, by source, accelerator and kind, and how much
-each source is to be believed. A source that states no intervals is believed by the size of its errors. Weights are
-inverse variances and sum to 1 over the sources.
+The report of accuracy uses the same records: errors by source, accelerator and kind, and the weight of each source. A
+source that states no intervals is weighted by the size of its errors. Weights are inverse variances and sum to 1 over
+the sources.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,10 +29,10 @@ from optimizer.prediction.predictor import (
     predict_cells,
 )
 
-#: How many outcomes of one accelerator count as much as the record over all of them.
+#: Outcomes of one accelerator that weigh as much as the record over all accelerators.
 _SHRINK = 5.0
 _PARTS = 4
-#: Outcomes that tell how wide fused intervals should be.
+#: Outcomes used to scale the width of the ensemble's intervals.
 _ENOUGH = 20
 #: Standard deviation of a normal distribution over the mean size of its values.
 _TO_SD = sqrt(pi / 2.0)
@@ -41,7 +41,7 @@ _LEAST_SD = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class PredictionOutcome:
-    """A prediction that was used, and what happened."""
+    """A prediction and the speed measured afterwards."""
 
     source: str
     kind: str
@@ -57,22 +57,22 @@ class PredictionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PredictionRecord:
-    """Of one source: mean size of errors over what was claimed, over all accelerators and by accelerator.
+    """Record of one source: mean absolute error over the stated deviation, over all accelerators and by accelerator.
 
-    Sizes and no squares: one prediction that was far off says little of the others.
+    Absolute errors, not squares, so that one large error does not dominate.
     """
 
     general: float
     by_accelerator: Mapping[str, tuple[float, int]]
 
     def stretch(self, accelerator: str) -> float:
-        """What claimed standard deviations are multiplied by."""
+        """The factor by which stated standard deviations are multiplied."""
         own, many = self.by_accelerator.get(accelerator, (0.0, 0))
         return (own * many + self.general * _SHRINK) / (many + _SHRINK)
 
 
 def prediction_records(outcomes: Iterable[PredictionOutcome]) -> dict[str, PredictionRecord]:
-    """By source. One outcome at the claimed width stands beside each, so that luck is not taken for skill."""
+    """Records by source, each with one prior outcome at the stated width, so that few lucky outcomes weigh little."""
     ratios: dict[str, dict[str, list[float]]] = {}
     for outcome in outcomes:
         claimed = max(outcome.prediction.log_sd, _LEAST_SD)
@@ -88,7 +88,7 @@ def prediction_records(outcomes: Iterable[PredictionOutcome]) -> dict[str, Predi
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """The predictor. `past`: outcomes of predictions that were used; they count like those that a fit tries."""
+    """The ensemble. `past`: outcomes of earlier predictions, which count like those of the cross-validation."""
 
     members: tuple[Predictor, ...]
     past: tuple[PredictionOutcome, ...] = ()
@@ -98,7 +98,7 @@ class Ensemble:
         return "fused"
 
     def fit(self, observations: Sequence[Observation]) -> "EnsembleModel":
-        """Members that cannot fit are left out. Raises CannotPredict where none can."""
+        """Fit the members, without those that raise CannotPredict. Raises CannotPredict if all do."""
         parts = [(self._models(known), held) for known, held in _parts(observations)]
         by_member = [(predictions_by_model(models, [truth.cell for truth in held]), held) for models, held in parts]
         models = self._models(observations)
@@ -130,7 +130,7 @@ class Ensemble:
 
 
 def _parts(observations: Sequence[Observation]) -> Iterator[tuple[list[Observation], list[Observation]]]:
-    """Interleaved: what to learn from, and what to tell."""
+    """Interleaved folds: observations to fit, and observations to predict."""
     for part in range(_PARTS):
         yield (
             [o for n, o in enumerate(observations) if n % _PARTS != part],
@@ -139,7 +139,7 @@ def _parts(observations: Sequence[Observation]) -> Iterator[tuple[list[Observati
 
 
 def _scale(outcomes: Sequence[PredictionOutcome]) -> float:
-    """What widths must be multiplied by for 80 % of these outcomes to lie inside; 1 where there are few."""
+    """The factor of widths at which 80 % of these outcomes lie inside; 1 where there are few outcomes."""
     if len(outcomes) < _ENOUGH:
         return 1.0
     surprises = sorted(abs(outcome.log_error) / outcome.prediction.log_sd for outcome in outcomes)
@@ -159,7 +159,7 @@ def _outcomes(
 def predictions_by_model(
     models: Mapping[str, SpeedModel], cells: Sequence[SpeedCell]
 ) -> dict[str, list[Prediction | None]]:
-    """What each model says of each cell."""
+    """Predictions of each model for each cell."""
     return {name: predict_cells(model, cells) for name, model in models.items()}
 
 
@@ -169,7 +169,7 @@ class EnsembleModel:
 
     models: Mapping[str, SpeedModel]
     records: Mapping[str, PredictionRecord]
-    #: Factor of the width that fusing gives.
+    #: Factor applied to the width of the averaged interval.
     scale: float = 1.0
 
     def predict(self, cell: SpeedCell) -> Prediction:
@@ -180,13 +180,13 @@ class EnsembleModel:
         return found
 
     def predict_many(self, cells: Sequence[SpeedCell]) -> list[Prediction | None]:
-        """In order; None for a cell that no member can tell."""
+        """Predictions in the order of the cells; None for a cell that no member predicts."""
         return self.fused(predictions_by_model(self.models, cells), cells)
 
     def fused(
         self, by_member: Mapping[str, Sequence[Prediction | None]], cells: Sequence[SpeedCell]
     ) -> list[Prediction | None]:
-        """Of what members said of these cells."""
+        """The ensemble's predictions from those of its members."""
         found: list[Prediction | None] = []
         for place, cell in enumerate(cells):
             said = {name: prediction for name, each in by_member.items() if (prediction := each[place]) is not None}
@@ -194,7 +194,7 @@ class EnsembleModel:
         return found
 
     def weights(self, cell: SpeedCell) -> dict[str, float]:
-        """How much each member that can tell counts for this cell; they sum to 1."""
+        """Weights of the members that predict this cell; they sum to 1."""
         by_member = {name: each[0] for name, each in predictions_by_model(self.models, [cell]).items()}
         said = {name: prediction for name, prediction in by_member.items() if prediction is not None}
         precise = {name: sd**-2 for name, (_, sd) in self._corrected(said, cell).items()}
@@ -223,7 +223,7 @@ class EnsembleModel:
 
 
 def fuse_predictions(by_member: Sequence[tuple[float, float]]) -> Prediction:
-    """Of (log speed, standard deviation)."""
+    """The average of (log speed, standard deviation) pairs, weighted by inverse variances."""
     weights = [sd**-2 for _, sd in by_member]
     total = sum(weights)
     mean = sum(weight * value for weight, (value, _) in zip(weights, by_member, strict=True)) / total
@@ -232,13 +232,13 @@ def fuse_predictions(by_member: Sequence[tuple[float, float]]) -> Prediction:
     return log_normal_prediction(mean, sqrt(common**2 + apart))
 
 
-#: A source is taken to have erred by this much (log) once besides what it did, so that one lucky guess is not all.
+#: Error (log) of one prior outcome of each source, so that one lucky prediction does not decide its weight.
 _DOUBT = log(1.5)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredPrediction:
-    """A prediction that was used, and what was measured (steps per second). No interval: `low` and `high` None."""
+    """A prediction and the measured speed, in steps per second; without an interval, `low` and `high` are None."""
 
     source: str
     kind: str
@@ -256,12 +256,12 @@ class ScoredPrediction:
 
     @property
     def error(self) -> float:
-        """Relative, of step time."""
+        """Relative error of step time."""
         return abs(self.measured / self.predicted - 1.0)
 
     @property
     def outcome(self) -> PredictionOutcome | None:
-        """As fusion keeps it; None without an interval."""
+        """This outcome as the ensemble records it; None without an interval."""
         if self.low is None or self.high is None:
             return None
         prediction = Prediction(self.predicted, self.low, self.high)
@@ -276,12 +276,12 @@ class AccuracyRow:
     predictions: int
     median_error: float
     mean_error: float
-    #: Share of measured speeds inside the stated intervals; None where none are stated.
+    #: Share of measured speeds inside the stated intervals; None without stated intervals.
     coverage: float | None
 
 
 def accuracy_rows(judged: Sequence[ScoredPrediction], key: Callable[[ScoredPrediction], str]) -> list[AccuracyRow]:
-    """One for each value of the key, largest median error first."""
+    """One row for each value of the key, largest median error first."""
     groups: dict[str, list[ScoredPrediction]] = {}
     for each in judged:
         groups.setdefault(key(each), []).append(each)
@@ -295,7 +295,7 @@ def _accuracy_row(name: str, group: Sequence[ScoredPrediction]) -> AccuracyRow:
 
 
 def source_weights(judged: Sequence[ScoredPrediction]) -> dict[str, float]:
-    """By source."""
+    """Weights by source."""
     stretched = prediction_records(outcome for each in judged if (outcome := each.outcome) is not None)
     variances: dict[str, list[float]] = {}
     for each in judged:

@@ -1,4 +1,4 @@
-"""How much a larger batch is worth: the noise of the gradient, and goodput that follows from it.
+"""The gradient noise scale, and the statistical efficiency of larger batches that follows from it.
 
     E|g_B|^2 = |G|^2 + S/B            g_B: gradient of B samples; S: trace of its covariance for one sample
     phi = S / |G|^2                   the noise scale, in samples (McCandlish et al. 2018)
@@ -6,9 +6,9 @@
                                                      OSDI 2021)
     efficiency(B) = gain(B) B_0/B = (phi + B_0) / (phi + B)      of a sample against one of the initial batch
 
-The one home of this law: what is measured of a running job, and what is true of one in the simulator, goes by it.
-Two batches tell S and |G|^2 apart: those of single workers and their mean. Both are averaged over steps before they
-are divided, because a quotient of noisy figures is biased.
+Both the measurement of running jobs and the ground truth of the simulator use this law. S and |G|^2 are estimated from
+two batch sizes, that of single workers and that of all together. Both are averaged over steps before they are divided,
+because a quotient of noisy figures is biased.
 """
 
 from dataclasses import dataclass
@@ -17,16 +17,18 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class GradientNoise:
-    """Running averages; a new job begins with none."""
+    """Running averages of S and |G|^2; a new job begins without any."""
 
-    #: Weight of what came before, for one step; averages are corrected for their beginning at 0.
+    #: Weight of the previous average at each step; averages are corrected for their start at 0.
     keep: float = 0.95
     signal_sum: float = 0.0
     spread_sum: float = 0.0
     weight: float = 0.0
 
     def seen(self, worker_square: float, mean_square: float, local: float, workers: int) -> "GradientNoise":
-        """After one more step: mean of the workers' |g|^2, each of `local` samples, and |g|^2 of the mean gradient.
+        """The averages after one more step.
+
+        It is stated by the mean of the workers' |g|^2, each over `local` samples, and |g|^2 of the mean gradient.
 
         With accumulation the passes of one worker count as workers. Needs two of them.
         """
@@ -44,19 +46,19 @@ class GradientNoise:
 
     @property
     def known(self) -> bool:
-        """Whether anything was seen."""
+        """Whether a step was counted."""
         return self.weight > 0.0
 
     @property
     def scale(self) -> float:
-        """phi, in samples: at least 0; infinite where nothing but noise was seen."""
+        """phi, in samples, at least 0; infinite where the estimate of |G|^2 is not positive."""
         if self.spread_sum <= 0.0:
             return 0.0
         return self.spread_sum / self.signal_sum if self.signal_sum > 0.0 else inf
 
 
 def update_gain(signal: float, spread: float, times: float) -> float:
-    """Steps at the initial batch that one update with a batch so many times as large is worth.
+    """Steps at the initial batch that one update with a batch larger by this factor is worth.
 
     `signal`: |G|^2; `spread`: V, variance of the initial batch's gradient, in the same unit.
     """
@@ -64,5 +66,5 @@ def update_gain(signal: float, spread: float, times: float) -> float:
 
 
 def statistical_efficiency(scale: float, batch: float, initial: float) -> float:
-    """Of one sample against one of the initial batch: 1 there, less for larger batches. The same law by phi."""
+    """Efficiency of a sample relative to one of the initial batch: 1 there, less for larger batches. By phi."""
     return 1.0 if scale == inf else (scale + initial) / (scale + batch)

@@ -1,15 +1,15 @@
-"""Steps to a target from the losses so far: what is kept of them, the curve that is fitted, and what it forecasts.
+"""Forecast of the steps to a target loss: the stored series, the fitted curve, and the forecast from it.
 
     loss(k) = (b_0 k + b_1)^-p + b_2           b_0 > 0, b_1 > 0, b_2 >= 0, 1/3 <= p <= 4
 
-Convex and falling, as stochastic gradient descent does on average. With p = 1 it is the law of Optimus (EuroSys 2018);
-real losses fall faster at first and more slowly later, or the other way round, and a law that cannot bend so is wrong
-by half the steps where this one is wrong by a tenth. The fit is robust, because single losses are noisy, and of
-relative misses, because what is near the target matters.
+The curve is convex and falling, as the loss of stochastic gradient descent is on average. With p = 1 it is the law of
+Optimus (EuroSys 2018). Real losses fall faster at first and more slowly later, or the other way round; where a law with
+fixed p errs by half the steps, this one errs by a tenth. The fit is robust, because single losses are noisy, and
+minimises relative residuals, because accuracy matters near the target.
 
-Reports are endless and nobody vouches for them: a series keeps means over stretches of steps. The forecast decides what
-may be said of a target, and how surely; it informs, and no schedule depends on it. SciPy takes its time: the server
-asks in a process of its own.
+The number of reports is unbounded and their values are untrusted, so a series stores means over stretches of steps. The
+forecast informs users, and no schedule depends on it. Fitting by SciPy is slow, so the server runs it in a process of
+its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +22,15 @@ from scipy.optimize import least_squares
 from optimizer.prediction.predictor import CannotPredict
 from optimizer.problem import FloatArray
 
-#: Points that are kept; one more, and neighbours become one.
+#: Most points of a series; at one more, neighbours are merged.
 MOST_POINTS = 64
-#: What lies beyond is no count of steps, and no loss.
+#: Largest valid number of steps, and largest valid loss.
 _MOST = 1e15
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesPoint:
-    """Mean step and mean value of so many reports in a row, and the step of the last of them."""
+    """Mean step and mean value of consecutive reports, their number, and the step of the last one."""
 
     step: float
     value: float
@@ -40,21 +40,21 @@ class SeriesPoint:
 
 @dataclass(frozen=True, slots=True)
 class ValueSeries:
-    """Ascending in steps. Every point but the last is the mean of equally many reports."""
+    """Points in ascending order of steps. Each point but the last is the mean of the same number of reports."""
 
     points: tuple[SeriesPoint, ...] = ()
-    #: Of the newest report that told something new.
+    #: Step of the newest report that added information.
     newest: float | None = None
     newest_step: float = 0.0
-    #: The first step at which the target was reported, or less; None: not yet.
+    #: The first step with a reported value at or below the target; None before that.
     reached_step: float | None = None
 
     def with_report(self, step: float, value: float, at_most: float) -> "ValueSeries":
-        """The series with one report more: itself, where that tells nothing.
+        """The series with one more report; the same series where the report adds no information.
 
-        A value that is not finite, and a step that is none, tell nothing; nor does a value that stays exactly as it is,
-        because a script may look at it less often than it reports. A job that goes on from an earlier step has lost
-        what it did after that: so has the series. Values of 0, below and beyond make no point: they are on no curve.
+        Values that are not finite and invalid steps are ignored, and so is a value equal to the last one, because a
+        script may evaluate the loss less often than it reports. Where a job resumes from an earlier step, later points
+        are dropped. Values that are not positive or too large make no point, as no curve passes through them.
         """
         if not (isfinite(value) and 0.0 <= step <= _MOST):
             return self
@@ -66,7 +66,7 @@ class ValueSeries:
         return ValueSeries(points, value, step, reached)
 
     def _until(self, step: float) -> "ValueSeries":
-        """What was known when the job was at that step."""
+        """The series up to that step."""
         points = tuple(point for point in self.points if point.last_step <= step)
         reached = self.reached_step if self.reached_step is not None and self.reached_step <= step else None
         if not points:
@@ -77,7 +77,7 @@ class ValueSeries:
 
 
 def _with(points: tuple[SeriesPoint, ...], new: SeriesPoint) -> tuple[SeriesPoint, ...]:
-    """The last point takes in new reports until it stands for as many as the first; of too many, two become one."""
+    """Add a report to the last point until it has as many as the first; merge neighbours at the most points."""
     if len(points) > 1 and points[-1].reports < points[0].reports:
         return (*points[:-1], _mean((points[-1], new)))
     if len(points) < MOST_POINTS:
@@ -95,11 +95,11 @@ def _mean(parts: tuple[SeriesPoint, ...]) -> SeriesPoint:
 
 #: Points that a fit needs: twice its coefficients.
 LEAST_POINTS = 8
-#: Relative misses that are larger count in proportion, not squared.
+#: Relative residuals above this count linearly (Huber loss).
 _LARGE_MISS = 0.05
 #: Losses and targets that differ by a larger factor are not compared.
 _FURTHEST_APART = 1e9
-#: Of numbers that leave room to be divided.
+#: Largest logarithm that is exponentiated; above it the number of steps is infinite.
 _LARGEST_LOG = 600.0
 #: Logarithms between which p lies.
 _BENDS = (-1.1, 1.4)
@@ -115,12 +115,11 @@ class LossCurve:
     power: float = 1.0
 
     def loss(self, step: float) -> float:
-        """Expected at that step."""
+        """Expected loss at that step."""
         return exp(-self.power * log(self.fall * step + self.start)) + self.floor
 
     def steps_to(self, target: float) -> float:
-        """Steps from the beginning until the target; infinite where the floor lies above it, or so near that no number
-        is large enough."""
+        """Steps from the beginning to the target; infinite where the floor is above it or too close below."""
         if target <= self.floor:
             return inf
         digits = -log(target - self.floor) / self.power
@@ -128,8 +127,12 @@ class LossCurve:
 
 
 def fit_loss_curve(points: Sequence[tuple[float, float]]) -> LossCurve:
-    """From (step, loss). Raises CannotPredict for fewer than eight, for losses that are not positive numbers or that
-    are a billion times each other, and for losses that do not fall."""
+    """Fit the curve to pairs of step and loss.
+
+    Raises:
+        CannotPredict: there are fewer than eight pairs, losses are not positive, differ by a factor of a billion, or
+            do not fall.
+    """
     if len(points) < LEAST_POINTS:
         raise CannotPredict(f"{len(points)} losses are too few to fit a curve to")
     if not all(isfinite(loss) and loss > 0.0 and step >= 0.0 for step, loss in points):
@@ -152,10 +155,10 @@ def fit_loss_curve(points: Sequence[tuple[float, float]]) -> LossCurve:
 
 
 def fit_curve_that_reaches(points: Sequence[tuple[float, float]], target: float, within: float) -> LossCurve:
-    """Of all curves that are at the target by the step `within`, beyond all points, the one nearest to them.
+    """The best fit among the curves that reach the target by the step `within`, which lies beyond all points.
 
-    For points that `fit_loss_curve` takes; it passes through the target just then. With the floor f, and a part q of
-    the way there done in the fall: (b_0 within + b_1)^-p = target - f, b_1 = (1 - q) (target - f)^(-1/p).
+    The points are valid for `fit_loss_curve`; the curve passes through the target at `within`. With the floor f and a
+    parameter q in (0, 1): (b_0 within + b_1)^-p = target - f, b_1 = (1 - q) (target - f)^(-1/p).
     """
     steps, losses, length, height = _scaled(points)
     aim, end = max(target / height, 1.0 / _FURTHEST_APART), within / length
@@ -173,7 +176,7 @@ def fit_curve_that_reaches(points: Sequence[tuple[float, float]], target: float,
 
 
 def loss_misfit(curve: LossCurve, points: Sequence[tuple[float, float]]) -> float:
-    """What a fit makes small: the relative misses squared, large ones in proportion."""
+    """The Huber loss of the relative residuals, which a fit minimises."""
     steps, losses = np.array([step for step, _ in points]), np.array([loss for _, loss in points])
     large = _relative_misses(curve, steps, losses) / _LARGE_MISS
     return float(2.0 * _LARGE_MISS**2 * np.sum(np.sqrt(1.0 + large**2) - 1.0))
@@ -184,7 +187,7 @@ def _relative_misses(curve: LossCurve, steps: FloatArray, losses: FloatArray) ->
 
 
 def _scaled(points: Sequence[tuple[float, float]]) -> tuple[FloatArray, FloatArray, float, float]:
-    """Steps and losses as parts of the largest ones, and those."""
+    """Steps and losses divided by the largest ones, and these."""
     steps, losses = np.array([step for step, _ in points]), np.array([loss for _, loss in points])
     length, height = float(steps.max()) or 1.0, float(losses.max())
     return steps / length, losses / height, length, height
@@ -202,7 +205,7 @@ def _best(
     steps: FloatArray,
     losses: FloatArray,
 ) -> LossCurve:
-    """The best of the robust fits that begin at the guesses."""
+    """The best of the robust fits that start from the guesses."""
 
     def misses(coefficients: FloatArray) -> FloatArray:
         return _relative_misses(curve(coefficients), steps, losses)
@@ -211,39 +214,39 @@ def _best(
     return curve(np.asarray(min(answers, key=lambda answer: float(answer.cost)).x))
 
 
-#: A target that no curve reaches in so many times the steps of the run so far is out of reach.
+#: A target that no curve reaches within this multiple of the steps so far is out of reach.
 FAR = 100.0
-#: By so much worse, in twice the logarithm of the likelihood, a curve fits that nobody needs to believe.
+#: Difference of twice the log likelihood from which on the worse curve is rejected.
 _CLEARLY_WORSE = 10.0
-#: Nobody is accused of being late before this part of the steps that would have to suffice, nor of a floor before all
-#: but this part of the fall to it.
+#: A job is called late only after this part of the steps within which it should reach the target, and a floor is
+#: reported only after all but this part of the fall to it.
 _EARLY = 0.25
-#: Smaller relative misses are not noise, but that the law is not quite theirs.
+#: Relative residuals below this are attributed to the form of the law, not to noise.
 _LAW_MISS = 5e-3
 
 
 @dataclass(frozen=True, slots=True)
 class TargetForecast:
-    """What the curve says. All steps are counted from the beginning of the job."""
+    """The forecast of a curve. Steps are counted from the beginning of the job."""
 
-    #: Of the newest report that it knows of.
+    #: Step of the newest report that it uses.
     at_step: float
-    #: Where the value will be at the target; None: out of reach by the best curve, or there is no curve.
+    #: Step at which the best curve reaches the target; None where it does not, or there is no curve.
     steps: float | None = None
-    #: What the value cannot fall below; None: there is no curve.
+    #: Lower limit of the value by the best curve; None without a curve.
     floor: float | None = None
-    #: Why there is no curve; empty where there is one.
+    #: Reason why there is no curve; empty where there is one.
     why_not: str = ""
-    #: Every curve that ever reaches the target fits clearly worse than the best.
+    #: True: every curve that reaches the target at all fits clearly worse than the best one.
     is_out_of_reach: bool = False
-    #: Every curve that reaches it within the declared steps does.
+    #: True: every curve that reaches it within the declared steps fits clearly worse than the best one.
     is_late: bool = False
 
 
 def forecast_target(
     points: Sequence[tuple[float, float]], at_step: float, target: float, declared: float | None
 ) -> TargetForecast:
-    """From (step, value), ascending. `declared`: the steps that the job is to do, if that is known."""
+    """Forecast from pairs of step and value, ascending. `declared`: the steps of the whole job, if known."""
     try:
         curve = fit_loss_curve(points)
     except CannotPredict as error:

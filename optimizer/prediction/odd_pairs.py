@@ -1,12 +1,11 @@
-"""Kinds that run on one accelerator as nothing else says they should, so that they do not speak for all of it.
+"""Outliers among (kind, accelerator) pairs, which must not shift the predictions for other kinds on the accelerator.
 
-A normal model of speeds takes one cell that is ten times slower than expected for news of the whole accelerator: it
-knows no other way to explain it. Real tables have such pairs of a kind and an accelerator: a slow host, a library
-without a kernel for that chip. Here a pair whose cells lie too far from what all others say of them is given a variance
-of its own, as if its deviation were drawn from a distribution with heavy tails: it is believed where it was measured,
-and tells next to nothing of other kinds there. The pair that stands out most is taken first and the rest is looked at
-again, so that a pair is not held for odd because of an odd neighbour. Two kinds that agree that an accelerator is slow
-are not odd.
+A normal model explains one cell that is ten times slower than expected by a slow accelerator. Real tables have such
+pairs for other reasons: a slow host, or a library without a kernel for that chip. A pair whose cells lie too far from
+their prediction by all other cells gets a variance of its own, as if its deviation had a distribution with heavy tails.
+Its own cells are then predicted as measured, and it has almost no influence on other kinds. The most extreme pair is
+treated first and the others are tested again, so that an outlier does not make its neighbours look odd. Two kinds that
+agree that an accelerator is slow are no outliers.
 """
 
 from collections.abc import Mapping
@@ -19,14 +18,14 @@ Floats = NDArray[np.float64]
 #: A kind and an accelerator.
 Pair = tuple[str, str]
 
-#: A pair is odd from so many standard deviations of its common shift on: some 1 in 500 of them by chance.
+#: Standard deviations of its common shift from which on a pair is odd; by chance about 1 pair in 500 is.
 _ODD = 3.0
-#: So many pairs at most, as a share of all: a model that nothing fits is not mended here.
+#: Largest share of pairs treated as odd: more indicate that the model itself does not fit.
 _MOST = 0.2
 
 
 def odd_pairs(kinds: NDArray[Any], accelerators: NDArray[Any], covariance: Floats, values: Floats) -> dict[Pair, float]:
-    """Variances of the pairs' own, for those that stand out.
+    """The additional variance of each odd pair.
 
     `covariance` (n, n) is that of `values` (n,), their noise in it; `kinds` and `accelerators` name each value's pair.
     """
@@ -49,7 +48,7 @@ def odd_pairs(kinds: NDArray[Any], accelerators: NDArray[Any], covariance: Float
 
 
 def own_variances(kinds: NDArray[Any], accelerators: NDArray[Any], odd: Mapping[Pair, float]) -> Floats:
-    """(n,) Of each point's pair; 0 where it is not odd."""
+    """The additional variance of each point's pair, 0 where the pair is not odd (n,)."""
     if not odd:
         return np.zeros(len(kinds))
     pairs = zip(kinds.tolist(), accelerators.tolist(), strict=True)
@@ -57,7 +56,7 @@ def own_variances(kinds: NDArray[Any], accelerators: NDArray[Any], odd: Mapping[
 
 
 def _oddest(rows: Mapping[Pair, list[int]], inverse: Floats, pulls: Floats) -> tuple[Pair, float, float]:
-    """The pair that lies furthest from what the others say: by how many standard deviations, and how far it lies.
+    """The pair furthest from its prediction by the others, with its deviation in standard deviations and absolutely.
 
     With the precision matrix Q and the values y, all values but a block's leave it the precision Q_bb and the
     deviation Q_bb^-1 (Q y)_b (conditioning of a normal distribution); its common shift is their mean by generalised
@@ -76,6 +75,6 @@ def _oddest(rows: Mapping[Pair, list[int]], inverse: Floats, pulls: Floats) -> t
 
 
 def _with_own_variance(inverse: Floats, own: NDArray[np.signedinteger[Any]], variance: float) -> Floats:
-    """The inverse after the block has got a common variance more (Sherman and Morrison)."""
+    """The precision matrix after adding a common variance to the block (Sherman and Morrison)."""
     column = inverse[:, own].sum(axis=1)
     return np.asarray(inverse - np.outer(column, column) * (variance / (1.0 + variance * float(column[own].sum()))))

@@ -1,12 +1,10 @@
-"""What predictors of speed are told and asked, the one interface behind which each stands.
+"""The interface of all speed predictors: their input (facts, layouts, measured speeds) and their output.
 
-Facts of a kind of job, of an accelerator, how a job is laid out, and the speed that somebody measured there are plain
-values. Where they come from (a profiler, a catalog, a file) is decided elsewhere; a fact that nobody knows is None, and
-each predictor says what it cannot do without.
+Facts of a kind of job and of an accelerator, the layout of a job, and measured speeds are plain values. Other modules
+read them from a profiler, a catalog or a file. An unknown fact is None, and each predictor states the facts it needs.
 
-A predictor is a frozen value that holds what may be chosen about it; fitting it to observations gives a frozen model,
-so that a model can be kept, compared and thrown away. Predictors draw no chance: the same observations in the same
-order give the same model.
+A predictor is a frozen value that holds its parameters. Fitting it to observations gives a frozen model, which can be
+kept, compared and discarded. Predictors are deterministic: the same observations in the same order give the same model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +17,7 @@ from walras.model_facts import SampleFacts
 
 @dataclass(frozen=True, slots=True)
 class KindFacts(SampleFacts):
-    """A kind of job. `name` tells kinds apart; the rest describes a model that may never have run here."""
+    """A kind of job, identified by `name`; the other fields describe its model, which may never have run here."""
 
     name: str
 
@@ -31,7 +29,7 @@ class KindFacts(SampleFacts):
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorSpecs:
-    """One accelerator, and how it reaches its neighbours. Nominal figures of a data sheet will do."""
+    """One accelerator and its links. Nominal figures of a data sheet suffice."""
 
     #: Canonical name, as in `walras.cluster` (`a100-40gb`).
     name: str
@@ -43,13 +41,13 @@ class AcceleratorSpecs:
     link_bytes_per_s: float | None = None
     host_bytes_per_s: float | None = None
     network_bytes_per_s: float | None = None
-    #: What middling training gets of what the data sheet promises, against other accelerators.
+    #: Part of the nominal figures that a typical training job achieves, relative to other accelerators.
     achieves: float = 1.0
     #: Peaks by arithmetic, where they are known; empty: `flops_per_s` stands for any.
     peaks: tuple[tuple[str, float], ...] = ()
 
     def doing(self, precision: str | None) -> "AcceleratorSpecs | None":
-        """The same for a job of this arithmetic (None: as it stands); None where nobody knows the peak."""
+        """These facts with the peak of the given arithmetic (None: unchanged); None where that peak is unknown."""
         if precision is None or not self.peaks:
             return self
         peak = peak_of(self.peaks, precision)
@@ -57,20 +55,20 @@ class AcceleratorSpecs:
 
 
 def peak_of(peaks: Iterable[tuple[str, float]], precision: str) -> float | None:
-    """Of arithmetic, None where it is unknown. Where there is no tf32, torch does fp32 in its place."""
+    """The peak of the given arithmetic, None where it is unknown; that of fp32 for tf32 on chips without tf32."""
     known = dict(peaks)
     return known.get(precision, known.get("fp32") if precision == "tf32" else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a job is laid out on accelerators of one type."""
+    """The layout of a job on accelerators of one type."""
 
     #: Samples of one update, over all accelerators and passes.
     batch: float
     accelerators: int = 1
     machines: int = 1
-    #: Passes whose gradients are only summed up locally, before the one that synchronises.
+    #: Passes of gradient accumulation before the pass that synchronises.
     accumulated: int = 0
 
     def __post_init__(self) -> None:
@@ -87,7 +85,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class SpeedCell:
-    """One question: this kind, on this accelerator, laid out like this."""
+    """One cell to predict: a kind on an accelerator in a layout."""
 
     kind: KindFacts
     accelerator: AcceleratorSpecs
@@ -96,7 +94,7 @@ class SpeedCell:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A measured answer."""
+    """A measured speed of a cell."""
 
     cell: SpeedCell
     #: Updates of the whole gang per second: the median of what was measured.
@@ -112,14 +110,14 @@ class Observation:
             raise ValueError(f"a spread is finite and not negative, of at least one sample: {self}")
 
 
-#: Share of truths that should lie inside an interval.
+#: Share of true speeds that an interval should contain.
 INTERVAL = 0.8
 #: Half-width of the central 80 % of a normal distribution, in standard deviations.
 Z80 = 1.2815515655446004
 
 
 class CannotPredict(ValueError):
-    """Too little is known of a cell, or for a fit. The message names the fact that is missing."""
+    """A cell or a fit lacks facts or observations. The message names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ class Prediction:
 
     @property
     def log_sd(self) -> float:
-        """Standard deviation of the logarithm of speed that the interval stands for."""
+        """Standard deviation of the logarithm of speed that corresponds to the interval."""
         return log(self.high / self.low) / (2.0 * Z80)
 
 
@@ -151,7 +149,7 @@ def log_normal_prediction(log_steps_per_s: float, log_sd: float) -> Prediction:
 
 
 class SpeedModel(Protocol):
-    """What a fit gives."""
+    """A fitted model."""
 
     def predict(self, cell: SpeedCell) -> Prediction:
         """Raises CannotPredict for a cell of which too little is known."""
@@ -160,15 +158,15 @@ class SpeedModel(Protocol):
 
 @runtime_checkable
 class BatchSpeedModel(Protocol):
-    """A model that tells many cells in much less time than one by one."""
+    """A model that predicts many cells together much faster than one by one."""
 
     def predict_many(self, cells: Sequence[SpeedCell]) -> "list[Prediction | None]":
-        """In order; None for a cell that `predict` refuses."""
+        """Predictions in the order of the cells; None for a cell that `predict` refuses."""
         ...
 
 
 def predict_cells(model: SpeedModel, cells: Sequence[SpeedCell]) -> "list[Prediction | None]":
-    """In order; None for a cell of which too little is known."""
+    """Predictions in the order of the cells; None for a cell that lacks facts or observations."""
     if isinstance(model, BatchSpeedModel):
         return model.predict_many(cells) if cells else []
     return [_or_none(model, cell) for cell in cells]
@@ -182,13 +180,13 @@ def _or_none(model: SpeedModel, cell: SpeedCell) -> "Prediction | None":
 
 
 class Predictor(Protocol):
-    """A way to tell speeds. What implements it is a frozen dataclass."""
+    """A speed predictor, implemented as a frozen dataclass."""
 
     @property
     def name(self) -> str:
-        """As shown to people, and as kept beside its errors."""
+        """The name shown to users and stored with its errors."""
         ...
 
     def fit(self, observations: Sequence[Observation]) -> SpeedModel:
-        """Learn from what was measured. Raises CannotPredict where that is too little."""
+        """Fit to observations. Raises CannotPredict if there are too few."""
         ...

@@ -1,15 +1,15 @@
-"""Speeds nobody measured, from measured ones alone: by ratios between accelerators, and by matrix completion.
+"""Prediction of unmeasured speeds from measured ones alone: by ratios of accelerators, and by matrix completion.
 
 Ratios:        speed on b of n = speed on a of m  x  (of b / of a)  x  (n / m)
 
-Nothing has to be known of the kind but one speed. What accelerators are worth comes from an administrator (nominal
-speeds) or from data sheets; gangs are taken to speed up in proportion, and the further apart two sizes are the less
-that is believed. Intervals are as wide as the rule's errors on observations that have others of their kind beside them.
+One measured speed of the kind suffices. Ratios of accelerators come from an administrator (nominal speeds) or from data
+sheets. Gangs are assumed to scale linearly, and intervals widen with the ratio of the two sizes. The width of intervals
+is that of the rule's errors on observations of kinds with several observations.
 
 Completion:    log speed = row + column + p_row . q_column        rank few, least squares with a ridge
 
-Rows are kinds in one layout, columns are accelerators. A row that was measured on some accelerators is like others that
-were measured on more. It knows nothing of rows and columns that are empty.
+Rows are kinds in one layout, columns are accelerators. A row measured on some accelerators is completed from rows
+measured on more. Cells of empty rows and columns are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,29 +29,29 @@ from optimizer.prediction.predictor import (
     log_normal_prediction,
 )
 
-#: What such a rule is taken to err by (log) before anything was seen of it.
+#: Prior standard deviation of the rule's error (log).
 _SPREAD = log(1.5)
 _LEAST_SD = 0.02
-#: Standard deviation (log) that comes with a gang of twice the size.
+#: Standard deviation (log) added for each doubling of the gang.
 _SD_OF_DOUBLE = 0.15
-#: Log sizes that are taken to be equal.
+#: Log sizes that differ by less are equal.
 _SAME = 1e-9
 
 
 def sheet_speed(facts: AcceleratorSpecs) -> float:
-    """Of a middling model: half of its time is arithmetic, half of it memory, as far as the data sheet is achieved."""
+    """Relative speed for a typical model: half arithmetic, half memory traffic, times the part of peaks achieved."""
     return facts.achieves * sqrt(facts.flops_per_s * facts.memory_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RatioPredictor:
-    """The predictor. `speeds`: of one accelerator of each type, in any unit."""
+    """Prediction by ratios. `speeds`: of one accelerator of each type, in any unit."""
 
     name: str
     speeds: Mapping[str, float]
 
     def fit(self, observations: Sequence[Observation]) -> "RatioModel":
-        """Needs one observation of the kind it is asked about, no more."""
+        """A fit by ratios, which needs one observation of the kind that it predicts."""
         by_kind: dict[str, list[tuple[float, float]]] = {}
         errors: list[float] = []
         for observation in observations:
@@ -69,14 +69,14 @@ class RatioPredictor:
         return RatioModel(self, by_kind, max(_LEAST_SD, sd))
 
     def _worth(self, cell: SpeedCell) -> float | None:
-        """Log speed of so many of these accelerators; None for a type that nobody rates."""
+        """Log speed of this number of these accelerators; None for a type without a rating."""
         speed = self.speeds.get(cell.accelerator.name, 0.0)
         return log(speed * cell.layout.accelerators) if speed > 0 else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RatioModel:
-    """Of each kind: log2 of the gang, and log of speed over what its accelerators are worth."""
+    """Points of each kind: log2 of the gang, and log of speed over the rating of its accelerators."""
 
     rule: RatioPredictor
     by_kind: Mapping[str, Sequence[tuple[float, float]]]
@@ -97,16 +97,16 @@ def _size(cell: SpeedCell) -> float:
 
 
 def _nearest(points: Sequence[tuple[float, float]], size: float) -> tuple[float, float]:
-    """Mean level of the points whose gangs are nearest in size, and how often a gang is doubled to get there."""
+    """Mean level of the points with the nearest gang size, and the doublings between the two sizes."""
     away = min(abs(point - size) for point, _ in points)
     return fmean(level for point, level in points if abs(point - size) <= away + _SAME), away
 
 
 Array = NDArray[np.float64]
 _Row = tuple[str, float, int, int, int]
-#: Interleaved parts, each told from the others, that the width of intervals is found by.
+#: Folds of the cross-validation that sets the width of intervals.
 _PARTS = 5
-#: Where there is too little to tell parts of it from the rest.
+#: Standard deviation (log) where there are too few observations for cross-validation.
 _BLIND_SD = 0.5
 
 
@@ -117,7 +117,7 @@ def _row(cell: SpeedCell) -> _Row:
 
 @dataclass(frozen=True, slots=True)
 class MatrixCompletion:
-    """The predictor."""
+    """Prediction by matrix completion, with alternating least squares."""
 
     rank: int = 1
     ridge: float = 0.3
@@ -141,7 +141,7 @@ class MatrixCompletion:
         return MatrixCompletionModel(rows, columns, self._complete(at, logs, shape), max(_LEAST_SD, sd))
 
     def _errors(self, at: NDArray[np.int64], logs: Array, shape: tuple[int, int], part: int) -> list[float]:
-        """Of one part told from the others, where its rows and columns are not empty without it."""
+        """Errors on one fold, predicted from the others, where its rows and columns are not empty without it."""
         held = np.arange(len(logs)) % _PARTS == part
         if held.all() or not held.any():
             return []
@@ -150,7 +150,7 @@ class MatrixCompletion:
         return [float(error) for error in predicted - logs[held] if np.isfinite(error)]
 
     def _complete(self, at: NDArray[np.int64], logs: Array, shape: tuple[int, int]) -> Array:
-        """The whole table; not a number where a row or a column is empty."""
+        """The completed table, nan where a row or a column is empty."""
         known, table = np.zeros(shape), np.zeros(shape)
         np.add.at(known, (at[:, 0], at[:, 1]), 1.0)
         np.add.at(table, (at[:, 0], at[:, 1]), logs)
@@ -177,7 +177,7 @@ def _with_one(factors: Array) -> Array:
 
 
 def _solved(table: Array, mask: Array, others: Array, ridge: float) -> Array:
-    """(rows, 1 + rank): each row's term and factors, by least squares on what is known of it; terms are free."""
+    """Each row's term and factors by least squares on its known cells (rows, 1 + rank); the ridge spares the terms."""
     penalty = ridge * np.eye(others.shape[1])
     penalty[0, 0] = 1e-6
     squares = np.einsum("ij,jk,jl->ikl", mask, others, others) + penalty
@@ -186,7 +186,7 @@ def _solved(table: Array, mask: Array, others: Array, ridge: float) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatrixCompletionModel:
-    """A full table of log speeds."""
+    """A completed table of log speeds."""
 
     rows: Mapping[_Row, int]
     columns: Mapping[str, int]

@@ -1,12 +1,15 @@
 """Column generation: the best shares with co-located pairs, found with a few columns and proved against all pairs.
 
-A program over some sides gives shares, which are feasible, and dual values, which ask for better sides and, closed over
-all pairs, bound what any shares can reach. The sides asked for join the program, those far from running leave it, until
-the two values meet; a last program then ends in a vertex, where few pairs run and full jobs are full to the last bit.
+The master program over some sides gives feasible shares and dual values. The dual values price all pairs: sides of
+positive reduced worth join the program, and made feasible for all pairs (*closed*) they bound the objective. Sides far
+from running leave the program. When value and bound are close, a last program is solved to a vertex, in which few pairs
+run and full jobs are full to the last bit.
 
-A level is aimed at from above, from where the dual values put it: a program raises all targets of that level together,
-as far as they go, which is Newton's method on the level. (From below, jobs that are full alone would decide how far.)
-A problem with few pairs starts with all of them. Limits count rounds, never seconds.
+A level is approached from above, starting from the dual bound: a program scales all targets of that level together as
+far as possible, which is Newton's method on the level. (From below, jobs that are full when alone would limit the
+scale.) The last program aims just below the level, and there keeps full classes at their full target: scaled down by
+.01 %, a class that fills up early would be at a far lower level. A problem with few pairs starts with all sides. Limits
+count rounds, never seconds.
 """
 
 from dataclasses import dataclass
@@ -66,6 +69,9 @@ _STALLED = 5
 #: A side with more time than this runs, even where a program was not solved to the last bit: enough to stay in it. As
 #: parts of all the time that the class runs: enough to be in the last program, too, and for a column alone.
 _STAYS, _RUNS, _OPEN = 1e-4, 1e-3, 1e-4
+#: With more sides than this for each class the factorisation of a program fills in, which costs several times as much:
+#: then a side has to have more time to stay.
+_CROWDED, _STAYS_CROWDED = 12, 1e-3
 #: What programs are solved to while there is so much room to the bound, and afterwards.
 _ROUGHLY, _ROUGH_ROOM, _WELL = 1e-4, 1e-2, 3e-6
 #: So little room is enough for the last program at once; for more, one more round is worth its while.
@@ -96,7 +102,7 @@ class ColocatedSolution:
 
 
 class ColumnGenerator:
-    """One problem and what may be packed in it. Sides found for one objective are there for the next."""
+    """Column generation for one problem. The sides found for one objective are kept for the next (warm start)."""
 
     def __init__(self, problem: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> None:
         self._problem, self._blocks = problem, blocks
@@ -115,9 +121,9 @@ class ColumnGenerator:
         return self._promising
 
     def solve(self, objective: MaxMin | MaxSum) -> ColocatedSolution:
-        """The largest value of the objective. If a solver gives up, the status says so; the best so far returns.
+        """Maximise the objective. Where a solver gives up, the status says so beside the best solution so far.
 
-        Every class has a column of positive worth (Level), and floors leave room (Total, else INFEASIBLE).
+        For MaxMin every class has a column of positive worth; for MaxSum infeasible floors give status INFEASIBLE.
         """
         search = _Search(self._problem, self._blocks, objective)
         if self._whole:
@@ -127,7 +133,7 @@ class ColumnGenerator:
             likely = self._groups.sides_of_members(self._blocks, self._coarse.promising)
             self._sides = join_sides([self._sides, likely])
         greedy, was_near = no_sides(), False
-        last_try = False  # True: what was left out for speed was missed
+        last_try = False  # True: the sides left out of the vertex program were needed
         while search.goes_on:
             found, judged = search.run(self._sides, greedy, _ABOVE, vertex=False)
             if judged is None:
@@ -143,18 +149,25 @@ class ColumnGenerator:
             greedy = join_sides([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
             all_stay = search.stalled or len(self._sides) <= _FEW
             kept = self._sides if all_stay else self._worth_keeping(judged.merit, found.beside)
-            self._sides = join_sides([kept, judged.requested, greedy])
+            wanted = join_sides([kept, judged.requested, greedy])
+            if not all_stay and len(wanted) > _CROWDED * self._problem.classes:
+                kept = self._worth_keeping(judged.merit, found.beside, stays=_STAYS_CROWDED)
+                wanted = join_sides([kept, judged.requested, greedy])
+            self._sides = wanted
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
     def _finish(self, search: "_Search", found: MasterSolution, *, with_all: bool) -> None:
-        """Look for a vertex among the sides that run for long, or among all that run at all."""
+        """Look for a vertex among the sides with much time, first without unused columns, or among all that run."""
         alone, beside = self._busy(found)
         used = self._sides.take(beside > (_EXACT if with_all else _RUNS))
-        shut = None if with_all else alone < _OPEN
-        search.run(used, used.take(search.meets_itself(used)), -_BELOW, vertex=True, shut=shut)
+        held = used.take(search.meets_itself(used))
+        if not with_all:
+            search.run(used, held, -_BELOW, vertex=True, shut=alone < _OPEN)
+        if search.gap > _CLOSE:  # some class needs one of its shut columns, to replace sides that were left out
+            search.run(used, held, -_BELOW, vertex=True)
 
     def _with_all(self, search: "_Search") -> ColocatedSolution:
-        """All sides in one program: exact, once no job holds more than half of its segment's line."""
+        """Solve with all sides in one program: exact once no job holds more than half of its segment's line."""
         greedy = no_sides()
         while search.goes_on:
             found, judged = search.run(self._sides, greedy, 0.0, vertex=True)
@@ -167,19 +180,21 @@ class ColumnGenerator:
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
     def _busy(self, found: MasterSolution) -> tuple[FloatArray, FloatArray]:
-        """Shares alone (C,) and beside others (q,), as parts of the time that the class runs at all."""
+        """Shares of columns alone (C,) and of sides (q,), as parts of the total time of their class."""
         owner, member = self._problem.owner(), side_details(self._sides, self._blocks).member
         classes = self._problem.classes
         time = sum_by(owner, found.x, classes) + sum_by(member, found.beside, classes)
         time = np.maximum(time, _EXACT)
         return found.x / time[owner], found.beside / time[member]
 
-    def _worth_keeping(self, merit: FloatArray, beside: FloatArray, kept: int = _KEPT) -> PairSides:
+    def _worth_keeping(
+        self, merit: FloatArray, beside: FloatArray, kept: int = _KEPT, stays: float = _STAYS
+    ) -> PairSides:
         most = kept * self._problem.classes
         if len(self._sides) <= most:
             return self._sides
         best = np.partition(merit, len(merit) - most)[len(merit) - most]
-        return self._sides.take((merit >= max(best, -_NEAR * float(np.abs(merit).mean()))) | (beside > _STAYS))
+        return self._sides.take((merit >= max(best, -_NEAR * float(np.abs(merit).mean()))) | (beside > stays))
 
 
 class _Search:
@@ -201,27 +216,27 @@ class _Search:
 
     @property
     def goes_on(self) -> bool:
-        """There is work left to do, and hope that it helps."""
+        """Whether rounds are left and recent ones improved the value or the bound."""
         return self.rounds < _ROUNDS and self.stalled < _STALLED
 
     @property
     def gap(self) -> float:
-        """Distance of the best answer to the best bound, as a part of the bound."""
+        """Distance of the best value from the best bound, as a part of the bound."""
         return self._short_of_bound(self._value)
 
     @property
     def expected_gap(self) -> float:
-        """The same distance of what the last program would reach, were it solved to the last bit."""
+        """The same distance for the exact optimum of the last program, by its dual values."""
         return self._short_of_bound(self._likely)
 
     @property
     def _tolerance(self) -> float:
-        """How well the next program is to be solved: there is no use in digits of dual values that will change."""
+        """Tolerance of the next program: low accuracy suffices while the dual values still change much."""
         return _ROUGHLY if self.expected_gap > _ROUGH_ROOM else _WELL
 
     @property
     def aimed_well(self) -> bool:
-        """The last program was aimed at about the level that it found."""
+        """Whether the last program was aimed at about the level that it found."""
         return isinstance(self._objective, MaxSum) or self._aim <= self._likely * (1 + 2 * _CLOSE)
 
     def _short_of_bound(self, value: float) -> float:
@@ -230,13 +245,13 @@ class _Search:
         return (self._bound - value) / max(abs(self._bound), 1e-12)
 
     def expect(self, guess: ColocatedSolution) -> None:
-        """Aim first at what a similar problem reaches."""
+        """Aim first at the level that a similar problem reaches."""
         self.work += guess.work
         if isinstance(self._objective, MaxMin) and np.isfinite(guess.objective):
             self._likely = min(guess.objective, self._bound)
 
     def _ask(self, beside: float) -> MasterInput:
-        """What the next program is to maximise. A level is aimed at this part of it beside where it should lie."""
+        """The objective of the next program. Its aim is off the expected level by the part `beside` of it."""
         objective = self._objective
         if isinstance(objective, MaxSum):
             return MasterInput(0.0, np.zeros(self._problem.classes), objective.floor, self._tolerance)
@@ -245,19 +260,22 @@ class _Search:
         if beside > 0 and self.rounds > 0:
             aim = max(aim, min((1 - _TOWARDS) * self._likely + _TOWARDS * self._bound, (1 + _FAR) * self._likely))
         self._aim = min(aim, objective.targets.highest)
-        return MasterInput(1.0, objective.targets.at(self._aim)[0] - floor, floor, self._tolerance)
+        target, slope = objective.targets.at(self._aim)
+        if beside < 0:  # classes that do not rise just below the aim are full, and stay so
+            floor = np.where(slope > 0, floor, target)
+        return MasterInput(1.0, target - floor, floor, self._tolerance)
 
     def run(
         self, sides: PairSides, greedy: PairSides, beside: float, *, vertex: bool, shut: BoolArray | None = None
     ) -> tuple[MasterSolution, PricedPairs | None]:
-        """Solve one program and take in what it says; what it says of pairs, too, unless it could not be solved.
+        """Solve one program, then update value and bound. Returns its pricing of all pairs, None if it was not solved.
 
         Args:
             sides: in the program.
             greedy: those of them that are held to half of their segment's line.
-            beside: part of the level that is aimed at beside where it should be.
-            vertex: end in a vertex, and prefer its few pairs to others that are about as good.
-            shut: columns alone that a vertex is looked for without (C,).
+            beside: part of the level by which the aim lies above the expected level; negative: below.
+            vertex: end in a vertex, and prefer its few pairs to shares of about the same value.
+            shut: columns alone that are left out of the program (C,).
         """
         spelled = side_details(sides, self._blocks)
         found = self._master.solve(spelled, _positions(greedy, sides), self._ask(beside), vertex=vertex, shut=shut)
@@ -281,7 +299,7 @@ class _Search:
         return found, judged
 
     def _keep(self, sides: PairSides, spelled: SideDetails, found: MasterSolution, worse: float) -> None:
-        """Remember shares that are better than those so far, or at most so much worse, as a part of them."""
+        """Store the shares if they are better than those stored, or worse by at most the part `worse`."""
         x, beside = _feasible(self._problem, spelled, found.x, found.beside)
         value = _value(self._problem, self._objective, spelled, x, beside)
         if value > self._value - worse * abs(self._value) or not np.isfinite(self._value):
@@ -289,20 +307,20 @@ class _Search:
             self._value, self._x, self._sides, self._beside = value, x, sides.take(shown), beside[shown]
 
     def greedy(self, sides: PairSides, beside: FloatArray) -> BoolArray:
-        """Sides of one job each, in segments where one runs for much of all the time that the segment meets itself."""
+        """Sides of single jobs in segments that meet themselves, where one job has a large part of that time."""
         spelled, alone = side_details(sides, self._blocks), self.meets_itself(sides)
         total = sum_by(spelled.meeting, self._problem.size[spelled.member] * beside, spelled.meetings)
         broken = spelled.meeting[alone & (beside > _MUCH * total[spelled.meeting] + _HALF)]
         return alone & np.isin(spelled.meeting, broken)
 
     def meets_itself(self, sides: PairSides) -> BoolArray:
-        """Sides of one job each, beside its own segment."""
+        """Sides of a single job that is paired with its own segment."""
         spelled = side_details(sides, self._blocks)
         alone: BoolArray = (spelled.sign == 0) & (self._problem.size[spelled.member] == 1)
         return alone
 
     def without(self, status: Status) -> Status:
-        """How the search ends where a program could not be solved: short of work, if with an answer all the same."""
+        """Status of a search that a failed program ends: WORK_LIMIT if there is a solution, else the program's."""
         return Status.WORK_LIMIT if np.isfinite(self._value) else status
 
     def answer(self, status: Status) -> ColocatedSolution:
@@ -318,7 +336,7 @@ class _Search:
 
 
 def _positions(some: PairSides, sides: PairSides) -> IntArray:
-    """Where some sides, both in order, are among all of them."""
+    """Indices of some sides among all sides; both are sorted."""
     if not len(some):
         return np.zeros(0, dtype=np.int64)
     most = [int(max(array.max(), 0)) + 1 for array in (sides.place, sides.beside)]
@@ -329,7 +347,7 @@ def _positions(some: PairSides, sides: PairSides) -> IntArray:
 def _feasible(
     problem: ClassProblem, sides: SideDetails, x: FloatArray, beside: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Clip what a solver left outside, and scale down shares on overfull rows and of sides without partners."""
+    """Make shares feasible: clip them, and scale them down on overfull rows and where partners are missing."""
     owner, members = problem.owner(), problem.size[sides.member]
     x, beside = np.maximum(x, 0.0), np.maximum(beside, 0.0)
     time = sum_by(owner, x, problem.classes) + sum_by(sides.member, beside, problem.classes)
@@ -353,7 +371,7 @@ def _feasible(
 def _value(
     problem: ClassProblem, objective: MaxMin | MaxSum, sides: SideDetails, x: FloatArray, beside: FloatArray
 ) -> float:
-    """What the shares reach."""
+    """The objective's value at feasible shares."""
     if isinstance(objective, MaxSum):
         alone = float((problem.size[problem.owner()] * objective.value) @ x)
         return alone + float((problem.size[sides.member] * sides.keeps * objective.value[sides.column]) @ beside)

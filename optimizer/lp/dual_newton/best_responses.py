@@ -30,16 +30,16 @@ _BELOW = 1e-13
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassChoice:
-    """What one member of each class does: at most two columns, and what that means."""
+    """The choice of one member of each class: at most two columns, their shares, cost and multiplier."""
 
     #: Columns (k, 2), -1: none; and the share of time of each (k, 2).
     column: IntArray
     share: FloatArray
     #: q.x of it (k,).
     cost: FloatArray
-    #: Cost of a little more worth: the multiplier of the target (k,).
+    #: Marginal cost of worth: the multiplier of the target (k,).
     slope: FloatArray
-    #: False: no column is worth the target; what stands here is then the best that there is (k,).
+    #: False: no column is worth the target, and the choice is the column of most worth (k,).
     reached: BoolArray
 
 
@@ -93,7 +93,7 @@ def unreachable_classes(problem: ClassProblem, worth: FloatArray, target: FloatA
 
 
 def cheapest_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArray, target: FloatArray) -> ClassChoice:
-    """The cheapest way of each class to its target; whatever earns (cost < 0) is done in any case.
+    """The cheapest way of each class to its target; columns that earn (cost < 0) are run in any case.
 
     Args:
         worth: of each column, >= 0 (C,).
@@ -106,7 +106,7 @@ def cheapest_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArray, 
 
 
 def logarithmic_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArray, weight: FloatArray) -> ClassChoice:
-    """The best of each class where it values the logarithm of its worth; nothing for a class without weight.
+    """The best choice of each class that values the logarithm of its worth; no column for a class without weight.
 
     Args:
         worth: of each column, >= 0 (C,).
@@ -119,14 +119,14 @@ def logarithmic_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArra
 
 
 def prices_per_level(problem: ClassProblem, level: MaxMin, prices: FloatArray, z: float) -> FloatArray:
-    """Prices in units of the level: such that a little less of it, just below z, saves as much as it is less (r,)."""
+    """Scale prices to units of the level: lowering the level by d, just below z, lowers the targets' cost by d (r,)."""
     target, rise = level.targets.at(z)
     cost = float(problem.size @ (cheapest_choice(problem, level.worth, problem.cost(prices), target).slope * rise))
     return prices / cost if cost > 0 else prices
 
 
 def class_worth(problem: ClassProblem, worth: FloatArray, x: FloatArray) -> FloatArray:
-    """Worth that shares give to one member of each class (k,)."""
+    """Worth of the shares to one member of each class (k,)."""
     gained = np.zeros(problem.classes)
     filled = np.flatnonzero(np.diff(problem.first) > 0)
     if len(filled):
@@ -163,15 +163,15 @@ class _Hull:
         return self.a[self.row, place], self.q[self.row, place]
 
     def lowest(self) -> IntArray:
-        """The place of least cost, of equals the one worth most: where a member goes that needs nothing (b,)."""
+        """The place of least cost, among equals the one of most worth: the choice at target 0 (b,)."""
         least = self.q.min(axis=1)
         place: IntArray = np.where(self.q == least[:, None], self.a, -1.0).argmax(axis=1)
         return place
 
     def steepest_saving(self, place: IntArray, least: FloatArray) -> tuple[IntArray, FloatArray]:
-        """From a place to the one of more worth, and at least `least`, at the smallest slope; -1 where there is none.
+        """The place of smallest slope from a given one among those of more worth and at least `least`; -1 if none.
 
-        Of equal slopes the farthest, so that the two are neighbours on the hull.
+        Among equal slopes the farthest, so that the two places are neighbours on the hull. Returns places and slopes.
         """
         a, q = self.at(place)
         further = (self.a > a[:, None]) & (self.a >= least[:, None])
@@ -202,7 +202,7 @@ def cheapest_in_table(block: ClassTable, target: FloatArray) -> ClassChoice:
         need = target[open_rows]
         to, rise = part.steepest_saving(low[open_rows], need)
         high[open_rows], slope[open_rows] = to, rise
-        # A place of less worth than needed that lies furthest below the line from low to high, -1 where none does.
+        # The place of less worth than needed that lies furthest below the line from low to high, or -1.
         a, q = part.at(low[open_rows])
         with np.errstate(invalid="ignore"):
             over = part.q - q[:, None] - rise[:, None] * (part.a - a[:, None])
@@ -223,7 +223,7 @@ def _mixed(
     worth: FloatArray,
     reached: BoolArray,
 ) -> ClassChoice:
-    """Shares of time between two places that together are worth so much (or one place, where `high` is -1)."""
+    """Mix two places so that their worth is `worth`, or take one place where `high` is -1."""
     (a_low, q_low), (a_high, q_high) = hull.at(low), hull.at(np.maximum(high, 0))
     two = high >= 0
     with np.errstate(divide="ignore", invalid="ignore"):

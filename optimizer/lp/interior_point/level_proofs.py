@@ -1,11 +1,11 @@
-"""What prices prove about a level, and what remains of a problem while levels rise.
+"""Bounds of a level by weak duality, and the residual problem while levels rise.
 
 At prices p a class reaches utility t at the least cost by mixing two points of the lower hull of the origin and its
 columns (worth, price). The cost is convex and piecewise linear in t (`CostHulls`). A level is out of reach as soon as
 its targets, each reached in the cheapest way, cost more than all rows are worth together (`LevelProof`).
 
-`ResidualProblem` holds which classes still have a choice, of what, and of which rows. A settled class leaves the
-program once its cheapest way to what it keeps is unique: such a way is the same in every later optimum.
+`ResidualProblem` holds the classes whose shares may still change, their columns, and the capacity left to them. A
+settled class leaves the program once its cheapest way to its utility is unique: it is the same in every later optimum.
 """
 
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ class CostHulls:
         return np.asarray(low_cost + np.clip(part, 0.0, 1.0) * (high_cost - low_cost))
 
     def edge_of(self, target: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Worth and cost of the two vertices between which each target lies (k,) four times."""
+        """Worth and cost of the vertices below and above each target: four arrays (k,)."""
         row = np.arange(len(target))
         edge = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
         return self.worth[row, edge], self.cost[row, edge], self.worth[row, edge + 1], self.cost[row, edge + 1]
 
 
 def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> CostHulls:
-    """The hulls of all classes at these prices."""
+    """The lower hull of the origin and the columns (worth, cost at these prices) of every class."""
     cost = problem.cost(prices)
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
@@ -68,19 +68,20 @@ def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, 
     return CostHulls(np.stack([w for w, _ in vertices], axis=1), np.stack([c for _, c in vertices], axis=1))
 
 
-#: A column within this part of the class's costs of the cheapest way may be part of one.
+#: A column belongs to a cheapest way if it costs more by at most this part of the class's dearest column.
 _AS_CHEAP = 1e-9
 #: Utilities that agree to this part are the same corner.
 _CORNER = 1e-9
-#: Of a row, the part below which nothing is left.
+#: A row is exhausted when less than this part of its capacity is left.
 _EMPTY = 1e-9
-#: Room in a row, so that rounding of what others take cannot make the next level infeasible; taken back at the end.
+#: Capacity added to each row, as a part of it, so that rounding cannot make the next level infeasible. `make_feasible`
+#: scales the final shares back.
 _ROOM = 1e-10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RestrictedTargets:
-    """Targets of some classes, up to some level."""
+    """The targets of some classes (a `TargetFunction`), up to the level `highest`."""
 
     whole: TargetFunction
     classes: IntArray
@@ -93,7 +94,7 @@ class RestrictedTargets:
 
 
 def as_capped(targets: TargetFunction) -> CappedTargets | None:
-    """The straight lines up to a cap that these targets are; None for any others."""
+    """These targets as `CappedTargets`; None where they are of another form."""
     if isinstance(targets, RestrictedTargets):
         whole, own = as_capped(targets.whole), targets.classes
         return None if whole is None else CappedTargets(whole.slope[own], whole.cap[own], whole.floor[own])
@@ -102,7 +103,7 @@ def as_capped(targets: TargetFunction) -> CappedTargets | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubProblem:
-    """A problem of some classes, columns and rows of another: their numbers there."""
+    """A problem of some classes, columns and rows of another one, with their indices there."""
 
     problem: ClassProblem
     worth: FloatArray
@@ -111,7 +112,7 @@ class SubProblem:
     rows: IntArray
 
     def all_rows(self, prices: FloatArray, rows: int) -> FloatArray:
-        """Prices of the part's rows among all, 0 for the others."""
+        """Prices of all rows of the larger problem (rows,): 0 where the part has no row."""
         everywhere = np.zeros(rows)
         everywhere[self.rows] = prices
         return everywhere
@@ -136,7 +137,7 @@ def sub_problem(problem: ClassProblem, worth: FloatArray, chosen: BoolArray, cap
 
 
 class ResidualProblem:
-    """Shares so far, and what may still change."""
+    """The shares so far, and the part of the problem in which they may still change."""
 
     def __init__(self, problem: ClassProblem, worth: FloatArray, *, compiled: bool = False) -> None:
         self._problem, self._worth, self._owner, self._compiled = problem, worth, problem.owner(), compiled
@@ -153,26 +154,34 @@ class ResidualProblem:
         return free
 
     def part(self, wanted: BoolArray) -> SubProblem:
-        """The problem of the wanted classes that have a choice, on what the fixed ones leave."""
+        """The problem of the wanted classes that are not fixed, on the capacity that the fixed ones leave."""
         chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(self.empty)
         return sub_problem(self._problem, self._worth, chosen, self._left)
 
     def _find_left(self) -> None:
-        """What the fixed classes leave of each row, and which rows they use up, priced or not."""
+        """Recompute the capacity that the fixed classes leave, and the rows that they exhaust."""
         problem = self._problem
         used = problem.used(np.where(self._fixed[self._owner], self.x, 0.0))
         self._left: FloatArray = problem.capacity * (1 + _ROOM) - used
         self.empty: BoolArray = self._left <= _EMPTY * problem.capacity
 
     def take(self, part: SubProblem, x: FloatArray) -> None:
-        """These are the shares of the part's classes now."""
+        """Replace the shares of the part's classes by x (the part's columns)."""
         self.x[np.isin(self._owner, part.classes)] = 0.0
         self.x[part.columns] = x
 
     def settle(
         self, settling: BoolArray, kept: FloatArray, prices: FloatArray, free: BoolArray, settled: BoolArray
     ) -> None:
-        """Keep of each settling class the columns of its cheapest ways at these prices, of the rising ones the free."""
+        """Restrict settling classes to their cheapest columns at these prices, rising ones to columns on free rows.
+
+        Args:
+            settling: classes that settle at this level (k,).
+            kept: utility of each class from now on (k,).
+            prices: of all rows, at this level (r,).
+            free: columns that use no scarce row (C,).
+            settled: classes that have settled, these included (k,).
+        """
         problem, owner = self._problem, self._owner
         cost = problem.cost(prices)
         hulls = cost_hulls(problem, np.where(self._open, self._worth, 0.0), prices, compiled=self._compiled)
@@ -192,17 +201,17 @@ class ResidualProblem:
         self._find_left()
 
 
-#: The price of everything and what is spent agree to this part. It is more than the room that levels are given
-#: (`residual._ROOM`): whether what everybody keeps is covered must not hang on the last bit.
+#: Relative tolerance between the cost of targets and the worth of all rows. It exceeds `_ROOM`, so that the capacity
+#: added there does not decide whether the utilities kept are affordable.
 ROUNDING = 3e-10
-#: A level is found to this part, and evaluations that do so.
+#: Relative accuracy of a level, and the most evaluations of the search.
 _CLOSE = 1e-13
 _MOST_STEPS = 80
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelProof:
-    """The classes' answer to prices."""
+    """The least cost of targets at given prices, against the worth of all rows at them."""
 
     problem: ClassProblem
     hulls: CostHulls
@@ -211,12 +220,12 @@ class LevelProof:
 
     @staticmethod
     def of(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> "LevelProof":
-        """What these prices have to say."""
+        """The proof by these prices (r,)."""
         hulls = cost_hulls(problem, worth, prices, compiled=compiled)
         return LevelProof(problem, hulls, float(problem.capacity @ prices), compiled)
 
     def excess(self, target: FloatArray) -> float:
-        """What the targets cost above all that the rows are worth: positive means out of reach."""
+        """Least cost of the targets less the worth of all rows; the targets are out of reach where it is positive."""
         if self.compiled:
             from optimizer.lp.interior_point import interior_kernels
 
@@ -226,9 +235,12 @@ class LevelProof:
         return float(spent) - self.income * (1 + ROUNDING)
 
     def bound(self, targets: TargetFunction, reached: float, close: float = _CLOSE) -> float:
-        """The smallest level proved to be out of reach, `highest` if none is; at most the part `close` above it.
+        """The smallest level that the prices prove to be out of reach, or `highest` if they prove none.
 
-        `reached` is known to be possible.
+        Args:
+            targets: of the classes.
+            reached: a level known to be possible, from which the search starts.
+            close: relative accuracy; the level returned lies above the exact one by at most this part.
         """
         low, high = min(reached, targets.highest), targets.highest
         lines = as_capped(targets) if self.compiled else None
@@ -243,7 +255,7 @@ class LevelProof:
             return high
         if below > 0:
             return min(high, low * (1 + close))
-        guess = low * (1 + 10 * close)  # a level just above what was reached, as a rule
+        guess = low * (1 + 10 * close)  # the answer is mostly just above the level reached
         moved = 0
         for _ in range(_MOST_STEPS):
             least = 0.5 * close * high
@@ -251,7 +263,7 @@ class LevelProof:
                 break
             guess = min(max(guess, low + least), high - least)
             excess = self.excess(targets.at(guess)[0])
-            if excess > 0:  # an end that stays twice counts half: else the chord would creep towards it
+            if excess > 0:  # Illinois method: halve the value of an end that stayed, or convergence is linear
                 high, above, below = guess, excess, below / 2 if moved > 0 else below
                 moved = 1
             else:

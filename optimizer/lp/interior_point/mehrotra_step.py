@@ -26,7 +26,7 @@ class InteriorPoint:
 
 
 class ProgramLoads(NamedTuple):
-    """What each column takes of each row, as part of the row, all members of its class together."""
+    """The fraction of each row that each column uses, with all members of its class."""
 
     #: By column (C, r), and by row (r, C).
     by_column: sparse.csr_array
@@ -44,7 +44,7 @@ class LevelProgram:
         self._best = np.maximum.reduceat(worth, self._start_of)
         self.worth = worth / self._best[self.owner]
         uses = np.diff(problem.use_first)
-        #: Part of its row that each use takes, all members together (U,); and the column it is of.
+        #: Fraction of its row that each use takes, with all members (U,), and its column (U,).
         self.load_of_use = (
             np.repeat(problem.size[self.owner], uses) * problem.use_count / problem.capacity[problem.use_row]
         )
@@ -55,7 +55,7 @@ class LevelProgram:
 
     @cached_property
     def loads(self) -> "ProgramLoads":
-        """What each column takes of each row, as matrices: the compiled steps do without them."""
+        """The loads as sparse matrices, which the compiled steps do not need."""
         problem = self.problem
         shape = (problem.columns, problem.rows)
         by_column = sparse.csr_array((self.load_of_use, problem.use_row, problem.use_first), shape=shape)
@@ -63,7 +63,7 @@ class LevelProgram:
         return ProgramLoads(by_column, by_column.T.tocsr(), cell)
 
     def aim(self, floor: FloatArray, rise: FloatArray) -> None:
-        """What one member of each class is to have, of which theta decides (k,), (k,)."""
+        """Set the right-hand side floor + theta rise of the utility rows, per member (k,), (k,)."""
         self.floor, self.rise = floor / self._best, rise / self._best
 
     def prices(self, point: InteriorPoint) -> FloatArray:
@@ -75,11 +75,11 @@ class LevelProgram:
         return [vector[part] for part in self._parts]
 
     def per_class(self, values: FloatArray) -> FloatArray:
-        """Sums over the columns of each class, of one array or of several in rows."""
+        """Sums over the columns of each class (..., C) -> (..., k)."""
         return np.add.reduceat(values, self._start_of, axis=-1)
 
     def start(self) -> InteriorPoint:
-        """An equal part of each column, brought down to half of every row: feasible, far from every boundary."""
+        """A starting point far from every boundary: equal shares, scaled so that they use at most half of each row."""
         problem = self.problem
         width = np.diff(problem.first)
         x = 0.5 / width[self.owner]
@@ -126,7 +126,10 @@ class MehrotraStep:
         self.error = max(self.gap, primal_error, dual_error)
 
     def taken(self) -> InteriorPoint | None:
-        """A predictor tells how much to aim at the centre, a corrector goes there. None: rounding has won."""
+        """The next point, by a predictor and a corrector step; None where rounding leaves no finite point.
+
+        The predictor's progress sets how strongly the corrector is centred.
+        """
         point = self._point
         with np.errstate(all="ignore"):
             try:
@@ -147,7 +150,7 @@ class MehrotraStep:
         return InteriorPoint(theta, primal, dual) if finite else None
 
     def _eliminate(self) -> None:
-        """Each class's two equations solved for time and utility values, centred so that nothing cancels."""
+        """Eliminate each class's two equations, centred against cancellation, and assemble the system of the rows."""
         program, problem = self._program, self._program.problem
         x, idle, spare, left = program.split(self._point.primal)
         reduced, mu, y, p = program.split(self._point.dual)
@@ -169,7 +172,7 @@ class MehrotraStep:
             for values in (weighted, moved)
         )
         f1, f2 = self._solve_classes(self._e1, self._e2)
-        if problem.single_use:  # loads cross only where a column uses several rows
+        if problem.single_use:  # each column loads one row: the matrix of products of loads is diagonal
             own_load = stiff * program.load_of_use**2
             crossed = np.diag(np.bincount(problem.use_row, weights=own_load, minlength=problem.rows))
         else:
@@ -218,5 +221,5 @@ class MehrotraStep:
 
 
 def _reach(values: FloatArray, direction: FloatArray) -> float:
-    """How far one can go before a value turns negative, at most 1e3."""
+    """The largest step along the direction that keeps all values nonnegative, at most 1e3."""
     return float(1.0 / max(float((-direction / values).max()), 1e-3))

@@ -1,18 +1,18 @@
-"""Progressive filling: levels rise until every class has what it can get, the lexicographic max-min.
+"""Progressive filling (water filling): raise max-min levels one after the other, to the lexicographic max-min.
 
-One level is the largest z at which every class has its target. Its prices tell what is scarce there, and from then on
-no class that still rises uses that: in every optimum a class that reaches its target for nothing uses no priced row,
-and all later shares are optima of this level too. So a class that cannot have more than its target without a scarce row
-has settled; for the others that part of the problem is gone, and the next level goes on from there. Every level
-exhausts a row or fills everybody: there are at most (rows + 1) in a tier.
+A level is the largest z at which every class reaches its target. The prices of its program mark the scarce rows. A
+class that still rises uses none of them from then on: in every optimum of the level, a class that reaches its target at
+no cost uses no priced row, and all later shares are optima of this level, too. A class that needs a scarce row to
+exceed its target has *settled*. The next level is found on the rows that remain. Each level exhausts a row or fills all
+classes, so a tier has at most (rows + 1) levels.
 
-Tiers follow each other: a rule's first targets rise until nobody gains by them any more, then its next. Classes that
-have settled and have only one way to keep what they have leave the program and take their part of the rows along; the
-others stay with the columns that cost them least, because they may have to make room.
+Tiers follow each other: when no class gains by a rule's first targets any more, its next targets rise. A settled class
+with a unique cheapest way to its utility leaves the program, and its use is subtracted from the rows. The other settled
+classes stay, restricted to their cheapest columns, because they may have to move to make room.
 
-Between two solves a few jobs come and go: the prices of the last one prove a level close to the next (`FillingStart`).
-Loading compiled code takes as long as some dozens of small solves, so the work that a series has had so far decides
-whether that pays. Neither changes an answer by more than rounding.
+Few jobs change between two solves, so the prices of the last solve prove a level close to the next one (warm start,
+`FillingStart`). Loading compiled code takes as long as dozens of small solves; it is loaded once the solves of a series
+have had enough columns in total. Neither changes an answer by more than rounding.
 """
 
 from collections.abc import Iterator
@@ -42,16 +42,16 @@ from optimizer.problem import BoolArray, FloatArray, Pools
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FillingStart:
-    """Where the last solve of a series ended; by default there was none."""
+    """The end of the last solve of a series, for a warm start; the default is a first solve."""
 
     #: Columns of all solves so far.
     columns: int = 0
-    #: Of the rows, at the first level (r,); of any other length: unknown.
+    #: Prices of the rows at the first level (r,); an array of another length is ignored.
     prices: FloatArray | None = None
 
 
 def filling_start(memory: Memory, pools: Pools) -> FillingStart:
-    """What this memory says; nothing, where there is none or it is another policy's."""
+    """Read a policy's memory; without one, or with another policy's, the series starts afresh."""
     columns = memory.get("columns") if isinstance(memory, dict) else None
     if type(columns) is not int:
         return FillingStart()
@@ -68,12 +68,13 @@ def filling_memory(memory: Memory, columns: int, prices: FloatArray, pools: Pool
 
 #: Prices that make up less than this part of all that is paid at a level are rounding.
 _SCARCE = 1e-8
-#: Earlier prices are added ten times as often until the targets cost all there is, to this part.
+#: Earlier prices are added with a factor that grows tenfold, this many times, until the targets cost all that the rows
+#: are worth, to the part `_PAID`.
 _POWERS = 10
-#: What used-up rows cost those who would like them, against all that a level is worth.
-_FENCE = 10.0
 _PAID = 1e-9
-#: A target above the last by no more than this part of it, and of all that is to be had, is no rise.
+#: Price of exhausted rows in a proof, relative to the worth of all rows at the level.
+_FENCE = 10.0
+#: A target that exceeds the last one by no more than this part of it, and of the class's cap, counts as equal.
 _RISE = 1e-12
 
 
@@ -82,7 +83,7 @@ class FilledLevel:
     """One level over classes."""
 
     tier: int
-    #: Classes that the level raises, what all had before, and what each can have at most of what is left (k,).
+    #: Classes that the level raises; utility of each class before; upper bound of it on the remaining rows (k,).
     active: BoolArray
     kept: FloatArray
     cap: FloatArray
@@ -115,10 +116,10 @@ def fill_levels(
     """Raise the rule's targets, tier by tier, level by level.
 
     Args:
-        problem: every class has at least one column.
+        class_problem: every class has at least one column.
         worth: utility of each class column, run all the time by one member; > 0 (C,).
-        rule: what is to be had.
-        start: where the last filling ended, if this is one of a series.
+        rule: the targets of each tier.
+        start: the end of the last filling of the series, if there was one.
     """
     run = _FillingRun(class_problem, worth, start if start is not None else FillingStart())
     for tier in range(rule.tiers):
@@ -129,7 +130,7 @@ def fill_levels(
 
 
 class _FillingRun:
-    """The state of one filling."""
+    """The state of one filling: utilities kept, settled classes, scarce rows, and the levels so far."""
 
     def __init__(self, class_problem: ClassProblem, worth: FloatArray, start: FillingStart) -> None:
         self._problem, self._worth, self._owner = class_problem, worth, class_problem.owner()
@@ -156,9 +157,9 @@ class _FillingRun:
         z, prices = self._solve(part, RestrictedTargets(targets, part.classes, saturation))
         if self._status is not Status.OPTIMAL:
             return False
-        if z >= saturation and saturation < targets.highest:  # it is the turn of somebody who finds everything used up
+        if z >= saturation and saturation < targets.highest:  # a class now has to rise whose rows are all exhausted
             prices = np.zeros(self._problem.rows)
-        paid = prices * self._problem.capacity  # what is next to nothing of what was not scarce before is rounding
+        paid = prices * self._problem.capacity  # a tiny part of what the rows not yet scarce are worth is rounding
         scarce = self._scarce_rows | (paid > _SCARCE * float(paid[~self._scarce_rows].sum()))
         fresh = np.where(scarce, prices, 0.0)
         prices, bound = self._proved(fresh, targets, z)
@@ -168,7 +169,7 @@ class _FillingRun:
         return z < targets.highest
 
     def _saturation_level(self, part: SubProblem, targets: TargetFunction) -> float:
-        """The level above which some class would have to rise by what others have used up."""
+        """The level above which some class could rise only on exhausted rows."""
         limit = self._kept.copy()
         best = np.maximum.reduceat(part.worth, part.problem.first[:-1]) if len(part.classes) else np.zeros(0)
         limit[part.classes] = np.maximum(best, limit[part.classes])
@@ -176,7 +177,7 @@ class _FillingRun:
         low, high = 0.0, targets.highest
         if np.all(targets.at(high)[0] <= limit):
             return high
-        while high - low > _RISE * max(high, _RISE * targets.highest):  # ends where the turn is at 0, too
+        while high - low > _RISE * max(high, _RISE * targets.highest):  # terminates at level 0, too
             middle = (low + high) / 2
             low, high = (middle, high) if np.all(targets.at(middle)[0] <= limit) else (low, middle)
         return low
@@ -191,7 +192,7 @@ class _FillingRun:
         return FillingResult(x, utility * above, tuple(self._levels), self._status, path, self._work)
 
     def _solve(self, part: SubProblem, targets: RestrictedTargets) -> tuple[float, FloatArray]:
-        """The level of the residual problem, and prices of all rows; the shares are kept by the residual."""
+        """The level of the residual problem and prices of all rows (r,). `ResidualProblem` takes the shares."""
         if not len(part.classes):
             return targets.highest, np.zeros(self._problem.rows)
         known, near = self._start.prices, None
@@ -209,10 +210,10 @@ class _FillingRun:
         return found.z, part.all_rows(found.prices, self._problem.rows)
 
     def _proved(self, prices: FloatArray, targets: TargetFunction, z: float) -> tuple[FloatArray, float]:
-        """Prices for the whole problem, and what they prove.
+        """Prices for the whole problem, and the level that they prove to be out of reach.
 
-        Those who settled keep off the rows that are left only if what was scarce before stays dear enough: earlier
-        prices are added until they do.
+        Settled classes stay off the remaining rows only while the rows that were scarce before cost enough. Earlier
+        prices are added with growing factors until they do.
         """
         if not prices.any() and z >= targets.highest:
             return prices, targets.highest
@@ -231,11 +232,11 @@ class _FillingRun:
         return best, proof.bound(targets, z)
 
     def _bases(self, prices: FloatArray, worth: float) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Prices to start from, and earlier ones to add to them (both r).
+        """Pairs of prices to start from and earlier prices to add to them, all (r,).
 
-        Rows that fixed classes use up take no part in a level and have no price in it, though others might want them
-        at any price. What those keep off with costs them nothing more: they have no other way. Nor need a level charge
-        for rows that are gone where nobody who settled has to make room on them: there its price is any number.
+        Rows that fixed classes exhaust are not part of a level's program and have no price in it, though other classes
+        would use them at a low one. A price on them costs the fixed classes nothing more, as they have no alternative.
+        Where no settled class has to make room on an exhausted row, any price of it is valid.
         """
         capacity = self._problem.capacity
         empty = self._residual.empty & (capacity > 0)
@@ -264,9 +265,15 @@ class _FillingRun:
 
 
 def fill_in_stages(request: SolveInput, rule: TierRule, memory: Memory) -> tuple[StagedSolution, Memory]:
-    """Raise the rule's targets until no class can rise. Returns no stage when no method finds the first level.
+    """Raise the rule's targets until no class can rise, and state every level as a stage over jobs.
 
-    `memory`: what the policy's last solve left, and what this one leaves (`filling_memory`).
+    Args:
+        request: the problem, its utilities and its classes.
+        rule: the targets of each tier.
+        memory: what the policy's last solve returned (`filling_memory`).
+
+    Returns:
+        The stages, none where no method finds the first level, and the memory for the next solve.
     """
     classes = request.classes
     worth = classes.per_column(request.utility.worth)

@@ -1,9 +1,9 @@
-"""Arena's time model: whole rounds, in which a start costs the time in which its parallel plan is tuned.
+"""Arena's time model: whole rounds, in which a start costs the seconds that tuning its parallel plan takes.
 
-All that happens, happens at the starts of rounds. A job has ended at the first of them at which the whole iterations
-of its run time are all that it has to do. Tuning that fits into a round costs throughput and no progress; longer tuning
-costs one round of progress, and the throughput of two. The scheduler hears of a round when a job ends there or is
-submitted; in between nothing could change.
+All events happen at the starts of rounds. A job ends at the first start of a round by which its run time contains all
+of its iterations, counted in whole iterations. Tuning that fits into a round costs throughput but no progress; longer
+tuning costs one round of progress, and the throughput of two. The scheduler gets a report of the rounds in which a job
+ends or is submitted; no other round could change a decision.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,28 +27,28 @@ _TUNED_ROUNDS = 1
 
 @dataclass(frozen=True, slots=True)
 class TuningCost:
-    """Seconds of tuning after a start or a change of place."""
+    """Seconds of tuning after a start or a change of placement."""
 
     per_accelerator_s: float
     most_s: float
 
     def seconds(self, accelerators: int) -> float:
-        """Of a gang of that size."""
+        """Seconds of tuning of a gang of that size."""
         return min(self.per_accelerator_s * accelerators, self.most_s)
 
     def lost_s(self, accelerators: int) -> float:
-        """Progress that it takes away."""
+        """Seconds of progress that the tuning costs."""
         return _TUNED_ROUNDS * ROUND_S if self.seconds(accelerators) > ROUND_S else 0.0
 
 
-#: Of every policy, and of Arena's own, which tunes only what it has not measured.
+#: Tuning under every policy, and under Arena's own, which tunes only plans that it has not measured.
 TUNING = TuningCost(150.0, 600.0)
 ARENA_TUNING = TuningCost(10.0, 40.0)
 
 
 @dataclass(frozen=True, slots=True)
 class TunedSpan:
-    """An attempt that is over: the rounds in which it ran, samples per second, and seconds of tuning."""
+    """An ended attempt: the rounds in which it ran, samples per second, and seconds of tuning."""
 
     first_round: int
     end_round: int
@@ -56,7 +56,7 @@ class TunedSpan:
     tuning_s: float
 
     def throughput_in(self, round_: int) -> float:
-        """The part of its throughput that counts in one of its rounds."""
+        """The part of its throughput that counts in the given round."""
         since = round_ - self.first_round
         if self.tuning_s > ROUND_S:
             return 0.0 if since <= _TUNED_ROUNDS else self.throughput
@@ -73,7 +73,7 @@ def round_throughputs(spans: Iterable[TunedSpan], rounds: int) -> list[float]:
 
 
 def rounds_needed(iterations: float, iteration_s: float) -> int:
-    """Rounds until the whole iterations of the run time are that many."""
+    """Rounds until the run time contains that many whole iterations."""
     rounds = max(1, ceil(iterations * iteration_s / ROUND_S))
     while floor(rounds * ROUND_S / iteration_s) < iterations:
         rounds += 1
@@ -89,14 +89,14 @@ class _Run:
     attempt: SimAttempt
     iteration_s: float
     throughput: float
-    #: Instant from which on its time counts, and iterations behind the job then.
+    #: Instant from which its run time counts, and the iterations that the job had done by then.
     counts_from: float
     base_steps: float
     ends_at: float
     timer: Timer
 
     def steps_at(self, at: float) -> float:
-        """Iterations behind the job at a round's start before its end."""
+        """Iterations that the job has done at the start of a round before its end."""
         return self.base_steps + floor(max(0.0, at - self.counts_from) / self.iteration_s)
 
 
@@ -115,7 +115,7 @@ class ArenaAttempts(AttemptSimulator):
         tuning: TuningCost,
         on_span: Callable[[TunedSpan], None] | None = None,
     ) -> None:
-        """`on_span` is called with every attempt that is over."""
+        """`on_span` is called with every attempt that has ended."""
         super().__init__(engine, machines, model, streams)
         engine.on_command[BeginRound] = self._begin_round
         self._places = places
@@ -182,7 +182,7 @@ class ArenaAttempts(AttemptSimulator):
         return (AttemptStarted(at, attempt.job_id, attempt.number),)
 
     def _due(self, at: float, _: object) -> Iterable[Event]:
-        """Whatever else happens at this instant happens first."""
+        """Schedules the report of this instant after its other events."""
         if at > self._report_at:
             self._report_at = at
             self._engine.schedule(at, self._report_round)

@@ -1,8 +1,8 @@
-"""Arena's table of places: how fast a model with a batch trains on so many machines of a type, by its best known plan.
+"""Arena's table of places: speed of a model with a batch on a number of machines of a type, by the best plan known.
 
 CSV with a header: `model`, `params`, `batch_size`, `gpu_type`, `nodes`, `gpus_per_node`, `seconds_per_iteration` (of
-the whole batch), `status`: `ok`; `oom` (does not fit) and `over_300s` (too slow for a round), which nobody may use;
-`absent` (not measured), for which the simulator has rules of its own:
+the whole batch), `status`: `ok`; `oom` (does not fit) and `over_300s` (too slow for a round), which no job may use;
+`absent` (not measured), for which the simulator has the following rules:
 
 * On a place that is not the best of its size, the best one's throughput, less a tenth for each halving of the
   accelerators on one machine.
@@ -39,7 +39,7 @@ GANG_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class ArenaModel:
-    """What a job trains."""
+    """A model with its batch size."""
 
     model: str
     params: str
@@ -53,7 +53,7 @@ class ArenaModel:
 
 @dataclass(frozen=True, slots=True)
 class ArenaPlace:
-    """As many accelerators on each of some machines of one type."""
+    """A number of machines of one type, with the same number of accelerators on each."""
 
     accelerator: str
     machines: int
@@ -61,7 +61,7 @@ class ArenaPlace:
 
     @property
     def accelerators(self) -> int:
-        """All of them."""
+        """Accelerators in total."""
         return self.machines * self.each
 
 
@@ -83,12 +83,12 @@ class PlaceTable:
         return {model.kind: model for model, _ in self.measured}
 
     def best_place(self, accelerator: str, count: int) -> ArenaPlace:
-        """A part of one machine, or whole machines."""
+        """Whether the place is a part of one machine, or whole machines."""
         size = self.machine_size[accelerator]
         return ArenaPlace(accelerator, 1, count) if count <= size else ArenaPlace(accelerator, count // size, size)
 
     def throughput(self, model: ArenaModel, place: ArenaPlace) -> float:
-        """Samples per second; 0 where the model cannot run, or nobody knows."""
+        """Samples per second; 0 where the model cannot run or the speed is unknown."""
         found = self._throughputs.get((model, place))
         if found is None:
             found = self._throughputs[model, place] = self._throughput(model, place)
@@ -137,7 +137,7 @@ class PlaceLaw:
     model: ArenaModel
 
     def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
-        """The same at every progress; 0 where the model cannot run."""
+        """Iterations per second, independent of progress; 0 where the model cannot run."""
         place = self.table.place_of(accelerator, parts)
         if self.table.throughput(self.model, place) <= 0:
             return SpeedSegment(0.0)

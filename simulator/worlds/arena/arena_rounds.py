@@ -1,7 +1,7 @@
-"""Arena's first come, first served, as a mechanism for the core; and where gangs go in Arena's world under our plans.
+"""Arena's first come, first served as a mechanism for the core, and the placement of gangs under our plan policies.
 
-First come, first served is of each type for itself. Every job keeps the type and the gang that it asked for, and
-nothing is preempted or moved. Waiting jobs are tried only in rounds in which a job has ended.
+Each type has a queue of its own. Every job keeps the type and the gang that it requested, and no job is preempted or
+moved. Waiting jobs are tried only in rounds in which a job has ended.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class ArenaRounds:
     def _start_in_order(
         self, cycle: Cycle, job_ids: Sequence[JobId], rooms: dict[str, Room], blocked: set[str], started: list[Move]
     ) -> list[JobId]:
-        """Starts the jobs that find room; the first of a type that does not blocks the type. Returns who waits."""
+        """Starts the jobs that fit; the first of a type that does not fit blocks its type. Returns the waiting jobs."""
         ledger, waiting = cycle.ledger, list[JobId]()
         pool_rows = {state.pool.shape.accelerator: state.row for state in ledger.fleet.pools}
         for job_id in job_ids:
@@ -88,7 +88,7 @@ def _room(cycle: Cycle, pool: int) -> Room:
 
 
 def _emptiest(room: Room, best: ArenaPlace) -> Place:
-    """The machines with most room, the first of them on ties; () where they have too little."""
+    """The machines with most free accelerators, on ties the first; () where the gang does not fit on them."""
     rows = sorted(room, key=lambda row: (-room[row], row))[: best.machines]
     fits = len(rows) == best.machines and room[rows[-1]] >= best.each
     return tuple((row, best.each) for row in rows) if fits else ()

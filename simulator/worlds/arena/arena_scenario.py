@@ -1,6 +1,6 @@
 """Arena's simulator as a scenario: first come, first served, and plan policies of ours.
 
-Its other policies were recorded, but what is known of them does not say how they choose.
+Runs of its other policies are recorded, but their rules are not published in enough detail to reproduce them.
 
 Under our policies a job may have every place of Arena's table on which it can run: 1 to 16 accelerators of any type, at
 the speed of the best parallel plan known there. The policy knows those speeds, as Arena's own does. Starts and changes
@@ -48,7 +48,7 @@ def arena_policy_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ArenaWorkload:
-    """Jobs, numbered from 1 in the order of their rows, and where each kind of them trains how fast."""
+    """Jobs, numbered from 1 in the order of their rows, and the speeds of each of their kinds by place."""
 
     jobs: tuple[SimulatedJob, ...]
     models: Mapping[Kind, ArenaModel]
@@ -61,9 +61,9 @@ def arrival_round(at: float) -> int:
 
 
 def arena_workload(rows: Iterable[TraceJob], places: PlaceTable) -> ArenaWorkload:
-    """The rows as jobs, each on the type that it names.
+    """The rows as jobs, each on the type that it requests.
 
-    Raises ConfigError for a model that the table does not have, and a job that cannot run where it asks to.
+    Raises ConfigError for a model that is not in the table, and for a job that cannot run on the place it requests.
     """
     known = places.models()
     jobs: list[SimulatedJob] = []
@@ -98,7 +98,7 @@ def arena_workload(rows: Iterable[TraceJob], places: PlaceTable) -> ArenaWorkloa
     return ArenaWorkload(tuple(jobs), models, places)
 
 
-#: Called with every attempt that is over.
+#: Called with every attempt that has ended.
 SpanSink = Callable[[TunedSpan], None]
 
 
@@ -141,7 +141,7 @@ class ArenaConfigurations:
 
     @classmethod
     def of(cls, workload: ArenaWorkload, pools: tuple[PoolModel, ...]) -> "ArenaConfigurations":
-        """Of these jobs on these pools."""
+        """The places of these jobs on these pools."""
         return cls({kind: tuple(_ways(workload.places, model, pools)) for kind, model in workload.models.items()})
 
     def __call__(self, job: JobRecord) -> tuple[StepConfiguration, ...]:

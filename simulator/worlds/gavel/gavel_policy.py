@@ -1,6 +1,6 @@
 """The interface of Gavel's policies: a problem as matrices of jobs by type in, shares of jobs and of pairs out.
 
-The core runs them as share policies. Their answers are not rounded: noise of 1e-9 decides who gets leftover
+The core runs them as share policies. Their answers are not rounded: noise of 1e-9 decides which jobs get leftover
 accelerators.
 """
 
@@ -39,7 +39,7 @@ class GavelProblem(Problem):
 
 
 def gavel_problem(ledger: Ledger, admitted_at: Mapping[JobId, float]) -> GavelProblem:
-    """The ledger as Gavel's policies see it; a deadline moves by what the job waited for its admission."""
+    """The problem as Gavel's policies see it; a deadline is later by the time that the job waited for admission."""
     problem = build_problem(ledger)
     order = np.argsort(problem.pools.accelerator, kind="stable")
     records = [ledger.jobs[job_id] for job_id in problem.jobs.job_id.tolist()]
@@ -68,11 +68,11 @@ class GavelAllocation:
 
 
 class GavelPolicy(ABC):
-    """Answers as a `SharePolicy` does, without a proof; what counts is `allocate`."""
+    """Adapts `allocate` to the interface of a `SharePolicy`, without a certificate."""
 
     @abstractmethod
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
-        """The shares, and what to remember."""
+        """The shares, and the memory for the next solve."""
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
         """The shares of single jobs, by column."""
@@ -84,7 +84,7 @@ class GavelPolicy(ABC):
         return Shares(x, problem.pools.held, free, np.zeros(len(problem.jobs)), _NO_PROOF), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Newcomers wait for a solve: nothing is worth anything before."""
+        """Zero for every configuration: newcomers wait for the next solve."""
         return np.zeros(len(newcomer.steps_per_s))
 
 

@@ -57,12 +57,12 @@ class ServiceTable:
         self.count: IntArray = np.zeros(0, np.int64)
         self.runs: BoolArray = np.zeros((0, pools), bool)
         self.time_s: FloatArray = np.zeros((0, pools))
-        #: What all rows had received by the last solve and have since, those included that are gone.
+        #: Time received by all rows, removed ones included: by the last solve, and since.
         self.busy_s: FloatArray = np.zeros(pools)
         self.deficit_s: FloatArray = np.zeros((0, pools))
         #: Shares of the last solve, not rounded: noise of 1e-9 orders the rows that get leftover accelerators.
         self.share: FloatArray = np.zeros((0, pools))
-        #: The last solve was about the members.
+        #: Whether the last solve covered the members.
         self.allocated: BoolArray = np.zeros(0, bool)
         #: (members, gang, allocated) of every row, as the greedy pass reads them; made anew when rows or shares change.
         self._plain: list[tuple[int, int, int, bool]] = []
@@ -71,7 +71,7 @@ class ServiceTable:
         return len(self.first)
 
     def add(self, new: Sequence[NewServiceRow]) -> None:
-        """A new job has half a round to its account before it begins, a new pair nothing."""
+        """Adds rows: a new job starts with half a round received, a new pair with none."""
         if not new:
             return
         alone = np.array([row.second == ALONE for row in new])
@@ -88,7 +88,7 @@ class ServiceTable:
         self._reindex()
 
     def drop(self, ended: Collection[JobId]) -> None:
-        """These jobs are over: their rows go, and those of every pair they were in."""
+        """Removes the rows of these ended jobs, and of every pair that has one of them."""
         stays = np.ones(len(self), bool)
         for job_id in ended:  # hardly ever more than one in a round
             stays &= (self.first != job_id) & (self.second != job_id)
@@ -130,7 +130,7 @@ class ServiceTable:
             self.time_s[rows, pools] += times_s
 
     def settle(self, since_s: float) -> None:
-        """Before a solve: what each row should have had in the last `since_s` seconds against what it got."""
+        """Updates deficits before a solve: time due to each row in the last `since_s` seconds, less time received."""
         due_s = np.where(self.allocated[:, None], self.share * since_s, 0.0)
         self.deficit_s += due_s - (self.time_s - self._prior_s)
         self.time_s[:] = self._prior_s
@@ -148,7 +148,7 @@ class ServiceTable:
             self.share[rows, pools] = np.clip(shares, 0.0, 1.0)
 
     def select(self, pools: Sequence[int], free: Sequence[int], *, only_shares: bool) -> GavelSelection:
-        """Who runs the next round: one greedy pass per pool, by share over time received, then deficit, then share.
+        """The jobs of the next round: one greedy pass per pool, by share over time received, then deficit, then share.
 
         A row that the last solve did not know takes its place like any other, and then leaves it empty.
         `only_shares`: rows without a share fill nothing.
@@ -170,7 +170,7 @@ class ServiceTable:
 def _fill_pool(
     pool: int, free: int, ranked: Sequence[tuple[int, int, int, bool]], taken: set[int], chosen: GavelSelection
 ) -> None:
-    """Gives the free accelerators of a pool to rows (members, gang, in the last solve), in this order."""
+    """Gives the free accelerators of a pool to rows (members, gang, covered by the last solve), in this order."""
     for first, second, count, allocated in ranked:
         if count > free or first in taken or second in taken:
             continue
@@ -191,13 +191,13 @@ TYPE_ORDER = ("v100", "p100", "k80")
 
 
 def full_time_received(ran_s: float, began: bool) -> float:
-    """Nothing is lost by starting: what a job ran for is what it received."""
+    """The time received by a job is the time for which it ran: a start costs nothing."""
     return ran_s
 
 
 @dataclass(frozen=True, slots=True)
 class GavelRules:
-    """What differs between Gavel's policies, and between its forks, in the mechanism."""
+    """Differences in the mechanism between Gavel's policies, and between its forks."""
 
     #: The order of types is drawn anew for every round, from this seed; None: it never changes.
     shuffle_seed: int | None = None
@@ -219,13 +219,13 @@ class GavelRounds:
         self._rows = ServiceTable(0, rules.round_s / 2)
         self._now_on: GavelSelection = {}
         self._next: GavelSelection = {}
-        #: When each job was admitted; those that have ended since the last round are still here.
+        #: Instant of admission of each job, including jobs that have ended since the last round.
         self._known: dict[JobId, float] = {}
         self._stopping: list[JobRecord] = []
         #: Jobs that were started for this round; empty in the first round, in which no job is replaced.
         self._started: set[JobId] = set()
         self._is_first = True
-        #: Jobs there were at the last event, and when those ended that ran in this round.
+        #: Active jobs at the last event, and the ends of jobs that ran in this round.
         self._active = 0
         self._ended_at: dict[JobId, float] = {}
         self._began_at = 0.0
@@ -237,7 +237,7 @@ class GavelRounds:
         cycle.ledger.columns.counts_owed = False  # what each has received is counted in `ServiceTable`, in Gavel's way
 
     def settle(self, cycle: Cycle) -> None:
-        """Nothing to do but where a round has ended, a solve is answered, or the last that must go is gone."""
+        """Acts where a round has ended, a solve is answered, or the last job to be stopped has stopped."""
         self._note_ends(cycle)
         if cycle.due.lockstep_round is not None:
             self._round_ended(cycle)
@@ -258,7 +258,7 @@ class GavelRounds:
         if self._now_on:
             self._began_at = beat.at
         elif not cycle.backlog.arrived:
-            self._reset_at = 0.0  # nothing runs and nothing will come: the gate opens
+            self._reset_at = 0.0  # no job runs and none will arrive: solve without waiting for the interval
         self._admit(cycle)
         is_due = cycle.now - self._reset_at >= self._rules.resolve_min_s or self._reset_at == 0
         if self._changed and is_due:
@@ -279,7 +279,7 @@ class GavelRounds:
                 del self._known[job_id]
 
     def _note_ends(self, cycle: Cycle) -> None:
-        """Jobs that have just ended received time until now."""
+        """Credits jobs that have just ended with the time until now."""
         if len(cycle.ledger.jobs) < self._active:
             self._changed = True
             ended = (job_id for job_id in self._now_on if job_id not in cycle.ledger.jobs)
@@ -305,7 +305,7 @@ class GavelRounds:
         self._rows.credit(received)
 
     def _admit(self, cycle: Cycle) -> None:
-        """Newcomers take part from now on."""
+        """Admits new jobs to the rounds from now on."""
         ledger, (arrived, cycle.backlog.arrived) = cycle.ledger, (cycle.backlog.arrived, [])
         if not arrived:
             return

@@ -225,7 +225,7 @@ def _fastest_first(problem: GavelProblem) -> tuple[FloatArray, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class GavelFifoPerf(GavelPolicy):
-    """Each job the fastest type with room, decided anew at every solve: a running job may be moved."""
+    """Gives each job the fastest type with free accelerators, anew at every solve, so that running jobs may move."""
 
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         x, _ = _fastest_first(problem)
@@ -258,7 +258,7 @@ class GavelFifoPacked(GavelPolicy):
         return GavelAllocation(x, tuple(packed)), None
 
     def _together(self, problem: GavelProblem, one: int, two: int, type_: int, accelerator: str) -> float:
-        """Sum of what both keep of their own speed there."""
+        """Sum of the parts of their own speed that both jobs keep there."""
         kept = (
             self.pairs.colocated_speed(problem.kind[a], problem.kind[b], accelerator, int(problem.count[a]))
             / problem.speed[a, type_]

@@ -22,11 +22,11 @@ from simulator.worlds.gavel.share_polytope import (
     units_with_pairs,
 )
 
-#: The type that blind policies take every speed from.
+#: The type whose speeds agnostic policies use for all types.
 _REFERENCE = "v100"
 #: The search for the shortest time begins between these, seconds, and ends this close (a ratio).
 _SHORTEST_S, _LONGEST_S, _CLOSE = 100.0, 1e6, 1.05
-#: Times looked at, at most.
+#: Most times that the search tries.
 _SEARCH_MAX = 200
 
 
@@ -44,7 +44,7 @@ def proportional_rate(problem: GavelProblem, speed: FloatArray) -> FloatArray:
 
 
 def no_shares(problem: GavelProblem) -> GavelAllocation:
-    """No shares: the solver found none."""
+    """Zero shares, where the solver found none."""
     return GavelAllocation(np.zeros_like(problem.speed))
 
 

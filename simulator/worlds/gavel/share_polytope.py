@@ -40,13 +40,13 @@ class ConeProgram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConeSolution:
-    """What a solver ends at. Gavel takes a point that is not quite optimal too, but not as a proof of feasibility."""
+    """Outcome of a solver. Gavel also accepts a nearly optimal point, but not as a proof of feasibility."""
 
     x: FloatArray
     is_optimal: bool
 
 
-#: None: the solver has no point.
+#: None where the solver has no point.
 ConeSolver = Callable[[ConeProgram], ConeSolution | None]
 
 
@@ -68,7 +68,7 @@ def solve_cone_program(program: ConeProgram) -> ConeSolution | None:
 
 @dataclass(slots=True)
 class SparseRows:
-    """Rows of a sparse matrix in the making."""
+    """Rows of a sparse matrix under construction."""
 
     columns: int
     row: list[Any] = field(default_factory=list)
@@ -100,7 +100,7 @@ _NOBODY = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShareUnits:
-    """What may hold accelerators: rows of jobs, gang, and each member's speed by type (u, p)."""
+    """Units that may hold accelerators: rows of jobs, gang, and each member's speed by type (u, p)."""
 
     first: IntArray
     second: IntArray
@@ -230,7 +230,7 @@ class SharePolytope:
         return c
 
     def program(self, c: FloatArray, cones: int = 0) -> ConeProgram:
-        """What has been added, with an objective."""
+        """The program of the added rows with an objective."""
         return ConeProgram(c, self.g.csc(), np.concatenate(self.h), cones)
 
     def solve(

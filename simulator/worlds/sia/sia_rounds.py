@@ -37,11 +37,11 @@ class ReceivedService:
         self._all_s += self._prior_s
 
     def forget(self, job_id: JobId) -> None:
-        """The job has ended; what all have received stays."""
+        """Removes an ended job; the time received by all jobs together stays."""
         del self._received_s[job_id]
 
     def credit(self, job_id: JobId, type_: int, time_s: float) -> None:
-        """The job runs for so long."""
+        """Credits a job with running time on a type, seconds."""
         self._received_s[job_id][type_] += time_s
         self._all_s[type_] += time_s
 
@@ -97,7 +97,7 @@ def number_accelerators(
     return numbers
 
 
-#: Shares that the solver leaves at 1e-9 are none.
+#: Shares below this, such as the 1e-9 that a solver leaves, count as 0.
 _DECIMALS = 5
 
 

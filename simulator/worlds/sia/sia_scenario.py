@@ -91,8 +91,8 @@ def sia_scenario(
 def _packed_speeds(workload: SiaWorkload, pools: tuple[PoolModel, ...]) -> dict[SpeedKey, float]:
     """Returns the speeds announced to the scheduler: updates per second on as few machines as possible.
 
-    How fast a job gets on at a time and place is the time model's matter. Raises ConfigError (OutsideTable) where
-    nobody knows.
+    The time model sets a job's progress at a time and placement. Raises ConfigError (OutsideTable) where it has no
+    entry.
     """
     ways = {(job.request.kind, job.request.demands[0].count) for job in workload.jobs}
     speeds: dict[SpeedKey, float] = {}
@@ -109,7 +109,7 @@ SIA_RULES = RoundRules(mechanism=SIA, round_s=60.0, resolve_min_s=0.0, idle_to_r
 
 
 class AdaptiveSiaTraining(SiaTraining):
-    """Trained with the batch of largest goodput on one type, in every epoch and on every placement."""
+    """Training on one type with the batch of largest goodput in every epoch and on every placement."""
 
     def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
         found = self._goodput.get((placement, epoch))
@@ -146,7 +146,7 @@ def with_adaptive_sia_batches(workload: SiaWorkload) -> SiaWorkload:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveSiaConfigurations:
-    """What every job could have now, by its goodput in the epoch in which it is."""
+    """The configurations of every job, by goodput in its present epoch."""
 
     trainings: Mapping[Kind, Mapping[str, SiaTraining]]
     pools: tuple[PoolModel, ...]
@@ -164,7 +164,7 @@ class AdaptiveSiaConfigurations:
 
 
 def place_anew(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
-    """All places made anew, type by type."""
+    """Computes all placements anew, type by type."""
     fleet = cycle.ledger.fleet
     places: dict[JobId, tuple[int, Place]] = {}
     for state in fleet.pools:

@@ -38,7 +38,7 @@ _TOO_LARGE = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiaApplication:
-    """An application with its step times by type, and what Sia's simulator adds to it."""
+    """An application with its step times by type, and the parameters that Sia's simulator adds."""
 
     application: Application
     steps: dict[str, MeasuredStepTimes]
@@ -227,7 +227,7 @@ def sia_workload(
 
 @dataclass(frozen=True, slots=True)
 class _StoppedAttempt:
-    """Where a job was stopped, in which shape, and when its restart there was or would have been through."""
+    """The place and shape of a stopped job, and the instant at which its restart there ended or would have ended."""
 
     at: float
     pool_id: PoolId
