@@ -6,8 +6,9 @@ left up; slack beyond `_MOST_SLACK` units is not used. The chances that availabi
 longer slots they are scaled as hazards are.
 
 What is believed of a spot market before it is watched is fitted on recorded availability of V100 and K80 machines of
-AWS: one hypothesis for each trace of December 2022 and February 2023; of several zones on pairs of traces of October to
-December 2022, one zone's machine being as good as another's. `MarketBelief` weighs them by what a market shows.
+AWS: of one zone on all traces of December 2022 and February 2023 together, the hypotheses being markets where machines
+come and go more and less often; of several zones one hypothesis for each of some pairs of traces of October to December
+2022, one zone's machine being as good as another's. `MarketBelief` weighs them by what a market shows.
 """
 
 from collections.abc import Generator, Sequence
@@ -24,13 +25,18 @@ from optimizer.planning.slack_policy import (
     SlackPolicy,
     SpotMarket,
     plan_slack_in_pieces,
+    spread_market,
 )
 
 #: A market is looked at once in so many seconds: the slots that beliefs are fitted on.
 WATCH_S = 600.0
-_MOST_SLOTS, _MOST_SLACK, _MOST_PER_SLOT = 300, 120, 5
+_MOST_SLOTS, _MOST_SLACK, _MOST_PER_SLOT = 450, 150, 5
 #: A restart takes at most so many slots: longer ones make longer slots.
 _MOST_CHANGEOVER = 3
+#: Up to so many slots a restart is counted in parts of a slot.
+_MOST_SPLIT = 2
+#: Where slack is plenty, rounding may make a restart so much longer.
+_MOST_EXCESS = 1.25
 #: On demand costs between so many times what spot costs.
 _LEAST_PRICE, _MOST_PRICE = 1.1, 100.0
 #: Plans are made for this many times the slots and slack that are asked for, so that jobs that follow find one.
@@ -39,20 +45,11 @@ _ROOM = 1.25
 _MOST_BYTES = 128 * 2**20
 _ROUNDING = 1e-6
 
-#: Change of what is not there, and of what is, by age; (2, AGE_CLASSES) of each hypothesis.
+#: Change of what is not there, and of what is, by age (2, AGE_CLASSES).
 _Changes = tuple[tuple[float, ...], tuple[float, ...]]
-_ONE_ZONE: tuple[_Changes, ...] = (
-    ((0.309, 0.174, 0.0528, 0.0416, 0.0131), (0.368, 0.273, 0.191, 0.083, 0.0979)),
-    ((0.231, 0.178, 0.0818, 0.0621, 0.026), (0.265, 0.203, 0.131, 0.0379, 0.0345)),
-    ((0.278, 0.231, 0.08, 0.0461, 0.0342), (0.224, 0.11, 0.0634, 0.0315, 0.0102)),
-    ((0.216, 0.373, 0.143, 0.0917, 0.111), (0.205, 0.135, 0.0554, 0.0312, 0.00982)),
-    ((0.284, 0.321, 0.154, 0.079, 0.0839), (0.21, 0.127, 0.0508, 0.0406, 0.00709)),
-    ((0.868, 0.458, 0.355, 0.053, 0.0188), (0.0448, 0.0837, 0.062, 0.0366, 0.0235)),
-    ((0.715, 0.24, 0.106, 0.0437, 0.00779), (0.164, 0.145, 0.123, 0.0896, 0.126)),
-    ((0.39, 0.24, 0.12, 0.0277, 0.0709), (0.292, 0.143, 0.0337, 0.0207, 0.00572)),
-    ((0.595, 0.29, 0.121, 0.0529, 0.0374), (0.514, 0.247, 0.0882, 0.0256, 0.0118)),
-)
-#: The same of zones together, after the chance per slot that a machine is taken while another zone has one.
+_ONE_ZONE: _Changes = ((0.412, 0.243, 0.0913, 0.053, 0.0189), (0.266, 0.167, 0.0916, 0.0403, 0.0122))
+#: The same of zones together, one hypothesis for each pair, after the chance per slot that a machine is taken while
+#: another zone has one.
 _SEVERAL_ZONES: tuple[tuple[float, _Changes], ...] = (
     (0.0253, ((0.291, 0.181, 0.178, 0.0834, 0.0612), (0.41, 0.258, 0.113, 0.0403, 0.0147))),
     (0.0193, ((0.405, 0.259, 0.125, 0.0741, 0.0719), (0.262, 0.122, 0.0788, 0.0325, 0.0219))),
@@ -71,8 +68,11 @@ def market_belief(zones: int) -> MarketBelief:
 
 
 def _hypotheses(zones: int, slot_s: float) -> list[SpotMarket]:
-    changes = _ONE_ZONE if zones == 1 else [change for _, change in _SEVERAL_ZONES]
-    return [SpotMarket(1.0 - (1.0 - np.array(change)) ** (slot_s / WATCH_S)) for change in changes]
+    if zones == 1:
+        markets: Sequence[SpotMarket] = spread_market(np.array(_ONE_ZONE))
+    else:
+        markets = [SpotMarket(np.array(change)) for _, change in _SEVERAL_ZONES]
+    return [SpotMarket(1.0 - (1.0 - market.change) ** (slot_s / WATCH_S)) for market in markets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,30 @@ class _Grid:
 
     @classmethod
     def of(cls, now: SlackSituation) -> "_Grid":
-        """Slots of `WATCH_S` or a little more, so that the changeover is a whole number of units where it can be."""
+        """Slots of `WATCH_S` or a little more, in as few units as tell a restart's length well enough."""
         slot_s, per_slot = WATCH_S, 1
-        if now.restart_s >= WATCH_S:
+        if now.restart_s > _MOST_SPLIT * WATCH_S:
             slot_s = now.restart_s / min(int(now.restart_s / WATCH_S), _MOST_CHANGEOVER)
-        else:
-            per_slot = min(ceil(WATCH_S / max(now.restart_s, 1.0) - _ROUNDING), _MOST_PER_SLOT)
         while now.time_left_s > _MOST_SLOTS * slot_s:
             slot_s *= 2
+        if slot_s == WATCH_S:
+            per_slot = _units_per_slot(now.restart_s / slot_s, now.slack_s / slot_s)
         changeover = max(ceil(now.restart_s / slot_s * per_slot - _ROUNDING), 1)
         price = min(max(round(now.on_demand_price, 1), _LEAST_PRICE), _MOST_PRICE)
         return cls(slot_s, per_slot, changeover, price, now.zones > 1)
+
+
+def _units_per_slot(restart: float, slack: float) -> int:
+    """For a restart and a slack in slots: those by which the restart is rounded up least, if the slack can be counted
+    in them; else the fewest that round it up by no more than `_MOST_EXCESS`."""
+
+    def excess(per_slot: int) -> float:
+        return round(max(ceil(restart * per_slot - _ROUNDING), 1) / (restart * per_slot), 6) if restart > 0 else 1.0
+
+    every = range(1, _MOST_PER_SLOT + 1)
+    enough = min(every, key=lambda each: (max(excess(each), _MOST_EXCESS), each))
+    fits = [each for each in every if each == enough or (each > enough and each * slack <= _MOST_SLACK)]
+    return min(fits, key=lambda each: (excess(each), each))
 
 
 class SlackPlans:

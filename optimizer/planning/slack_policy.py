@@ -10,7 +10,9 @@ and safety.
 A market is a semi-Markov chain: the chance that availability changes after a slot depends on how long it has been as it
 is. Each trace that was recorded earlier is one hypothesis; fitting draws each towards all of them, so that nothing is
 held impossible. For each the cost to go is computed once; in each slot the choice is the one that costs least in the
-mean over the markets, weighed by Bayes' rule with what this trace has shown so far.
+mean over the markets, weighed by Bayes' rule with what this trace has shown so far. Markets do not stay what they are:
+in each slot one turns into any of the others by a small chance, so that what was seen days ago counts less, and no plan
+trusts in days of the weather of an hour.
 """
 
 from collections.abc import Generator, Sequence
@@ -128,6 +130,10 @@ _UNKNOWN_AGE = 4
 #: Slots that the pooled traces count for, in each class of a trace of its own.
 _PRIOR_SLOTS = 6.0
 _RAREST = 1e-4
+#: Chance that after a slot the market follows another of the hypotheses, drawn from all.
+_DRIFT = 0.005
+#: Factors on how often what is not there comes, and on how often what is there goes, in `spread_market`.
+_SPREAD = (0.6, 1.7)
 
 
 def age_class(slots: int) -> int:
@@ -177,6 +183,14 @@ def fit_spot_markets(traces: Sequence[Sequence[bool]]) -> tuple[SpotMarket, ...]
     )
 
 
+def spread_market(change: FloatArray) -> tuple[SpotMarket, ...]:
+    """Markets around one (2, CLASSES), where machines come and go more and less often: for one that nobody watched."""
+    factors = np.array([(comes, goes) for comes in _SPREAD for goes in _SPREAD])
+    return tuple(
+        SpotMarket(np.clip(1.0 - (1.0 - change) ** factor[:, None], _RAREST, 1 - _RAREST)) for factor in factors
+    )
+
+
 def _counts(trace: Sequence[bool]) -> tuple[FloatArray, FloatArray]:
     """Changes and slots of a trace, by availability and class."""
     changes, slots = np.zeros((2, AGE_CLASSES)), np.zeros((2, AGE_CLASSES))
@@ -209,10 +223,16 @@ class MarketBelief:
             off, on = (1.0 / self._change[:, state].mean(axis=1) for state in range(2))
             self._log += np.log((on if available else off) / (on + off))
         else:
+            self._drift(slots)
             changed = self._change[:, int(self._available), age_class(self._age)]
             self._log += np.log(changed if available != self._available else 1 - changed)
             self._age = max(1, slots // 2) if available != self._available else self._age + slots
         self._available = available
+
+    def _drift(self, slots: int) -> None:
+        """It may follow another of the markets by now."""
+        stays = (1.0 - _DRIFT) ** slots
+        self._log = np.log(stays * self.weights + (1.0 - stays) / len(self._log))
 
     def seen(self, available: bool, slots: int = 1) -> "MarketBelief":
         """What would be believed had the slot that begins been seen so. This one stays as it is."""
@@ -293,7 +313,8 @@ def plan_slack_in_pieces(
         gone = value[:, lost]
         arrived = np.where(spot, (1 - gone_too) * value + gone_too * gone, gone)
         by_market = np.moveaxis(arrived.reshape(*value.shape[:2], many, MARKET_STATES), 2, 0)
-        found[slots_left] = by_market @ chances.transpose(0, 2, 1)[:, None]
+        to_come = by_market @ chances.transpose(0, 2, 1)[:, None]
+        found[slots_left] = (1.0 - _DRIFT) * to_come + _DRIFT * to_come.mean(axis=0)
         yield
     return SlackPlan(job, tuple(markets), np.moveaxis(found, 1, 0))
 

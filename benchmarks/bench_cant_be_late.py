@@ -1,0 +1,62 @@
+"""Frontier-CS `cant_be_late`, the four variants with recorded scores (needs `WALRAS_DATA`).
+
+    WALRAS_DATA=... python -m benchmarks cant_be_late
+
+Greedy and Uniform Progress are to come out as recorded, the optimum is exact for each window, and ours is the plan by
+which the scheduler holds machines for jobs with deadlines. Its goal: 70 % of the way from Uniform Progress to the
+optimum in the mean over the variants, half of it where restarts are long, and never late.
+"""
+
+import os
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.spot_windows import (
+    VARIANTS,
+    ScheduledSlack,
+    cheapest_bills,
+    judge,
+    recorded,
+    score,
+    window_job,
+    windows,
+)
+from benchmarks.tables import Measured
+from optimizer.planning.deadline_job import GreedySpotPolicy, UniformProgress
+from optimizer.planning.slack_grid import SlackPlans
+
+#: Of the way from Uniform Progress to the optimum, percent: in the mean, and where a restart takes .2 h.
+_MEAN, _LARGE = 70.0, 50.0
+#: Points between a score of ours and the recorded one, for the same policy.
+_EXACT = 0.1
+
+
+def measure(scale: float) -> list[Measured]:
+    """All windows of every variant, or a part of them spread over all zones."""
+    given = os.environ.get("WALRAS_DATA")
+    if not given:
+        raise SystemExit("WALRAS_DATA is not set: no market to run on")
+    data = Path(given)
+    judged, scores = windows(data)[:: max(1, round(1 / scale))], recorded(data)
+    measured = Measured("Frontier-CS cant_be_late, high availability", f"{len(judged)} windows of four zones")
+    closed = []
+    for variant in VARIANTS:
+        job, plans = window_job(variant), SlackPlans()
+        name = variant.removeprefix("high_availability_").replace("_", " ")
+        policies = {"greedy": GreedySpotPolicy, "uniform_progress": UniformProgress}
+        found = {known: judge(job, judged, make) for known, make in policies.items()}
+        ours = judge(job, judged, lambda plans=plans: ScheduledSlack(plans))
+        optimum = score(cheapest_bills(job, judged))
+        theirs = {**{known: each.score for known, each in found.items()}, "exact_optimum": optimum}
+        for known, value in theirs.items():
+            exact = _EXACT if scale >= 1 else None
+            measured.add(f"{name}: {known.replace('_', ' ')}", value, "")
+            measured.add("   beside the recorded score", abs(value - scores[variant, known]), "points", at_most=exact)
+        line = found["uniform_progress"].score
+        closed.append(100 * (ours.score - line) / (optimum - line))
+        measured.add(f"{name}: ours", ours.score, "")
+        goal = _LARGE if "large" in variant else None
+        measured.add("   of the way from Uniform Progress to the optimum", closed[-1], "%", at_least=goal)
+        measured.add("   late", ours.late, "windows", at_most=0)
+    measured.add("of the way, mean over the variants", fmean(closed), "%", at_least=_MEAN)
+    return [measured]

@@ -1,0 +1,168 @@
+"""The public spot benchmark `cant_be_late` of Frontier-CS: windows of four scarce AWS zones, judged by its own rules.
+
+48 h of work in 52 h (tight) or 70 h (loose), a restart of .05 or .20 h at every start of a machine, ticks of ten
+minutes. A tick in which a machine is held is paid whole. A score is what was saved of all on demand, in parts of
+what spot alone would save: 100 (on demand - mean cost) / (on demand - spot).
+
+The plans that are judged are the scheduler's own: fitted on AWS zones of December 2022 and February 2023, while the
+windows are of October and November 2022; they see the present tick alone, and learn within the window.
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import inf
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from optimizer.planning.deadline_job import DeadlineJob, DeadlineRun, DeadlineState, HeldMachine, SpotPolicy
+from optimizer.planning.slack_grid import SlackPlans, SlackSituation, market_belief
+from optimizer.planning.slack_policy import (
+    MarketBelief,
+    deadline_values,
+    held_modes,
+    modes_after_revocation,
+    slot_choices,
+)
+
+_TICK_S, _UNIT_S = 600, 60
+_TICKS_PER_H = 6
+ON_DEMAND_USD, SPOT_USD = 3.06, 0.9731
+_WORK_H = 48
+#: Deadline and restart, hours, by the variant's name.
+VARIANTS = {
+    f"high_availability_{deadline}_deadline_{restart}_overhead": (hours, restart_h)
+    for deadline, hours in (("tight", 52), ("loose", 70))
+    for restart, restart_h in (("small", 0.05), ("large", 0.20))
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Whether a spot machine is to be had, tick by tick."""
+
+    zone: str
+    available: tuple[bool, ...]
+
+
+def windows(data: Path) -> list[Window]:
+    """Those of the four variants, which are the same; in the order of the file."""
+    with gzip.open(data / "spot" / "cant_be_late_windows.csv.gz", "rt", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = []
+    for (zone, _), spells in groupby(rows, key=lambda row: (row["zone"], row["trace"])):
+        ticks: list[bool] = []
+        for spell in spells:
+            ticks += [spell["available"] == "1"] * ((int(spell["end_s"]) - int(spell["start_s"])) // _TICK_S)
+        found.append(Window(zone, tuple(ticks)))
+    return found
+
+
+def recorded(data: Path) -> dict[tuple[str, str], float]:
+    """Scores by variant and policy."""
+    with (data / "spot" / "cant_be_late_recorded.csv").open(encoding="utf-8") as file:
+        return {(row["variant"], row["policy"]): float(row["score"]) for row in csv.DictReader(file)}
+
+
+def window_job(variant: str) -> DeadlineJob:
+    """The job of a variant, in minutes."""
+    deadline_h, restart_h = VARIANTS[variant]
+    return DeadlineJob(
+        slot=_TICK_S // _UNIT_S,
+        work=_WORK_H * 60,
+        deadline=deadline_h * 60,
+        changeover=round(restart_h * 60),
+        on_demand_price=ON_DEMAND_USD / SPOT_USD,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a policy came to over some windows."""
+
+    costs: tuple[float, ...]
+    late: int
+
+    @property
+    def score(self) -> float:
+        """0: all on demand; 100: all on spot."""
+        return score(self.costs)
+
+
+def score(costs: Iterable[float]) -> float:
+    """Of bills in USD."""
+    sure, spot = (_WORK_H * usd for usd in (ON_DEMAND_USD, SPOT_USD))
+    return 100 * (sure - fmean(costs)) / (sure - spot)
+
+
+def judge(job: DeadlineJob, judged: Sequence[Window], make: Callable[[], SpotPolicy]) -> Judged:
+    """A policy, made anew for each window."""
+    runs = [_played(job, make(), window.available) for window in judged]
+    return Judged(tuple(cost for cost, _ in runs), sum(is_late for _, is_late in runs))
+
+
+def _played(job: DeadlineJob, policy: SpotPolicy, available: Sequence[bool]) -> tuple[float, bool]:
+    """Bill, and whether it was late."""
+    going, held = DeadlineRun(job, job.work), [0, 0, 0]
+    for index in range(job.slots):
+        if going.left == 0:
+            break
+        if going.held is HeldMachine.SPOT and not available[index]:
+            going.lose()
+        chosen = policy.hold(job, going.state_at(index, available[index]))
+        assert chosen is not HeldMachine.SPOT or available[index], "spot is held only where there is any"
+        going.spend(chosen)
+        held[chosen] += 1
+    usd = held[HeldMachine.SPOT] * SPOT_USD + held[HeldMachine.ON_DEMAND] * ON_DEMAND_USD
+    return usd / _TICKS_PER_H, going.left > 0
+
+
+def cheapest_bills(job: DeadlineJob, judged: Sequence[Window]) -> tuple[float, ...]:
+    """The least in USD that each window could have cost, had it been known: exact, whole ticks paid."""
+    modes, lost = held_modes(job), modes_after_revocation(job)
+    choices = [(place, move) for place, mode in enumerate(modes) for move in slot_choices(job, mode)]
+    there = np.array([window.available for window in judged])
+    value = deadline_values(job, len(judged))
+    slack = np.arange(len(value))
+    for ticks_left in range(1, job.slots + 1):
+        spot, work_left = there[:, job.slots - ticks_left], ticks_left * job.slot - slack
+        ahead, value = value, np.full_like(value, inf)
+        for place, move in choices:
+            to_come = np.full_like(value[:, place], inf)
+            to_come[move.slack :] = ahead[: len(slack) - move.slack, move.mode]
+            if move.held is not HeldMachine.NOTHING:
+                to_come[work_left <= move.work] = 0.0
+                to_come += (SPOT_USD if move.held is HeldMachine.SPOT else ON_DEMAND_USD) / _TICKS_PER_H
+            if move.held is HeldMachine.SPOT:
+                to_come[:, ~spot] = inf
+            value[:, place] = np.minimum(value[:, place], to_come)
+        value[work_left <= 0] = 0.0
+        value = np.where(spot, value, value[:, lost])
+    return tuple(value[job.deadline - job.work, 0].tolist())
+
+
+class ScheduledSlack:
+    """What the scheduler would hold by its slack, tick by tick. One object serves one window."""
+
+    def __init__(self, plans: SlackPlans) -> None:
+        self._plans = plans
+        self._belief: MarketBelief = market_belief(1)
+
+    def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
+        """See `SpotPolicy`."""
+        self._belief.see(now.spot)
+        situation = SlackSituation(
+            now.work_left * _UNIT_S,
+            now.time_left * _UNIT_S,
+            job.changeover * _UNIT_S,
+            now.pending * _UNIT_S,
+            now.held,
+            job.on_demand_price,
+            zones=1,
+        )
+        worth = self._plans.worth(situation, self._belief, spot=now.spot)
+        return min(worth, key=lambda held: worth[held], default=HeldMachine.ON_DEMAND)

@@ -1,0 +1,49 @@
+"""Frontier-CS `cant_be_late`: recorded scores come out again, and the scheduler's plan beats Uniform Progress."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.spot_windows import (
+    ScheduledSlack,
+    cheapest_bills,
+    judge,
+    recorded,
+    score,
+    window_job,
+    windows,
+)
+from optimizer.planning.deadline_job import GreedySpotPolicy, SpotPolicy, UniformProgress
+from optimizer.planning.slack_grid import SlackPlans
+
+_TIGHT_LARGE = "high_availability_tight_deadline_large_overhead"
+_LOOSE_SMALL = "high_availability_loose_deadline_small_overhead"
+
+
+@pytest.mark.parametrize("variant", [_TIGHT_LARGE, _LOOSE_SMALL])
+@pytest.mark.parametrize(("policy", "make"), [("greedy", GreedySpotPolicy), ("uniform_progress", UniformProgress)])
+def test_published_policies_score_as_recorded(
+    reference_data: Path, variant: str, policy: str, make: type[SpotPolicy]
+) -> None:
+    """Over all 120 windows, to the second digit that is recorded, and never late."""
+    found = judge(window_job(variant), windows(reference_data), make)
+    assert found.score == pytest.approx(recorded(reference_data)[variant, policy], abs=0.006)
+    assert found.late == 0
+
+
+@pytest.mark.slow
+def test_the_optimum_scores_as_recorded(reference_data: Path) -> None:
+    job = window_job(_TIGHT_LARGE)
+    found = score(cheapest_bills(job, windows(reference_data)))
+    assert found == pytest.approx(recorded(reference_data)[_TIGHT_LARGE, "exact_optimum"], abs=0.006)
+
+
+@pytest.mark.slow
+def test_the_schedulers_plan_is_never_late_and_between_uniform_progress_and_the_optimum(reference_data: Path) -> None:
+    """On every twentieth window; no window costs less than its optimum."""
+    job, plans, some = window_job(_TIGHT_LARGE), SlackPlans(), windows(reference_data)[::20]
+    ours, line = judge(job, some, lambda: ScheduledSlack(plans)), judge(job, some, UniformProgress)
+    assert ours.late == 0
+    assert ours.score > line.score
+    for cost, least in zip(ours.costs, cheapest_bills(job, some), strict=True):
+        assert cost >= least - 1e-9
