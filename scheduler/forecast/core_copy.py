@@ -128,7 +128,8 @@ def snapshot_at_once(core: SchedulerCore, now: float) -> CoreSnapshot:
 
 def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:
     spending = core.cycle.spending
-    return MoneyRestated(now, spending.stated(now), spending.stated_of_users(now), spending.next_month_at)
+    known = spending.stated(now), spending.stated_of_users(now), spending.next_month_at
+    return MoneyRestated(now, *known, spending.stated_budgets(now))
 
 
 def _told_fleet(ledger: Ledger, now: float) -> Iterator[Event]:

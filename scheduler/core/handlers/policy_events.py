@@ -25,8 +25,8 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
     ledger.policy = cycle.policy = ActivePolicy(event.policy, pricing, event.rules)
     ledger.costs.version += 1
     ledger.columns.counts_owed = pricing is not None
-    cycle.spending.set_budgets(event.rules.budgets)
     ledger.usage.count_by(event.rules.usage_half_life_s, event.rules.usage_spot_factor, event.at)
+    cycle.spending.set_budgets(event.rules.budgets, event.rules.groups)
     cycle.limits.declare(policy.entity_limits() if isinstance(policy, DeclaresLimits) else {})
     cycle.ordering = NoOrdering()
     cycle.mechanism = make_mechanism(cycle, policy, event.rules)

@@ -339,3 +339,14 @@ def keep_bookings(db: Database) -> None:
 def keep_policy_shadow(db: Database) -> None:
     """The policy that is run in the shadow, and the state that it began in."""
     db.execute("CREATE TABLE policy_shadow (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)")
+
+
+@migrations()
+def keep_credits(db: Database) -> None:
+    """What was added to budgets, and what use was in accelerators of average speed."""
+    db.execute("ALTER TABLE charges ADD COLUMN units REAL NOT NULL DEFAULT 0")
+    db.execute(
+        """CREATE TABLE credits (
+        credit_id INTEGER PRIMARY KEY, at REAL NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL, team TEXT NOT NULL,
+        unit TEXT NOT NULL, amount REAL NOT NULL, created_by TEXT NOT NULL, reason TEXT NOT NULL)"""
+    )
