@@ -2,12 +2,12 @@
 
 Only jobs that wait are counted. At drawn instants the state of the core is taken, rolled forward as a server would do
 it, and corrected by what former forecasts came to. The naive forecast beside it knows how long jobs waited, and ran,
-lately; it is corrected in the same way, so that both cover as much and their widths can be compared.
+lately; its width is what would have covered as much in hindsight, the same for all, which no forecast could have known.
 """
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 from statistics import mean, median
@@ -20,6 +20,8 @@ from scheduler.forecast.core_copy import snapshot_at_once
 from scheduler.forecast.job_forecasts import ForecastQuestion, Interval, IntervalCalibration, forecast_jobs
 from scheduler.forecast.past_jobs import EndedJob, PastJobs
 from simulator.metrics import JobMetrics
+from simulator.reports.baselines import BoundsChoice
+from simulator.reports.run_spec import GeneratorOptions, RunSpec, WorkloadSource, prepare_run
 from simulator.simulated_jobs import SimulatedJob
 from simulator.simulation import Scenario, Simulation
 from walras.job_request import JobId, JobRequest
@@ -31,13 +33,29 @@ _NAIVE_LAST = 50
 _WARM_UP = 0.25
 
 
+#: The fleet is this part of the cluster file's, so that few jobs wait for each other and a future is cheap.
+_FLEET_PART = 3
+
+
+def generated_run(
+    workload: str, policy: str, seed: int, jobs: int, made: tuple[float, float]
+) -> tuple[Scenario, list[SimulatedJob]]:
+    """A generator's jobs on twelve accelerators of three types; `made`: jobs an hour, and a factor of their lengths."""
+    rate, stretch = made
+    source = WorkloadSource(f"generate:{workload}", made=GeneratorOptions(jobs=jobs, rate_per_h=rate, stretch=stretch))
+    ready = prepare_run(RunSpec(source, "gavel-12-12-12", policy, seed, BoundsChoice.NONE))
+    pools = tuple(replace(model, machines=model.machines // _FLEET_PART) for model in ready.scenario.pools)
+    return replace(ready.scenario, pools=pools), list(ready.jobs)
+
+
 @dataclass(slots=True)
 class Promised:
     """An interval that was told, and what came."""
 
     at: float
     told: Interval
-    naive: Interval
+    #: The instant that the naive forecast says.
+    naive_at: float
     came: float = inf
 
 
@@ -54,16 +72,20 @@ class Tally:
             each.came = at
             self.done.append(each)
 
-    def cover(self, which: str) -> float:
-        """Part of the intervals that held; nan without any."""
-        told = [getattr(each, which) for each in self.done]
-        inside = [a.p10 <= each.came <= a.p90 for a, each in zip(told, self.done, strict=True)]
-        return mean(inside) if inside else float("nan")
+    def cover(self) -> float:
+        """Part of the intervals that held."""
+        return mean(each.told.p10 <= each.came <= each.told.p90 for each in self.done)
 
-    def width_s(self, which: str) -> float:
+    def width_s(self) -> float:
         """Median width."""
-        widths = [getattr(each, which).p90 - getattr(each, which).p10 for each in self.done]
-        return median(widths) if widths else float("nan")
+        return median(each.told.p90 - each.told.p10 for each in self.done)
+
+    def naive_width_s(self) -> float:
+        """Width about the naive forecast that holds what came as often, in hindsight, with equal tails."""
+        late = sorted(each.came - each.naive_at for each in self.done)
+        outside = (1.0 - self.cover()) / 2.0
+        low = min(int(outside * len(late)), len(late) - 1)
+        return late[max(len(late) - 1 - low, low)] - late[low]
 
 
 @dataclass(slots=True)
@@ -77,17 +99,30 @@ class ForecastRun:
     draws: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ForecastLooks:
+    """How often a run is looked at, at drawn instants, and how much that may cost."""
+
+    looks: int
+    draws: int
+    #: Processor time of all forecasts; once it is spent nobody looks any more.
+    cpu_s: float
+    seed: int
+
+
 class _Watcher:
     """Sees what a server would see: submissions, transitions, and how long ended jobs were."""
 
-    def __init__(self, scenario: Scenario, jobs: Iterable[SimulatedJob], instants: list[float], draws: int) -> None:
+    def __init__(
+        self, scenario: Scenario, jobs: Iterable[SimulatedJob], instants: list[float], chosen: ForecastLooks
+    ) -> None:
         self.simulation = Simulation(scenario, sink=self._ended)
-        self._draws, self._jobs = draws, jobs
+        self._chosen, self._jobs = chosen, jobs
         self._past = PastJobs()
         self._requests: dict[JobId, JobRequest] = {}
         self._submitted: dict[JobId, float] = {}
         self._waits, self._stays = deque[float](maxlen=_NAIVE_LAST), deque[float](maxlen=_NAIVE_LAST)
-        self._by = {name: IntervalCalibration() for name in ("starts", "ends", "naive starts", "naive ends")}
+        self._by = {name: IntervalCalibration() for name in ("starts", "ends")}
         self.found = ForecastRun(Tally(), Tally())
         self._scored_from = instants[int(_WARM_UP * len(instants))]
         for at in instants:
@@ -112,7 +147,6 @@ class _Watcher:
     def _came(self, which: str, tally: Tally, job_id: JobId, at: float) -> None:
         tally.came(job_id, at)
         self._by[which].came(job_id, at)
-        self._by[f"naive {which}"].came(job_id, at)
 
     def _ended(self, job: JobMetrics) -> None:
         request = self._requests[job.job_id]
@@ -124,9 +158,11 @@ class _Watcher:
     def _look(self, at: float, _: Any) -> Iterable[Event]:
         core = self.simulation.core
         assert isinstance(core, SchedulerCore)
-        answer = forecast_jobs(
-            ForecastQuestion(snapshot_at_once(core, at), self._past, draws=self._draws, cpu_s=60.0, seed=int(at))
-        )
+        left_s = self._chosen.cpu_s - self.found.cpu_s
+        if left_s <= 0:
+            return ()
+        snapshot, draws = snapshot_at_once(core, at), self._chosen.draws
+        answer = forecast_jobs(ForecastQuestion(snapshot, self._past, draws=draws, cpu_s=left_s, seed=int(at)))
         self.found.looks, self.found.draws = self.found.looks + 1, self.found.draws + answer.draws
         self.found.cpu_s += answer.cpu_s
         for job_id, forecast in answer.jobs.items():
@@ -140,17 +176,14 @@ class _Watcher:
         since_s = at - self._submitted[job_id]
         known = list(lately)
         ahead_s = max((mean(known) if known else 3600.0) - since_s, 0.0)
-        naive = Interval(at + ahead_s, at + ahead_s, at + ahead_s)
-        ours, plain = self._by[which], self._by[f"naive {which}"]
+        ours = self._by[which]
         if at >= self._scored_from:
-            told = Promised(at, ours.corrected(at, raw), plain.corrected(at, naive))
-            tally.open.setdefault(job_id, []).append(told)
+            tally.open.setdefault(job_id, []).append(Promised(at, ours.corrected(at, raw), at + ahead_s))
         ours.said(job_id, at, raw)
-        plain.said(job_id, at, naive)
 
 
-def forecast_run(scenario: Scenario, jobs: list[SimulatedJob], looks: int, draws: int, seed: int) -> ForecastRun:
-    """Simulate, look `looks` times at drawn instants while jobs arrive, and tell what came of the forecasts."""
-    chance, first, last = Random(seed), jobs[0].at, jobs[-1].at
-    instants = sorted(chance.uniform(first + 0.05 * (last - first), last) for _ in range(looks))
-    return _Watcher(scenario, jobs, instants, draws).run()
+def forecast_run(scenario: Scenario, jobs: list[SimulatedJob], chosen: ForecastLooks) -> ForecastRun:
+    """Simulate, look at drawn instants while jobs arrive, and tell what came of the forecasts."""
+    chance, first, last = Random(chosen.seed), jobs[0].at, jobs[-1].at
+    instants = sorted(chance.uniform(first + 0.05 * (last - first), last) for _ in range(chosen.looks))
+    return _Watcher(scenario, jobs, instants, chosen).run()

@@ -7,7 +7,7 @@ that the policy sees in a configuration, minus the price of its accelerators (`b
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
@@ -187,6 +187,16 @@ class DeclaresLimits(Protocol):
     def entity_limits(self) -> Mapping[str, float]:
         """Largest part of all accelerators by "project" or "project/user"; who is not named has none."""
         ...
+
+
+@runtime_checkable
+class FollowsWeights(Protocol):
+    """A share policy under which projects and users have time by `Entities.weight`.
+
+    What one has had less than it was entitled to is made up by a larger weight, for a while.
+    """
+
+    follows_weights: ClassVar[bool]
 
 
 Policy = SharePolicy | OrderPolicy | PlanPolicy

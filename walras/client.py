@@ -39,6 +39,7 @@ from walras.api import (
     PriceList,
     SubmitResult,
 )
+from walras.budgets import BudgetCalls
 from walras.cluster_report import ReportCalls
 from walras.content import ContentTree
 from walras.content_transfer import ContentTransfer
@@ -70,7 +71,7 @@ _nodes: TypeAdapter[list[NodeView]] = TypeAdapter(list[NodeView])
 _pools: TypeAdapter[list[PoolView]] = TypeAdapter(list[PoolView])
 
 
-class Client(PeopleCalls, PolicyCalls, ReportCalls, ShadowCalls, UsageCalls, WhatIfCalls, WorthCalls):
+class Client(BudgetCalls, PeopleCalls, PolicyCalls, ReportCalls, ShadowCalls, UsageCalls, WhatIfCalls, WorthCalls):
     """Asynchronous calls to one server with one token. Errors are those of `walras.errors`."""
 
     def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:

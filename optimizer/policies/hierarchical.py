@@ -87,6 +87,7 @@ class Hierarchical:
     """
 
     checked_by: ClassVar[str] = "optimizer.check.policy_checks:HIERARCHICAL"
+    follows_weights: ClassVar[bool] = True
 
     aware: HeterogeneityAware = True
     projects: Projects = field(default_factory=dict)

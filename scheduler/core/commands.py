@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from optimizer.decision import Memory
 from optimizer.policy import PolicySpec
 from optimizer.problem import Problem
+from scheduler.core.budget_limits import BudgetUnit
 from walras.cluster import NodeId, Placement, PoolId, Rendezvous
 from walras.job_request import JobId
 from walras.states import AttemptState, JobState, Reason
@@ -133,14 +134,16 @@ class NodeCordoned:
 
 @dataclass(slots=True)
 class BudgetWarned:
-    """So much of a budget is spent that people should know: once a budget, and once a month."""
+    """So much of a budget is used that people should know: once a budget, and once a period."""
 
-    #: Project, "job 7", or empty for the whole cluster.
+    #: Project, "job 7", "group students", or empty for the whole cluster.
     account: str
+    #: In `unit`.
     spent_usd: float
     limit_usd: float
     #: Such as "80% this month".
     detail: str
+    unit: BudgetUnit = BudgetUnit.USD
 
 
 Command = (

@@ -14,6 +14,7 @@ from typing import Any
 from optimizer.policy import PolicySpec
 from optimizer.renting.lifetime_laws import RememberedLives
 from scheduler.core.booking_events import BookingEvent
+from scheduler.core.budget_limits import BudgetState
 from scheduler.core.job_change_events import JobChangeEvent
 from scheduler.core.rules import RoundRules
 from scheduler.core.share_events import RememberedUse, ShareEvent
@@ -33,6 +34,7 @@ class MoneyRestated:
     #: (project, user, USD in all, USD this month) of users with a budget, project "" being all of theirs.
     users: tuple[tuple[str, str, float, float], ...] = ()
     next_month_at: float = inf  # when budgets of a month begin anew; inf: nobody knows
+    budgets: tuple[BudgetState, ...] = ()  # of limits that are counted otherwise, and credits
 
 
 @dataclass(slots=True)
@@ -425,13 +427,11 @@ NodeFacts = NodePrivate | NodeTools | NodeData
 NodeEvent = NodeJoined | NodeUnreachable | NodeBack | NodeLost | NodeLeaving | NodeUncordoned | NodeFacts
 JobEvent = JobSubmitted | JobRestored | JobCancelled | JobHeld | JobReleased | JobChangeEvent
 AttemptEvent = Prepared | StartRefused | AttemptStarted | AttemptProgressed | CheckpointRecorded | AttemptEnded
+PoolEvent = PoolDeclared | PoolRemoved | RentFailed | RentRestored
 Event = (
     PolicyChanged
-    | PoolDeclared
-    | PoolRemoved
-    | RentFailed
+    | PoolEvent
     | NodeQuarantined
-    | RentRestored
     | StateRestored
     | MoneyRestated
     | NodeEvent

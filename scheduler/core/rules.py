@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from optimizer.policy import PolicySpec
 from optimizer.registry import make
+from scheduler.core.budget_limits import Budget, UserGroup, check_budgets
 from walras.errors import ConfigError
 from walras.job_request import JobRequest
 
@@ -35,21 +36,6 @@ class Backfill(StrEnum):
 OWED = "owed"
 #: Mechanisms that a policy file may name.
 KNOWN_MECHANISMS = (OWED,)
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What may be spent (`budgets.py`)."""
-
-    #: Whose jobs' money; empty, and no user: all money of the cluster, rented machines that idle included.
-    project: str = ""
-    #: Only this user's jobs, of the project or (`project` empty) of all.
-    user: str = ""
-    #: In all, and in a month of the calendar (UTC), USD; None: no limit.
-    usd: float | None = None
-    month_usd: float | None = None
-    #: The part of a limit at which people are warned.
-    warn_at: float = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +115,10 @@ class RoundRules:
     #: most `rent_backoff_max_s`. A machine that joins resets the wait.
     rent_backoff_s: float = 30.0
     rent_backoff_max_s: float = 1800.0
-    #: What may be spent, by project and in all; a job may also have a budget of its own.
+    #: What may be used, by project, user, group and in all; a job may also have a budget of its own.
     budgets: tuple[Budget, ...] = ()
+    #: Users who have a budget together.
+    groups: tuple[UserGroup, ...] = ()
 
     def value_of(self, request: JobRequest) -> tuple[float, str]:
         """What an hour of the job is worth, USD, and who says so: job, user, project, policy; (0, "") if nobody."""
@@ -156,11 +144,6 @@ class RoundRules:
     def owed_limit_s(self) -> float:
         """Seconds of a gang that are remembered of owed time, either way."""
         return self.owed_limit_rounds * max(self.round_s, 1.0)
-
-
-def users_with_budgets(rules: RoundRules) -> tuple[tuple[str, str], ...]:
-    """(project, user) of each budget of a user; project "" is all of them."""
-    return tuple((budget.project, budget.user) for budget in rules.budgets if budget.user)
 
 
 # ------------------------------------------------------------------------------------------------ the policy file
@@ -246,7 +229,11 @@ def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
         raise ConfigError(
             f"rules.mechanism: {rules.mechanism!r} is not known here; known: {known}", field="rules.mechanism"
         )
-    _check_budgets(data.get("budgets", ()), rules)
+    for name, listed, row_type in (("budgets", rules.budgets, Budget), ("groups", rules.groups, UserGroup)):
+        for place, raw in enumerate(data.get(name, ())[: len(listed)]):
+            if isinstance(raw, Mapping):
+                _refuse_unknown(raw, tuple(field.name for field in fields(row_type)), f"rules.{name}.{place}.")
+    check_budgets(rules.budgets, rules.groups)
     _check_values(data.get("values", ()), rules)
     for name, (least, most) in _BOUNDS.items():
         value = getattr(rules, name)
@@ -258,27 +245,6 @@ def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
                 f"rules.{name}: must be {told}, not {value:g}", field=f"rules.{name}", fix=f"choose {told}"
             )
     return rules
-
-
-def _check_budgets(data: Any, rules: RoundRules) -> None:
-    """Each says what it is about, once, and has a limit. Raises ConfigError."""
-    seen: set[tuple[str, str]] = set()
-    for place, (raw, budget) in enumerate(zip(data, rules.budgets, strict=True)):
-        name = f"rules.budgets.{place}"
-        if isinstance(raw, Mapping):
-            _refuse_unknown(raw, tuple(field.name for field in fields(Budget)), f"{name}.")
-        limits = [limit for limit in (budget.usd, budget.month_usd) if limit is not None]
-        if not limits:
-            raise ConfigError(f"{name}: needs `usd` or `month_usd`", field=name)
-        if any(not 0 <= limit < float("inf") for limit in limits):
-            raise ConfigError(f"{name}: a limit must be a finite number >= 0, in USD", field=name)
-        if not 0 < budget.warn_at <= 1:
-            raise ConfigError(f"{name}.warn_at: must be above 0 and at most 1", field=f"{name}.warn_at")
-        if (budget.project, budget.user) in seen:
-            whose = f"project {budget.project!r}" if budget.project else "the whole cluster"
-            whose = f"user {budget.user!r} in {whose}" if budget.user else whose
-            raise ConfigError(f"{name}: a second budget of {whose}", field=name, fix="write both limits in one")
-        seen.add((budget.project, budget.user))
 
 
 def _check_values(data: Any, rules: RoundRules) -> None:

@@ -41,6 +41,7 @@ from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.throughput import NetworkTable, RestartCosts, ThroughputTable
 from scheduler.core.state.working_set import Cycle, RoundMechanism
+from scheduler.forecast.past_jobs import EndedJob
 from walras.cluster import PoolId
 from walras.job_request import JobId, JobRequest
 from walras.states import Reason
@@ -72,6 +73,11 @@ class CoreSnapshot:
     had_s: dict[JobId, float]
     #: Of pools whose machines the market takes back: how often an hour of a machine, as far as was seen.
     revocations_per_h: dict[str, float]
+
+    def open_lengths(self) -> list[EndedJob]:
+        """Active jobs that state no length and have run, as long as they have so far."""
+        told = ((job.job, self.had_s.get(job.job.job_id, 0.0)) for job in self.jobs if job.job.steps is None)
+        return [EndedJob(request.user, request.kind, had_s) for request, had_s in told if had_s > 0]
 
     def requests(self) -> dict[JobId, JobRequest]:
         """The requests of the active jobs, by number."""
@@ -128,7 +134,8 @@ def snapshot_at_once(core: SchedulerCore, now: float) -> CoreSnapshot:
 
 def _told_money(core: SchedulerCore, now: float) -> MoneyRestated:
     spending = core.cycle.spending
-    return MoneyRestated(now, spending.stated(now), spending.stated_of_users(now), spending.next_month_at)
+    known = spending.stated(now), spending.stated_of_users(now), spending.next_month_at
+    return MoneyRestated(now, *known, spending.stated_budgets(now))
 
 
 def _told_fleet(ledger: Ledger, now: float) -> Iterator[Event]:

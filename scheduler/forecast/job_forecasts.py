@@ -7,8 +7,8 @@ that four intervals in five hold.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import exp, inf, log
+from dataclasses import dataclass
+from math import inf
 from time import process_time
 
 from scheduler.core.events import Event
@@ -67,7 +67,7 @@ class ForecastAnswer:
 def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
     """Roll forward until the draws are made or the time is spent."""
     began_s, snapshot = process_time(), question.snapshot
-    lengths = DrawnLengths(question.past.ended)
+    lengths = DrawnLengths(question.past.ended, snapshot.open_lengths())
     starts: dict[JobId, list[float]] = {}
     ends: dict[JobId, list[float]] = {}
     running = {job.job.job_id for job in snapshot.jobs if job.placement is not None}
@@ -110,61 +110,76 @@ def _quantile(ordered: Sequence[float], level: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * min(max(place - low, 0.0), 1.0)
 
 
-#: Times are compared by their ratio; differences below this are nothing, seconds.
-_NOTHING_S = 30.0
-#: Outcomes remembered of each sort, and needed before they are believed by themselves.
-_OUTCOMES_MAX, _OUTCOMES_LEAST = 400, 25
-#: Until then: intervals are wider by this factor on either side.
-_WIDER = 1.3
+#: Slack of each half of an interval: seconds, and a part of how far ahead its middle lies.
+_SLACK_S, _SLACK_PART = 30.0, 0.01
+#: Outcomes remembered, and jobs that must have come before any of them is believed.
+_OUTCOMES_MAX, _JOBS_LEAST = 400, 10
+#: So many jobs are believed by half: what came and what was said count alike.
+_HALF_BELIEVED = 10
 #: Forecasts that wait for their outcome.
 _PENDING_MAX = 20_000
+#: What has not come counts once it is no more than a half of its interval early.
+_EARLY = -1.0
 
 
-@dataclass(slots=True)
-class _Outcomes:
-    """log of (what came over what was said), for p10 and for p90."""
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How far before and after the middle something came, in halves of the interval that was said."""
 
-    low: deque[float] = field(default_factory=lambda: deque(maxlen=_OUTCOMES_MAX))
-    high: deque[float] = field(default_factory=lambda: deque(maxlen=_OUTCOMES_MAX))
-
-    def correction(self) -> tuple[float, float] | None:
-        """Factors of p10 and p90, as logarithms; None: too few outcomes."""
-        if len(self.low) < _OUTCOMES_LEAST:
-            return None
-        return _quantile(sorted(self.low), LEVELS[0]), _quantile(sorted(self.high), LEVELS[2])
+    job_id: JobId
+    low: float
+    high: float
 
 
 class IntervalCalibration:
     """Corrects intervals by how former ones fared. One for starts and one for ends: they err differently.
 
-    Outcomes are sorted by how far ahead the middle lay; where a sort has few, those of all count.
+        before = (p50 - came) / (p50 - p10 + slack)     after = (came - p50) / (p90 - p50 + slack)
+        told     p50 - q(before) (p50 - p10 + slack)  to  p50 + q(after) (p90 - p50 + slack)
+
+    q is the quantile of nine in ten of former outcomes: conformal prediction, an interval's own halves being its scale.
+    A wide one is corrected by as much of itself as a narrow one, and far ones by what near ones showed. What has not
+    come counts as at least as late as it is now (Kaplan and Meier): else only what came early would be known while a
+    queue grows. Few jobs say little: q is drawn towards 1.
     """
 
-    _BOUNDS_S = (600.0, 3600.0, 6 * 3600.0, 86_400.0)
-
     def __init__(self) -> None:
-        self._sorts = [_Outcomes() for _ in range(len(self._BOUNDS_S) + 1)]
-        self._all = _Outcomes()
+        self._outcomes: deque[_Outcome] = deque(maxlen=_OUTCOMES_MAX)
         #: By job: (said at, what was said) of forecasts whose outcome is awaited.
         self._pending: dict[JobId, list[tuple[float, Interval]]] = {}
-
-    def _sort_of(self, ahead_s: float) -> _Outcomes:
-        return self._sorts[sum(ahead_s > bound for bound in self._BOUNDS_S)]
+        #: What was worked out last, and of which instant and how many outcomes.
+        self._known: tuple[float, int, float, float] | None = None
+        self._came = 0
 
     def corrected(self, at: float, said: Interval) -> Interval:
         """The interval to tell; in order, and never before `at`."""
         if said.p50 == inf:
             return said
-        known = self._sort_of(said.p50 - at).correction() or self._all.correction()
-        low, high = known if known is not None else (-log(_WIDER), log(_WIDER))
-        p10 = at + max(_scaled(said.p10 - at, low), 0.0)
-        p90 = at + max(_scaled(said.p90 - at, high), 0.0)
+        before, after = self._factors(at)
+        low_s, high_s = _halves(at, said)
+        p10, p90 = max(said.p50 - before * low_s, at), max(said.p50 + after * high_s, at)
         p10, p90 = min(p10, p90), max(p10, p90)
         return Interval(p10, min(max(said.p50, p10), p90), p90)
 
+    def _factors(self, at: float) -> tuple[float, float]:
+        """Of the lower and the upper half."""
+        if self._known is None or self._known[:2] != (at, self._came):
+            self._known = (at, self._came, *self._quantiles(at))
+        return self._known[2:]
+
+    def _quantiles(self, at: float) -> tuple[float, float]:
+        jobs = len({each.job_id for each in self._outcomes})
+        if jobs < _JOBS_LEAST:
+            return 1.0, 1.0
+        late = [(at - raw.p50) / _halves(said_at, raw)[1] for told in self._pending.values() for said_at, raw in told]
+        part = jobs / (jobs + _HALF_BELIEVED)
+        before = quantile_with_open([each.low for each in self._outcomes], (), LEVELS[2])
+        after = quantile_with_open([each.high for each in self._outcomes], [s for s in late if s > _EARLY], LEVELS[2])
+        return 1.0 + (before - 1.0) * part, 1.0 + (after - 1.0) * part
+
     def said(self, job_id: JobId, at: float, raw: Interval) -> None:
         """Remember what was forecast, before correction: at most once while the job's wait has not doubled."""
-        if raw.p50 == inf or (job_id not in self._pending and len(self._pending) >= _PENDING_MAX):
+        if raw.p90 == inf or (job_id not in self._pending and len(self._pending) >= _PENDING_MAX):
             return
         former = self._pending.setdefault(job_id, [])
         if not former or (len(former) < 4 and at - former[-1][0] > former[-1][0] - former[0][0] + 60.0):
@@ -173,18 +188,33 @@ class IntervalCalibration:
     def came(self, job_id: JobId, at: float) -> None:
         """What was forecast of this job has come."""
         for said_at, raw in self._pending.pop(job_id, ()):
-            for outcomes in (self._sort_of(raw.p50 - said_at), self._all):
-                outcomes.low.append(_log_ratio(at - said_at, raw.p10 - said_at))
-                outcomes.high.append(_log_ratio(at - said_at, raw.p90 - said_at))
+            low_s, high_s = _halves(said_at, raw)
+            self._outcomes.append(_Outcome(job_id, (raw.p50 - at) / low_s, (at - raw.p50) / high_s))
+            self._came += 1
 
     def forget(self, job_id: JobId) -> None:
         """It will not come: the job was cancelled, or held."""
         self._pending.pop(job_id, None)
 
 
-def _log_ratio(came_s: float, said_s: float) -> float:
-    return log((max(came_s, 0.0) + _NOTHING_S) / (min(max(said_s, 0.0), 1e9) + _NOTHING_S))
+def _halves(at: float, said: Interval) -> tuple[float, float]:
+    """Seconds from p10 to p50 and from there to p90, with slack."""
+    slack_s = _SLACK_S + _SLACK_PART * max(said.p50 - at, 0.0)
+    return said.p50 - said.p10 + slack_s, said.p90 - said.p50 + slack_s
 
 
-def _scaled(said_s: float, by: float) -> float:
-    return (max(said_s, 0.0) + _NOTHING_S) * exp(by) - _NOTHING_S
+def quantile_with_open(values: Sequence[float], at_least: Sequence[float], level: float) -> float:
+    """The quantile of values, some of which are only known to be at least so much (Kaplan and Meier).
+
+    The largest value where even that many are not known to be below anything.
+    """
+    above, at_risk, reached = 1.0, len(values) + len(at_least), 0.0
+    known, unknown = [(value, False) for value in values], [(value, True) for value in at_least]
+    for value, is_open in sorted([*known, *unknown]):
+        if not is_open:
+            above -= above / at_risk
+            reached = value
+            if 1.0 - above >= level:
+                break
+        at_risk -= 1
+    return reached

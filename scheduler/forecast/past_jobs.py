@@ -1,8 +1,10 @@
 """What the recent past tells of what nobody knows yet: how long jobs turn out to be, and which jobs will come.
 
 A job that states its length is as long as it says, times a ratio that ended jobs showed. One that states none is as
-long as ended jobs were, given that it has run so long already. Jobs of the same user and kind count for more than
-others. Arrivals are those of past hours once more: bursts stay bursts.
+long as ended jobs were, given that it has run so long already. Those that have not ended count as longer than they have
+run so far (the estimate of Kaplan and Meier): else a young cluster would take all jobs for short, for only short ones
+have ended. Jobs of the same user and kind count for more than others. Arrivals are those of past hours once more:
+bursts stay bursts.
 """
 
 from bisect import bisect_left
@@ -66,8 +68,9 @@ class PastJobs:
 class DrawnLengths:
     """Draws lengths, each given what is known of its job."""
 
-    def __init__(self, ended: Iterable[EndedJob]) -> None:
-        self._ended = list(ended)
+    def __init__(self, ended: Iterable[EndedJob], open_jobs: Iterable[EndedJob] = ()) -> None:
+        """`open_jobs`: those without a stated length that have not ended, as long as they have run so far."""
+        self._ended, self._open = list(ended), list(open_jobs)
         self._lengths: dict[tuple[str, str], _Weighted] = {}
         self._ratios: dict[tuple[str, str], _Weighted] = {}
 
@@ -93,15 +96,17 @@ class DrawnLengths:
     ) -> "_Weighted | None":
         key = request.user, request.kind
         if key not in tables:
-            weighted = []
-            for each in self._ended:
-                value = each.ratio if is_ratio else each.ran_s
-                if value is not None and value > 0:
-                    is_same = each.user == request.user
-                    alike = _ALIKE if is_same and each.kind == request.kind else _SAME_USER if is_same else 1.0
-                    weighted.append((value, alike))
-            tables[key] = _Weighted(weighted)
+            seen = [(each.ratio if is_ratio else each.ran_s, _alike(each, request)) for each in self._ended]
+            known = [(value, weight) for value, weight in seen if value is not None and value > 0]
+            longer = [] if is_ratio else [(each.ran_s, _alike(each, request)) for each in self._open if each.ran_s > 0]
+            tables[key] = _Weighted(known, longer)
         return tables[key] if tables[key].is_known else None
+
+
+def _alike(job: EndedJob, request: JobRequest) -> float:
+    """How much more a job says of this request than one of anybody's."""
+    is_same = job.user == request.user
+    return _ALIKE if is_same and job.kind == request.kind else _SAME_USER if is_same else 1.0
 
 
 def _beyond(least: float, chance: Random) -> float:
@@ -110,16 +115,30 @@ def _beyond(least: float, chance: Random) -> float:
 
 
 class _Weighted:
-    """A distribution: values with weights, drawn from above a bound."""
+    """A distribution: values with weights, drawn from above a bound.
 
-    def __init__(self, weighted: list[tuple[float, float]]) -> None:
-        weighted.sort()
-        self._values = [value for value, _ in weighted]
+    `longer`: lower bounds of values that nobody knows yet. Each gives its weight to what is above it, in proportion;
+    where nothing is, to what was never seen.
+    """
+
+    def __init__(self, weighted: list[tuple[float, float]], longer: list[tuple[float, float]]) -> None:
+        self._values: list[float] = []
         self._sums: list[float] = []
-        total = 0.0
-        for _, weight in weighted:
-            total += weight
-            self._sums.append(total)
+        whole = at_risk = sum(weight for _, weight in (*weighted, *longer))
+        left, total = 1.0, 0.0
+        # At equal values one that is known comes first: the other is longer.
+        known, unknown = ((value, False, weight) for value, weight in weighted), ((v, True, w) for v, w in longer)
+        for value, is_open, weight in sorted([*known, *unknown]):
+            if not is_open:
+                part = left * weight / at_risk
+                left -= part
+                total += part * whole
+                self._values.append(value)
+                self._sums.append(total)
+            at_risk -= weight
+        #: Weight of what is above all that was seen, and the bounds that it lies above.
+        self._rest = max(left, 0.0) * whole if longer else 0.0
+        self._bounds = [bound for bound, _ in longer if not self._values or bound >= self._values[-1]]
 
     @property
     def is_known(self) -> bool:
@@ -131,8 +150,11 @@ class _Weighted:
         below = self._sums[first - 1] if first else 0.0
         above = self._sums[-1] - below
         # One more than was seen may be longer than all of them.
-        if above <= 0.0 or chance.random() < 1.0 / (1.0 + above):
-            return _beyond(max(least, self._values[-1] if above > 0.0 else 0.0), chance)
+        if above <= 0.0 or chance.random() < (1.0 + self._rest) / (1.0 + self._rest + above):
+            seen = self._values[-1] if above > 0.0 else 0.0
+            if self._bounds and chance.random() * (1.0 + self._rest) < self._rest:
+                seen = max(seen, self._bounds[chance.randrange(len(self._bounds))])
+            return _beyond(max(least, seen), chance)
         at = bisect_left(self._sums, below + chance.random() * above)
         value = self._values[min(max(at, first), len(self._values) - 1)] * chance.lognormvariate(0.0, _SPEED_NOISE)
         return max(value, least * 1.0001)

@@ -117,7 +117,7 @@ def run_shadow(
     Gives up, and says so as the fault, after that processor time.
     """
     began_s = process_time()
-    measured = _Measured(period, now, DrawnLengths(past.ended))
+    measured = _Measured(period, now, DrawnLengths(past.ended, now.open_lengths()))
     changed = replace(period.begin, policy=PolicyChanged(period.begin.at, *policy))
     draws = most_draws if any(not job.is_known for job in period.jobs.values()) else 1
     runs: list[tuple[_PeriodRollout, _PeriodRollout]] = []

@@ -115,7 +115,7 @@ class _Pairs:
 def what_if(question: WhatIfQuestion) -> WhatIfAnswer:
     """Roll forward until the draws are made or the time is spent."""
     began_s, snapshot = process_time(), question.snapshot
-    lengths = DrawnLengths(question.past.ended)
+    lengths = DrawnLengths(question.past.ended, question.snapshot.open_lengths())
     groups, waiting = _groups(question), {job.job.job_id for job in snapshot.jobs if job.placement is None}
     pairs = [_Pairs() for _ in question.alternatives]
     draws = 0

@@ -26,6 +26,7 @@ from typing import Any
 import walras
 from optimizer.policy import PolicySpec
 from scheduler.core.booking_events import BookingsDeclared
+from scheduler.core.budget_limits import users_with_budgets
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import (
     JobRestored,
@@ -36,7 +37,6 @@ from scheduler.core.events import (
     PoolDeclared,
     RentRestored,
 )
-from scheduler.core.rules import users_with_budgets
 from scheduler.core.share_events import EntityShare, SharesDeclared
 from scheduler.core.speed_events import FactsTold, NetworkKnown, RestartMeasured, ThroughputMeasured
 from scheduler.live.auth.access_control import (
@@ -50,6 +50,7 @@ from scheduler.live.auth.job_privacy import SecretBox
 from scheduler.live.auth.people import USER, People, adopt_token_owners
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
+from scheduler.live.loop.budget_sums import UseRow
 from scheduler.live.loop.event_loop import Clock, LiveSettings, ServerLoop
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, LiveState, load_live_state
 from scheduler.live.loop.prediction_tasks import SpeedPredictions, TargetForecasts
@@ -107,7 +108,8 @@ def restore_core(
 ) -> None:
     """Begin a generation with a core that knows what its predecessor's tables say."""
     # Charged until now: what the fresh core is told of the books is all that came before it.
-    transaction.state.users_with_budgets = users_with_budgets(in_force.rules)
+    transaction.state.users_with_budgets = users_with_budgets(in_force.rules.budgets)
+    transaction.state.budgets.put_in_force(in_force.rules)
     spent = billing.restate_spending(transaction)
     transaction.begin_generation(SchedulerCore())
     transaction.state.scores_stored = 0
@@ -146,6 +148,7 @@ def restore_core(
             transaction,
             _restored_job(transaction.at, job, requests[job.row.job_id], used.get(job.row.job_id, PriorUsage())),
         )
+    billing.recall_units(transaction)
 
 
 def _restore_node(transaction: Transaction, node: LiveNode) -> None:
@@ -322,6 +325,8 @@ def _load_spending(state: LiveState, store: Store) -> None:
     state.spent_month_usd, state.spent_user_usd = store.spent(), store.spent_by_user()
     for (project, _), usd in state.spent_month_usd.items():
         state.spent_usd[project] = state.spent_usd.get(project, 0.0) + usd
+    for row in store.use_by_day(state.epoch_unix_s):
+        state.budgets.add(UseRow(*row))
 
 
 def _notifications(config: ServerConfig, loop: ServerLoop, people: People, box: SecretBox) -> Notifications:

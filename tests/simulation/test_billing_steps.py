@@ -49,7 +49,7 @@ def run(pool: Pool, jobs: list[SimulatedJob]) -> tuple[float, float, int, list[f
     spending = core.cycle.spending
     spending.everything.settle(core.ledger.now)
     # A run ends with its last job: of machines that are there then, what is begun is on the bill.
-    account_usd = spending.everything.usd + spending.committed_usd(spending.everything)
+    account_usd = spending.everything.used + spending.committed(spending.everything)
     return result.bills[pool.pool_id], account_usd, asked, given_back
 
 

@@ -7,11 +7,12 @@ from random import Random
 import pytest
 
 from optimizer.policy import PolicySpec
+from scheduler.core.budget_limits import Budget
 from scheduler.core.commands import AttemptTransitioned, BudgetWarned, Command, JobTransitioned
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, MoneyRestated, PolicyChanged, PoolDeclared
 from scheduler.core.explain.pending_reasons import pending_reasons
-from scheduler.core.rules import Budget, RoundRules
+from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.engine import RunLimits
 from simulator.faults import Incident, MarketChange
@@ -223,12 +224,12 @@ def test_the_cores_accounts_are_the_bill() -> None:
     for project in ("one", "two"):
         account = spending._project(project)
         account.settle(now)
-        assert account.usd == pytest.approx(meter.spent[project], abs=1e-6)
+        assert account.used == pytest.approx(meter.spent[project], abs=1e-6)
     rented = sum(simulation.machines.usd(m.pool.pool_id, now) for m in models if m.pool.market is not Market.OWNED)
     spending.everything.settle(now)
     running = sum(each.usd_per_h * max(0.0, each.until_at - now) / 3600.0 for each in spending._rented.values())
     owned = sum(meter.spent.values()) - _use_of_rented(told, jobs)
-    assert spending.everything.usd + running == pytest.approx(rented + owned, abs=1e-6)
+    assert spending.everything.used + running == pytest.approx(rented + owned, abs=1e-6)
 
 
 def _use_of_rented(told: Scenario, jobs: list[SimulatedJob]) -> float:

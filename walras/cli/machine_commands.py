@@ -19,6 +19,7 @@ from walras.cli.arguments import (
     WatchOption,
     parse_length_option,
 )
+from walras.cli.budget_commands import show_budgets
 from walras.cli.session import with_client
 from walras.cli.terminal_output import (
     STATE_STYLES,
@@ -210,7 +211,7 @@ def _integral_bound_line(certificate: "CertificateView") -> str:
 
 
 def money_command(
-    by: Annotated[str, typer.Option("--by", help="Group the sums by project, user, job, pool or month.")] = "project",
+    by: Annotated[str, typer.Option("--by", help="Sum by project, user, team, job, pool or month.")] = "project",
     month: Annotated[str, typer.Option("--month", help="Only this month (UTC), such as 2026-11.")] = "",
     project: ProjectOption = None,
     limit: Annotated[
@@ -242,10 +243,17 @@ def money_command(
         str, typer.Option("--longest-wait", help="With --model: jobs that would wait longer run on demand.")
     ] = "0s",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the sums as CSV, for a spreadsheet.")] = False,
+    budgets: Annotated[bool, typer.Option("--budgets", help="Show the budgets that your jobs pay into.")] = False,
     output: OutputOption = OutputFormat.TABLE,
     no_header: NoHeaderOption = False,
 ) -> None:
     """Show what was spent, at the prices in force at the time of use, and what on-demand would have cost."""
+    if budgets:
+        given = {"--month": month, "--project": project, "--csv": as_csv, "--model": model, "--since": since}
+        if wrong := next((option for option, value in given.items() if value), None):
+            raise UserError(f"{wrong} says nothing of budgets", field=wrong, fix="leave it out")
+        show_budgets(output, header=not no_header)
+        return
     of_ledger = {"--month": month, "--project": project, "--csv": as_csv}
     of_bills = {"--since": since, "--type": accelerator_type, "--reserved": reserved, "--on-demand": on_demand}
     check_bill_options(model, by, of_ledger, of_bills | {"--reserved-price": reserved_price})

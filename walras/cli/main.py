@@ -31,6 +31,7 @@ from typer.core import TyperGroup
 
 import walras
 from walras.cli.agents_commands import agents_commands
+from walras.cli.budget_commands import credit_command
 from walras.cli.data_folder_commands import DATA_FOLDER_COMMANDS
 from walras.cli.fetch_commands import fetch_command
 from walras.cli.job_commands import explain_command, jobs_command, queue_command, show_command, whoami_command
@@ -319,6 +320,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_command)
+admin_commands.command("credit")(credit_command)
 for _name, _command in DATA_FOLDER_COMMANDS.items():
     admin_commands.command(_name)(_command)
 for _name, _command in FIGURE_COMMANDS.items():

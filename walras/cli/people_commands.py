@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from walras.cli.arguments import NoHeaderOption, OutputOption, parse_length_option
+from walras.cli.budget_commands import budget_line
 from walras.cli.session import with_client
 from walras.cli.terminal_output import Column, Listing, OutputFormat, dash, show_json, show_line, show_listing, warn
 from walras.errors import UserError
@@ -313,6 +314,9 @@ def share_command(
             if each.because and "/" not in each.name:
                 show_line(each.because)
         show_line(f"used lately: accelerator-hours, halved every {format_length(shares[0].half_life_s)}")
+        for budget in with_client(lambda client: client.budgets()):
+            if project in (None, budget.project):
+                show_line(budget_line(budget))
 
 
 def _share_row(share: "ShareView") -> list[str]:

@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 
 from optimizer.decision import MultiPoolGangs, append_columns
-from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Jobs, Pools, Problem
+from optimizer.problem import BoolArray, Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
 from optimizer.renting.spot_lifetimes import RateBelief, pooled_prior, useful_parts
 from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.state.fleet import MachineCondition, PoolState
@@ -123,9 +123,24 @@ def build_problem(ledger: Ledger) -> Problem:
             prepaid=_prepaid(ledger),
             counted=_counted(ledger),
         ),
-        entities=ledger.usage.entities(ledger.entities, ledger.entity_parents, float(capacity.sum())),
+        entities=_entities(ledger, rows, gang, float(capacity.sum())),
         limits=ledger.usage.limits(ledger.entities, tuple(state.pool for state in pools)),
     )
+
+
+def _entities(ledger: Ledger, rows: IntArray, gang: FloatArray, capacity: float) -> Entities:
+    """Projects and users with their terms; under a policy that follows weights, those with which each catches up."""
+    usage = ledger.usage
+    entities = usage.entities(ledger.entities, ledger.entity_parents, capacity)
+    if not (usage.makes_up and usage.shares and len(entities)):
+        return entities
+    wanted, demand = np.where(np.isfinite(gang), gang, 0.0), np.zeros(len(entities))
+    entity = ledger.columns.entity[rows]
+    parent = np.asarray(entities.parent)
+    while (some := entity >= 0).any():
+        np.add.at(demand, entity[some], wanted[some])
+        entity = np.where(some, parent[entity], -1)
+    return usage.made_up(entities, demand, capacity, ledger.now)
 
 
 def _machines_to_be_had(state: PoolState, now: float) -> int:

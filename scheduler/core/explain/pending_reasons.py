@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from scheduler.core.budget_limits import BudgetUnit
 from scheduler.core.core import SchedulerCore
 from scheduler.core.explain.booking_reasons import booking_reason
 from scheduler.core.explain.feasibility import (
@@ -27,7 +28,8 @@ from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.retry_places import INSISTS_AFTER
-from scheduler.core.state.spending import SpendingAccount
+from scheduler.core.state.spending import SpendingMeter
+from scheduler.core.state.spending_accounts import SpendingAccount
 from scheduler.core.state.throughput import BelievedSpeed
 from scheduler.core.state.unsaved_work import is_fixed, why_fixed, why_unmovable
 from walras.cluster import PoolId
@@ -140,12 +142,20 @@ def _budget_reason(core: SchedulerCore, account: SpendingAccount, reason: Reason
     if account.is_of_job:
         job_id = account.name.removeprefix("job ")
         fix = f"it goes on from its last checkpoint once its budget is raised: walras update {job_id} --budget USD"
+    elif account.every or account.unit is not BudgetUnit.USD or account.name.startswith("group "):
+        in_s = account.refills_at - core.ledger.now
+        when = f", or when it is filled again, in {format_length(in_s)}" if 0 < in_s < inf else ""
+        fix = f"it goes on by itself when the budget is raised (rules.budgets of the policy) or credited{when}"
     else:
         in_s = spending.next_month_at - core.ledger.now
-        when = f", in {format_length(in_s)}" if 0 < in_s < inf and account.month_limit_usd < inf else ""
+        when = f", in {format_length(in_s)}" if 0 < in_s < inf and account.month_limit < inf else ""
         fix = "it goes on by itself when the budget is raised (rules.budgets of the policy), or with the next month"
         fix += when
-    return PendingReason(reason, spending.text(account), fix)
+    return PendingReason(reason, _account_text(spending, account), fix)
+
+
+def _account_text(spending: SpendingMeter, account: SpendingAccount) -> str:
+    return account.text(spending.spent_now(account), spending.committed(account))
 
 
 def _blocking_reasons(core: SchedulerCore, job: JobRecord) -> Iterator[PendingReason]:
@@ -406,7 +416,7 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
         found.append(JobCondition(SPENDS_SLACK, holding))
     for account in spending.accounts_of(job):
         if any(spent >= account.warn_at * limit for spent, limit, _ in spending.spent_now(account)):
-            found.append(JobCondition(BUDGET_LOW, spending.text(account)))
+            found.append(JobCondition(BUDGET_LOW, _account_text(spending, account)))
     if core.ledger.kind_of(job) != job.request.kind:
         detail = f"counted as {core.ledger.kind_of(job)!r}; give jobs that differ a `profile` each"
         found.append(JobCondition(SPEED_DIFFERS, detail))

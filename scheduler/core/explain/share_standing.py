@@ -3,18 +3,23 @@
 entitled   by weight among those with work, guarantees first, never more than it asks for or may hold
 nominal    by weight if everybody had work
 borrowed   held above nominal; from whom: siblings by what they leave of their nominal part
+
+Also how budgets stand: of each limit what is used, what is left, what runs, and when it is filled again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from optimizer.assignment.fair_standing import entitlements
 from optimizer.problem import FloatArray, IntArray
+from scheduler.core.budget_limits import BudgetOwner, BudgetUnit
 from scheduler.core.core import SchedulerCore
 from scheduler.core.share_events import EntityShare
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.spending_accounts import SpendingAccount
 
 #: Less than this is nothing, accelerators.
 _NOTHING = 1e-6
@@ -171,3 +176,47 @@ def realised_fraction(ledger: Ledger) -> float | None:
     if total <= 0:
         return None
     return float(np.minimum(delivered, promised).sum()) / total * max(0.0, 1.0 - policy.proposal.gap)
+
+
+# ------------------------------------------------------------------------------------------ budgets
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStanding:
+    """One limit as it stands; amounts are in its unit."""
+
+    owner: BudgetOwner
+    unit: BudgetUnit
+    every: str
+    used: float
+    #: With `credit`.
+    limit: float
+    credit: float
+    per_h: float
+    committed: float
+    closed: bool
+    refills_at: float
+
+
+def budget_standings(core: SchedulerCore, at: float) -> Iterator[BudgetStanding]:
+    """Every limit that the policy in force sets, those of the cluster first; changes nothing."""
+    spending = core.cycle.spending
+    for owner, account in spending.owned_accounts():
+        used = account.used_by(at)
+        if account.limit < inf:
+            limit = account.limit + account.credit
+            yield _standing(core, owner, account, (account.every, used, limit, account.credit, account.refills_at))
+        if account.month_limit < inf:
+            limit = account.month_limit + account.month_credit
+            month = used - account.used_before_month
+            yield _standing(core, owner, account, ("month", month, limit, account.month_credit, spending.next_month_at))
+
+
+def _standing(
+    core: SchedulerCore, owner: BudgetOwner, account: SpendingAccount, figures: tuple[str, float, float, float, float]
+) -> BudgetStanding:
+    every, used, limit, credit, refills_at = figures
+    return BudgetStanding(
+        owner, account.unit, every, used, limit, credit, account.per_h, core.cycle.spending.committed(account),
+        account.closed, refills_at,
+    )  # fmt: skip

@@ -13,14 +13,14 @@ from scheduler.core.events import MoneyRestated
 from scheduler.core.handlers import job_events, machine_events
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.state.fleet import MachineCondition
-from scheduler.core.state.spending import NOTHING_USD, SpendingAccount
+from scheduler.core.state.spending_accounts import NOTHING_USED, SpendingAccount
 from scheduler.core.state.working_set import Cycle
 from walras.states import JobState, Reason
 
 
 def on_money_restated(cycle: Cycle, event: MoneyRestated) -> None:
     """What has been spent by the books of the shell."""
-    cycle.spending.restate(event.spent, event.users)
+    cycle.spending.restate(event.spent, event.users, event.budgets)
     cycle.spending.next_month_at = event.next_month_at
 
 
@@ -67,9 +67,10 @@ def _set_budget_timer(cycle: Cycle, account: SpendingAccount) -> None:
 
 def _warn(cycle: Cycle, account: SpendingAccount) -> None:
     for spent, limit, of in account.limits():
-        if not account.warned and spent >= account.warn_at * limit - NOTHING_USD:
+        if not account.warned and spent >= account.warn_at * limit - NOTHING_USED:
             account.warned = True
-            cycle.commands.append(BudgetWarned(account.name, spent, limit, f"{spent / max(limit, 1e-12):.0%}{of}"))
+            told = f"{spent / max(limit, 1e-12):.0%}{of}"
+            cycle.commands.append(BudgetWarned(account.name, spent, limit, told, account.unit))
 
 
 def _hold(cycle: Cycle, account: SpendingAccount) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import inf
 
-from optimizer.policy import DeclaresLimits, OrderPolicy, Policy
+from optimizer.policy import DeclaresLimits, FollowsWeights, OrderPolicy, Policy
 from scheduler.core.cycle.round import MakeMechanism
 from scheduler.core.cycle.solve_requests import apply_proposal
 from scheduler.core.events import PolicyChanged, Solved, SolveFailed, Woke
@@ -25,8 +25,9 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
     ledger.policy = cycle.policy = ActivePolicy(event.policy, pricing, event.rules)
     ledger.costs.version += 1
     ledger.columns.counts_owed = pricing is not None
-    cycle.spending.set_budgets(event.rules.budgets)
     ledger.usage.count_by(event.rules.usage_half_life_s, event.rules.usage_spot_factor, event.at)
+    ledger.usage.make_up_from(isinstance(policy, FollowsWeights), event.at)
+    cycle.spending.set_budgets(event.rules.budgets, event.rules.groups)
     cycle.limits.declare(policy.entity_limits() if isinstance(policy, DeclaresLimits) else {})
     cycle.ordering = NoOrdering()
     cycle.mechanism = make_mechanism(cycle, policy, event.rules)

@@ -9,17 +9,22 @@ job starts; what is learned of its speed later counts from its next start on.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log
 
 import numpy as np
 
-from optimizer.problem import Entities, EntityLimits
+from optimizer.assignment.fair_standing import entitlements
+from optimizer.problem import Entities, EntityLimits, FloatArray
 from scheduler.core.share_events import FLEET, EntityShare, RememberedUse, scope_covers
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.job_classes import PoolParts
 from walras.cluster import Market, Pool
 from walras.job_request import JobId, JobRequest
+
+#: What somebody is behind of what it is entitled to is made up in about this time, seconds of its share; by a weight
+#: that is at most so many times its own, or so little of it.
+_MADE_UP_S, _MOST_MADE_UP = 4 * 3600.0, 2.0
 
 
 @dataclass(slots=True)
@@ -32,6 +37,10 @@ class _Meter:
     #: Held now, spot at its factor; the same in units.
     held: float = 0.0
     units: float = 0.0
+    #: Accelerator-seconds of what it was entitled to that it did not have, old parts halved; and what it is entitled to
+    #: now. None: nobody counts that.
+    behind_s: float = 0.0
+    entitled: float | None = None
 
     def bring_to(self, at: float, half_life_s: float) -> None:
         passed_s = at - self.at
@@ -41,6 +50,9 @@ class _Meter:
         grown_s = (1.0 - kept) * half_life_s / log(2.0)
         self.used_s = self.used_s * kept + self.held * grown_s
         self.units_s = self.units_s * kept + self.units * grown_s
+        self.behind_s *= kept
+        if self.entitled is not None:
+            self.behind_s += (self.entitled - self.held) * grown_s
         self.at = at
 
 
@@ -51,6 +63,8 @@ class ShareUsage:
     shares: dict[str, EntityShare] = field(default_factory=dict)
     half_life_s: float = 7 * 86_400.0
     spot_factor: float = 1.0
+    #: The policy in force gives time by weights: what somebody is behind raises its weight.
+    makes_up: bool = False
     _meters: dict[str, _Meter] = field(default_factory=dict)
     #: What each running job adds to the meters: accelerators, units.
     _running: dict[JobId, tuple[float, float]] = field(default_factory=dict)
@@ -116,15 +130,52 @@ class ShareUsage:
     def remembered(self) -> Iterable[RememberedUse]:
         """Every meter as it stood when it last changed."""
         for name, meter in self._meters.items():
-            yield RememberedUse(name, meter.at, meter.used_s, meter.units_s, meter.held, meter.units)
+            found = RememberedUse(name, meter.at, meter.used_s, meter.units_s, meter.held, meter.units)
+            if meter.entitled is not None:
+                rate = meter.entitled - meter.held
+                found = found._replace(behind_at=meter.at, behind_s=meter.behind_s, behind_rate=rate)
+            yield found
 
     def recall(self, remembered: Iterable[RememberedUse], at: float) -> None:
         """Take in what a former core had counted. What was held then was held until now; who holds it now is told."""
         for each in remembered:
             meter = _Meter(each.at, each.used_s, each.units_s, each.held, each.units)
+            if self.makes_up and (each.behind_s or each.behind_rate):
+                meter.behind_s, meter.entitled = each.behind_s, each.held + each.behind_rate
             meter.bring_to(at, self.half_life_s)
             meter.held = meter.units = 0.0
             self._meters[each.name] = meter
+
+    # ---------------------------------------------------------------- what somebody is behind
+
+    def make_up_from(self, makes_up: bool, at: float) -> None:
+        """Whether what is behind raises weights from now on; under another policy it is forgotten."""
+        for meter in self._meters.values():
+            meter.bring_to(at, self.half_life_s)
+            if not makes_up:
+                meter.behind_s, meter.entitled = 0.0, None
+        self.makes_up = makes_up
+
+    def made_up(self, entities: Entities, demand: FloatArray, capacity: float, at: float) -> Entities:
+        """The entities with weights by which each makes up what it is behind, or ahead, of its siblings.
+
+        From now on each is entitled to its share of `capacity` by what its jobs ask for (g,). Who has had less than its
+        siblings, as a part of what it is entitled to, has so much more that it has caught up after `_MADE_UP_S`.
+        """
+        entitled = entitlements(entities, demand, capacity)
+        here = dict(zip(entities.name, entitled.tolist(), strict=True))
+        for name in dict.fromkeys((*self._meters, *here)):
+            meter = self._meters.setdefault(name, _Meter(at))
+            meter.bring_to(at, self.half_life_s)
+            meter.entitled = here.get(name, 0.0)
+        behind = np.array([self._meters[name].behind_s for name in entities.name])
+        parent, weight = np.asarray(entities.parent), np.array(entities.weight, dtype=np.float64)
+        for above in np.unique(parent[entitled > 0]):
+            family = np.flatnonzero((parent == above) & (entitled > 0))
+            if len(family) > 1:
+                part_s = behind[family] / entitled[family] - behind[family].sum() / entitled[family].sum()
+                weight[family] *= np.clip(1.0 + part_s / _MADE_UP_S, 1.0 / _MOST_MADE_UP, _MOST_MADE_UP)
+        return replace(entities, weight=weight)
 
     # ---------------------------------------------------------------- for problems
 

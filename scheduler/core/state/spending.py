@@ -1,19 +1,32 @@
 """Money that is being spent, by account: everything, each project, and each user and job with a budget of its own.
 
-An account is a sum until an instant and a rate since then; starts, ends and prices change the rate, so keeping
-accounts costs what changed. A job pays for its part of the machines that it holds. The account of everything pays
-rented machines whole, used or not, and owned machines for their use. This file meters and says which jobs may start;
-`handlers/budgets.py` acts on it.
+A job pays for its part of the machines that it holds, and uses hours of them. The account of everything pays rented
+machines whole, used or not, and owned machines for their use. This file meters and says which jobs may start;
+`spending_accounts.py` has the accounts, `handlers/budgets.py` acts on them.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 
-from scheduler.core.rules import Budget
+from scheduler.core.budget_limits import (
+    Budget,
+    BudgetOwner,
+    BudgetState,
+    BudgetUnit,
+    UserGroup,
+    is_plain,
+    metered_limits,
+)
 from scheduler.core.state.fleet import FleetMachine
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.spending_accounts import (
+    NOTHING_USED,
+    JobPayment,
+    MachineBill,
+    MeteredAccounts,
+    SpendingAccount,
+)
 from walras.cluster import Market, Pool, billed_until, gang_usd_per_h, usd_of
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
@@ -21,87 +34,8 @@ from walras.states import JobState
 
 #: To stop a job takes its grace, the notice of its machines and this long at most; so much money is kept back for it.
 STOP_MARGIN_S = 60.0
-#: Less than this is nothing, USD.
-NOTHING_USD = 1e-6
 #: The account of everything.
 EVERYTHING = ""
-
-
-@dataclass(slots=True)
-class SpendingAccount:
-    """Money of everything, of a project or of a job."""
-
-    name: str
-    limit_usd: float = inf
-    month_limit_usd: float = inf
-    #: The part of a limit at which people are warned.
-    warn_at: float = 0.8
-    #: Spent until `settled_at`, of it before this month began, and what an hour costs from then on.
-    usd: float = 0.0
-    before_month_usd: float = 0.0
-    usd_per_h: float = 0.0
-    settled_at: float = 0.0
-    #: What stopping all that runs would still cost.
-    committed_usd: float = 0.0
-    #: How many things are paid for: none cost exactly nothing, whatever sums of floats say.
-    payees: int = 0
-    #: No job of it may start.
-    closed: bool = False
-    warned: bool = False
-    #: The budget of one job.
-    is_of_job: bool = False
-    #: The next instant at which something of this changes by itself.
-    due_at: float = inf
-
-    @property
-    def is_limited(self) -> bool:
-        return self.limit_usd < inf or self.month_limit_usd < inf
-
-    def settle(self, at: float) -> None:
-        if at > self.settled_at:
-            self.usd += usd_of(self.usd_per_h, at - self.settled_at)
-            self.settled_at = at
-
-    def pay(self, at: float, usd_per_h: float, committed_usd: float, payees: int) -> None:
-        """From now on so much more an hour (less, if negative)."""
-        self.settle(at)
-        self.payees += payees
-        self.usd_per_h += usd_per_h
-        self.committed_usd += committed_usd
-        if not self.payees:
-            self.usd_per_h = self.committed_usd = 0.0
-
-    def limits(self) -> Iterator[tuple[float, float, str]]:
-        """(spent, limit, of what) of each limit there is. Settle first."""
-        if self.limit_usd < inf:
-            yield self.usd, self.limit_usd, ""
-        if self.month_limit_usd < inf:
-            yield self.usd - self.before_month_usd, self.month_limit_usd, " this month"
-
-    @property
-    def room_usd(self) -> float:
-        """What may still be spent. Settle first."""
-        return min((limit - spent for spent, limit, _ in self.limits()), default=inf)
-
-    @property
-    def is_exhausted(self) -> bool:
-        return self.room_usd <= NOTHING_USD
-
-
-@dataclass(frozen=True, slots=True)
-class _JobPayment:
-    """What one job pays, and how much of it the account of everything sees (rented machines are paid for whole)."""
-
-    usd_per_h: float
-    committed_usd: float
-    owned_usd_per_h: float
-
-
-@dataclass(slots=True)
-class _RentedMachine:
-    pool: int
-    usd_per_h: float
-    since_at: float
 
 
 class SpendingMeter:
@@ -116,8 +50,10 @@ class SpendingMeter:
         #: When budgets of a month begin anew; inf: nobody knows.
         self.next_month_at = inf
         self._jobs: dict[JobId, SpendingAccount] = {}
-        self._pays: dict[JobId, _JobPayment] = {}
-        self._rented: dict[int, _RentedMachine] = {}
+        self._pays: dict[JobId, JobPayment] = {}
+        #: Of limits in hours, of groups, or that are filled again.
+        self.metered = MeteredAccounts()
+        self._rented: dict[int, MachineBill] = {}
         #: Jobs held because of a budget.
         self.held: set[JobId] = set()
         self._touched: dict[int, SpendingAccount] = {}
@@ -127,28 +63,56 @@ class SpendingMeter:
 
     # ---------------------------------------------------------------- limits
 
-    def set_budgets(self, budgets: Iterable[Budget]) -> None:
+    def set_budgets(self, budgets: Iterable[Budget], groups: Iterable[UserGroup] = ()) -> None:
         """These are the budgets from now on; those of jobs stay."""
-        for account in (self.everything, *self._projects.values(), *self._users.values()):
-            account.limit_usd = account.month_limit_usd = inf
+        for _, account in self._owned_money():
+            account.limit = account.month_limit = inf
             self._touch(account)
-        for budget in budgets:
-            if budget.user:
-                account = self._user(budget.project, budget.user)
+        limits = list(metered_limits(budgets))
+        for limit in limits:
+            if not is_plain(limit):
+                continue
+            account = self._account(limit.owner)
+            if limit.every:
+                account.month_limit = limit.amount
             else:
-                account = self._project(budget.project) if budget.project else self.everything
-            account.limit_usd = inf if budget.usd is None else budget.usd
-            account.month_limit_usd = inf if budget.month_usd is None else budget.month_usd
-            account.warn_at, account.warned = budget.warn_at, False
-            self._is_limited = True
+                account.limit = limit.amount
+            account.warn_at, account.warned = limit.warn_at, False
             self._touch(account)
+        self.metered.set_limits(limits, groups, self._ledger.now)
+        self._is_limited |= bool(limits)
+        if self.metered.accounts:
+            self._pay_metered()
+
+    def _account(self, owner: BudgetOwner) -> SpendingAccount:
+        if owner.user:
+            return self._user(owner.project, owner.user)
+        return self._project(owner.project) if owner.project else self.everything
+
+    def _pay_metered(self) -> None:
+        """What runs pays into new accounts from now on; some of it has cost nothing so far."""
+        for account in self.metered.accounts.values():
+            self._touch(account)
+        for job in self._ledger:
+            if not job.holds:
+                continue
+            pays = self._pays.get(job.job_id)
+            if pays is None:
+                self.started(job)
+                continue
+            for account in self.metered.of(job.request):
+                account.pay(self._ledger.now, *pays.of(account.unit), 1)
 
     def restate(
-        self, spent: Iterable[tuple[str, float, float]], users: Iterable[tuple[str, str, float, float]] = ()
+        self,
+        spent: Iterable[tuple[str, float, float]],
+        users: Iterable[tuple[str, str, float, float]] = (),
+        budgets: Iterable[BudgetState] = (),
     ) -> None:
         """(project, USD in all, USD this month) by the books; projects that are not named have spent nothing.
 
-        `users`: (project, user, USD in all, USD this month), the same of users.
+        `users`: (project, user, USD in all, USD this month), the same of users. `budgets`: of the limits that are
+        counted otherwise, and credits.
         """
         by_user = {(project, user): (usd, month_usd) for project, user, usd, month_usd in users}
         for key, account in self._users.items():
@@ -158,28 +122,54 @@ class SpendingMeter:
             self._project(project)
         for account in (self.everything, *self._projects.values()):
             self._restate(account, books.get(account.name, (0.0, 0.0)))
+        told = list(budgets)
+        for state in told:
+            if state.unit is BudgetUnit.USD and not state.owner.group and state.every == "":
+                self._account(state.owner).credit = state.credit
+            elif state.unit is BudgetUnit.USD and not state.owner.group and state.every == "month":
+                self._account(state.owner).month_credit = state.credit
+        self.metered.restate(told, self._ledger.now)
+        for account in self.metered.accounts.values():
+            self._touch(account)
 
     def _restate(self, account: SpendingAccount, spent: tuple[float, float]) -> None:
         account.settle(self._ledger.now)
         usd, month_usd = spent
-        account.usd, account.before_month_usd, account.warned = usd, usd - month_usd, False
+        account.used, account.used_before_month, account.warned = usd, usd - month_usd, False
+        account.credit = account.month_credit = 0.0
         self._touch(account)
 
     def stated(self, at: float) -> tuple[tuple[str, float, float], ...]:
         """What `restate` would have to be told at this instant for these sums; changes nothing."""
-        found = []
-        for account in (self.everything, *self._projects.values()):
-            usd = account.usd + usd_of(account.usd_per_h, max(at - account.settled_at, 0.0))
-            found.append((account.name, usd, usd - account.before_month_usd))
-        return tuple(found)
+        accounts = (self.everything, *self._projects.values())
+        return tuple((each.name, used := each.used_by(at), used - each.used_before_month) for each in accounts)
 
     def stated_of_users(self, at: float) -> tuple[tuple[str, str, float, float], ...]:
         """The same of users."""
-        found = []
-        for (project, user), account in self._users.items():
-            usd = account.usd + usd_of(account.usd_per_h, max(at - account.settled_at, 0.0))
-            found.append((project, user, usd, usd - account.before_month_usd))
-        return tuple(found)
+        return tuple(
+            (project, user, used := each.used_by(at), used - each.used_before_month)
+            for (project, user), each in self._users.items()
+        )
+
+    def stated_budgets(self, at: float) -> tuple[BudgetState, ...]:
+        """The same of limits that are counted otherwise, and credits."""
+        plain = [
+            BudgetState(owner, BudgetUnit.USD, every, 0.0, credit)
+            for owner, account in self._owned_money()
+            for every, credit in (("", account.credit), ("month", account.month_credit))
+            if credit
+        ]
+        return (*plain, *self.metered.stated(at))
+
+    def _owned_money(self) -> Iterator[tuple[BudgetOwner, SpendingAccount]]:
+        yield BudgetOwner(), self.everything
+        yield from ((BudgetOwner(name), account) for name, account in self._projects.items())
+        yield from ((BudgetOwner(*key), account) for key, account in self._users.items())
+
+    def owned_accounts(self) -> Iterator[tuple[BudgetOwner, SpendingAccount]]:
+        """Every account but those of jobs, and whose it is."""
+        yield from self._owned_money()
+        yield from ((owner, account) for (owner, _, _), account in self.metered.accounts.items())
 
     def take_job(self, job: JobRecord, spent_usd: float = 0.0) -> None:
         """A job is known: its own budget, if it has one, and whether it may start."""
@@ -191,13 +181,13 @@ class SpendingMeter:
         """The job's own budget is what its request says. `spent_usd` so far, where it had none before."""
         account = self._jobs.get(job.job_id)
         if account is None:
-            account = SpendingAccount(f"job {job.job_id}", usd=spent_usd, settled_at=self._ledger.now, is_of_job=True)
+            account = SpendingAccount(f"job {job.job_id}", used=spent_usd, settled_at=self._ledger.now, is_of_job=True)
             self._jobs[job.job_id] = account
             pays = self._pays.get(job.job_id)
             if pays is not None:
                 account.pay(self._ledger.now, pays.usd_per_h, pays.committed_usd, 1)
         account.settle(self._ledger.now)
-        account.limit_usd, account.warned = job.request.budget_usd, False
+        account.limit, account.warned = job.request.budget_usd, False
         self._is_limited = True
         self._touch(account)
 
@@ -247,8 +237,8 @@ class SpendingMeter:
         pool = self._ledger.fleet.pools[machine.pool].pool
         if not machine.token:
             return
-        self._rented[machine.row] = _RentedMachine(machine.pool, pool.usd_per_h, machine.paid_since)
-        self.everything.usd += paid_usd
+        self._rented[machine.row] = MachineBill(machine.pool, pool.usd_per_h, machine.paid_since)
+        self.everything.used += paid_usd
         self.everything.pay(self._ledger.now, pool.usd_per_h, 0.0, 1)
         self._touch(self.everything)
 
@@ -258,12 +248,14 @@ class SpendingMeter:
         if rented is None:
             return
         self.everything.pay(self._ledger.now, -rented.usd_per_h, 0.0, -1)
-        self.everything.usd += self._begun_usd(rented)
+        self.everything.used += self._begun_usd(rented)
         self._touch(self.everything)
 
     def _is_free(self, job: JobRecord) -> bool:
         """Its place costs nothing: no account need hear of it."""
         fleet = self._ledger.fleet
+        if self.metered.counts_hours:
+            return False
         parts = self._ledger.parts_of(job) if fleet.has_prices else ()
         return not any(fleet.pools[row].pool.usd_per_h for row, _ in parts)
 
@@ -283,27 +275,39 @@ class SpendingMeter:
         self._stop_paying(job)
         assert job.placement is not None
         usd_per_h = committed_usd = owned_usd_per_h = 0.0
-        most = self._ledger.policy.most_usd_per_h(job.request)
-        for row, count in self._ledger.parts_of(job):
-            pool = self._ledger.fleet.pools[row].pool
-            price = gang_usd_per_h(pool, count, 1 + len(self._sharing(job)), most)
+        ledger = self._ledger
+        most, parts = ledger.policy.most_usd_per_h(job.request), ledger.parts_of(job)
+        sharers, held, longest_s = 1 + len(self._sharing(job)), 0.0, 0.0
+        for row, count in parts:
+            pool = ledger.fleet.pools[row].pool
+            price = gang_usd_per_h(pool, count, sharers, most)
             stop_s = job.request.grace_s + pool.notice_s + STOP_MARGIN_S
+            held, longest_s = held + count / sharers, max(longest_s, stop_s)
             usd_per_h += price
             committed_usd += usd_of(price, stop_s)
             owned_usd_per_h += price if pool.market is Market.OWNED else 0.0
-        pays = _JobPayment(usd_per_h, committed_usd, owned_usd_per_h)
+        units, stop_h = self.share_units(job, sharers), longest_s / SECONDS_PER_HOUR
+        pays = JobPayment(usd_per_h, committed_usd, owned_usd_per_h, held, units, stop_h)
         self._pays[job.job_id] = pays
         self._add(job, pays, 1)
+
+    def share_units(self, job: JobRecord, sharers: int) -> float:
+        """What the job holds, in accelerators of the fleet's average speed for it; spot counts as the rules say."""
+        ledger, parts = self._ledger, self._ledger.parts_of(job)
+        plain = sum(count for _, count in parts)
+        counted = sum(count * ledger.usage.factor(ledger.fleet.pools[row]) for row, count in parts)
+        return ledger.units_of(job, parts) * counted / plain / sharers if plain else 0.0
 
     def _stop_paying(self, job: JobRecord) -> None:
         pays = self._pays.pop(job.job_id, None)
         if pays is not None:
             self._add(job, pays, -1)
 
-    def _add(self, job: JobRecord, pays: _JobPayment, sign: int) -> None:
+    def _add(self, job: JobRecord, pays: JobPayment, sign: int) -> None:
         for account in self.accounts_of(job):
-            usd_per_h = pays.owned_usd_per_h if account is self.everything else pays.usd_per_h
-            account.pay(self._ledger.now, sign * usd_per_h, sign * pays.committed_usd, sign)
+            per_h, committed = pays.of(account.unit)
+            per_h = pays.owned_usd_per_h if account is self.everything else per_h
+            account.pay(self._ledger.now, sign * per_h, sign * committed, sign)
             self._touch(account)
 
     # ---------------------------------------------------------------- who may start
@@ -314,6 +318,8 @@ class SpendingMeter:
         if self._users:
             found = (self._users.get((project, job.request.user)) for project in ("", job.request.project))
             yield from (account for account in found if account is not None)
+        if self.metered.accounts:
+            yield from self.metered.of(job.request)
         own = self._jobs.get(job.job_id)
         if own is not None:
             yield own
@@ -329,46 +335,40 @@ class SpendingMeter:
         jobs = self._ledger.jobs
         if account is self.everything:
             return list(jobs.values())
-        of_user = next((key for key, each in self._users.items() if each is account), None)
-        if of_user is not None:
+        if any(each is account for each in self.metered.accounts.values()):
+            return self.metered.payers(account, jobs.values())
+        if (of_user := next((key for key, each in self._users.items() if each is account), None)) is not None:
             return [job for job in jobs.values() if _is_of_user(job, of_user)]
         own = next((job_id for job_id, each in self._jobs.items() if each is account), None)
         if own is not None:
             return [jobs[own]]
         return [job for job in jobs.values() if job.request.project == account.name]
 
-    def committed_usd(self, account: SpendingAccount) -> float:
-        """What stopping all that runs on an account would still cost; for everything, rented machines included."""
+    def committed(self, account: SpendingAccount) -> float:
+        """What stopping all that runs on an account would still use; for everything, rented machines included."""
         if account is not self.everything:
-            return account.committed_usd
+            return account.committed
         begun = sum(self._begun_usd(each) for each in self._rented.values())
         coming = sum(
             sum(state.awaited.values()) * _least_usd(state.pool) for state in self._ledger.fleet.pools if state.awaited
         )
-        return account.committed_usd + begun + coming
+        return account.committed + begun + coming
 
-    def _begun_usd(self, rented: _RentedMachine) -> float:
+    def _begun_usd(self, rented: MachineBill) -> float:
         """What is paid for a machine after now, were it given back now."""
         pool, now = self._ledger.fleet.pools[rented.pool].pool, self._ledger.now
         return usd_of(rented.usd_per_h, max(0.0, billed_until(pool, rented.since_at, now) - now))
 
     def spent_now(self, account: SpendingAccount) -> list[tuple[float, float, str]]:
-        """(spent, limit, of what) as of now, without settling: a question must not change later figures by a bit."""
-        since_usd = usd_of(account.usd_per_h, max(0.0, self._ledger.now - account.settled_at))
-        return [(spent + since_usd, limit, of) for spent, limit, of in account.limits()]
-
-    def text(self, account: SpendingAccount) -> str:
-        """An account's limits in words."""
-        whose = account.name or "the cluster"
-        limits = (f"{whose}: {spent:.2f} of {limit:.2f} USD spent{of}" for spent, limit, of in self.spent_now(account))
-        running = f"{account.usd_per_h:.2f} USD/h is running"
-        return f"{'; '.join(limits)}; {running}, stopping it may cost {self.committed_usd(account):.2f} USD"
+        """(used, limit, of what) as of now, without settling: a question must not change later figures by a bit."""
+        since = usd_of(account.per_h, max(0.0, self._ledger.now - account.settled_at))
+        return [(used + since, limit, of) for used, limit, of in account.limits()]
 
     def check(self, account: SpendingAccount) -> bool:
         """Close or open an account by what is spent and committed. True if that changed."""
         account.settle(self._ledger.now)
-        room_usd = account.room_usd
-        closed = account.is_limited and (room_usd <= NOTHING_USD or room_usd < self.committed_usd(account))
+        room = account.room
+        closed = account.is_limited and (room <= NOTHING_USED or room < self.committed(account))
         if closed is account.closed:
             return False
         account.closed = closed
@@ -406,12 +406,12 @@ class SpendingMeter:
     def set_due(self, account: SpendingAccount) -> float:
         """When the account reaches its next warning or limit at the present rate; inf if never. Settle first."""
         due_at = inf
-        if account.usd_per_h > 0:
+        if account.per_h > 0:
             for spent, limit, _ in account.limits():
                 marks = (limit,) if account.warned else (account.warn_at * limit, limit)
-                ahead = [mark - spent for mark in marks if mark - spent > NOTHING_USD]
+                ahead = [mark - spent for mark in marks if mark - spent > NOTHING_USED]
                 if ahead:
-                    due_at = min(due_at, self._ledger.now + min(ahead) / account.usd_per_h * SECONDS_PER_HOUR)
+                    due_at = min(due_at, self._ledger.now + min(ahead) / account.per_h * SECONDS_PER_HOUR)
         if due_at != account.due_at:
             account.due_at = due_at
             if due_at < inf:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 from aiohttp import web
@@ -19,12 +20,14 @@ from scheduler.live.http.requests import LARGE_BODY_BYTES, RequestContext, json_
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.billing import spending_report, sum_charges
+from scheduler.live.loop.budget_sums import team_keys
 from scheduler.live.loop.live_state import LiveNode
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.services.agent_gateway import check_node_owner
 from scheduler.live.services.forgetting_machines import check_may_be_forgotten, forget_machine
 from scheduler.live.services.parts_of_machines import members_named, nodes_named
-from scheduler.live.store.store_interface import MONEY_KEYS, MoneyQuery
+from scheduler.live.store.store_interface import MONEY_KEYS, TEAM, MoneyQuery
+from scheduler.live.store.table_rows import ChargeKind
 from walras.api import Health, MoneyReport, NodeView, PriceList
 from walras.cluster import NodeId, PoolId
 from walras.contract import SECONDS_PER_HOUR
@@ -194,6 +197,8 @@ def _health_response(call: RequestContext, checks: dict[str, str], ok: bool) -> 
     return web.Response(status=200 if ok else 503, body=body.encode(), content_type="application/json")
 
 
+#: Users of a policy's group; who is in none is of no team.
+_MOST_USERS = 100_000
 _MONTH = re.compile(r"^[0-9]{4}-(0[1-9]|1[0-2])$")
 
 
@@ -201,21 +206,28 @@ async def show_spending(call: RequestContext) -> MoneyReport:
     """Returns what was spent, by the key asked for: charges in the ledger and those still open, at one instant."""
     asked = call.request.query
     by, month = asked.get("by", "project"), asked.get("month", "")
-    if by not in MONEY_KEYS:
-        raise UserError(
-            f"money cannot be summed by {by[:40]!r}", field="by", fix=f"choose from {', '.join(MONEY_KEYS)}"
-        )
+    if by not in (*MONEY_KEYS, TEAM):
+        known = ", ".join((*MONEY_KEYS, TEAM))
+        raise UserError(f"money cannot be summed by {by[:40]!r}", field="by", fix=f"choose from {known}")
     if month and not _MONTH.match(month):
         raise UserError(f"{month[:40]!r} is no month", field="month", fix="write it as 2026-11")
     server = call.server
     state = server.state
     limit = call.number("limit", 1000, 1, 100_000)
-    query = MoneyQuery(by, state.next_charge_id, month, asked.get("project", ""), call.user.visible_projects, limit)
+    # A team's sums are those of its users: all of them, and then the dearest teams.
+    users = by == TEAM
+    most, projects = _MOST_USERS if users else limit, call.user.visible_projects
+    key = "user" if users else by
+    query = MoneyQuery(key, state.next_charge_id, month, asked.get("project", ""), projects, most)
     open_now = sum_charges(billing.open_charges(state, server.loop.clock.now()), query)
     await server.loop.settled()
     written = await server.read(server.store.money, query, [each.key for each in open_now])
     # By job it may have thousands of rows: not in the loop.
-    return await server.read(spending_report, query, [*written, *open_now])
+    sums = [*written, *open_now]
+    if users:
+        query, teams = replace(query, by=TEAM, limit=limit), team_keys(state.budgets.groups)
+        sums = [replace(each, key=teams.get(each.key, "")) if each.kind is ChargeKind.USE else each for each in sums]
+    return await server.read(spending_report, query, sums)
 
 
 # ------------------------------------------------------------------------------------------ shares

@@ -28,6 +28,7 @@ from scheduler.live.http import (
     session_api,
 )
 from scheduler.live.http.audit_trail import list_audit
+from scheduler.live.http.budget_api import budget_routes
 from scheduler.live.http.connection_guard import ConnectionGuard
 from scheduler.live.http.notify_api import notify_routes
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
@@ -303,7 +304,7 @@ def api_routes() -> list[Route]:
               request=job_api.KindStated, response=FactsView),
         Route("GET", f"{_API}/facts", job_api.list_kind_facts, "What is known of kinds of jobs",
               response=list[FactsView], query=("kind",)),
-        *policy_routes(), *shadow_routes(), *reservation_routes(),
+        *policy_routes(), *shadow_routes(), *reservation_routes(), *budget_routes(),
         *people_api.people_routes(), *notify_routes(),
         Route("GET", f"{_API}/share", cluster_api.list_shares, "Shares: entitled, held, used lately, borrowed",
               response=list[ShareView], query=("project",)),

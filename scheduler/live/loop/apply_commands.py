@@ -410,7 +410,8 @@ def _apply_node_cordoned(transaction: Transaction, command: NodeCordoned) -> Non
 
 def _apply_budget_warned(_: Transaction, command: BudgetWarned) -> None:
     whose = command.account or "the cluster"
-    log.warning("budget of %s: %s, %.2f of %.2f USD", whose, command.detail, command.spent_usd, command.limit_usd)
+    used, limit, unit = command.spent_usd, command.limit_usd, command.unit.words
+    log.warning("budget of %s: %s, %.2f of %.2f %s", whose, command.detail, used, limit, unit)
 
 
 def _apply_solve(transaction: Transaction, command: Solve) -> None:

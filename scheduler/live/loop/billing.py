@@ -79,9 +79,20 @@ def _set_rate(transaction: Transaction, job: LiveJob, gone: LiveAttempt | None =
     attempt.sharers = sharers
     ledger = transaction.core.ledger
     known = ledger.jobs.get(job.row.job_id)
+    attempt.units = 0.0 if known is None else transaction.core.cycle.spending.share_units(known, sharers)
     most = inf if known is None else ledger.policy.most_usd_per_h(known.request)
     attempt.row.usd_per_h = usd_per_h(transaction.state.pools, attempt.placement, sharers, most)
     transaction.attempt_changed(attempt)
+
+
+def recall_units(transaction: Transaction) -> None:
+    """After a start: what each attempt holds, in accelerators of average speed, as the fresh core sees it."""
+    core = transaction.core
+    for job in transaction.state.jobs.values():
+        known = core.ledger.jobs.get(job.row.job_id)
+        if job.attempt is not None and known is not None and known.holds:
+            sharers = 1 + len(_colocated_jobs(transaction.state, job.attempt))
+            job.attempt.units = core.cycle.spending.share_units(known, sharers)
 
 
 def _colocated_jobs(state: LiveState, attempt: LiveAttempt) -> list[LiveJob]:
@@ -190,7 +201,8 @@ def restate_spending(transaction: Transaction) -> MoneyRestated:
              for project, usd in sorted(state.spent_usd.items()))  # fmt: skip
     state.spent_month_usd = {key: usd for key, usd in state.spent_month_usd.items() if key[1] == state.month}
     next_at = next_month_unix_s(transaction.at + state.epoch_unix_s) - state.epoch_unix_s
-    return MoneyRestated(transaction.at, tuple(spent), _spent_by_users(state), next_at)
+    budgets = state.budgets.stated(transaction.at, state.epoch_unix_s)
+    return MoneyRestated(transaction.at, tuple(spent), _spent_by_users(state), next_at, budgets)
 
 
 def _spent_by_users(state: LiveState) -> tuple[tuple[str, str, float, float], ...]:
@@ -212,6 +224,7 @@ def _append_charge(transaction: Transaction, charge: ChargeRow) -> None:
     if charge.kind is ChargeKind.USE:
         whose = charge.project, charge.user, charge.month
         state.spent_user_usd[whose] = state.spent_user_usd.get(whose, 0.0) + charge.usd
+        state.budgets.add_charge(charge, state.epoch_unix_s)
     transaction.batch.charges.append(replace(charge, charge_id=transaction.state.next_charge_id))
     transaction.state.next_charge_id += 1
 
@@ -252,6 +265,7 @@ def _use_charges(state: LiveState, job: LiveJob, until_at: float) -> Iterator[Ch
             0, ChargeKind.USE, row.usd_since_at, until_at, rate, 0.0, 0.0, "",
             pool_id, pool.market.value, pool.shape.accelerator, held / sharers,
             NodeId(""), row.job_id, row.attempt, job.row.project, job.row.user,
+            job.attempt.units * held / sum(by_pool.values()),
         )  # fmt: skip
         yield from _priced_by_month(state, template, pool)
 
@@ -364,7 +378,7 @@ def spending_report(query: MoneyQuery, sums: list[MoneySum]) -> MoneyReport:
     whole, rest, by_key, others = _Sums(), _Sums(), {}, 0  # type: ignore[var-annotated]
     for part in sums:
         whole.add(part)
-        if part.kind is ChargeKind.USE or MONEY_KEYS[query.by] in ("pool_id", "month"):
+        if part.kind is ChargeKind.USE or query.by in ("pool", "month"):
             (rest if part.others else by_key.setdefault(part.key, _Sums())).add(part)
             others = max(others, part.others)
     rows = [_money_row(key, each) for key, each in by_key.items()]

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from optimizer.prediction.loss_curve import LEAST_POINTS, TargetForecast, ValueSeries
 from scheduler.core.events import Proposal, StateRestored
+from scheduler.live.loop.budget_sums import BudgetBooks
 from scheduler.live.loop.notification_queue import NotificationQueue
 from scheduler.live.loop.price_history import PriceHistory
 from scheduler.live.store.booking_rows import BookingRow
@@ -117,6 +118,8 @@ class LiveAttempt:
     #: once that has lasted for as long as the cluster file says.
     idle_since: float = inf
     idle_detail: str = ""
+    #: What it holds in accelerators of the fleet's average speed for its job, since it was last charged.
+    units: float = 0.0
 
     @property
     def is_over(self) -> bool:
@@ -308,6 +311,8 @@ class LiveState:
     spent_user_usd: dict[tuple[str, str, str], float] = field(default_factory=dict)
     #: (project, user) of the budgets of users that the policy in force has; project "": in all of them.
     users_with_budgets: tuple[tuple[str, str], ...] = ()
+    #: What counts against budgets otherwise, and what was credited.
+    budgets: BudgetBooks = field(default_factory=BudgetBooks)
     #: The month that the core knows of.
     month: str = ""
     #: Content of checkpoints that newer ones have taken the place of since the store was looked through for it.
@@ -418,4 +423,5 @@ def load_live_state(
     state.rents = {rent.token: rent for rent in loaded.rents}
     state.past_rents = {rent.token: rent for rent in loaded.past_rents}
     state.bookings = {row.booking_id: row for row in loaded.bookings}
+    state.budgets.credits = list(loaded.credits)
     return state

@@ -47,9 +47,10 @@ _CALENDAR_EVERY_S = 600.0
 
 
 def begin_month_if_due(transaction: Transaction) -> None:
-    """Restate what was spent to the core if a month has begun that it does not know of."""
+    """Restate what was spent to the core if a month, or a budget's period, has begun that it does not know of."""
     state = transaction.state
-    if state.month != billing.month_of(transaction.at + state.epoch_unix_s):
+    unix_s = transaction.at + state.epoch_unix_s
+    if state.month != billing.month_of(unix_s) or unix_s >= state.budgets.refill_unix_s:
         emit(transaction, billing.restate_spending(transaction))
 
 
@@ -58,4 +59,5 @@ async def watch_months(loop: ServerLoop) -> None:
     while True:
         await loop.perform(begin_month_if_due)
         unix_s = loop.clock.unix(loop.clock.now())
-        await asyncio.sleep(min(_CALENDAR_EVERY_S, billing.next_month_unix_s(unix_s) - unix_s + 0.01))
+        next_unix_s = min(billing.next_month_unix_s(unix_s), loop.state.budgets.refill_unix_s)
+        await asyncio.sleep(min(_CALENDAR_EVERY_S, max(next_unix_s - unix_s, 0.0) + 0.01))

@@ -13,8 +13,9 @@ from typing import Any
 
 from optimizer.policy import PolicySpec
 from optimizer.policy_files import FILE_PREFIX
+from scheduler.core.budget_limits import users_with_budgets
 from scheduler.core.events import PolicyChanged
-from scheduler.core.rules import RoundRules, dump_policy, parse_policy, refuse_listed_pairs, users_with_budgets
+from scheduler.core.rules import RoundRules, dump_policy, parse_policy, refuse_listed_pairs
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.live.loop import billing
 from scheduler.live.loop.apply_commands import emit
@@ -283,9 +284,8 @@ class PolicyService:
 
     def _put_in_force(self, transaction: Transaction, changed: PolicyInForce) -> None:
         emit(transaction, PolicyChanged(transaction.at, changed.spec, changed.rules, changed.put_back))
-        named = users_with_budgets(changed.rules)
-        if named != transaction.state.users_with_budgets:  # what these have spent before, no core has counted
-            transaction.state.users_with_budgets = named
+        if transaction.state.budgets.put_in_force(changed.rules):  # what was used before, no core has counted
+            transaction.state.users_with_budgets = users_with_budgets(changed.rules.budgets)
             emit(transaction, billing.restate_spending(transaction))
         self._remember(transaction, changed)
         self._in_force = changed

@@ -345,3 +345,14 @@ def keep_policy_shadow(db: Database) -> None:
 def keep_launches(db: Database) -> None:
     """Machines that a provider has launched and that have not joined yet, so that each is paid for."""
     db.execute("ALTER TABLE rents ADD COLUMN launched TEXT NOT NULL DEFAULT '{}'")
+
+
+@migrations()
+def keep_credits(db: Database) -> None:
+    """What was added to budgets, and what use was in accelerators of average speed."""
+    db.execute("ALTER TABLE charges ADD COLUMN units REAL NOT NULL DEFAULT 0")
+    db.execute(
+        """CREATE TABLE credits (
+        credit_id INTEGER PRIMARY KEY, at REAL NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL, team TEXT NOT NULL,
+        unit TEXT NOT NULL, amount REAL NOT NULL, created_by TEXT NOT NULL, reason TEXT NOT NULL)"""
+    )

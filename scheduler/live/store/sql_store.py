@@ -52,7 +52,7 @@ from scheduler.live.store.table_rows import (
     TokenRow,
     ToldRow,
 )
-from scheduler.live.store.usage_sums import AttemptUse, UsageQuery, sum_usage
+from scheduler.live.store.usage_sums import AttemptUse, CreditRow, UsageQuery, read_use_by_day, sum_usage
 from walras.clocks import Clocks
 from walras.cluster import NodeId
 from walras.job_request import JobId
@@ -133,6 +133,7 @@ class SqlStore(ABC):
             restart_costs=tuple(self._select("restart_costs", RestartCostRow, "TRUE")),
             people=tuple(self._select("people", PeopleRow, "TRUE ORDER BY kind, name")),
             bookings=tuple(self._select("bookings", BookingRow, "TRUE ORDER BY booking_id")),
+            credits=tuple(self._select("credits", CreditRow, "TRUE ORDER BY credit_id")),
             channels=tuple(self._select("channels", ChannelRow, "TRUE ORDER BY channel_id")),
             notifications=tuple(self._select("notifications", NotificationRow, "TRUE ORDER BY seq")),
             told=tuple(self._select("told", ToldRow, "TRUE")),
@@ -209,6 +210,9 @@ class SqlStore(ABC):
 
     def spent_by_user(self) -> dict[tuple[str, str, str], float]:
         return sum_spent_by_user(self._reader())
+
+    def use_by_day(self, epoch_unix_s: float) -> Iterator[tuple[Any, ...]]:
+        return read_use_by_day(self._reader(), epoch_unix_s)
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:
         return sum_money(self._reader(), query, open_keys)

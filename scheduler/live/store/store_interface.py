@@ -43,7 +43,7 @@ from scheduler.live.store.table_rows import (
     TokenRow,
     ToldRow,
 )
-from scheduler.live.store.usage_sums import AttemptUse, UsageQuery
+from scheduler.live.store.usage_sums import AttemptUse, CreditRow, UsageQuery
 from walras.cluster import NodeId, PoolId
 from walras.errors import ClusterError
 from walras.job_request import JobId
@@ -113,6 +113,7 @@ class WriteBatch:
     tokens: list[TokenRow] = field(default_factory=list)
     people: list[PeopleRow] = field(default_factory=list)
     bookings: list[BookingRow] = field(default_factory=list)
+    credits: list[CreditRow] = field(default_factory=list)
     audit: list[AuditRow] = field(default_factory=list)
     #: Sealed secrets of jobs that came, and jobs that are over.
     secrets: list[SecretRow] = field(default_factory=list)
@@ -170,6 +171,7 @@ class LoadedState:
     people: tuple[PeopleRow, ...]
     #: Those that are over as well.
     bookings: tuple[BookingRow, ...]
+    credits: tuple[CreditRow, ...]
     channels: tuple[ChannelRow, ...]
     #: Oldest first.
     notifications: tuple[NotificationRow, ...]
@@ -210,6 +212,8 @@ class JobQuery:
 
 
 #: By what money can be summed, and the column of each.
+#: Sums of users who are in one group of the policy's rules.
+TEAM = "team"
 MONEY_KEYS = {"project": "project", "user": "user", "job": "job_id", "pool": "pool_id", "month": "month"}
 
 
@@ -337,6 +341,10 @@ class Store(Protocol):
 
     def spent_by_user(self) -> dict[tuple[str, str, str], float]:
         """USD by (project, user, month), as budgets of users count it."""
+        ...
+
+    def use_by_day(self, epoch_unix_s: float) -> Iterator[tuple[Any, ...]]:
+        """Use as budgets count it, days summed; the rows of `usage_sums.read_use_by_day`."""
         ...
 
     def money(self, query: MoneyQuery, open_keys: Iterable[str] = ()) -> list[MoneySum]:

@@ -42,6 +42,7 @@ from scheduler.live.store.table_rows import (
     TokenRow,
     ToldRow,
 )
+from scheduler.live.store.usage_sums import CreditRow
 from walras.states import AttemptState, JobState, Reason
 
 Row = TypeVar("Row")
@@ -84,6 +85,7 @@ TABLES: tuple[tuple[str, Any], ...] = (
     ("told", ToldRow),
     ("price_hours", PriceRow),
     ("bookings", BookingRow),
+    ("credits", CreditRow),
     ("policy_shadow", ShadowRow),
 )
 

@@ -229,6 +229,9 @@ class ChargeRow:
     attempt: int
     project: str
     user: str
+    #: What an attempt held, in accelerators of the fleet's average speed for its job; 0 of what was written before that
+    #: was counted.
+    units: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

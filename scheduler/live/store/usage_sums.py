@@ -1,8 +1,11 @@
 """What attempts held of accelerators, from the ledger of money: one sum for each attempt and accelerator type.
 
-The ledger outlives the jobs' own rows, and has a row for every price and month: here they are one again.
+The ledger outlives the jobs' own rows, and has a row for every price and month: here they are one again. Budgets count
+from sums by day, and from credits, which are rows of their own: both are read when a server starts. A charge over
+midnight is told as it stands, for whoever adds it up to cut.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,3 +84,45 @@ def use_of_charge(charge: ChargeRow, query: UsageQuery, submitted_at: float | No
         charge.job_id, charge.attempt, charge.accelerator, charge.project, charge.user, from_at, charge.until_at,
         charge.accelerators * held_s, charge.usd * part, charge.on_demand_usd * part, submitted_at,
     )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------ for budgets
+
+
+@dataclass(frozen=True, slots=True)
+class CreditRow:
+    """What was added to a budget: written once, never changed."""
+
+    credit_id: int
+    at: float
+    #: Whose budget, as the rules name it; `team`: a group.
+    project: str
+    user: str
+    team: str
+    unit: str
+    amount: float
+    created_by: str
+    reason: str
+
+
+#: The day (UTC) of an instant, to the second.
+_DAY = "CAST({at} + ? AS BIGINT) / 86400"
+
+
+def read_use_by_day(connection: SqlConnection, epoch_unix_s: float) -> Iterator[tuple[Any, ...]]:
+    """(project, user, since, until, USD, accelerator-seconds, unit-seconds), Unix seconds: what lies within one day as
+    a sum, what does not as it stands.
+    """
+    begun, ended = _DAY.format(at="since_at"), _DAY.format(at="until_at")
+    what = "accelerators * (until_at - since_at), units * (until_at - since_at)"
+    sums = "sum(usd), sum(accelerators * (until_at - since_at)), sum(units * (until_at - since_at))"
+    within = (
+        f"SELECT project, user, min(since_at) + ?, min(since_at) + ?, {sums} FROM charges"
+        f" WHERE kind = 'use' AND {begun} = {ended} GROUP BY project, user, {begun}"
+    )
+    beyond = (
+        f"SELECT project, user, since_at + ?, until_at + ?, usd, {what} FROM charges"
+        f" WHERE kind = 'use' AND {begun} <> {ended}"
+    )
+    yield from connection.execute(within, [epoch_unix_s] * 5)
+    yield from connection.execute(beyond, [epoch_unix_s] * 4)

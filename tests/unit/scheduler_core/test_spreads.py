@@ -160,9 +160,9 @@ def test_a_fork_pays_each_pool_its_price() -> None:
         declared = next(state.pool for state in fleet.core.ledger.fleet.pools if state.pool.pool_id == name)
         fleet.tell(ev.PoolDeclared(0.0, replace(declared, usd_per_h=usd_per_h)))
     forked(fleet)
-    assert fleet.core.cycle.spending.everything.usd_per_h == pytest.approx(4 * 8.0 / 4 + 3.0 / 2)
+    assert fleet.core.cycle.spending.everything.per_h == pytest.approx(4 * 8.0 / 4 + 3.0 / 2)
     fleet.end(J1)
-    assert fleet.core.cycle.spending.everything.usd_per_h == 0.0
+    assert fleet.core.cycle.spending.everything.per_h == 0.0
 
 
 def test_the_speed_of_a_fork_is_measured_for_nobody() -> None:

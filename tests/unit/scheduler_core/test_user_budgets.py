@@ -7,9 +7,10 @@ from fake_fleet import FakeFleet, job, pool
 
 from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
+from scheduler.core.budget_limits import Budget
 from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.job_change_events import JobProjectChanged
-from scheduler.core.rules import Budget, RoundRules, parse_rules
+from scheduler.core.rules import RoundRules, parse_rules
 from walras.cluster import NodeId, PoolId
 from walras.errors import ConfigError
 from walras.job_request import JobId

@@ -29,6 +29,19 @@ def test_a_length_is_drawn_from_jobs_alike_and_lies_beyond_what_the_job_has_had(
     assert median(old) > 20_000.0
 
 
+def test_jobs_that_have_not_ended_count_as_longer_than_they_have_run() -> None:
+    """Ten ended after 100 s and ten run since 200 s: a length is above 200 s half of the time, and not once in 20."""
+    ended = [EndedJob("ada", "cnn", 100.0)] * 10
+    running = [EndedJob("ada", "cnn", 200.0)] * 10
+    chance, asked = Random(0), request()
+    plain, counted = DrawnLengths(ended), DrawnLengths(ended, running)
+    longer = [sum(lengths.length_s(asked, 0.0, chance) > 200.0 for _ in range(1000)) for lengths in (plain, counted)]
+    assert longer[0] < 50
+    assert 450 < longer[1] < 560
+    mixed = DrawnLengths([*ended, *[EndedJob("ada", "cnn", 300.0)] * 10], running)
+    assert 0.6 < sum(mixed.length_s(asked, 0.0, chance) > 200.0 for _ in range(1000)) / 1000 < 0.72
+
+
 def test_whoever_understates_is_not_believed() -> None:
     """Ended jobs of a user were three times what they said; those of another were what they said."""
     ended = [EndedJob("ada", "cnn", 600.0, 3.0)] * 40 + [EndedJob("bob", "cnn", 600.0, 1.0)] * 40

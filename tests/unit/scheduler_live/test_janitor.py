@@ -216,7 +216,7 @@ async def test_a_launch_that_hangs_is_given_back_and_paid_for_once(tmp_path: Pat
         rows = w.server.store.charges()
         assert [(row.node_id, row.since_at, row.until_at) for row in rows] == [(machine.node_id, 0.0, 1000.0)]
         assert sum(row.usd for row in rows) == pytest.approx(1.0)
-        assert w.loop.core.cycle.spending.everything.usd == pytest.approx(1.0)
+        assert w.loop.core.cycle.spending.everything.used == pytest.approx(1.0)
         (state,) = [each for each in w.loop.core.ledger.fleet.pools if each.rented]
         assert not state.awaited
 

@@ -131,7 +131,7 @@ async def test_hours_that_were_begun_are_paid_from_the_rent_on(tmp_path: Path) -
         w.clock.at += 600.0
         await FakeAgent(w, "n1", "t", market="spot").register()
         assert ledger(w).total_usd == pytest.approx(1.0)
-        assert w.loop.core.cycle.spending.everything.usd == pytest.approx(1.0)
+        assert w.loop.core.cycle.spending.everything.used == pytest.approx(1.0)
     async with world(tmp_path, at=3000.0) as again:
         machine = again.loop.core.ledger.fleet.machine(NodeId("n1"))
         assert machine is not None
@@ -143,7 +143,7 @@ async def test_hours_that_were_begun_are_paid_from_the_rent_on(tmp_path: Path) -
         assert ledger(again).total_usd == pytest.approx(12.0)
         rows = again.server.store.charges()
         assert [row.since_at for row in rows[1:]] == [row.until_at for row in rows[:-1]]
-        assert again.loop.core.cycle.spending.everything.usd == pytest.approx(12.0)
+        assert again.loop.core.cycle.spending.everything.used == pytest.approx(12.0)
 
 
 async def test_owned_machines_cost_what_is_stated_while_they_are_used(tmp_path: Path) -> None:
