@@ -82,14 +82,14 @@ def assign_jobs(
         draft.reached += found.value
         beyond = None
         if unlisted is not None:
-            beyond = partial(_unlisted_gain, unlisted, question, (columns.job[kept], competing), left_free, limits)
+            beyond = partial(unlisted_gain, unlisted, question, (columns.job[kept], competing), left_free, limits)
         bound = found.bound if beyond is None else found.bound + beyond(found.prices)
         draft.bound += bound
         if bound > found.value:
             draft.contests.append(Contest(question, bound, beyond))
 
 
-def _unlisted_gain(
+def unlisted_gain(
     unlisted: "UnlistedGangs",
     question: AssignmentProblem,
     jobs: tuple[IntArray, BoolArray],

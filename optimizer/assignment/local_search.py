@@ -42,9 +42,9 @@ def assign_gangs(question: AssignmentProblem) -> Assignment:
     return Assignment(column, prices, question.value_of(column), float(bound))
 
 
-def bound_of_gangs(question: AssignmentProblem) -> float:
-    """What no assignment is worth more than, by the prices that `assign_gangs` finds."""
-    return float(_priced(question, _arrays(question))[2]) if question.jobs else 0.0
+def prices_of_gangs(question: AssignmentProblem) -> FloatArray:
+    """The prices that `assign_gangs` finds, of the smallest bound (p,)."""
+    return _priced(question, _arrays(question))[1] if question.jobs else np.zeros(len(question.capacity))
 
 
 def _priced(
