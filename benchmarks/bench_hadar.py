@@ -124,7 +124,7 @@ def _decided(
 ) -> tuple[FloatArray, FloatArray]:
     """Accelerators of each pool for the active jobs, and their steps per second (m, p), (m,)."""
     m, p = len(active), len(work.capacity)
-    problem = _problem(work, active, at, left, held)
+    problem = problem_at(work, active, at, left, held)
     whole, plan = with_added(problem, policy.decide(problem, None)[0])
     assert isinstance(plan, Plan)
     columns = whole.columns
@@ -162,7 +162,8 @@ def _columns(work: Work, active: np.ndarray, held: FloatArray) -> Columns:
     )
 
 
-def _problem(work: Work, active: np.ndarray, at: float, left: FloatArray, held: FloatArray) -> Problem:
+def problem_at(work: Work, active: np.ndarray, at: float, left: FloatArray, held: FloatArray) -> Problem:
+    """What a policy is asked at this instant about the active jobs, which hold these accelerators (m, p)."""
     m, p = len(active), len(work.capacity)
     gang, zeros = work.gang[active], np.zeros(m)
     return Problem(

@@ -93,7 +93,7 @@ def assign_jobs(
         beyond = None
         if unlisted is not None:
             beyond = partial(
-                _unlisted_gain, unlisted, question, (columns.job[kept], competing), free, (limits, guarantees)
+                unlisted_gain, unlisted, question, (columns.job[kept], competing), free, (limits, guarantees)
             )
             prices = found.prices if len(question.capacity) == rows else np.concatenate((found.prices, credit))
         bound = found.bound if beyond is None else found.bound + beyond(prices)
@@ -102,7 +102,7 @@ def assign_jobs(
             draft.contests.append(Contest(question, bound, beyond))
 
 
-def _unlisted_gain(
+def unlisted_gain(
     unlisted: "UnlistedGangs",
     question: AssignmentProblem,
     jobs: tuple[IntArray, BoolArray],

@@ -76,8 +76,10 @@ class UnlistedGangs:
         return joined_gangs(found)
 
     def fastest(self, capacity: FloatArray, rows: IntArray) -> MultiPoolGangs:
-        """The fastest gang over several pools of each of these jobs that has one."""
-        every = self.at_prices(np.zeros(capacity.shape[-1]), _NO_CHARGES, capacity, rows)
+        """The fastest gang over several pools of each of these jobs that has one, as much as can be on slow pools."""
+        if self.open_part(capacity).sum() < self._problem.jobs.gang[rows].min(initial=np.inf):
+            return no_gangs(len(capacity))
+        every = self.at_prices(self.speed[rows].mean(axis=0), _NO_CHARGES, capacity, rows)
         return _first_of_each(every, -every.steps_per_s)
 
     def improving(self, draft: PlanDraft, value: FloatArray) -> MultiPoolGangs:
@@ -127,6 +129,8 @@ class UnlistedGangs:
         """
         rows = self.rows[np.isfinite(known[self.rows])]
         every = self.at_prices(prices, charges, free, rows)
+        if not len(every):
+            return 0.0
         most = max_by(every.job, self._net(every, prices, charges), len(known))[rows]
         return float(np.maximum(most - known[rows], 0.0).sum())
 
@@ -185,7 +189,7 @@ def draft_with_mixed_gangs(
     """
     gangs, best = _of_jobs_without_a_pool(problem, value_of), None
     for _ in range(PLANS_MAX):
-        whole, place = append_columns(problem, gangs.columns)
+        whole, place = _with_gangs(problem, gangs)
         unlisted = UnlistedGangs(whole, value_of)
         draft = drafted(whole, unlisted)
         found = _with_odd_accelerators(
@@ -202,6 +206,11 @@ def draft_with_mixed_gangs(
         gangs = joined
     assert best is not None
     return best
+
+
+def _with_gangs(problem: Problem, gangs: MultiPoolGangs) -> tuple[Problem, IntArray]:
+    """As `append_columns`; without any gang the problem itself."""
+    return append_columns(problem, gangs.columns) if len(gangs) else (problem, np.arange(len(problem.columns)))
 
 
 def _of_jobs_without_a_pool(problem: Problem, value_of: Valuation) -> MultiPoolGangs:

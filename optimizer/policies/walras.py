@@ -26,6 +26,7 @@ Source: our own; docs/walras-policy.md derives it.
 """
 
 import dataclasses
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -141,13 +142,17 @@ class Walras:
         if problem.jobs.mixes.any():
             from optimizer.assignment.planned_mixtures import draft_with_mixed_gangs
 
+            valued_once = functools.cache(
+                functools.partial(self._valued, memory=memory)
+            )  # problems are told by identity
+
             def drafted(asked: Problem, unlisted: "UnlistedGangs") -> "PlanDraft":
-                valued = self._valued(asked, memory)
+                valued = valued_once(asked)
                 return self._drafted(asked, valued, self._late(asked, valued, memory)[1], unlisted)
 
-            mixed = draft_with_mixed_gangs(problem, lambda asked: self._valued(asked, memory).values.value, drafted)
+            mixed = draft_with_mixed_gangs(problem, lambda asked: valued_once(asked).values.value, drafted)
             whole = mixed.problem
-        valued = self._valued(whole, memory)
+        valued = self._valued(whole, memory) if mixed is None else valued_once(whole)
         told, first = self._late(whole, valued, memory)
         draft = self._drafted(whole, valued, first) if mixed is None else mixed.draft
         if valued.standing is not None:

@@ -12,14 +12,17 @@ is then that of plans which keep as much of each.
 Prices come from the same methods as those of a plan, in the unit USD; any prices bound (weak duality).
 """
 
+from functools import partial
+
 import numpy as np
 
-from optimizer.assignment.assignment_problem import AssignmentProblem
-from optimizer.assignment.column_assignment import assignment_problem_of
+from optimizer.assignment.assignment_problem import AssignmentProblem, Contest
+from optimizer.assignment.column_assignment import assignment_problem_of, unlisted_gain
 from optimizer.assignment.guarantee_rows import guaranteed_entities, rows_of_floors
 from optimizer.assignment.limit_rows import limited_entities
 from optimizer.assignment.local_search import prices_of_gangs
 from optimizer.assignment.plan_draft import accelerators_held
+from optimizer.assignment.planned_mixtures import UnlistedGangs
 from optimizer.assignment.transportation import assign_single_accelerators, takes_single_accelerators
 from optimizer.classes.segments import max_by
 from optimizer.problem import FloatArray, IntArray, Problem
@@ -39,8 +42,7 @@ def usd_certificate(problem: Problem, column: IntArray, value: FloatArray, *, st
         stated: also ask the program that is stated in cvxpy, where it is small enough and its bound is smaller.
     """
     columns, jobs = problem.columns, problem.jobs
-    best = max_by(columns.job, columns.steps_per_s, len(jobs))[columns.job]
-    earned = np.divide(value[columns.job] * columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0)
+    earned = _earned(problem, value)
     reached = float(earned[column[column >= 0]].sum())
     pinned = jobs.pinned if len(jobs.pinned) else np.zeros(len(jobs), dtype=np.bool_)
     stays = columns.running & pinned[columns.job]
@@ -49,21 +51,40 @@ def usd_certificate(problem: Problem, column: IntArray, value: FloatArray, *, st
     held = fixed[fixed >= 0]
     free = np.maximum(problem.pools.capacity - accelerators_held(problem, held), 0.0)
     question, kept = assignment_problem_of(problem, earned, fixed < 0, free)
+    unlisted = UnlistedGangs(problem, partial(_earned, value=value)) if jobs.mixes.any() else None
     if not len(kept):
-        return reached, max(float(earned[held].sum()), reached)
+        none, known = np.zeros(len(free)), np.where(fixed < 0, 0.0, np.inf)
+        more = 0.0 if unlisted is None else unlisted.gain(none, np.zeros((1, 1)), free, known)
+        return reached, max(float(earned[held].sum()) + more, reached)
     limits = limited_entities(problem)
     if limits is not None:
         question = limits.rows_beside(question, limits.left(fixed), kept)
-    bound, guarantees = _bound(question, stated=stated), guaranteed_entities(problem)
+    guarantees, competing = guaranteed_entities(problem), (columns.job[kept], fixed < 0)
+
+    def bound_of(asked: AssignmentProblem) -> float:
+        beyond = None
+        if unlisted is not None:
+            beyond = partial(unlisted_gain, unlisted, asked, competing, free, (limits, guarantees))
+        return _bound(Contest(asked, np.inf, beyond), stated=stated)
+
+    bound = bound_of(question)
     if guarantees is not None:
         floor = np.minimum(guarantees.held(np.where(fixed < 0, column, -1)), guarantees.left(fixed))
-        bound = min(bound, _bound(rows_of_floors(question, guarantees.use[:, kept], floor), stated=stated))
+        bound = min(bound, bound_of(rows_of_floors(question, guarantees.use[:, kept], floor)))
     return reached, max(float(earned[held].sum()) + bound, reached)
 
 
-def _bound(question: AssignmentProblem, *, stated: bool) -> float:
+def _earned(problem: Problem, value: FloatArray) -> FloatArray:
+    """What an hour of each column is worth, USD (c,)."""
+    columns = problem.columns
+    best = max_by(columns.job, columns.steps_per_s, len(problem.jobs))[columns.job]
+    return np.divide(value[columns.job] * columns.steps_per_s, best, out=np.zeros(len(columns)), where=best > 0)
+
+
+def _bound(contest: Contest, *, stated: bool) -> float:
+    question = contest.question
     if takes_single_accelerators(question):
-        return assign_single_accelerators(question).bound
-    _, bound = prices_of_gangs(question)
+        return contest.bound_at(assign_single_accelerators(question).prices)
+    bound = contest.bound_at(prices_of_gangs(question)[0])
     found = relaxed_optimum(question) if stated else None
-    return bound if found is None else min(bound, question.dual_bound(found[1]) * (1 + _ROUNDING))
+    return bound if found is None else min(bound, contest.bound_at(found[1]) * (1 + _ROUNDING))

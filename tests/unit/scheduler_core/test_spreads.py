@@ -20,9 +20,9 @@ QUICK = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=2, profiling_
 J1, J2, J3 = JobId(1), JobId(2), JobId(3)
 
 
-def planning(machines: str = "ab", **parameters: object) -> FakeFleet:
-    """A fleet under hadar that knows every speed: a is fast, b half as fast, c a quarter."""
-    fleet = cluster("hadar", rules=QUICK, machines=machines, **parameters)
+def planning(machines: str = "ab", policy: str = "hadar", **parameters: object) -> FakeFleet:
+    """A fleet under a plan policy that knows every speed: a is fast, b half as fast, c a quarter."""
+    fleet = cluster(policy, rules=QUICK, machines=machines, **parameters)
     return measured(fleet)
 
 
@@ -62,9 +62,10 @@ def test_several_gangs_in_one_pool_are_a_fork_too() -> None:
     assert fleet.core.ledger.rate_of(fleet.core.ledger.jobs[J1]) == pytest.approx(0.95 * 12.0)
 
 
-def test_a_gang_that_fits_no_pool_starts_over_two_at_the_pace_of_the_slower() -> None:
+@pytest.mark.parametrize("policy", ["hadar", "walras"])
+def test_a_gang_that_fits_no_pool_starts_over_two_at_the_pace_of_the_slower(policy: str) -> None:
     """One accelerator of a pool and three of another make a gang of four, where the other pool has no fourth."""
-    fleet = planning("ab")
+    fleet = planning("ab", policy)
     fleet.tell(ev.JobSubmitted(0.0, job(1, "a", 1, steps=1e6, preemptible=False)))
     carried_out(fleet)
     running(fleet, J1)
