@@ -41,7 +41,7 @@ def a_server(folder: Path) -> Iterator[tuple[str, str, int]]:
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen([walras, "server", "--data", str(folder / "data")], stdout=log, stderr=log)
     try:
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 300.0
         while not (folder / "data/server.json").exists():
             assert time.monotonic() < until, (folder / "log").read_text()
             time.sleep(0.1)
