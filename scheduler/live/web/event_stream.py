@@ -25,6 +25,8 @@ _STREAMS_MOST = 500
 _UNREAD_MOST = 8
 #: Something is sent this often, so that the ends of connections are noticed.
 _QUIET_S = 15.0
+#: What was sent last is kept so long for those who come after the last page was closed: a page is often loaded again.
+_KEPT_S = 10.0
 _HEARTBEAT = b": still here\n\n"
 
 
@@ -45,6 +47,8 @@ class _Audience:
 
     pages: set[_OpenPage] = field(default_factory=set)
     sent: dict[str, str] = field(default_factory=dict)
+    #: When the last page was closed, by the loop's clock.
+    left_at: float = 0.0
 
 
 class OverviewStream:
@@ -70,7 +74,7 @@ class OverviewStream:
         page, audience = _OpenPage(), self._audiences.setdefault(projects, _Audience())
         if audience.sent:
             page.unread.put_nowait(_message(audience.sent))
-        else:
+        if not (audience.sent and audience.pages):
             self._is_awaited.set()
         audience.pages.add(page)
         if self._task is None or self._task.done():
@@ -83,8 +87,7 @@ class OverviewStream:
                 yield message
         finally:
             audience.pages.discard(page)
-            if not audience.pages:
-                self._audiences.pop(projects, None)
+            audience.left_at = asyncio.get_running_loop().time()
 
     async def close(self) -> None:
         """End all streams."""
@@ -97,13 +100,16 @@ class OverviewStream:
                 _leave_behind(page)
 
     async def _send_for_ever(self) -> None:
-        """As long as somebody looks."""
+        """As long as somebody looks, and a little longer."""
         loop = asyncio.get_running_loop()
         while self._audiences:
             began_at = loop.time()
             self._is_awaited.clear()
             for projects, audience in list(self._audiences.items()):
-                await self._send(projects, audience)
+                if audience.pages:
+                    await self._send(projects, audience)
+                elif began_at - audience.left_at > _KEPT_S:
+                    del self._audiences[projects]
             pause_s = max(_PACE_S, _PART * (loop.time() - began_at))
             # Not `wait_for`: it forgets that it was cancelled where the event comes at the same moment.
             with contextlib.suppress(TimeoutError):

@@ -7,6 +7,7 @@ calls of this server alone, no inline script, no frames.
 
 import gzip
 import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -35,6 +36,10 @@ _HEADERS = {
     "Cache-Control": "no-cache",
 }
 _PREFIX = "/web/"
+#: Under the digest of all files they never change: a browser that has them does not ask again.
+_KEPT_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+#: In `index.html`, where the modules are named that are to be fetched at once, not one after another.
+_MODULES_MARK = "<!-- modules -->"
 
 
 @cache
@@ -50,31 +55,27 @@ class PageFile:
     body: bytes
     content_type: str
     etag: str
+    headers: Mapping[str, str]
 
 
 class PageFiles:
-    """All files of the page, by path."""
+    """All files of the page by path: under `/web/`, and under `/web/DIGEST/` as the page itself asks for them."""
 
     def __init__(self) -> None:
-        self._by_path: dict[str, PageFile] = {}
-        self._add(files("scheduler.live.web") / "static", _PREFIX)
-        self._by_path["/"] = self._by_path[_PREFIX + "index.html"]
-
-    def _add(self, folder: Traversable, prefix: str) -> None:
-        for each in folder.iterdir():
-            if each.is_dir():
-                self._add(each, f"{prefix}{each.name}/")
-            elif (content_type := _TYPES.get(each.name.rpartition(".")[2])) is not None:
-                body = each.read_bytes()
-                etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-                self._by_path[prefix + each.name] = PageFile(body, content_type, etag)
+        found = dict(sorted(_files_below(files("scheduler.live.web") / "static", "")))
+        digest = hashlib.sha256(b"".join(hashlib.sha256(body).digest() for body in found.values())).hexdigest()[:16]
+        kept = f"{_PREFIX}{digest}/"
+        self._by_path = {_PREFIX + name: _page_file(name, body, _HEADERS) for name, body in found.items()}
+        self._by_path |= {kept + name: _page_file(name, body, _KEPT_HEADERS) for name, body in found.items()}
+        page = _page_file("index.html", _entry_page(found, kept), _HEADERS)
+        self._by_path["/"] = self._by_path[_PREFIX + "index.html"] = page
 
     def answer(self, request: web.Request) -> web.Response | None:
         """Returns the file that is asked for; None where the path is none of the page's, or something is changed."""
         found = self._by_path.get(request.path)
         if found is None or request.method not in ("GET", "HEAD"):
             return None
-        headers = {**_HEADERS, "ETag": found.etag, "Vary": "Accept-Encoding"}
+        headers = {**found.headers, "ETag": found.etag, "Vary": "Accept-Encoding"}
         if request.headers.get("If-None-Match") == found.etag:
             return web.Response(status=304, headers=headers)
         takes_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
@@ -86,3 +87,26 @@ class PageFiles:
             charset="utf-8",
             headers=headers,
         )
+
+
+def _files_below(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    """Every file of a type that is sent, by its path in the folder."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _files_below(each, f"{prefix}{each.name}/")
+        elif each.name.rpartition(".")[2] in _TYPES:
+            yield prefix + each.name, each.read_bytes()
+
+
+def _page_file(name: str, body: bytes, headers: Mapping[str, str]) -> PageFile:
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return PageFile(body, _TYPES[name.rpartition(".")[2]], etag, headers)
+
+
+def _entry_page(found: Mapping[str, bytes], kept: str) -> bytes:
+    """The page that loads the others, from where they never change."""
+    text = found["index.html"].decode()
+    # What the page loads as a script of its own is no module.
+    modules = [name for name in found if name.endswith(".js") and f'src="{_PREFIX}{name}" defer' not in text]
+    lines = [f'<link rel="modulepreload" href="{_PREFIX}{name}">' for name in modules]
+    return text.replace(_MODULES_MARK, "\n".join(lines)).replace(f'"{_PREFIX}', f'"{kept}').encode()

@@ -14,6 +14,7 @@ import pytest
 from scheduler.live.auth.access_control import UserRole
 from scheduler.live.http.overview_api import STREAM
 from scheduler.live.web import event_stream
+from scheduler.live.web.event_stream import OverviewStream
 from scheduler.live.web.overview import order_of_queue
 from scheduler.live.web.sessions import CSRF_HEADER
 from tests.support.http_face import Face, facing
@@ -127,6 +128,36 @@ async def test_files_of_the_page_come_without_a_token_and_nothing_else_does(face
     assert (await face.client.post("/")).status in (401, 429)
 
 
+async def test_a_browser_asks_once_for_what_never_changes(face: Face) -> None:
+    """All but the first file lie under a name made of their content; the modules are asked for at once, not in turn."""
+    first = await face.client.get("/")
+    assert first.headers["Cache-Control"] == "no-cache"
+    text = await first.text()
+    named = re.findall(r'(?:src|href)="(/web/[^"]+)"', text)
+    (folder,) = {path.split("/")[2] for path in named}
+    assert re.fullmatch("[0-9a-f]{16}", folder)
+    modules = re.findall(r'<link rel="modulepreload" href="/web/[0-9a-f]{16}/([^"]+)">', text)
+    imported = set()
+    for name in modules:
+        response = await face.client.get(f"/web/{folder}/{name}")
+        assert response.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+        imported |= set(re.findall(r'from "\./([^"]+)"', await response.text()))
+    assert imported == set(modules) - {"app.js"}
+    assert (await face.client.get("/web/app.js")).headers["Cache-Control"] == "no-cache"
+    assert (await face.client.get("/web/0123456789abcdef/app.js")).status == 401
+
+
+async def test_one_question_tells_who_is_signed_in(face: Face) -> None:
+    """Nobody at first; then the user of the token."""
+    assert await (await face.client.get("/web/session")).json() == {"signed_in": False}
+    _, cookie = await sign_in(face, face.admin)
+    assert cookie is not None
+    sent = {"Cookie": f"{cookie.key}={cookie.value}"}
+    told = await (await face.client.get("/web/session", headers=sent)).json()
+    _, who = await face.json("GET", f"{API}/whoami")
+    assert told == {"signed_in": True, "user": who}
+
+
 async def test_data_is_never_run(face: Face) -> None:
     """Whatever a job wrote: opened by itself in a browser that is signed in, it is neither sniffed nor given rights."""
     for path in (f"{API}/jobs", f"{API}/overview", "/metrics", f"{API}/jobs/9/logs"):
@@ -230,7 +261,7 @@ async def next_event(stream: Any) -> dict[str, Any]:
 
 async def test_pages_get_everything_once_and_then_what_changed(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many pages are open, the overview is built once for all who see the same."""
-    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
+    monkeypatch.setattr(event_stream, "_PACE_S", 3600.0)  # nothing is built but because somebody came
     monkeypatch.setattr(event_stream, "_PART", 1.0)  # or a busy machine waits as long as its builds took, 20 times
     await busy(face)
     builder, built = face.client.app[STREAM].builder, 0  # type: ignore[index]
@@ -245,13 +276,41 @@ async def test_pages_get_everything_once_and_then_what_changed(face: Face, monke
     pages = [await face.call("GET", f"{API}/overview/events") for _ in range(20)]
     first = [await next_event(page) for page in pages]
     assert all({"machines", "queue", "pools"} <= event.keys() for event in first)
-    assert built <= 6
+    assert built <= 2
+    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
     await face.call("POST", f"{API}/jobs/5/hold")
+    face.client.app[STREAM]._is_awaited.set()  # type: ignore[index]
     changes = [await next_event(page) for page in pages]
     assert [job["id"] for job in changes[0]["queue"]] == [4, 3, 5]
     assert "machines" not in changes[0]
     for page in pages:
         page.close()
+
+
+async def test_a_page_that_is_loaded_again_shows_at_once_what_was_sent_last(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a wait for the next overview, which follows; after a while nothing is kept, and nothing is built."""
+    monkeypatch.setattr(event_stream, "_PACE_S", 0.02)
+    monkeypatch.setattr(event_stream, "_PART", 1.0)
+    await busy(face)
+    stream: OverviewStream = face.client.app[STREAM]  # type: ignore[index]
+    before = await face.call("GET", f"{API}/overview/events")
+    sent = await next_event(before)
+    before.close()
+    while stream.pages:  # noqa: ASYNC110 - the server notices by itself that the page was closed
+        await asyncio.sleep(0.01)
+    await face.call("POST", f"{API}/jobs/5/hold")
+    page = await face.call("GET", f"{API}/overview/events")
+    assert (await next_event(page))["queue"] == sent["queue"]
+    assert [job["id"] for job in (await next_event(page))["queue"]] == [4, 3, 5]
+    page.close()
+    monkeypatch.setattr(event_stream, "_KEPT_S", 0.0)
+    task = stream._task
+    assert task is not None
+    async with asyncio.timeout(30.0):
+        await task
+    assert stream._audiences == {}
 
 
 async def test_a_stream_ends_with_its_token(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

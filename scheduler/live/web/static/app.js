@@ -1,7 +1,7 @@
 // The frame of the page: who is signed in, which page is open, whether what is shown is live.
 
 import { html, render, useEffect, useRef, useState } from "./vendor/preact-htm.js";
-import { call, get, live, onSignedOut } from "./server.js";
+import { call, live, onSignedOut } from "./server.js";
 import { Trouble, useOverview } from "./parts.js";
 import { FleetPage } from "./fleet.js";
 import { JobsPage } from "./jobs.js";
@@ -108,7 +108,8 @@ function App() {
   const [user, setUser] = useState(undefined);
   const look = async () => {
     const session = await call("GET", "/web/session").catch(() => ({ signed_in: false }));
-    setUser(session.signed_in ? await get("/whoami").catch(() => null) : null);
+    if (session.signed_in) live.open(); // before anything is drawn: the server makes the overview meanwhile
+    setUser(session.user || null);
   };
   useEffect(() => {
     look();
