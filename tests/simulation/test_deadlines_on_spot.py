@@ -9,7 +9,7 @@ from optimizer.policy import PolicySpec
 from scheduler.core.commands import AttemptTransitioned, Command, Rent
 from scheduler.core.core import SchedulerCore
 from scheduler.core.events import Event, Woke
-from scheduler.core.explain.pending_reasons import AT_RISK, job_conditions
+from scheduler.core.explain.job_conditions import AT_RISK, job_conditions
 from scheduler.core.rules import RoundRules
 from scheduler.providers.simulated_cloud import RentalTerms
 from simulator.engine import RunLimits

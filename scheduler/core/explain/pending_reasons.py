@@ -1,8 +1,6 @@
 """Why a job is not running: every binding constraint with its numbers, and the smallest change that would help.
 
-Computed on demand from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first. `job_conditions`
-adds warnings about an active job (deadline at risk, budget low, speed differs, no steps); `believed_speeds` lists
-what is believed of its speed on each pool.
+Computed on demand from the ledger alone. Reasons that no waiting will cure (`CONFIG:*`) come first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,15 +21,13 @@ from scheduler.core.explain.feasibility import (
     removed_pools_text,
 )
 from scheduler.core.explain.place_prices import price_figure, values_and_costs, why_not_rented
-from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
 from scheduler.core.rules import Backfill
 from scheduler.core.state.fleet import FleetMachine, MachineCondition, PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.retry_places import INSISTS_AFTER
 from scheduler.core.state.spending import SpendingMeter
 from scheduler.core.state.spending_accounts import SpendingAccount
-from scheduler.core.state.throughput import BelievedSpeed
-from scheduler.core.state.unsaved_work import is_fixed, why_fixed, why_unmovable
+from scheduler.core.state.unsaved_work import is_fixed, why_fixed
 from walras.cluster import PoolId
 from walras.job_request import JobId
 from walras.states import JobState, Reason
@@ -151,10 +147,11 @@ def _budget_reason(core: SchedulerCore, account: SpendingAccount, reason: Reason
         when = f", in {format_length(in_s)}" if 0 < in_s < inf and account.month_limit < inf else ""
         fix = "it goes on by itself when the budget is raised (rules.budgets of the policy), or with the next month"
         fix += when
-    return PendingReason(reason, _account_text(spending, account), fix)
+    return PendingReason(reason, account_text(spending, account), fix)
 
 
-def _account_text(spending: SpendingMeter, account: SpendingAccount) -> str:
+def account_text(spending: SpendingMeter, account: SpendingAccount) -> str:
+    """Returns the limits of an account that are near, in words."""
     return account.text(spending.spent_now(account), spending.committed(account))
 
 
@@ -388,69 +385,3 @@ def _jobs_ahead(core: SchedulerCore, job: JobRecord, pool: int) -> int:
     mine = dict(ordering.keys(job)).get(pool)
     columns.settled_at[job.slot], columns.attained_s[job.slot], columns.owed[job.slot] = before
     return 0 if mine is None else core.cycle.queues.ahead(pool, mine, _AHEAD_MAX)
-
-
-AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
-CANNOT_BE_MOVED, SPENDS_SLACK = "cannot_be_moved", "spends_slack"
-#: A job that states its steps is expected to report one within this time after its ranks were up.
-NO_STEPS_AFTER_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class JobCondition:
-    type: str
-    detail: str
-
-
-def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ...]:
-    """All that hold now; none of a job that is not active."""
-    if (job := core.ledger.jobs.get(job_id)) is None:
-        return ()
-    found = []
-    deadline, spending = deadline_outlook(core.ledger, job), core.cycle.spending
-    hold = core.cycle.deadlines.market.holds.get(job_id)
-    holding = "" if hold is None else hold.why
-    if deadline is not None and (not deadline.is_feasible if holding else deadline.is_at_risk):
-        found.append(JobCondition(AT_RISK, deadline_risk_text(deadline)))
-    if holding:
-        found.append(JobCondition(SPENDS_SLACK, holding))
-    for account in spending.accounts_of(job):
-        if any(spent >= account.warn_at * limit for spent, limit, _ in spending.spent_now(account)):
-            found.append(JobCondition(BUDGET_LOW, _account_text(spending, account)))
-    if core.ledger.kind_of(job) != job.request.kind:
-        detail = f"counted as {core.ledger.kind_of(job)!r}; give jobs that differ a `profile` each"
-        found.append(JobCondition(SPEED_DIFFERS, detail))
-    if job.request.preemptible and (told := why_unmovable(core.ledger, job)):
-        found.append(JobCondition(CANNOT_BE_MOVED, told))
-    silent_s = core.ledger.now - job.running_at
-    if job.holds and silent_s >= NO_STEPS_AFTER_S and job.request.steps is not None and job.steps <= job.start_steps:
-        told = (
-            f"no step was counted in {silent_s / 60:.0f} min: its speed and what is left of its {job.request.steps:g} "
-        )
-        told += "steps are unknown; steps are counted by walras.training.Loop in the script, or leave `steps` out"
-        found.append(JobCondition(NO_STEPS, told))
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolSpeed:
-    """Of the whole gang."""
-
-    pool_id: PoolId
-    accelerator: str
-    accelerators: int
-    speed: BelievedSpeed
-
-
-def believed_speeds(core: SchedulerCore, job_id: JobId) -> tuple[PoolSpeed, ...]:
-    """On every pool where the job can run, fastest first; empty for an unknown job."""
-    if (job := core.ledger.jobs.get(job_id)) is None:
-        return ()
-    ledger, found = core.ledger, list[PoolSpeed]()
-    job_class = ledger.class_of(job)
-    counts, nominal = ledger.classes.shapes[job_class.shape].counts, ledger.classes.nominal
-    for row in job_class.fastest:
-        pool = ledger.fleet.pools[row].pool
-        speed = ledger.table.speed(job_class.kind, pool.shape.accelerator, counts[row], nominal)
-        found.append(PoolSpeed(pool.pool_id, pool.shape.accelerator, counts[row], speed))
-    return tuple(found)

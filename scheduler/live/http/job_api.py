@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scheduler.core.events import JobCancelled, JobHeld, JobReleased
 from scheduler.core.explain.feasibility import possible_remedies, without_failing
-from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions, pending_reasons
+from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
+from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.job_change_events import JobBudgetChanged, JobReprioritised
 from scheduler.live.auth.access_control import AgentCaller, UserRole
 from scheduler.live.auth.job_privacy import spec_shown_to
@@ -114,9 +115,8 @@ async def show_job(call: RequestContext) -> JobDetail:
 
 
 async def list_attempts(call: RequestContext) -> web.StreamResponse:
-    row = await visible_job_row(call)
-    rows = await call.server.read(call.server.store.attempts, row.job_id)
-    return json_list([call.server.views.attempt(each) for each in rows])
+    row, server = await visible_job_row(call), call.server
+    return json_list([server.views.attempt(each) for each in await server.read(server.store.attempts, row.job_id)])
 
 
 async def _tried_remedies(call: RequestContext, row: JobRow) -> tuple[frozenset[str], frozenset[str]]:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scheduler.core.explain.dominant_reason import dominant_reason
-from scheduler.core.explain.pending_reasons import PoolSpeed, first_pending_reason
+from scheduler.core.explain.job_conditions import PoolSpeed
+from scheduler.core.explain.pending_reasons import first_pending_reason
 from scheduler.core.explain.share_standing import realised_fraction
 from scheduler.core.placement.checkpoint_intervals import checkpoint_text
 from scheduler.live.loop import billing

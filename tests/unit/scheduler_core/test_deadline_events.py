@@ -8,7 +8,7 @@ from fake_fleet import FakeFleet, job, pool
 
 from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
-from scheduler.core.explain.pending_reasons import job_conditions
+from scheduler.core.explain.job_conditions import job_conditions
 from scheduler.core.job_change_events import JobDeadlineChanged
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market, NodeId, PoolId

@@ -8,7 +8,7 @@ from fake_fleet import FakeFleet, job, pool
 from optimizer.planning.slack_grid import SlackPlans, SlackSituation
 from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
-from scheduler.core.explain.pending_reasons import SPENDS_SLACK, job_conditions
+from scheduler.core.explain.job_conditions import SPENDS_SLACK, job_conditions
 from scheduler.core.rules import RoundRules
 from walras.cluster import Market, NodeId, NodeShare, Placement, PoolId
 from walras.job_request import JobId

@@ -8,7 +8,8 @@ from planned_fleet import carried_out, measured
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
-from scheduler.core.explain.pending_reasons import CANNOT_BE_MOVED, job_conditions, pending_reasons
+from scheduler.core.explain.job_conditions import CANNOT_BE_MOVED, job_conditions
+from scheduler.core.explain.pending_reasons import pending_reasons
 from scheduler.core.rules import RoundRules
 from walras.cluster import NodeId
 from walras.job_request import JobId, JobRequest, Kind

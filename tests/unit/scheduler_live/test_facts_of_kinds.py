@@ -8,7 +8,7 @@ import pytest
 
 from optimizer.prediction.predictor import AcceleratorSpecs
 from scheduler.core.cycle.speed_predictions import KNOWN_MOST, predict_speeds, prediction_question
-from scheduler.core.explain.pending_reasons import believed_speeds
+from scheduler.core.explain.job_conditions import believed_speeds
 from scheduler.core.speed_events import PredictedSpeed, SpeedsPredicted, ThroughputMeasured
 from scheduler.live.store.event_journal import as_journaled, replay_journal
 from tests.support.live_world import FakeAgent, World, world

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scheduler.core.explain.pending_reasons import NO_STEPS, SPEED_DIFFERS, believed_speeds, job_conditions
+from scheduler.core.explain.job_conditions import NO_STEPS, SPEED_DIFFERS, believed_speeds, job_conditions
 from scheduler.live.store.store_interface import JobQuery
 from tests.support.live_world import FakeAgent, world
 from walras.states import JobState, Reason

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.core.cycle.speed_predictions import predict_speeds, prediction_question
-from scheduler.core.explain.pending_reasons import believed_speeds
+from scheduler.core.explain.job_conditions import believed_speeds
 from scheduler.core.speed_events import SpeedsPredicted
 from scheduler.live.store.event_journal import as_journaled, decode_event, replay_journal, scored_folder
 from tests.support.live_world import FakeAgent, World, world

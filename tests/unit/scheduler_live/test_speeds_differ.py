@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.explain.pending_reasons import believed_speeds, job_conditions
+from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
 from scheduler.live.store.event_journal import replay_journal
 from tests.support.live_world import FakeAgent, World, world
 
