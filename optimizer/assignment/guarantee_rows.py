@@ -182,24 +182,27 @@ class GuaranteeQuestion:
         column = back[np.concatenate(taken)]
         origin, added = origin[order], added[order]
         made = _repeated(question, origin)
-        made = replace(made, value=made.value + added, running=self._running(origin, added > 0))
+        made = replace(made, value=made.value + added, running=self._running(origin))
         start = np.concatenate((np.zeros(pools), np.full(len(self.left), bonus)))
         made = with_rows(made, (in_row, column, self.use[in_row, origin[column]]), self.left)
         return replace(made, start=start, step=float((question.value / size).max())), origin
 
-    def _running(self, origin: IntArray, has_bonus: BoolArray) -> BoolArray:
-        """Of each job that runs one column: with a bonus as far as that goes, the most valuable jobs first."""
+    def _running(self, origin: IntArray) -> BoolArray:
+        """Of each job that runs one column: with all bonuses as far as they go, the most valuable jobs first.
+
+        `origin` ascends; of the columns that are one the first is plain, the last has all bonuses.
+        """
         question = self.question
         if not question.running.any():
             return question.running
         runs, left = np.zeros(len(origin), dtype=np.bool_), self.left.copy()
         columns = np.flatnonzero(question.running)
-        for column in columns[np.argsort(-question.value[columns], kind="stable")].tolist():
-            choices = np.flatnonzero(origin == column)
-            use = self.use[:, column]
-            fits = len(choices) > 1 and bool(np.all((use <= left + _WHOLE) | (use == 0)))
+        plain, full = np.searchsorted(origin, columns), np.searchsorted(origin, columns, side="right") - 1
+        for at in np.argsort(-question.value[columns], kind="stable").tolist():
+            use = self.use[:, columns[at]]
+            fits = full[at] > plain[at] and bool(np.all((use <= left + _WHOLE) | (use == 0)))
             left -= use if fits else 0.0
-            runs[choices[-1] if fits else choices[~has_bonus[choices]][0]] = True
+            runs[full[at] if fits else plain[at]] = True
         return runs
 
 

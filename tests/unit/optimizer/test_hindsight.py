@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.bench_regret import jobs_of, regret_of
 from optimizer.bounds.hindsight import HindsightBound, PastCapacity, PastJob, hindsight_bound
 from optimizer.registry import names
 from tests.support.past_runs import past_of, run_of
@@ -126,3 +127,12 @@ def test_the_bound_is_close_where_jobs_wait() -> None:
     assert {each.jobs for each in found.values()} == {60}
     assert found["walras"].alone_s < 0.8 * best
     assert all(0.9 * best <= each.bound_s <= best for each in found.values())
+
+
+def test_the_regret_that_is_measured_lies_above_what_nobody_can_avoid() -> None:
+    """Of the default policy and of prices for whole schedules; and jobs are not the same from seed to seed."""
+    for policy in ("walras", "hadar"):
+        found = regret_of(jobs_of(0, 0.8, 12), policy)
+        assert (found.jobs, found.assumed) == (12, 0)
+        assert found.alone_s <= found.bound_s <= found.achieved_s
+    assert [job.steps for job in jobs_of(0, 0.8, 12)] != [job.steps for job in jobs_of(1, 0.8, 12)]
