@@ -8,6 +8,8 @@ optimum in the mean over the variants, half of it where restarts are long, and n
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -22,7 +24,7 @@ from benchmarks.spot_windows import (
     windows,
 )
 from benchmarks.tables import Measured
-from optimizer.planning.deadline_job import GreedySpotPolicy, UniformProgress
+from optimizer.planning.deadline_job import GreedySpotPolicy, SpotPolicy, UniformProgress
 from optimizer.planning.slack_grid import SlackPlans
 
 #: Of the way from Uniform Progress to the optimum, percent: in the mean, and where a restart takes .2 h.
@@ -43,9 +45,12 @@ def measure(scale: float) -> list[Measured]:
     for variant in VARIANTS:
         job, plans = window_job(variant), SlackPlans()
         name = variant.removeprefix("high_availability_").replace("_", " ")
-        policies = {"greedy": GreedySpotPolicy, "uniform_progress": UniformProgress}
+        policies: dict[str, Callable[[], SpotPolicy]] = {
+            "greedy": GreedySpotPolicy,
+            "uniform_progress": UniformProgress,
+        }
         found = {known: judge(job, judged, make) for known, make in policies.items()}
-        ours = judge(job, judged, lambda plans=plans: ScheduledSlack(plans))
+        ours = judge(job, judged, partial(ScheduledSlack, plans))
         optimum = score(cheapest_bills(job, judged))
         theirs = {**{known: each.score for known, each in found.items()}, "exact_optimum": optimum}
         for known, value in theirs.items():

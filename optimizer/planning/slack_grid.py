@@ -30,7 +30,7 @@ from optimizer.planning.slack_policy import (
 
 #: A market is looked at once in so many seconds: the slots that beliefs are fitted on.
 WATCH_S = 600.0
-_MOST_SLOTS, _MOST_SLACK, _MOST_PER_SLOT = 450, 150, 5
+_MOST_SLOTS, _MOST_SLACK, _MOST_PER_SLOT = 450, 120, 5
 #: A restart takes at most so many slots: longer ones make longer slots.
 _MOST_CHANGEOVER = 3
 #: Up to so many slots a restart is counted in parts of a slot.
@@ -133,8 +133,8 @@ def _units_per_slot(restart: float, slack: float) -> int:
 
     every = range(1, _MOST_PER_SLOT + 1)
     enough = min(every, key=lambda each: (max(excess(each), _MOST_EXCESS), each))
-    fits = [each for each in every if each == enough or (each > enough and each * slack <= _MOST_SLACK)]
-    return min(fits, key=lambda each: (excess(each), each))
+    best = min(every, key=lambda each: (excess(each), each))
+    return best if best * slack <= _MOST_SLACK + _ROUNDING else enough
 
 
 class SlackPlans:
