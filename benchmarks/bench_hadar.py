@@ -16,7 +16,7 @@ import yaml
 from benchmarks.tables import Measured
 from optimizer.decision import Memory, Plan, with_added
 from optimizer.policies.hadar import Hadar
-from optimizer.policy import PlanPolicy
+from optimizer.policies.walras import Walras
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
 from simulator.workloads.generators import generate_jobs, generator_request
 
@@ -97,7 +97,7 @@ def work_of(jobs: int, rate_per_h: float, seed: int) -> Work:
     )
 
 
-def serve(work: Work, policy: PlanPolicy, round_s: float = _ROUND_S) -> Served:
+def serve(work: Work, policy: Hadar | Walras, round_s: float = _ROUND_S) -> Served:
     """Run rounds until all jobs are done."""
     n = len(work.steps)
     left, ended_at, held = work.steps.copy(), np.full(n, np.inf), np.zeros(work.steps_per_s.shape)
@@ -124,7 +124,7 @@ def serve(work: Work, policy: PlanPolicy, round_s: float = _ROUND_S) -> Served:
     return Served(float((ended_at - work.arrived_at).mean()), makespan_s, float(mixed / given), used)
 
 
-def _decided(problem: Problem, policy: PlanPolicy, memory: Memory) -> tuple[tuple[FloatArray, FloatArray], Memory]:
+def _decided(problem: Problem, policy: Hadar | Walras, memory: Memory) -> tuple[tuple[FloatArray, FloatArray], Memory]:
     """Accelerators of each pool for the active jobs and their steps per second, (m, p) and (m,); what to remember."""
     m, p = len(problem.jobs), len(problem.pools)
     told, memory = policy.decide(problem, memory)
