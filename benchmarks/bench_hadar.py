@@ -14,8 +14,9 @@ import numpy as np
 import yaml
 
 from benchmarks.tables import Measured
-from optimizer.decision import Plan, with_added
+from optimizer.decision import Memory, Plan, with_added
 from optimizer.policies.hadar import Hadar
+from optimizer.policies.walras import Walras
 from optimizer.problem import Columns, Entities, FloatArray, Jobs, Pools, Problem
 from simulator.workloads.generators import generate_jobs, generator_request
 
@@ -47,6 +48,8 @@ class Work:
     #: Parts that each job may be forked into; above 1 what sits in several pools is a fork, which loses so much.
     fork_max: float = 1.0
     sync: float = 0.0
+    #: Whether gangs may be mixed.
+    mixes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,38 +97,38 @@ def work_of(jobs: int, rate_per_h: float, seed: int) -> Work:
     )
 
 
-def serve(work: Work, policy: Hadar) -> Served:
+def serve(work: Work, policy: Hadar | Walras, round_s: float = _ROUND_S) -> Served:
     """Run rounds until all jobs are done."""
     n = len(work.steps)
     left, ended_at, held = work.steps.copy(), np.full(n, np.inf), np.zeros(work.steps_per_s.shape)
     at, given, mixed, used_s = 0.0, 0.0, 0.0, 0.0
+    memory: Memory = None
     while np.isinf(ended_at).any():
         active = np.flatnonzero((work.arrived_at <= at) & np.isinf(ended_at))
-        use, rate = _decided(work, policy, active, at, left, held)
+        problem = problem_at(work, active, at, left, held)
+        (use, rate), memory = _decided(problem, policy, memory)
         moved = (use != held[active]).any(axis=1) & (rate > 0)
         held[:] = 0.0
         held[active] = use
-        productive_s = _ROUND_S - np.where(moved, _RESTART_S, 0.0)
+        productive_s = round_s - np.where(moved, _RESTART_S, 0.0)
         done = (rate > 0) & (left[active] <= rate * productive_s)
         needed_s = np.divide(left[active], rate, out=np.zeros(len(active)), where=rate > 0)
-        ended_at[active[done]] = at + (_ROUND_S - productive_s + needed_s)[done]
+        ended_at[active[done]] = at + (round_s - productive_s + needed_s)[done]
         left[active] -= rate * productive_s
         given += use.sum()
         used_s += float(use.sum(axis=1) @ np.minimum(needed_s, productive_s))
         mixed += use[(use > 0).sum(axis=1) > 1].sum()
-        at += _ROUND_S
+        at += round_s
     makespan_s = float(ended_at.max())
     used = used_s / float(work.capacity.sum() * makespan_s)
     return Served(float((ended_at - work.arrived_at).mean()), makespan_s, float(mixed / given), used)
 
 
-def _decided(
-    work: Work, policy: Hadar, active: np.ndarray, at: float, left: FloatArray, held: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Accelerators of each pool for the active jobs, and their steps per second (m, p), (m,)."""
-    m, p = len(active), len(work.capacity)
-    problem = problem_at(work, active, at, left, held)
-    whole, plan = with_added(problem, policy.decide(problem, None)[0])
+def _decided(problem: Problem, policy: Hadar | Walras, memory: Memory) -> tuple[tuple[FloatArray, FloatArray], Memory]:
+    """Accelerators of each pool for the active jobs and their steps per second, (m, p) and (m,); what to remember."""
+    m, p = len(problem.jobs), len(problem.pools)
+    told, memory = policy.decide(problem, memory)
+    whole, plan = with_added(problem, told)
     assert isinstance(plan, Plan)
     columns = whole.columns
     use, rate = np.zeros((m, p)), np.zeros(m)
@@ -133,7 +136,7 @@ def _decided(
     rate[placed] = columns.steps_per_s[plan.column[placed]]
     chosen = plan.column[columns.job[columns.use_column]] == columns.use_column
     use[columns.job[columns.use_column[chosen]], columns.use_pool[chosen]] = columns.use_count[chosen]
-    return use, rate
+    return (use, rate), memory
 
 
 def _columns(work: Work, active: np.ndarray, held: FloatArray) -> Columns:
@@ -181,7 +184,7 @@ def problem_at(work: Work, active: np.ndarray, at: float, left: FloatArray, held
             entity=np.zeros(m, dtype=np.int64),
             done_steps=work.steps[active] - left[active],
             restart_s=np.full(m, _RESTART_S),
-            mixes=np.ones(m, dtype=np.bool_),
+            mixes=np.full(m, work.mixes),
             fork_max=np.full(m, work.fork_max),
         ),
         columns=_columns(work, active, held),

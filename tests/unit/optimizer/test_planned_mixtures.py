@@ -35,7 +35,10 @@ def mixing(setting: Setting, *rows: int, running: dict[int, int] | None = None, 
         pinned=np.isin(np.arange(n), list(there)) & pinned,
         restart_s=np.full(n, 10.0),
     )
-    return replace(problem, jobs=jobs, columns=replace(problem.columns, running=np.array(runs, dtype=np.bool_)))
+    made: Problem = replace(
+        problem, jobs=jobs, columns=replace(problem.columns, running=np.array(runs, dtype=np.bool_))
+    )
+    return made
 
 
 def planned(problem: Problem, policy: PolicySpec = WALRAS) -> tuple[list[dict[int, float]], Plan]:
