@@ -24,8 +24,12 @@ from tests.support.past_runs import past_of, run_of
 from walras.cluster_report import ClusterReport, RegretView
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
-JOBS, LOADS, JOURNALS = 10_000, (0.5, 0.7, 0.9, 1.0, 1.1), 1_000
-_WEEK_S, _MOST_S, _JOURNAL_JOBS = 7 * 86_400.0, 5.0, 60
+JOBS, LOADS = 10_000, (0.5, 0.7, 0.9, 1.0, 1.1)
+_WEEK_S, _MOST_S = 7 * 86_400.0, 5.0
+#: Rows of journals, seeds of each, and how many jobs a small journal has.
+_PIECES, _SEEDS, _FEWEST, _MOST = 5, 3, 12, 25
+_LARGE, _LARGE_JOBS = "journals-of-60", 60
+ROWS = ("time", *(f"journals-{piece + 1}" for piece in range(_PIECES)), _LARGE)
 _FLEET = {"a": (64, 1.0), "b": (32, 0.6)}
 _GENERATORS = ("poisson", "burst", "hadar-60")
 
@@ -83,30 +87,43 @@ def _timed(measured: Measured, jobs: int) -> None:
     measured.add("a report, worst", max(took), "s", at_most=_MOST_S)
 
 
-def _beaten(measured: Measured, journals: int) -> None:
+def _beaten(measured: Measured, journals: list[tuple[int, int]]) -> None:
+    """The bound of each of these (seed, jobs), from every policy's run."""
     policies = names()
-    seeds = max(1, round(journals / len(policies) / len(_GENERATORS)))
     beaten, closest = 0, []
     for generator in _GENERATORS:
-        for seed in range(seeds):
+        for seed, jobs in journals:
             found = [
-                hindsight_bound(*past_of(run_of(generator, name, seed, _JOURNAL_JOBS), known_everywhere=True))
+                hindsight_bound(*past_of(run_of(generator, name, seed, jobs), known_everywhere=True))
                 for name in policies
             ]
             best = min(each.achieved_s for each in found if each.jobs == found[0].jobs)
             beaten += sum(each.bound_s > best * (1 + 1e-9) for each in found)
             closest.append(best / max(each.bound_s for each in found) - 1)
-    measured.add("journals", seeds * len(policies) * len(_GENERATORS), "")
+    measured.add("journals", len(closest) * len(policies), "")
     measured.add("bounds that some policy beat", beaten, "", at_most=0)
     measured.add("best policy above the bound, mean", 100 * fmean(closest), "%")
     measured.add("best policy above the bound, worst", 100 * max(closest), "%")
 
 
-def measure(scale: float) -> list[Measured]:
-    """Time, and truth."""
-    jobs = max(100, round(JOBS * scale))
-    timed = Measured("a report of the past", f"{jobs:,} jobs, loads {LOADS}, seeds 0-4")
-    _timed(timed, jobs)
-    judged = Measured("the bound in hindsight", f"{_JOURNAL_JOBS} jobs, {len(_GENERATORS)} generators, every policy")
-    _beaten(judged, round(JOURNALS * scale))
-    return [timed, judged]
+def _journals(row: str, scale: float) -> list[tuple[int, int]]:
+    """(seed, jobs) of the row's journals."""
+    if row == _LARGE:
+        return [(0, _LARGE_JOBS)]
+    first = (int(row.removeprefix("journals-")) - 1) * _SEEDS
+    sizes = Random(row)
+    return [(first + seed, sizes.randint(_FEWEST, _MOST)) for seed in range(max(1, round(_SEEDS * scale)))]
+
+
+def measure(scale: float, row: str) -> list[Measured]:
+    """Time, or truth of some journals."""
+    if row == "time":
+        jobs = max(100, round(JOBS * scale))
+        timed = Measured("a report of the past", f"{jobs:,} jobs, loads {LOADS}, seeds 0-4")
+        _timed(timed, jobs)
+        return [timed]
+    journals = _journals(row, scale)
+    told = ", ".join(f"seed {seed}: {jobs} jobs" for seed, jobs in journals)
+    judged = Measured(f"the bound in hindsight, {row}", f"{told}; {len(_GENERATORS)} generators, every policy")
+    _beaten(judged, journals)
+    return [judged]
