@@ -38,13 +38,13 @@ _SEEDS, _LOOKS, _DRAWS, _JOBS = (14, 15, 16), 12, 10, 100
 #: Processor time for the forecasts of one run, seconds.
 _FORECASTS_S = 15.0
 _POLICIES = ("fifo", "srtf", "las", "walras")
-_WORKLOADS = ("gavel", "poisson", "philly", "msr")
+_WORKLOADS = ("gavel", "poisson", "philly")
 _LENGTHS = ("known", "unknown")
 ROWS = (*map("/".join, product(_WORKLOADS, _POLICIES, _LENGTHS)), "rollout")
 #: Of generators: jobs an hour and what their lengths are multiplied by; the fleet is a third of the cluster's.
 _MADE = {"gavel": (12.0, 0.1), "poisson": (10.0, 0.05)}
-#: Of traces: the file, and machines of eight that make a slice wait; slices begin at jobs of their own.
-_TRACES = {"philly": ("philly_2017.csv.gz", 3), "msr": ("gavel_msr_seed0.csv.gz", 4)}
+#: Machines of eight that make a slice of Philly's trace wait; slices begin at jobs of their own.
+_PHILLY_MACHINES = 3
 _SLICES, _APART = 12, 1200
 _COVER_LOW, _COVER_HIGH, _NARROWER = 0.75, 0.85, 0.5
 
@@ -83,16 +83,15 @@ def _tell(measured: Measured, runs: list[ForecastRun]) -> None:
 
 
 def _prepare(workload: str, policy: str, seed: int, jobs: int) -> tuple[Scenario, list[SimulatedJob]]:
-    if workload in _TRACES:
-        return _slice(workload, policy, seed, jobs)
+    if workload == "philly":
+        return _philly(policy, seed, jobs)
     return generated_run(workload, policy, seed, jobs, _MADE[workload])
 
 
-def _slice(workload: str, policy: str, seed: int, jobs: int) -> tuple[Scenario, list[SimulatedJob]]:
-    """A slice of a trace's jobs on so few machines that they wait."""
-    name, machines = _TRACES[workload]
+def _philly(policy: str, seed: int, jobs: int) -> tuple[Scenario, list[SimulatedJob]]:
+    """A slice of Philly's jobs on so few machines that they wait."""
     first = _APART * (seed % _SLICES)
-    trace = read_trace(Path(os.environ["WALRAS_DATA"]) / "jobs" / name)
+    trace = read_trace(Path(os.environ["WALRAS_DATA"]) / "jobs" / "philly_2017.csv.gz")
     rows = list(islice(trace.jobs, first, first + jobs))
     pool = Pool(PoolId("p100"), Shape("p100x8", "p100", 8, 64.0, 2**39, nominal_speed=1.0))
     placing = TraceBinding({"p100": 1.0})
@@ -100,7 +99,7 @@ def _slice(workload: str, policy: str, seed: int, jobs: int) -> tuple[Scenario, 
     begins_at = bound[0].at
     spec, rules = load_named_policy(policy)
     truth = GroundTruth(placing.speeds, default_costs=AttemptCosts(start_s=30.0))
-    scenario = Scenario((PoolModel(pool, machines=machines),), truth, spec, rules, seed=seed)
+    scenario = Scenario((PoolModel(pool, machines=_PHILLY_MACHINES),), truth, spec, rules, seed=seed)
     return scenario, [replace(job, at=job.at - begins_at) for job in bound]
 
 
