@@ -83,7 +83,7 @@ browser: ## install the browser that reports are opened with in tests (Debian; n
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; }
 
-slurm: .venv/.installed-dev ## unpack the Slurm and the SSH server that tests run (Debian; nothing is installed, no root)
+slurm: .venv/.installed-dev ## unpack the Slurm, SSH server and promtool that tests run (Debian; nothing is installed, no root)
 	$(BIN)/python -m tests.support.debian_packages
 
 postgresql: ## install the database that tests of several servers run (Debian; needs root)

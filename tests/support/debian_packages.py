@@ -21,6 +21,7 @@ PACKAGES = {
         "liblz4-1", "libpam0g", "libreadline8", "libdbus-1-3", "libjson-c5", "libyaml-0-2", "libxnvctrl0", "libudev1",
     ),
     "sshd": ("openssh-server", "openssh-sftp-server", "libwrap0", "libnsl2", "libtirpc3"),
+    "promtool": ("prometheus",),
 }  # fmt: skip
 
 
