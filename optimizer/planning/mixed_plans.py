@@ -74,7 +74,7 @@ def thinned(menu: Sequence[MixedPlan], multiple: int, part: float) -> list[Mixed
     order = order[np.diff(takes[order], axis=0, prepend=-1).any(axis=1)]
     takes, rate = takes[order], rate[order]
     no_more = (takes[:, None] <= takes[None]).all(axis=2)
-    best = np.where(no_more, rate[:, None], 0.0).max(axis=0)
+    best = np.where(no_more, rate[:, None], 0.0).max(axis=0, initial=0.0)
     useful = (no_more & (rate[:, None] >= rate[None])).sum(axis=0) == 1  # but itself
     serves = no_more & (rate[:, None] >= (1.0 - part) * best[None])
     serves = serves[np.ix_(useful, useful)]

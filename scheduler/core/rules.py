@@ -233,7 +233,8 @@ def parse_rules(data: Any, *, bounded: bool = True) -> RoundRules:
         for place, raw in enumerate(data.get(name, ())[: len(listed)]):
             if isinstance(raw, Mapping):
                 _refuse_unknown(raw, tuple(field.name for field in fields(row_type)), f"rules.{name}.{place}.")
-    check_budgets(rules.budgets, rules.groups)
+    if rules.budgets or rules.groups:
+        check_budgets(rules.budgets, rules.groups)
     _check_values(data.get("values", ()), rules)
     for name, (least, most) in _BOUNDS.items():
         value = getattr(rules, name)

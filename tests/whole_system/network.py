@@ -58,6 +58,10 @@ class _Body:
     def __init__(self, content: bytes) -> None:
         self._content = content
 
+    async def iter_any(self) -> Any:
+        if self._content:
+            yield self._content
+
     async def iter_chunked(self, size: int) -> Any:
         for first in range(0, len(self._content), size):
             yield self._content[first : first + size]

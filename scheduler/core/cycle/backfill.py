@@ -78,7 +78,8 @@ def fill_free_places(cycle: Cycle) -> None:
         if place is None and cycle.bookings.declared and cycle.bookings.keeps_off(job, pool):
             cycle.solves.problem_changed = True
             continue  # others of its shape may have the place: they end sooner, or it is booked for them
-        if place is None and waits_for_other_machine(cycle, job, pool):
+        has_failed = place is None and job.job_id in cycle.ledger.retries.failed
+        if has_failed and waits_for_other_machine(cycle, job, pool):
             if cycle.policy.rules.backfill is Backfill.EASY and _full_reservation(cycle, pool) is None:
                 reserve(cycle, job, pool)
                 filling.look_again()

@@ -68,7 +68,8 @@ class OwedRounds:
             preempt_if_high_class(cycle, job)
         if rules.round_s == 0 or (cycle.due.compares and not self._awaits_answer(cycle)):
             compare_with_running(cycle)
-            open_profiling_leases(cycle)
+            if cycle.ordering.profiles:
+                open_profiling_leases(cycle)
             process_freed_and_arrivals(cycle)
             fill_free_places(cycle)
         if cycle.sharing.willing:

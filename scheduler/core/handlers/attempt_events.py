@@ -322,7 +322,8 @@ def end_job(
         cycle.ledger.finished_s.append(job.steps / best_rate)
     cycle.spending.forget_job(job)
     cycle.sharing.forget(job)
-    cycle.ledger.retries.forget(job.job_id)
+    if job.job_id in cycle.ledger.retries.failed:
+        cycle.ledger.retries.forget(job.job_id)
     cycle.ledger.remove(job)
     cycle.solves.problem_changed = True
     for dependent_id in cycle.ledger.dependents.pop(job.job_id, ()):

@@ -27,8 +27,8 @@ def blame_place(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
 
 
 def waits_for_other_machine(cycle: Cycle, job: JobRecord, pool: int) -> bool:
-    """Take the job out of the pool's queues if it would have a place there, had it not failed on it."""
-    if job.job_id not in cycle.ledger.retries.failed or not cycle.avoided(job, pool):
+    """Take a job that has failed somewhere out of the pool's queues, if it would have a place there otherwise."""
+    if not cycle.avoided(job, pool):
         return False
     if not _would_have_place(cycle, job, pool):
         return False

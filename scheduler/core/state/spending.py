@@ -68,7 +68,7 @@ class SpendingMeter:
         for _, account in self._owned_money():
             account.limit = account.month_limit = inf
             self._touch(account)
-        limits = list(metered_limits(budgets))
+        limits = list(metered_limits(budgets)) if (budgets := tuple(budgets)) else []
         for limit in limits:
             if not is_plain(limit):
                 continue

@@ -42,7 +42,7 @@ async def test_a_machine_that_is_taken_before_it_joined_is_paid_for_and_asked_fo
         for _ in range(3):
             await provisioner.janitor.sweep()
         assert paid(w) == {"t-0": 80.0}
-        assert w.loop.core.cycle.spending.everything.usd == pytest.approx(0.08)
+        assert w.loop.core.cycle.spending.everything.used == pytest.approx(0.08)
         assert w.live_state.rents == {}
         (state,) = [each for each in w.loop.core.ledger.fleet.pools if each.rented]
         assert not state.awaited

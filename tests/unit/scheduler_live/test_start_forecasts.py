@@ -89,10 +89,10 @@ async def test_what_came_is_learnt_once(tmp_path: Path) -> None:
         await w.submit(LONG)
         await w.quiet()
         await forecasts.refresh()
-        assert len(forecasts._ends._all.high) == 1
-        assert forecasts._ends._all.high[0] < -0.9
+        (outcome,) = forecasts._ends._outcomes
+        assert outcome.high < -0.9
         await forecasts.refresh()
-        assert len(forecasts._ends._all.high) == 1
+        assert list(forecasts._ends._outcomes) == [outcome]
         await forecasts.close()
 
 
