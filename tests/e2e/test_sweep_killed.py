@@ -39,9 +39,14 @@ def swept(out: Path) -> int:
     return int(json.loads(done.stdout)["ran"])
 
 
+def cells(out: Path) -> list[Path]:
+    """The files of cells that are done, without the levels over time that some have beside them."""
+    return [path for path in sorted((out / "cells").glob("[!.]*.json")) if not path.name.endswith(".levels.json")]
+
+
 def figures(out: Path) -> dict[str, object]:
     """What every cell came to, without what depends on the machine."""
-    return {path.name: json.loads(path.read_text())["row"]["values"] for path in sorted((out / "cells").iterdir())}
+    return {path.name: json.loads(path.read_text())["row"]["values"] for path in cells(out)}
 
 
 def test_a_sweep_killed_in_the_middle_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -52,14 +57,14 @@ def test_a_sweep_killed_in_the_middle_goes_on_where_it_was(tmp_path: Path) -> No
     )
     try:
         until = monotonic() + PATIENCE_S
-        while len(list((out / "cells").glob("[!.]*.json"))) < 2:
+        while len(cells(out)) < 2:
             assert process.poll() is None, "it ended before it could be killed"
             assert monotonic() < until
             sleep(0.01)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
-    kept = len(list((out / "cells").glob("[!.]*.json")))
+    kept = len(cells(out))
     assert not (out / "sweep.csv").exists()
     assert swept(out) == RUNS - kept
     assert swept(tmp_path / "whole") == RUNS
