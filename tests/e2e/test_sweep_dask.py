@@ -11,6 +11,8 @@ from time import monotonic, sleep
 
 import pytest
 
+from tests.support.sweep_folders import swept_figures
+
 pytest.importorskip("distributed", reason="the extra `dask` is not installed")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -101,11 +103,6 @@ def sweep(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def figures(out: Path) -> dict[str, object]:
-    """What every cell came to, without what depends on the machine."""
-    return {path.name: json.loads(path.read_text())["row"]["values"] for path in sorted((out / "cells").iterdir())}
-
-
 def test_a_sweep_on_two_dask_workers(cluster: str, tmp_path: Path) -> None:
     """The same figures as in one process, worked out by both workers; run again, it runs nothing."""
     alone = sweep(tmp_path / "alone")
@@ -116,7 +113,7 @@ def test_a_sweep_on_two_dask_workers(cluster: str, tmp_path: Path) -> None:
     assert json.loads(shared.stdout)["ran"] == 8
     did = [after - count for after, count in zip(asked(cluster), before, strict=True)]
     assert min(did) >= 1, f"one worker did everything: {did}"
-    assert figures(tmp_path / "shared") == figures(tmp_path / "alone")
+    assert swept_figures(tmp_path / "shared") == swept_figures(tmp_path / "alone")
     again = sweep(tmp_path / "shared", "--backend", "dask", "--address", cluster)
     assert json.loads(again.stdout)["ran"] == 0
 

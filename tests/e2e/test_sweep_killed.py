@@ -11,6 +11,8 @@ from time import monotonic, sleep
 
 import pytest
 
+from tests.support.sweep_folders import done_cells, swept_figures
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
@@ -39,16 +41,6 @@ def swept(out: Path) -> int:
     return int(json.loads(done.stdout)["ran"])
 
 
-def cells(out: Path) -> list[Path]:
-    """The files of cells that are done, without the levels over time that some have beside them."""
-    return [path for path in sorted((out / "cells").glob("[!.]*.json")) if not path.name.endswith(".levels.json")]
-
-
-def figures(out: Path) -> dict[str, object]:
-    """What every cell came to, without what depends on the machine."""
-    return {path.name: json.loads(path.read_text())["row"]["values"] for path in cells(out)}
-
-
 def test_a_sweep_killed_in_the_middle_goes_on_where_it_was(tmp_path: Path) -> None:
     """SIGKILL to it and its workers after two runs: those are kept, the others are run, the figures are the same."""
     out = tmp_path / "killed"
@@ -57,18 +49,18 @@ def test_a_sweep_killed_in_the_middle_goes_on_where_it_was(tmp_path: Path) -> No
     )
     try:
         until = monotonic() + PATIENCE_S
-        while len(cells(out)) < 2:
+        while len(done_cells(out)) < 2:
             assert process.poll() is None, "it ended before it could be killed"
             assert monotonic() < until
             sleep(0.01)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
-    kept = len(cells(out))
+    kept = len(done_cells(out))
     assert not (out / "sweep.csv").exists()
     assert swept(out) == RUNS - kept
     assert swept(tmp_path / "whole") == RUNS
-    assert figures(out) == figures(tmp_path / "whole")
+    assert swept_figures(out) == swept_figures(tmp_path / "whole")
 
 
 def test_a_terminal_is_shown_how_far_it_is(tmp_path: Path) -> None:

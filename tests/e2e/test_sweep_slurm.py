@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_sweep_dask import asked, figures, sweep
+from tests.e2e.test_sweep_dask import asked, sweep
 from tests.support.attempts import ROOT
 from tests.support.real_server import wait_for
 from tests.support.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.support.sweep_folders import swept_figures
 
 pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
 
@@ -33,7 +34,7 @@ def program_of_the_page() -> str:
 
 
 def test_a_sweep_runs_in_allocations_of_slurm(slurm: SlurmCluster, tmp_path: Path) -> None:
-    """The same figures as in one process, by two allocations; when the program ends they are given back."""
+    """The same swept_figures as in one process, by two allocations; when the program ends they are given back."""
     site = {
         "DASK_JOBQUEUE__SLURM__INTERFACE": "lo",
         "DASK_JOBQUEUE__SLURM__PYTHON": sys.executable,
@@ -65,4 +66,4 @@ def test_a_sweep_runs_in_allocations_of_slurm(slurm: SlurmCluster, tmp_path: Pat
     wait_for(lambda: not slurm.jobs("RUNNING"), 30, "the allocations are given back", lambda: slurm.output("squeue"))
     alone = sweep(tmp_path / "alone")
     assert alone.returncode == 0, alone.stderr
-    assert figures(tmp_path / "shared") == figures(tmp_path / "alone")
+    assert swept_figures(tmp_path / "shared") == swept_figures(tmp_path / "alone")
