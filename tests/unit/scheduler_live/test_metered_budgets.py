@@ -103,6 +103,7 @@ async def test_a_groups_hours_survive_a_restart_and_are_filled_again(tmp_path: P
         assert sum(again.state(job_id) == "STARTING" for job_id in (first, second, third)) == 2
 
 
+@pytest.mark.sqlite_file
 async def test_a_credit_is_kept_audited_shown_and_replayed(tmp_path: Path) -> None:
     """Administrators add to a budget that there is; a job waits before and starts after; a restart has it still."""
     mine = with_budgets({"project": "vision", "usd": 0.0}, {"user": "bob", "fair_share_h": 5.0, "every": "quarter"})
