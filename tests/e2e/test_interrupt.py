@@ -66,6 +66,46 @@ def test_ctrl_c_ends_a_solve_in_one_line(tmp_path: Path, after_s: float) -> None
     assert _left_to_see(said) == ["walras: interrupted"], said
 
 
+_PRESSED_WHILE_LOADING = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "simulator.reports.run_spec":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+_PRESSED_WHILE_PUT_TOGETHER = """
+import os, signal, typer.main
+made = typer.main.get_group
+def get_group(app):
+    os.kill(os.getpid(), signal.SIGINT)
+    return made(app)
+typer.main.get_group = get_group
+"""
+
+
+@pytest.mark.parametrize("pressed", [_PRESSED_WHILE_LOADING, _PRESSED_WHILE_PUT_TOGETHER])
+def test_ctrl_c_before_a_run_begins_ends_it_in_the_same_line(tmp_path: Path, pressed: str) -> None:
+    """While its options are read, which loads the models, and before that, while the commands are put together."""
+    words = ["simulate", "run", "generate:gavel", "--trace-jobs", "3", "--cluster", "gavel-36-36-36"]
+    result = subprocess.run(
+        [sys.executable, "-c", pressed + COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, result.stdout, result.stderr.strip()) == (130, "", "walras: interrupted")
+
+
+def test_a_command_started_deaf_to_ctrl_c_stays_so() -> None:
+    """A shell starts what is put behind `&` so: Ctrl-C is for the command in front."""
+    from walras.cli.terminal_output import exit_at_interrupt
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with exit_at_interrupt():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_the_default_answer_to_ctrl_c_is_not_lost_to_others() -> None:
     """The handler is of the command alone: after it, and in other commands, KeyboardInterrupt is raised as ever."""
     from walras.cli.terminal_output import exit_at_interrupt

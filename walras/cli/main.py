@@ -65,7 +65,7 @@ from walras.cli.simulate_figures import FIGURE_COMMANDS
 from walras.cli.snapshot_commands import SNAPSHOT_COMMANDS
 from walras.cli.solve_commands import check_command, solve_command
 from walras.cli.submit_commands import submit_command
-from walras.cli.terminal_output import show_line, warn
+from walras.cli.terminal_output import exit_at_interrupt, raise_at_interrupt, say_interrupted, show_line, warn
 from walras.cli.top_commands import top_command
 from walras.cli.what_if_commands import what_if_command
 from walras.cli.workload_commands import workload_commands
@@ -223,7 +223,7 @@ class ErrorsToExitCodes(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with own_packages():
+            with own_packages(), raise_at_interrupt():
                 return super().invoke(ctx)
         except UserError as error:
             field = [f"field: {error.field}"] if error.field and error.field not in str(error) else []
@@ -241,8 +241,16 @@ class ErrorsToExitCodes(TyperGroup):
                 raise
             warn(f"walras: {error.filename}: {error.strerror}", "fix: check the path, its permissions and its disk")
             raise typer.Exit(EXIT_USER) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            if not _has_begun(interrupt):
+                say_interrupted()
             raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _has_begun(interrupt: KeyboardInterrupt) -> bool:
+    """Tells whether a command was at work: one that follows logs or shows a listing says nothing when it is left."""
+    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(interrupt.__traceback__))
+    return any(name.startswith("walras.") and name != __name__ for name in names)
 
 
 app = typer.Typer(
@@ -352,8 +360,5 @@ def _words_of_call(argv: Sequence[str]) -> list[str]:
 
 def main() -> None:
     """The console script."""
-    with quiet_broken_pipe():
-        try:
-            app(args=_words_of_call(sys.argv))
-        except KeyboardInterrupt:
-            sys.exit(EXIT_INTERRUPTED)
+    with quiet_broken_pipe(), exit_at_interrupt():
+        app(args=_words_of_call(sys.argv))

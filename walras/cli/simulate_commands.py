@@ -192,8 +192,8 @@ def run_template(
 
 
 @simulate_commands.command("run")
-@with_options(template=run_template)
 @ends_at_interrupt
+@with_options(template=run_template)
 def simulate_run_command(
     *,
     policy: PolicyOption = "walras",
@@ -211,8 +211,8 @@ def simulate_run_command(
 
 
 @simulate_commands.command("compare")
-@with_options(template=run_template)
 @ends_at_interrupt
+@with_options(template=run_template)
 def simulate_compare_command(
     *,
     policy: Annotated[

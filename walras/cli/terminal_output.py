@@ -248,10 +248,24 @@ def exit_at_interrupt() -> Iterator[None]:
     Compiled code (numba) turns a KeyboardInterrupt that is raised inside it into a SystemError with a traceback, so
     nothing is raised. Nothing has to be put in order either: a run that is killed leaves no half of a result behind.
     """
-    if threading.current_thread() is not threading.main_thread():
+    with _interrupts_go_to(_exit_now):
+        yield
+
+
+@contextlib.contextmanager
+def raise_at_interrupt() -> Iterator[None]:
+    """Within `exit_at_interrupt`: Ctrl-C raises KeyboardInterrupt again, for what has things to put in order."""
+    with _interrupts_go_to(signal.default_int_handler):
+        yield
+
+
+@contextlib.contextmanager
+def _interrupts_go_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """No other thread may set a handler; and who started this process deaf to Ctrl-C (a shell's `&`) wants it so."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
-    before = signal.signal(signal.SIGINT, _exit_now)
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
@@ -279,8 +293,13 @@ def ends_at_interrupt(command: Callable[_P, None]) -> Callable[_P, None]:
 _AFTER_PROGRESS = b"\r\x1b[2K\x1b[?25h"
 
 
-def _exit_now(number: int, frame: FrameType | None) -> None:
+def say_interrupted() -> None:
+    """Writes the line that an interrupted command ends with, over the echo of Ctrl-C and over a line of progress."""
     os.write(2, (_AFTER_PROGRESS if os.isatty(2) else b"\n") + b"walras: interrupted\n")
+
+
+def _exit_now(number: int, frame: FrameType | None) -> None:
+    say_interrupted()
     os._exit(128 + number)
 
 
