@@ -22,6 +22,8 @@ from optimizer.problem import BoolArray, Entities, FloatArray
 
 GUARANTEED, BY_WEIGHT, WEIGHTLESS = 0, 1, 2
 _HALVINGS = 120
+#: Stands for the root above the top entities.
+_TOP = -1
 
 
 @dataclass(slots=True)
@@ -95,6 +97,8 @@ class CheckedTreeTargets:
     kept: FloatArray
     cap: FloatArray
     settled: BoolArray
+    #: By entity, what `_group` found for whole guarantees: a search for a level asks for it at every step.
+    _groups: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def rising(self) -> BoolArray:
@@ -106,17 +110,17 @@ class CheckedTreeTargets:
         """The level at which the top entities have all that they can use."""
         if self.tier == GUARANTEED:
             return 1.0
-        floors, caps, weights = self._group(self.tree.top, self.tree.loose, 1.0)
+        floors, caps, weights = self._group(_TOP, 1.0)
         rising = (weights > 0) & (caps > floors)
         return float((caps[rising] / weights[rising]).max(initial=0.0))
 
     def at(self, z: float) -> FloatArray:
         targets = np.zeros(len(self.kept))
         guarantee = z if self.tier == GUARANTEED else 1.0
-        floors, caps, weights = self._group(self.tree.top, self.tree.loose, guarantee)
+        floors, caps, weights = self._group(_TOP, guarantee)
         water = 0.0 if self.tier == GUARANTEED else z
         amounts = np.minimum(np.maximum(floors, weights * water), caps)
-        self._hand_out(self.tree.top, self.tree.loose, amounts, guarantee, targets)
+        self._hand_out(_TOP, amounts, guarantee, targets)
         return targets
 
     def reached(self, utility: FloatArray, full: float) -> float:
@@ -125,50 +129,55 @@ class CheckedTreeTargets:
             return high
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
+            if middle in (low, high):
+                break
             low, high = (middle, high) if np.all(enough >= self.at(middle)) else (low, middle)
         return low
 
-    def _hand_out(
-        self, entities: list[int], jobs: list[int], amounts: FloatArray, guarantee: float, targets: FloatArray
-    ) -> None:
+    def _below(self, row: int) -> tuple[list[int], list[int], bool]:
+        """Entities and jobs directly below an entity, and whether they are served in order."""
+        if row == _TOP:
+            return self.tree.top, self.tree.loose, False
+        entity = self.tree.entities[row]
+        return entity.children, entity.jobs, entity.fifo
+
+    def _hand_out(self, above: int, amounts: FloatArray, guarantee: float, targets: FloatArray) -> None:
+        entities, jobs, _ = self._below(above)
         for row, amount in zip(entities, amounts, strict=False):
-            entity = self.tree.entities[row]
-            floors, caps, weights = self._group(entity.children, entity.jobs, guarantee, in_order=entity.fifo)
-            if entity.fifo:
+            floors, caps, weights = self._group(row, guarantee)
+            if self.tree.entities[row].fifo:
                 before = np.concatenate(([0.0], np.cumsum(caps)))[:-1]
                 inside = np.clip(amount - before, 0.0, caps)
             else:
                 inside = _divided(float(amount), floors, caps, weights)
-            self._hand_out(entity.children, entity.jobs, inside, guarantee, targets)
+            self._hand_out(row, inside, guarantee, targets)
         if jobs:
             targets[jobs] = amounts[len(entities) :]
 
-    def _group(
-        self, entities: list[int], jobs: list[int], guarantee: float, *, in_order: bool = False
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Floors, caps and weights of siblings, entities first.
+    def _group(self, above: int, guarantee: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Floors, caps and weights of what is below an entity, entities first."""
+        if guarantee != 1.0:
+            return self._computed_group(above, guarantee)
+        if above not in self._groups:
+            self._groups[above] = self._computed_group(above, 1.0)
+        return self._groups[above]
 
-        A sibling without weight gets its floor alone, except where the jobs are served in order.
-        """
-        floors: list[float] = []
-        caps: list[float] = []
-        weights: list[float] = []
-        for row in entities:
-            least, most = self._of(row, guarantee)
-            floors.append(least)
-            caps.append(most)
-            weights.append(self.tree.entities[row].weight)
+    def _computed_group(self, above: int, guarantee: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """A sibling without weight gets its floor alone, except where the jobs are served in order."""
+        entities, jobs, in_order = self._below(above)
+        bounds = [self._of(row, guarantee) for row in entities]
         keeps = self.settled[jobs] | (self.tier == WEIGHTLESS)
         own_floor = np.minimum(np.where(keeps, self.kept[jobs], 0.0), self.cap[jobs])
-        weight = np.concatenate((weights, self.weight[jobs]))
+        weight = np.concatenate(([self.tree.entities[row].weight for row in entities], self.weight[jobs]))
         weight = np.where(weight > 0, weight, 1.0) if self.tier == WEIGHTLESS else weight
-        floor, cap = np.concatenate((floors, own_floor)), np.concatenate((caps, self.cap[jobs]))
+        floor = np.concatenate(([least for least, _ in bounds], own_floor))
+        cap = np.concatenate(([most for _, most in bounds], self.cap[jobs]))
         return floor, cap if in_order else np.where(weight > 0, cap, floor), weight
 
     def _of(self, row: int, guarantee: float) -> tuple[float, float]:
         """Floor and cap of an entity."""
         entity = self.tree.entities[row]
-        _, caps, _ = self._group(entity.children, entity.jobs, 1.0, in_order=entity.fifo)
+        _, caps, _ = self._group(row, 1.0)
         cap = min(float(caps.sum()), self.tree.own_part(row))
         if self.tier == WEIGHTLESS:
             return min(self._held(row), cap), cap
@@ -187,13 +196,11 @@ def _divided(amount: float, floors: FloatArray, caps: FloatArray, weights: Float
 
     if at(0.0).sum() >= amount:
         return at(0.0)
-    low, high = 0.0, float((caps / np.where(weights > 0, weights, np.inf)).max(initial=0.0))
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if at(middle).sum() < amount else (low, middle)
-    return at(high)
+    # The sum is linear between the levels at which somebody leaves the floor or meets the cap.
+    known = weights > 0
+    bends = np.unique(np.concatenate(([0.0], floors[known] / weights[known], caps[known] / weights[known])))
+    sums = np.minimum(np.maximum(floors, weights * bends[:, None]), caps).sum(axis=1)
+    return at(float(np.interp(amount, sums, bends)))
 
 
 def _entities(known: Entities, terms: Mapping[str, Any]) -> list[CheckedEntity]:
