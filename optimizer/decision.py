@@ -52,6 +52,17 @@ class Certificate:
     maximise: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class EntityPrice:
+    """What the rights of a project or user are worth at a solve, in the unit of the prices of pools."""
+
+    name: str
+    #: What an accelerator costs its jobs besides the pool's price, since its limits bind (their sum), >= 0.
+    limit: float = 0.0
+    #: What an accelerator costs its jobs less, since its guarantee binds: what others would pay for it, >= 0.
+    guarantee: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Quote:
     """Prices at which a newcomer is judged until the next solve."""
@@ -61,6 +72,8 @@ class Quote:
     unit: str
     #: Worth, in `unit`, of one unit of a newcomer's utility gradient: the mean dual of the jobs that compete.
     exchange: float
+    #: Those whose limit or guarantee binds, by name.
+    entities: tuple[EntityPrice, ...] = ()
 
 
 class StageKind(StrEnum):

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from walras.device_samples import DeviceSample
-from walras.people import DefaultView
+from walras.people import DefaultView, EntityPriceView
 from walras.states import AttemptState, JobState, Reason
 
 
@@ -359,6 +359,7 @@ class CertificateView(Body):
 class PriceList(Body):
     items: list[PriceView]
     certificate: CertificateView | None = None
+    entities: list[EntityPriceView] = Field(default_factory=list)  # of the projects that the caller sees
 
 
 class MoneyRow(Body):
@@ -444,7 +445,6 @@ class LogAccepted(Body):
     Sending the same bytes again is harmless; bytes beyond a gap are not taken.
     """
 
-    #: Offset from which the agent has to continue.
-    next: int
+    next: int  # the offset from which the agent has to continue
     #: True: the rank has used up its log quota; further bytes are dropped.
     full: bool = False

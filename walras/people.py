@@ -227,6 +227,21 @@ class ShareLoan(BaseModel):
     accelerators: float
 
 
+class EntityPriceView(BaseModel):
+    """A project ("vision") or user ("vision/ada") whose limit or guarantee binds at the last solve.
+
+    Prices are those of an accelerator held all the time, in the unit of the prices of pools.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    #: What its limit adds to the price of a pool: one accelerator more would be worth this to its jobs.
+    limit: float
+    #: What its guarantee takes off the price: what others would pay for an accelerator that it keeps.
+    guarantee: float
+
+
 class ShareView(BaseModel):
     """Where a project ("vision") or a user inside it ("vision/ada") stands (`GET /share`), in accelerators."""
 

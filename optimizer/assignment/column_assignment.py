@@ -29,7 +29,7 @@ import numpy as np
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem, Contest
 from optimizer.assignment.guarantee_rows import GuaranteedEntities, GuaranteeQuestion, assign_with_guarantees
 from optimizer.assignment.limit_rows import LimitedEntities
-from optimizer.assignment.plan_draft import PlanDraft, accelerators_held
+from optimizer.assignment.plan_draft import PlanDraft, accelerators_held, note_entity_prices
 from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
@@ -81,12 +81,14 @@ def assign_jobs(
             asked = GuaranteeQuestion.of(guarantees, question, draft.column, kept)
             found, question, credit = assign_with_guarantees(asked, method)
             charges = charges - guarantees.credits(credit)[:, None]
+            note_entity_prices(draft.guarantee_prices, guarantees.entity, credit)
         placed = kept[found.column[found.column >= 0]]
         draft.column[columns.job[placed]] = placed
         draft.free = np.maximum(free - accelerators_held(problem, placed), 0.0)
         draft.prices = np.maximum(draft.prices, found.prices[:p])
         if limits is not None:
             charges = charges + limits.charges(found.prices[p:rows])
+            note_entity_prices(draft.limit_prices, limits.entity, found.prices[p:rows])
         if charges.any():
             draft.charges = draft.charges + charges * competing[:, None]
         draft.reached += found.value

@@ -15,7 +15,7 @@ import numpy as np
 from optimizer.classes.class_problem import relative_gap
 from optimizer.classes.deduplication import job_offsets
 from optimizer.classes.segments import sum_by
-from optimizer.decision import BoundReport, Memory, Plan, Quote
+from optimizer.decision import BoundReport, EntityPrice, Memory, Plan, Quote
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import column_accelerators, usable_columns
 
@@ -38,6 +38,9 @@ class PlanDraft:
     #: What an accelerator of each pool costs each job besides its price because of limits of its project and user, less
     #: what it need not pay because of guarantees (n, p), or one 0 for all.
     charges: FloatArray = field(default_factory=lambda: np.zeros((1, 1)))
+    #: Price of a limit and of a guarantee, the highest of all priority classes, by row of `Entities` where it binds.
+    limit_prices: dict[int, float] = field(default_factory=dict)
+    guarantee_prices: dict[int, float] = field(default_factory=dict)
     #: What was decided by prices, where these do not prove that nothing is better.
     contests: "list[Contest]" = field(default_factory=list)
 
@@ -122,8 +125,26 @@ def finish_plan(
     yardstick = BoundReport(
         measure.name, measure.unit, draft.reached, bound, relative_gap(draft.reached, bound), maximise=True
     )
-    quote = Quote(draft.prices, measure.price_unit or measure.unit, 1.0)
+    quote = Quote(draft.prices, measure.price_unit or measure.unit, 1.0, _entity_prices(problem, draft))
     return Plan(draft.column, rows, quote, surplus, yardstick, contests=tuple(draft.contests))
+
+
+def note_entity_prices(known: dict[int, float], entity: IntArray, prices: FloatArray) -> None:
+    """Keep the prices of rows of entities (m,); several rows of one entity add up, several priority classes do not."""
+    summed: dict[int, float] = {}
+    for row, price in zip(entity.tolist(), prices.tolist(), strict=True):
+        summed[row] = summed.get(row, 0.0) + price
+    for row, price in summed.items():
+        if price > 0:
+            known[row] = max(price, known.get(row, 0.0))
+
+
+def _entity_prices(problem: Problem, draft: PlanDraft) -> tuple[EntityPrice, ...]:
+    limits, guarantees = draft.limit_prices, draft.guarantee_prices
+    return tuple(
+        EntityPrice(problem.entities.name[row], limits.get(row, 0.0), guarantees.get(row, 0.0))
+        for row in sorted(limits.keys() | guarantees.keys())
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

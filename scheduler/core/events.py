@@ -377,7 +377,6 @@ class Woke:
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A decision made compact: what a solve sends back, and what the journal keeps. A plan is shares of 1.
-
     Shares: parallel tuples of the columns with a positive share (job id, row in `pools`, accelerators, share).
     """
 
@@ -406,6 +405,7 @@ class Proposal:
     marginal: tuple[JobId, ...] = ()  # of each pool, the job on it that gains least at the prices; 0: nobody is on it
     worth_usd: tuple[float, ...] = ()  # of one accelerator more of each pool, USD/h; empty: nobody states values
     usd_per_h: tuple[float, float] | None = None  # earned by a plan, and at most; None: nobody states values
+    entity_prices: tuple[tuple[str, float, float], ...] = ()  # name, price of its limit, of its guarantee, where > 0
 
 
 @dataclass(slots=True)

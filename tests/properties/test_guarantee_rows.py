@@ -160,6 +160,10 @@ def test_a_guarantee_is_kept_at_once_and_has_a_price() -> None:
     assert plan.yardstick.objective < (without.yardstick.objective if without.yardstick else 0.0)
     assert plan.quote.prices[0] > 0
     assert plan.surplus[1] >= 0
+    (told,) = plan.quote.entities
+    assert (told.name, told.limit) == (flooded(0.25).entities.name[0], 0.0)
+    assert 0 < told.guarantee <= plan.quote.prices[0]
+    assert without.quote.entities == ()
 
 
 def test_what_cannot_be_moved_counts_against_a_guarantee() -> None:

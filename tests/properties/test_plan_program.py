@@ -125,6 +125,9 @@ def test_a_limit_that_binds_has_a_price() -> None:
     assert plan.quote.prices.tolist() == [0.0], "a machine is free"
     assert plan.surplus[2] <= plan.surplus[1], "who waits gains no more than who runs"
     assert plan.surplus[3] > 0
+    (told,) = plan.quote.entities
+    assert (told.name, told.guarantee) == (problem.entities.name[0], 0.0)
+    assert told.limit > 0
     assert plan.yardstick is not None
     assert plan.yardstick.gap <= 0.05
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from walras.api import CertificateView, MoneyReport, MoneyRow, NodeView, PriceView
     from walras.client import Client
+    from walras.people import EntityPriceView
     from walras.spec.catalog import Catalog, CatalogInstance
 
 
@@ -161,10 +162,23 @@ def prices_command(
     )
     data = found.model_dump(mode="json")
     show_listing(Listing(columns, [_price_row(price) for price in found.items], data), output, header=not no_header)
+    if output is OutputFormat.TABLE:
+        for entity in found.entities:
+            show_line(entity_price_line(entity, found.items[0].unit if found.items else ""))
     if found.certificate is not None and output is OutputFormat.TABLE:
         show_line(_certificate_line(found.certificate))
         if whole and found.certificate.status != "empty":
             show_line(_integral_bound_line(found.certificate))
+
+
+def entity_price_line(entity: "EntityPriceView", unit: str) -> str:
+    """What a limit or a guarantee that binds is worth, in one sentence."""
+    said = []
+    if entity.limit > 0:
+        said.append(f"one accelerator more than its limit would be worth {entity.limit:.4g} to its jobs")
+    if entity.guarantee > 0:
+        said.append(f"others would pay {entity.guarantee:.4g} for an accelerator that its guarantee keeps")
+    return f"{entity.name}: {'; '.join(said)} ({unit})"
 
 
 def _price_row(price: "PriceView") -> list[str]:

@@ -111,6 +111,7 @@ def _plan_proposal(problem: Problem, plan: Plan, memory: Memory, machines: Float
         memory=memory,
         riders=tuple(JobId(i) for i in job_id[plan.riders].tolist()),
         marginal=_marginal_jobs(problem, _paying_uses(problem, plan), plan.surplus),
+        entity_prices=tuple((each.name, each.limit, each.guarantee) for each in plan.quote.entities),
     )
 
 

@@ -84,6 +84,8 @@ async def list_nodes(call: RequestContext) -> web.StreamResponse:
 
 async def show_prices(call: RequestContext) -> PriceList:
     found = call.server.views.prices()
+    seen = [each for each in found.entities if call.user.sees(_project_of(each.name))]
+    found = found.model_copy(update={"entities": seen})
     if not call.flag("whole") or found.certificate is None:
         return found
     bound = await call.server.whole_gangs.bound()

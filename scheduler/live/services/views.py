@@ -34,6 +34,7 @@ from walras.api import (
 from walras.cluster import Pool
 from walras.contract import DATA_WAIT_VALUE
 from walras.job_request import JobId
+from walras.people import EntityPriceView
 from walras.planned_speed import WARM_REPORTS, planned_speed
 from walras.policy_views import PolicyView
 from walras.states import JobState, Reason
@@ -317,7 +318,9 @@ class ApiViews:
                 solved_at=self._clock.shown(self._state.solved_at),
                 realised=realised_fraction(self._loop.core.ledger),
             )
-        return PriceList(items=items, certificate=certificate)
+        rights = () if proposal is None else proposal.entity_prices
+        entities = [EntityPriceView(name=name, limit=limit, guarantee=kept) for name, limit, kept in rights]
+        return PriceList(items=items, certificate=certificate, entities=entities)
 
     def _price(self, pool: Pool, price: float, unit: str, marginal: int) -> PriceView:
         members = [node for node in self._state.nodes.values() if node.row.pool_id == pool.pool_id and node.is_member]

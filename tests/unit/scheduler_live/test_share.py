@@ -58,3 +58,23 @@ async def test_shares_are_told_and_outlive_the_server(tmp_path: Path) -> None:
         assert told["vision/admin"].share.limits == (ShareLimit("a", 2),)
         assert told["speech"].used_s / 3600.0 == pytest.approx(used, rel=1e-6)
         assert told["speech"].accelerators == 3.0
+
+
+async def test_what_a_guarantee_is_worth_is_told_to_those_who_see_the_project(tmp_path: Path) -> None:
+    """vision's guarantee keeps an accelerator that jobs of speech, which wait for longer and longer, would pay for."""
+    async with facing(tmp_path / "data") as face:
+        await face.call("POST", f"{API}/projects", {"name": "vision", "settings": {"share": {"guaranteed": 0.5}}})
+        await face.call("POST", f"{API}/projects", {"name": "speech"})
+        rules = {"round_s": 30.0, "resolve_min_s": 1.0}
+        await face.json("PUT", f"{API}/policy", {"policy": {"name": "walras"}, "rules": rules})
+        for project in ("speech", "speech", *["vision"] * 6):
+            await face.json("POST", f"{API}/jobs", {"run": "true", "project": project, "preemptible": "always"})
+        agent = await FakeAgent(face.world, "n1").register()
+        await face.world.advance(1.0)
+        await agent.start_all()
+        await face.world.advance(600.0)
+        _, prices = await face.json("GET", f"{API}/prices")
+        assert [(each["name"], each["limit"]) for each in prices["entities"]] == [("vision", 0.0)], prices
+        assert prices["entities"][0]["guarantee"] > 0
+        _, seen = await face.json("GET", f"{API}/prices", token=face.token("eve", UserRole.USER, "speech"))
+        assert seen["entities"] == []

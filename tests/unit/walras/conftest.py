@@ -310,7 +310,8 @@ class FakeServer:
             "status": "optimal", "objective": 0.5, "bound": 0.5, "gap": 0.0, "path": "cvxpy", "solved_at": AT,
             "integral_bound": 0.375 if whole else None,
         }  # fmt: skip
-        return web.json_response({"items": [price], "certificate": certificate})
+        rights = [{"name": "vision", "limit": 0.25, "guarantee": 0}, {"name": "speech", "limit": 0, "guarantee": 0.125}]
+        return web.json_response({"items": [price], "certificate": certificate, "entities": rights})
 
     async def _policy(self, request: web.Request) -> web.Response:
         name = (await request.json())["policy"]["name"] if request.method == "PUT" else "max_min_fairness"

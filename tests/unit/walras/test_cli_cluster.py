@@ -46,6 +46,8 @@ def test_nodes_and_prices(fake: Any) -> None:
     assert "$0.9000/h" in prices
     assert "solve gap 0.00%" in prices
     assert "whole gangs" not in prices
+    assert "vision: one accelerator more than its limit would be worth 0.25 to its jobs (share per accel" in prices
+    assert "speech: others would pay 0.125 for an accelerator that its guarantee keeps (share per accel" in prices
     whole = run(fake, "prices", "--whole").stdout
     assert "integral bound of the round, for whole gangs: 0.375, 25.0% short of the bound" in whole
     assert json.loads(run(fake, "prices", "-o", "json").stdout)["items"][0]["unit"] == "share per accelerator"
