@@ -230,7 +230,9 @@ class JobSpec(FileModel):
         demands = self.resources.accelerators
         check_shared(self.resources, is_fixed=not (fork or elastic or self.mixed), deadline=self.deadline)
         check_multi_pool(fork=fork, mixed=self.mixed, elastic=elastic, nodes=self.num_nodes, demands=demands)
-        check_plans(self)
+        beside = {"elastic": elastic, "fork": fork, "mixed": self.mixed, "num_nodes": self.num_nodes > 1}
+        beside |= {"throughput": bool(self.throughput), "plan": self.plan is not None}
+        check_plans(self.plans, self.resources, beside, self.nproc_per_node, self.batch)
         return self
 
 

@@ -7,16 +7,14 @@ the types. What the rest of the job says must leave the choice of accelerators t
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from walras.job_request import ANY_ACCELERATOR, Demand, GangPlan, GangRequest
 from walras.spec.field_types import Demands, Number
 from walras.spec.file_model import FieldMistake, FileModel
-
-if TYPE_CHECKING:
-    from walras.spec.job_spec import JobSpec
+from walras.spec.job_groups import BatchSpec, ResourcesSpec
 
 #: Plans of a job, and accelerator types of one plan.
 PLANS_MOST = 256
@@ -65,12 +63,29 @@ def _as_list(value: object) -> object:
 PlanMenu = Annotated[tuple[PlanChoice, ...], Field(max_length=PLANS_MOST), BeforeValidator(_as_list)]
 
 
-def check_plans(spec: "JobSpec") -> None:
-    """Raises FieldMistake for a menu that contradicts itself or another field of the job."""
-    if not spec.plans:
+def check_plans(
+    menu: tuple[PlanChoice, ...],
+    resources: ResourcesSpec,
+    beside: Mapping[str, bool],
+    ranks: Literal["auto"] | int,
+    batch: BatchSpec | None,
+) -> None:
+    """Refuses a menu that contradicts itself or another field of the job.
+
+    Args:
+        menu: the plans; nothing is refused of a job without any.
+        resources: of the job.
+        beside: fields that a menu stands in for, and whether the job states them.
+        ranks: on each machine.
+        batch: of the job.
+
+    Raises:
+        FieldMistake: names the field that contradicts.
+    """
+    if not menu:
         return
     seen: dict[tuple[Demand, ...], int] = {}
-    for place, choice in enumerate(spec.plans):
+    for place, choice in enumerate(menu):
         if choice.uses in seen:
             raise FieldMistake(
                 f"plans[{place}].accelerators", f"is plans[{seen[choice.uses]}] again; give each mix one speed"
@@ -82,20 +97,14 @@ def check_plans(spec: "JobSpec") -> None:
             "are all of several types; add one of a single type, as which the job runs where no policy chooses",
         )
     chosen = {
-        "resources.accelerators": "accelerators" in spec.resources.model_fields_set,
-        "resources.shared": spec.resources.shared is not None,
-        "elastic": spec.elastic is not None,
-        "fork": spec.fork is not None,
-        "mixed": spec.mixed,
-        "num_nodes": spec.num_nodes > 1,
-        "throughput": bool(spec.throughput),
-        "plan": spec.plan is not None,
+        "resources.accelerators": "accelerators" in resources.model_fields_set,
+        "resources.shared": resources.shared is not None,
     }
-    for field in (name for name, stands in chosen.items() if stands):
+    for field in (name for name, stands in (chosen | dict(beside)).items() if stands):
         raise FieldMistake(field, "stands beside `plans`, which say what the job takes and how fast it is; remove it")
-    if spec.nproc_per_node not in ("auto", 1):
+    if ranks not in ("auto", 1):
         raise FieldMistake("nproc_per_node", "is another on another machine of a plan; write auto, or 1")
-    if spec.batch is not None and spec.batch.is_chosen:
+    if batch is not None and batch.is_chosen:
         raise FieldMistake("batch", "is chosen while the job trains, and the speeds of `plans` hold for one; fix it")
 
 
