@@ -8,12 +8,12 @@ and classes of alike jobs hold the third, so that a field is added in one place.
 """
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from math import inf
 from operator import attrgetter
 from typing import Any, NewType
 
-from walras.cluster import Pool
+from walras.cluster import Market, Pool
 
 #: A submission. Increases from 1 in order of admission; never reused.
 JobId = NewType("JobId", int)
@@ -129,6 +129,9 @@ class GangRequest:
     #: Elastic: the gang sizes that a policy may choose among on every acceptable type, ascending, the counts of all
     #: demands among them. Those are its size unless a policy chooses. Empty: rigid.
     sizes: tuple[int, ...] = ()
+    #: A menu of ways, each with its speed, which holds whatever is measured. `demands` are then those of one type, the
+    #: first of each, as which the job runs where no policy chooses among all. Empty: the job is its `demands`.
+    plans: tuple[GangPlan, ...] = ()
     #: Machines the gang must be spread over evenly; 1 means "as few as possible".
     nodes: int = 1
     cpus_per_accelerator: float = 0.0
@@ -137,14 +140,6 @@ class GangRequest:
     pools: tuple[str, ...] = ()
     #: What a machine has to have to prepare the gang (`walras.machine_tools`): of each entry, one; empty: nothing.
     tools: ToolNeeds = ()
-    #: A menu of ways, each with its speed, which holds whatever is measured. `demands` are then those of one type, the
-    #: first of each, as which the job runs where no policy chooses among all. Empty: the job is its `demands`.
-    plans: tuple[GangPlan, ...] = ()
-
-    def plan_of(self, counts: Mapping[str, int]) -> GangPlan | None:
-        """The plan that takes just this many accelerators of each type; None: there is none."""
-        uses = tuple(Demand(name, counts[name]) for name in sorted(counts))
-        return next((plan for plan in self.plans if plan.uses == uses), None)
 
     def accepts(self, pool: Pool) -> bool:
         """Whether the gang may run on machines such as this pool's, however many they are."""
@@ -162,6 +157,16 @@ class GangRequest:
         if self.nodes > 1 and (count % self.nodes or count // self.nodes > shape.accelerators):
             return 0
         return count
+
+    def plan_of(self, counts: Mapping[str, int]) -> GangPlan | None:
+        """The plan that takes just this many accelerators of each type; None: there is none."""
+        uses = tuple(Demand(name, counts[name]) for name in sorted(counts))
+        return next((plan for plan in self.plans if plan.uses == uses), None)
+
+    def accepts_part(self, use: Demand, pool: Pool) -> bool:
+        """Whether this part of a plan may be on machines such as this pool's: owned ones, wherever the gang may run."""
+        own = pool.market is Market.OWNED and not pool.removed
+        return own and replace(self, demands=(use,)).accepts(pool)
 
     @property
     def gang_request(self) -> "GangRequest":

@@ -26,7 +26,7 @@ from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import freed_at
 from scheduler.core.state.shared_accelerators import freed_by
 from scheduler.core.state.working_set import Reservation
-from walras.cluster import Market, Pool, PoolId, Shape
+from walras.cluster import Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
 from walras.job_request import Demand, GangPlan, JobRequest, can_prepare
 from walras.spec.file_model import nearest_word
@@ -114,14 +114,7 @@ def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibil
 def _plan_fits(request: JobRequest, plan: GangPlan, pools: list[PoolLimit]) -> bool:
     """Whether owned pools, one for each type, may come to hold this plan."""
     return all(
-        any(
-            limit.pool.market is Market.OWNED
-            and limit.pool.shape.accelerator == use.accelerator
-            and limit.most >= use.count
-            and (not request.pools or limit.pool.pool_id in request.pools)
-            for limit in pools
-        )
-        for use in plan.uses
+        any(limit.most >= use.count and request.accepts_part(use, limit.pool) for limit in pools) for use in plan.uses
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.core.state.throughput import SpeedSource, ThroughputTable
-from walras.cluster import Market, Pool
+from walras.cluster import Pool
 from walras.job_request import (
     ANY_ACCELERATOR,
     AVERAGING_LOSS,
@@ -150,14 +150,16 @@ class JobClasses:
         return found
 
     def _ways_of_plans(self, request: GangRequest) -> Iterator[tuple[PoolParts, float]]:
-        able: dict[str, list[int]] = {}
-        for row, pool in enumerate(self._pools):
-            closed = pool.removed or pool.market is not Market.OWNED
-            named = not request.pools or pool.pool_id in request.pools
-            if not closed and named and self._can_prepare(row, request.tools):
-                able.setdefault(pool.shape.accelerator, []).append(row)
+        able = {
+            use.accelerator: [
+                row
+                for row, pool in enumerate(self._pools)
+                if request.accepts_part(use, pool) and self._can_prepare(row, request.tools)
+            ]
+            for use in {use.accelerator: use for plan in request.plans for use in plan.uses}.values()
+        }
         for plan in request.plans:
-            choices = product(*(able.get(use.accelerator, ()) for use in plan.uses))
+            choices = product(*(able[use.accelerator] for use in plan.uses))
             for rows in islice(choices, PLAN_PLACES_MAX):
                 parts = tuple(sorted((row, use.count) for row, use in zip(rows, plan.uses, strict=True)))
                 if len(parts) > 1 or request.size_on(self._pools[parts[0][0]]) != parts[0][1]:
