@@ -205,7 +205,7 @@ def _unplaceable(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> dict[i
     for place, job in enumerate(jobs):
         request = job.request
         key = (request.demands, request.sizes, request.nodes, request.mixed, request.cpus_per_accelerator,
-               request.memory_bytes_per_accelerator)  # fmt: skip
+               request.memory_bytes_per_accelerator, request.plans)  # fmt: skip
         lack = known.get(key)
         if lack is None:
             lack = known[key] = _lack(request, pools)
@@ -220,6 +220,9 @@ def _most_machines(entry: PoolEntry) -> int:
 
 def _lack(request: JobRequest, pools: Sequence[PoolLimit]) -> str:
     """Returns why the job could never run; empty if it could. Of an elastic job, at its smallest size."""
+    if request.plans:
+        never = infeasibility(request, pools)
+        return "" if never is None else never.detail
     wanted = " or ".join(f"{demand.count} x {demand.accelerator}" for demand in request.demands)
     counts = {
         demand: max((each.most for each in pools if replace(request, demands=(demand,)).accepts(each.pool)), default=0)
@@ -258,7 +261,7 @@ def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured
         jobs = measured.applied_to(jobs)
     jobs = _check_fit((_with_steps(job, row) for row, job in enumerate(jobs)), cluster)
     fleet = sorted({entry.accelerator for entry in cluster.pools})
-    for job in jobs:
+    for job in (job for job in jobs if not job.request.plans):
         ways = truth.accelerators_of(job.request, fleet)
         # Every way is looked up, so that the error names a missing one.
         speeds = [truth.steps_per_s(job.request.kind, accelerator, count) for accelerator, count in ways]

@@ -288,7 +288,8 @@ class _SpeedOracle:
         self._known.add((request.kind, request.demands, request.sizes))
         costs = self._truth.costs_of(request.kind)
         events: list[Event] = [RestartMeasured(at, request.kind, costs.restart_s)]
-        for accelerator, count in self._truth.accelerators_of(request, self._fleet):
+        stated = bool(request.plans)  # its plans state how fast it is
+        for accelerator, count in () if stated else self._truth.accelerators_of(request, self._fleet):
             key = SpeedKey(request.kind, accelerator, count)
             if key not in self._told:
                 self._told.add(key)

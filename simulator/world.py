@@ -240,6 +240,9 @@ class SimulatedWorld:
         parts = tuple([len(part.devices) for part in placement.parts])
         noise = self._speeds.lognormvariate(0.0, self._model.speed_noise) if self._model.speed_noise else 1.0
 
+        if job.plan.request.plans:
+            planned = _scaled_segment(SpeedSegment(self._planned_speed(job.plan.request, placement)), noise)
+            return lambda _: planned
         over = self._spread_parts(job.plan.request, placement) if job.plan.request.spreads else ()
         if over:
             return lambda steps: _scaled_segment(self._truth.speed_segment_over(kind, over, steps), noise)
@@ -257,6 +260,16 @@ class SimulatedWorld:
             return known
         uneven = _scaled_segment(known(0.0), noise)
         return lambda _: uneven
+
+    def _planned_speed(self, request: JobRequest, placement: Placement) -> float:
+        """Returns what the plan that the attempt carries out states."""
+        held: dict[str, int] = {}
+        for pool_id, count in placement.by_pool.items():
+            name = self.machines.pools[pool_id].pool.shape.accelerator
+            held[name] = held.get(name, 0) + count
+        plan = request.plan_of(held)
+        assert plan is not None, f"job {request.job_id} runs on {held}, which is none of its plans"
+        return plan.steps_per_s
 
     def _spread_parts(self, request: JobRequest, placement: Placement) -> list[PoolPart]:
         """What a job over several pools or gangs holds by pool; empty for one gang in one pool."""

@@ -286,7 +286,7 @@ class Explanation(Body):
 
     job_id: int
     state: JobState
-    #: The deciding reason as a sentence that names jobs and times; empty for a job that runs.
+    #: The deciding reason as a sentence that names jobs and times; of a job that runs, its plan if it has a menu.
     why: str = ""
     reasons: list[ReasonView] = Field(default_factory=list)
     conditions: list[ConditionView] = Field(default_factory=list)

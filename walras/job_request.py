@@ -7,12 +7,13 @@ The request is made of groups: `JobIdentity`, `JobLimits` and `GangRequest`. A j
 and classes of alike jobs hold the third, so that a field is added in one place.
 """
 
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from math import inf
 from operator import attrgetter
 from typing import Any, NewType
 
-from walras.cluster import Pool
+from walras.cluster import Market, Pool
 
 #: A submission. Increases from 1 in order of admission; never reused.
 JobId = NewType("JobId", int)
@@ -29,6 +30,9 @@ MIXING_LOSS = 0.0
 AVERAGING_LOSS = 0.05
 
 
+#: Of a menu of plans, those that a text names.
+_PLANS_NAMED = 4
+
 #: Of each entry, one.
 ToolNeeds = tuple[tuple[str, ...], ...]
 
@@ -44,6 +48,20 @@ class Demand:
 
     accelerator: str
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlan:
+    """One way of a job that states its ways itself: accelerators of some types, all at once, and a speed."""
+
+    #: Of each type, ascending by its name.
+    uses: tuple[Demand, ...]
+    steps_per_s: float
+
+    @property
+    def text(self) -> str:
+        """Such as `32 x a100 + 96 x v100`."""
+        return " + ".join(f"{use.count} x {use.accelerator}" for use in self.uses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +129,9 @@ class GangRequest:
     #: Elastic: the gang sizes that a policy may choose among on every acceptable type, ascending, the counts of all
     #: demands among them. Those are its size unless a policy chooses. Empty: rigid.
     sizes: tuple[int, ...] = ()
+    #: A menu of ways, each with its speed, which holds whatever is measured. `demands` are then those of one type, the
+    #: first of each, as which the job runs where no policy chooses among all. Empty: the job is its `demands`.
+    plans: tuple[GangPlan, ...] = ()
     #: Machines the gang must be spread over evenly; 1 means "as few as possible".
     nodes: int = 1
     cpus_per_accelerator: float = 0.0
@@ -137,6 +158,16 @@ class GangRequest:
             return 0
         return count
 
+    def plan_of(self, counts: Mapping[str, int]) -> GangPlan | None:
+        """The plan that takes just this many accelerators of each type; None: there is none."""
+        uses = tuple(Demand(name, counts[name]) for name in sorted(counts))
+        return next((plan for plan in self.plans if plan.uses == uses), None)
+
+    def accepts_part(self, use: Demand, pool: Pool) -> bool:
+        """Whether this part of a plan may be on machines such as this pool's: owned ones, wherever the gang may run."""
+        own = pool.market is Market.OWNED and not pool.removed
+        return own and replace(self, demands=(use,)).accepts(pool)
+
     @property
     def gang_request(self) -> "GangRequest":
         """This part of a request alone: equal for all jobs whose gangs are alike."""
@@ -146,7 +177,10 @@ class GangRequest:
     def text(self) -> str:
         """The acceptable gangs in words, such as `2 x a100 or 4 x v100`."""
         needs = "".join(f" with {' or '.join(any_of)}" for any_of in self.tools)
-        words = (f"{d.count} x {'any' if d.accelerator == ANY_ACCELERATOR else d.accelerator}" for d in self.demands)
+        words = [f"{d.count} x {'any' if d.accelerator == ANY_ACCELERATOR else d.accelerator}" for d in self.demands]
+        if self.plans:
+            more = (f"{len(self.plans) - _PLANS_NAMED} plans more",) if len(self.plans) > _PLANS_NAMED else ()
+            words = [*(plan.text for plan in self.plans[:_PLANS_NAMED]), *more]
         return " or ".join(words) + (f" of {' or '.join(self.pools)}" if self.pools else "") + needs
 
 
@@ -198,7 +232,7 @@ class JobRequest(JobIdentity, JobLimits, GangRequest):
     @property
     def spreads(self) -> bool:
         """Whether it may run otherwise than as one gang in one pool."""
-        return self.mixed or self.fork_max > 1
+        return self.mixed or self.fork_max > 1 or bool(self.plans)
 
     @property
     def priority_class(self) -> int:

@@ -21,7 +21,7 @@ from simulator.ground_truth import GroundTruth
 from simulator.machines import PoolModel
 from simulator.metrics import JobMetrics
 from simulator.simulated_jobs import SimulatedJob
-from walras.job_request import ANY_ACCELERATOR, JobId, JobRequest
+from walras.job_request import ANY_ACCELERATOR, GangPlan, JobId, JobRequest
 
 
 class JobBaselines:
@@ -67,11 +67,12 @@ class JobBaselines:
         return len(self._row)
 
     def _configuration_of(self, request: JobRequest) -> int:
-        key = (request.kind, request.demands, request.sizes, request.fork_max)
+        key = (request.kind, request.demands, request.sizes, request.fork_max, request.plans)
         configuration = self._configurations.get(key)
         if configuration is None:
             configuration = self._configurations[key] = len(self._gangs)
-            self._gangs.append(min((*request.sizes, *(demand.count for demand in request.demands))))
+            planned = (sum(use.count for use in plan.uses) for plan in request.plans)
+            self._gangs.append(min((*request.sizes, *(demand.count for demand in request.demands), *planned)))
             self._forks.append(request.fork_max)
             if self._alone_s is None:
                 self._speeds.append([self._speed(request, pool) for pool in range(len(self._types))])
@@ -80,6 +81,9 @@ class JobBaselines:
     def _speed(self, request: JobRequest, pool: int) -> float:
         """Returns the speed of the fastest gang that the job accepts in the pool; 0 if none fits."""
         here = self._types[pool]
+        if request.plans:
+            ways = (plan for plan in request.plans if any(use.accelerator == here for use in plan.uses))
+            return max((plan.steps_per_s for plan in ways if self._may_hold(plan)), default=0.0)
         counts = {
             count
             for demand in request.demands
@@ -88,6 +92,13 @@ class JobBaselines:
         }
         parts = (tuple(split_gang(count, request.nodes, self._machine_size[pool])) for count in sorted(counts))
         return max((self._truth.highest_speed(request.kind, here, each) for each in parts), default=0.0)
+
+    def _may_hold(self, plan: GangPlan) -> bool:
+        """Returns whether the fleet has the accelerators of this plan."""
+        there: dict[str, float] = {}
+        for name, capacity in zip(self._types, self._capacity.tolist(), strict=True):
+            there[name] = there.get(name, 0.0) + capacity
+        return all(use.count <= there.get(use.accelerator, 0.0) for use in plan.uses)
 
     # -- of one job
 
@@ -122,6 +133,9 @@ class JobBaselines:
 
         A gang whose size depends on the type counts with its smallest. A job that may be forked counts as one gang of
         all its parts, with their joint speed: no fork of it is faster. A mixed gang counts as one in its fastest pool.
+        A job with plans counts with the fewest accelerators of any, in each pool at the speed of the fastest plan that
+        uses it: what a plan takes of several pools in a time does at least as much work if that time is divided among
+        them in proportion.
         No bound holds where `alone_s` was given.
         """
         assert self._alone_s is None, "no lower bound holds where speeds do not say how long a job takes"

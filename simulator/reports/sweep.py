@@ -42,7 +42,7 @@ _GridNames = Annotated[tuple[_GridName, ...], Field(min_length=1, max_length=100
 
 
 #: Fields that say how a trace is read.
-_READING = ("skip_bad_rows", "sort", "only", "since", "until", "sample", "first", "columns")
+_READING = ("skip_bad_rows", "sort", "only", "since", "until", "sample", "first", "columns", "slices")
 
 
 class SweepGrid(FileModel):
@@ -72,6 +72,7 @@ class SweepGrid(FileModel):
     first: int | None = None
     #: Ours: the file's.
     columns: Annotated[dict[str, str], Field(default_factory=dict)]
+    slices: int = 1
     speeds: str | None = None
     measured: str | None = None
     learning: str | None = None

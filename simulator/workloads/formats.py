@@ -1,6 +1,6 @@
 """The trace formats: the table `FORMATS`, detection of a file's format, reading, and writing our own two formats.
 
-To add a format, write a function from `TraceSource` to jobs (`published_traces.py` has eight) and add one line to
+To add a format, write a function from `TraceSource` to jobs (`published_traces.py` has nine) and add one line to
 `FORMATS`; docs/how-to/add-a-trace-format.md shows each step.
 """
 
@@ -16,12 +16,14 @@ from typing import TextIO
 from simulator.workloads.published_traces import (
     ARENA_REQUIRED,
     ELASTICFLOW_REQUIRED,
+    GFS_REQUIRED,
     OPENB_REQUIRED,
     PHILLY_REQUIRED,
     POLLUX_REQUIRED,
     read_arena,
     read_elasticflow,
     read_gavel,
+    read_gfs,
     read_openb,
     read_philly,
     read_pollux,
@@ -57,8 +59,12 @@ class TraceFormat:
     header: tuple[str, ...] = ()
     #: Without a header: cells between tabs.
     tabs: int = 0
+    #: Its jobs may ask for parts of a GPU.
+    has_parts: bool = False
 
 
+#: Accelerators that one GPU may be counted as.
+SLICES_MOST = 64
 #: Name of the format of workload files, which say more than a trace can.
 WORKLOAD_FILE = "workload"
 
@@ -73,7 +79,8 @@ FORMATS: dict[str, TraceFormat] = {
         TraceFormat("philly", "Philly and its kin, CSV", read_philly, (".csv",), header=PHILLY_REQUIRED),
         TraceFormat("pollux", "Pollux and Sia workloads", read_pollux, (".csv",), header=POLLUX_REQUIRED),
         TraceFormat("elasticflow", "ElasticFlow traces", read_elasticflow, (".csv",), header=ELASTICFLOW_REQUIRED),
-        TraceFormat("openb", "Alibaba 2023 (openb) pods", read_openb, (".csv",), header=OPENB_REQUIRED),
+        TraceFormat("openb", "Alibaba 2023 (openb) pods", read_openb, (".csv",), header=OPENB_REQUIRED, has_parts=True),
+        TraceFormat("gfs", "Alibaba 2026 (GFS) jobs", read_gfs, (".csv",), header=GFS_REQUIRED, has_parts=True),
         TraceFormat("arena", "Arena's traces", read_arena, (".csv",), header=ARENA_REQUIRED),
         TraceFormat("swf", "Standard Workload Format", read_swf, (".swf",)),
     )
@@ -91,6 +98,13 @@ def read_trace(path: str | Path, format: str | None = None, reading: ReadOptions
     source = TraceSource(path, reading)
     if source.reading.columns and not known.header:
         raise ConfigError(f"{path}: the format {known.name} has no titles to map", field="column", fix="leave it out")
+    if not 1 <= reading.slices <= SLICES_MOST or (reading.slices > 1 and not known.has_parts):
+        of = ", ".join(each.name for each in FORMATS.values() if each.has_parts)
+        raise ConfigError(
+            f"{path}: {reading.slices} slices of a GPU in the format {known.name}",
+            field="slices",
+            fix=f"give 1 to {SLICES_MOST}, for {of}; other formats have whole accelerators alone",
+        )
     jobs = list(known.read(source))
     if source.reading.sort:
         jobs.sort(key=lambda job: job.at)

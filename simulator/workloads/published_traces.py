@@ -23,8 +23,13 @@ maybe `best_effort` (1: the deadline does not count).
 **openb**: pods of Alibaba's GPU cluster of 2023 (`openb_pod_list_*.csv`). CSV with a header: `name`, `cpu_milli`,
 `memory_mib`, `num_gpu`, `gpu_milli` (thousandths of one GPU), `gpu_spec` (types separated by `|`; empty: any), `qos`,
 `creation_time`, `deletion_time`, `scheduled_time` (s). A pod runs from when it was scheduled, or else created, to its
-deletion. A part of a GPU counts as a whole one: gangs are of whole accelerators. A pod without a GPU is an error
+deletion. A part of a GPU counts as a whole one, or as slices (`ReadOptions.slices`). A pod without a GPU is an error
 unless bad rows are skipped.
+
+**GFS**: Alibaba's jobs of high priority and on spot capacity (ASPLOS 2026, `job_info_df.csv`). CSV with a header:
+`job_name`, `organization`, `gpu_model`, `cpu_request` and `gpu_request` (of one worker; a part of a GPU as in openb),
+`worker_num`, `submit_time` (s), `duration` (s), `job_type`: `HP` jobs are of the high class and run to their end,
+`Spot` jobs are of the low one and make way for them.
 
 **Arena** (EuroSys 2026). CSV with a header: `job_id`, `submission_time` (s; the trace begins with its first job),
 `num_iteration`, `model_name` (`bert__2.6B`), `deadline` (an instant, as the submission), `batch_size` (global),
@@ -38,10 +43,12 @@ time is the user's estimate; user, group and executable give user, project and k
 """
 
 from collections.abc import Iterator
-from math import inf
+from functools import partial
+from math import ceil, inf
 
 from simulator.workloads.trace import TraceJob
 from simulator.workloads.trace_source import (
+    MAX_GANG,
     TraceRow,
     TraceSource,
     batch_in_kind,
@@ -210,16 +217,20 @@ def _elasticflow_job(row: TraceRow) -> TraceJob:
 
 OPENB_REQUIRED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_spec", "qos", "creation_time", "deletion_time")
 _MIB = 2**20
+_WHOLE = 1e-9
 
 
 def read_openb(source: TraceSource) -> Iterator[TraceJob]:
     """Yields the jobs in order of arrival."""
     lines = source.lines()
-    return source.jobs(lines, header_row_format(source, lines, OPENB_REQUIRED), _openb_job)
+    job = partial(_openb_job, slices=source.reading.slices)
+    return source.jobs(lines, header_row_format(source, lines, OPENB_REQUIRED), job)
 
 
-def _openb_job(row: TraceRow) -> TraceJob:
-    gang, at = row.gang("num_gpu"), row.instant("creation_time", least=0.0)
+def _openb_job(row: TraceRow, *, slices: int) -> TraceJob:
+    gang, at = row.gang("num_gpu") * slices, row.instant("creation_time", least=0.0)
+    if slices > 1 and gang == slices:
+        gang = _slices_of(row.number("gpu_milli", above=0.0, most=1000.0, default=1000.0) / 1000.0, slices)
     began_at = row.instant("scheduled_time", least=at, default=at)
     return TraceJob(
         at=at,
@@ -231,6 +242,56 @@ def _openb_job(row: TraceRow) -> TraceJob:
         project=row.name("qos", "default"),
         cpus=row.number("cpu_milli", least=0.0) / 1000.0 / gang,
         memory_bytes=int(row.number("memory_mib", least=0.0) * _MIB / gang),
+        line=row.line,
+    )
+
+
+def _slices_of(part: float, slices: int) -> int:
+    """Slices that hold this many GPUs, of which each has so many."""
+    return ceil(part * slices - _WHOLE)
+
+
+GFS_REQUIRED = (
+    "job_name",
+    "organization",
+    "gpu_model",
+    "gpu_request",
+    "worker_num",
+    "submit_time",
+    "duration",
+    "job_type",
+)
+#: Priority of each type of job, and whether others may stop it.
+_GFS_TYPES = {"HP": (80, False), "Spot": (20, True)}
+
+
+def read_gfs(source: TraceSource) -> Iterator[TraceJob]:
+    """Yields the jobs in order of arrival."""
+    lines = source.lines()
+    job = partial(_gfs_job, slices=source.reading.slices)
+    return source.jobs(lines, header_row_format(source, lines, GFS_REQUIRED), job)
+
+
+def _gfs_job(row: TraceRow, *, slices: int) -> TraceJob:
+    worker = _slices_of(row.number("gpu_request", above=0.0, most=MAX_GANG), slices)
+    gang = row.gang("worker_num") * worker
+    if gang > MAX_GANG:
+        raise row.error("worker_num", f"makes {gang} accelerators", f"give at most {MAX_GANG} in all")
+    told = row.text("job_type")
+    if told not in _GFS_TYPES:
+        raise row.error("job_type", f"is {told[:40]!r}", f"give {' or '.join(_GFS_TYPES)}")
+    priority, preemptible = _GFS_TYPES[told]
+    return TraceJob(
+        at=row.instant("submit_time", least=0.0),
+        name=row.name("job_name"),
+        kind="any",
+        gang=gang,
+        types=row.types("gpu_model"),
+        duration_s=row.number("duration", above=0.0),
+        project=row.name("organization", "default"),
+        priority=priority,
+        preemptible=preemptible,
+        cpus=row.number("cpu_request", least=0.0, default=0.0) / worker,
         line=row.line,
     )
 

@@ -54,6 +54,8 @@ class ReadOptions:
     first: int | None = None
     #: Columns with another title in the file: (ours, the file's). Columns that are unknown are ignored then.
     columns: tuple[tuple[str, str], ...] = ()
+    #: Accelerators that stand for one GPU where a format has parts of GPUs; 1: a part counts as a whole one.
+    slices: int = 1
 
     @property
     def is_part(self) -> bool:

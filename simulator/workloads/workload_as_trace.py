@@ -46,6 +46,12 @@ def check_convertible(path: str) -> None:
                 field=f"jobs[{row}].job.resources.accelerators",
                 fix="give all types the same number, or simulate the workload file as it is",
             )
+        if arrival.job.plans:
+            raise ConfigError(
+                f"{path}: jobs[{row}] has a menu of plans, and a trace has one `gang`",
+                field=f"jobs[{row}].job.plans",
+                fix="simulate the workload file as it is",
+            )
         if arrival.job.hold:
             raise ConfigError(
                 f"{path}: jobs[{row}] is held, and a trace has nobody who releases it",

@@ -50,6 +50,9 @@ def plan_mixes_command(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the menu as a problem file of `walras solve`.")
     ] = None,
+    plans: Annotated[
+        Path | None, typer.Option("--plans", metavar="FILE", help="Write the menu as `plans:` of a job file.")
+    ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Plan one training job over a mix of two types: every useful pair of counts. Needs no server."""
@@ -68,6 +71,8 @@ def plan_mixes_command(
     usd = [given.usd_per_gpu_hour.get(name) for name in offered]
     if out is not None:
         out.write_text(json.dumps(_problem(menu, given, offered), indent=1) + "\n", encoding="utf-8")
+    if plans is not None:
+        _write_plans(plans, menu, list(offered))
     if output is OutputFormat.JSON:
         show_json({"types": list(offered), "found": len(found), "menu": [_plan_data(plan, usd) for plan in menu]})
         return
@@ -75,6 +80,8 @@ def plan_mixes_command(
     show_line(f"{len(found)} pairs of counts are useful; {len(menu)} are shown.")
     if out is not None:
         show_line(f"Wrote {out}: walras solve {out} --policy walras --check")
+    if plans is not None:
+        show_line(f"Wrote {plans}: it stands in a job file beside `run`.")
 
 
 def _read_offers(texts: list[str], given: "LayerProfileFile", file: Path) -> dict[str, int]:
@@ -124,6 +131,27 @@ def model_profile(given: "LayerProfileFile", names: list[str]) -> "ModelProfile"
         for there, link in by_there.items()
     }
     return ModelProfile(given.model.global_batch_size, sizes, tuple(types), links)
+
+
+def _write_plans(path: Path, menu: "list[MixedPlan]", names: list[str]) -> None:
+    """The menu as a job file has it. Raises UserError for one that no job file may have."""
+    from walras.spec.plan_menus import PLANS_MOST
+    from walras.spec.text_formats import dump_yaml
+
+    if len(menu) > PLANS_MOST:
+        raise UserError(
+            f"{len(menu)} mixes are more than the {PLANS_MOST} plans that a job may have",
+            field="--plans",
+            fix="thin the menu: --multiple 8 counts whole machines, --within 0.05 leaves out what gains little",
+        )
+    entries = [
+        {
+            "accelerators": {name: count for name, count in zip(names, plan.accelerators, strict=False) if count},
+            "steps_per_s": plan.steps_per_s,
+        }
+        for plan in menu
+    ]
+    path.write_text(dump_yaml({"plans": entries}), encoding="utf-8")
 
 
 def _problem(menu: "list[MixedPlan]", given: "LayerProfileFile", offered: dict[str, int]) -> dict[str, Any]:

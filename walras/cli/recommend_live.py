@@ -125,7 +125,7 @@ def _check_plannable(spec: "JobSpec") -> None:
     """Raises JobSpecError for a job that is many, or that no plan for one gang of one type describes."""
     from walras.spec.sweeps import is_sweep
 
-    fields = {"array": is_sweep(spec), "fork": spec.fork is not None, "mixed": spec.mixed}
+    fields = {"array": is_sweep(spec), "fork": spec.fork is not None, "mixed": spec.mixed, "plans": bool(spec.plans)}
     for field in (name for name, holds in fields.items() if holds):
         raise JobSpecError(
             f"{field}: a plan is for one gang on machines of one type",

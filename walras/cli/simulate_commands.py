@@ -26,6 +26,7 @@ from walras.cli.trace_options import (
     SampleOption,
     SinceOption,
     SkipBadRowsOption,
+    SlicesOption,
     SlosOption,
     SortOption,
     SpeedsOption,
@@ -136,6 +137,7 @@ def trace_reading(
     sample: SampleOption = None,
     first: FirstOption = None,
     column: ColumnOption = None,
+    slices: SlicesOption = 1,
 ) -> "ReadOptions":
     """How a trace is read, and which part of it counts."""
     from simulator.workloads.trace_source import ReadOptions, parse_columns
@@ -149,6 +151,7 @@ def trace_reading(
         sample=sample,
         first=first,
         columns=parse_columns(column or ()),
+        slices=slices,
     )
 
 

@@ -35,6 +35,14 @@ ColumnOption = Annotated[
         help="What the file calls a column, such as gang=num_gpus; repeatable. Unknown columns are ignored then.",
     ),
 ]
+SlicesOption = Annotated[
+    int,
+    typer.Option(
+        "--slices",
+        metavar="N",
+        help="Formats with parts of a GPU: count a GPU as so many accelerators (7 of MIG), a part as some of them.",
+    ),
+]
 FormatOption = Annotated[
     str | None, typer.Option("--format", help="Format of the workload; default: from its file ending and first line.")
 ]

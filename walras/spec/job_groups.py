@@ -308,6 +308,16 @@ def global_batch_of(batch: BatchSpec | None) -> int | None:
     return None if batch is None else int(getattr(batch, "global"))
 
 
+def batch_variables(batch: BatchSpec | None, keeps_batch: bool) -> dict[str, str]:
+    """The batch as the ranks read it. `keeps_batch`: the job chooses none itself, whatever its file says."""
+    if batch is None:
+        return {}
+    numbers = {"WALRAS_BATCH": global_batch_of(batch)}
+    if batch.is_chosen and not keeps_batch:
+        numbers |= {"WALRAS_BATCH_MAX": batch.max, "WALRAS_BATCH_PER_RANK": batch.max_per_rank}
+    return {name: str(number) for name, number in numbers.items() if number is not None}
+
+
 def gang_sizes(
     elastic: ElasticSpec, demands: tuple[Demand, ...], nodes: int, only: int | None, batch: int | None
 ) -> tuple[int, ...]:

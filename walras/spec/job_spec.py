@@ -50,6 +50,7 @@ from walras.spec.job_groups import (
     ResourcesSpec,
     RetrySpec,
     TargetSpec,
+    batch_variables,
     check_multi_pool,
     check_shared,
     gang_sizes,
@@ -57,6 +58,7 @@ from walras.spec.job_groups import (
 )
 from walras.spec.job_secrets import JobSecrets
 from walras.spec.job_travel import GitSpec, ImageName, InputName, InputSpec, PythonSpec, plain_workdir
+from walras.spec.plan_menus import PlanMenu, check_plans, gang_of_plans, speeds_of_plans
 from walras.spec.sweeps import (
     ArrayText,
     Matrix,
@@ -121,6 +123,8 @@ class JobSpec(FileModel):
     fork: ForkSpec | None = None
     #: The gang may sit in several pools, at the pace of the slowest of its accelerators.
     mixed: bool = False
+    #: Ways to run it, over one type or several, each with its speed: instead of `resources.accelerators`. Empty: none.
+    plans: PlanMenu = ()
     #: Samples of one step over the whole gang, however many ranks it has. None: as the script does it.
     batch: BatchSpec | None = None
     #: Work to do, in steps as the training script counts them.
@@ -226,6 +230,9 @@ class JobSpec(FileModel):
         demands = self.resources.accelerators
         check_shared(self.resources, is_fixed=not (fork or elastic or self.mixed), deadline=self.deadline)
         check_multi_pool(fork=fork, mixed=self.mixed, elastic=elastic, nodes=self.num_nodes, demands=demands)
+        beside = {"elastic": elastic, "fork": fork, "mixed": self.mixed, "num_nodes": self.num_nodes > 1}
+        beside |= {"throughput": bool(self.throughput), "plan": self.plan is not None}
+        check_plans(self.plans, self.resources, beside, self.nproc_per_node, self.batch)
         return self
 
 
@@ -329,16 +336,7 @@ def env_of(spec: JobSpec, *, keeps_batch: bool = False) -> dict[str, str]:
         )
     values = matrix_values(spec)
     env = {name: substituted(value or "", values) for name, value in spec.envs.items()} | array_variables(spec)
-    return env | _batch_variables(spec.batch, keeps_batch)
-
-
-def _batch_variables(batch: BatchSpec | None, keeps_batch: bool) -> dict[str, str]:
-    if batch is None:
-        return {}
-    numbers = {"WALRAS_BATCH": global_batch_of(batch)}
-    if batch.is_chosen and not keeps_batch:
-        numbers |= {"WALRAS_BATCH_MAX": batch.max, "WALRAS_BATCH_PER_RANK": batch.max_per_rank}
-    return {name: str(number) for name, number in numbers.items() if number is not None}
+    return env | batch_variables(spec.batch, keeps_batch)
 
 
 def kind_of(spec: JobSpec) -> Kind:
@@ -358,6 +356,7 @@ def kind_of(spec: JobSpec) -> Kind:
     if spec.batch is not None and spec.batch.is_chosen:
         batch.append(("most", f"{spec.batch.max} {spec.batch.max_per_rank}"))
     gang = (spec.num_nodes, sorted((demand.accelerator, demand.count) for demand in spec.resources.accelerators))
+    batch += [("plan", str([(use.accelerator, use.count) for use in plan.uses])) for plan in spec.plans]
     # An edited script is of the same kind: what is measured of it goes on counting.
     folder = spec.workdir if spec.code is None else spec.code.folder
     folder = folder if spec.git is None else spec.git.url
@@ -396,7 +395,7 @@ def to_request(
         raise JobSpecError(
             f"the deadline {spec.deadline!r} is before {earlier}", field="deadline", fix="choose a later one"
         )
-    gang = spec.resources.gang_request(spec.num_nodes, gang_sizes_of(spec))
+    gang = gang_of_plans(spec.resources.gang_request(spec.num_nodes, gang_sizes_of(spec)), spec.plans)
     return JobRequest(
         job_id=job_id,
         kind=kind_of(spec),
@@ -421,7 +420,7 @@ def to_request(
         held=spec.hold,
         value_usd_per_h=spec.value_usd_per_h,
         checkpoint_every_s=spec.checkpoint.interval,
-        declared=tuple(sorted(spec.throughput.items())),
+        declared=tuple(sorted((spec.throughput or speeds_of_plans(gang)).items())),
         shared=spec.resources.device_share,
         **group_fields(gang, GangRequest),
     )

@@ -44,9 +44,15 @@ def _launcher_among(words: list[str]) -> str | None:
     return None
 
 
+def _largest_gang(spec: JobSpec) -> int:
+    """Accelerators that the job takes at most, but for what an elastic one grows to."""
+    planned = (sum(use.count for use in plan.uses) for plan in spec.plans)
+    return max(*(demand.count for demand in spec.resources.accelerators), *planned, 1)
+
+
 def is_launcher(spec: JobSpec) -> bool:
     """Returns whether the command is started once on each machine although the gang may have more devices there."""
-    has_many = any(demand.count > spec.num_nodes for demand in spec.resources.accelerators)
+    has_many = _largest_gang(spec) > spec.num_nodes
     return spec.nproc_per_node == 1 and (has_many or spec.elastic is not None)
 
 
@@ -58,7 +64,7 @@ def launcher_note(spec: JobSpec) -> str:
             "write `run` as one line, `deepspeed train.py`"
         )
     launcher = None if is_launcher(spec) else launcher_in(spec.run)
-    most = max(demand.count for demand in spec.resources.accelerators)
+    most = _largest_gang(spec)
     if spec.elastic is not None:
         most = max(most, spec.elastic.max)
     if launcher is None or most <= spec.num_nodes:

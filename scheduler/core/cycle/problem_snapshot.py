@@ -6,7 +6,7 @@ takes machines back is left for others, and found again as its record grows old 
 also reads lengths, restart costs, pinned jobs and places over several pools (`plan_problem`).
 """
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -247,13 +247,40 @@ def with_multi_pool_columns(ledger: Ledger, problem: Problem, records: list[JobR
             rows.append(row)
             rates.append(job_class.speeds[parts[0][0]])
             uses.append([dict(parts).get(pool, 0) for pool in range(len(problem.pools))])
+    if rows:
+        spread = _gangs(rows, rates, uses).columns
+        no_other = replace(extended.columns, running=extended.columns.running & ~np.isin(extended.columns.job, rows))
+        extended, _ = append_columns(
+            replace(extended, columns=no_other), replace(spread, running=np.ones(len(spread), dtype=np.bool_))
+        )
+    return _with_stated_plans(ledger, extended, records, dict(zip(rows, uses, strict=True)))
+
+
+def _with_stated_plans(
+    ledger: Ledger, problem: Problem, records: list[JobRecord], held: Mapping[int, list[int]]
+) -> Problem:
+    """The problem with the plans that jobs state, but for the one that each holds (by row: accelerators by pool)."""
+    rows, rates, uses = [], [], []
+    for row, job in enumerate(records):
+        for parts, steps_per_s in ledger.classes.plan_ways(job.class_row) if job.request.plans else ():
+            use = [0] * len(problem.pools)
+            for pool, count in parts:
+                use[pool] = count
+            if use != held.get(row) and all(count <= problem.pools.capacity[pool] for pool, count in parts):
+                rows.append(row)
+                rates.append(steps_per_s)
+                uses.append(use)
     if not rows:
-        return extended
-    spread = MultiPoolGangs(np.array(rows, dtype=np.int64), np.array(rates), np.array(uses, dtype=np.float64)).columns
-    no_other = replace(extended.columns, running=extended.columns.running & ~np.isin(extended.columns.job, rows))
-    return append_columns(
-        replace(extended, columns=no_other), replace(spread, running=np.ones(len(spread), dtype=np.bool_))
-    )[0]
+        return problem
+    stated = _gangs(rows, rates, uses)
+    gang = np.where(np.isin(np.arange(len(records)), problem.columns.job), problem.jobs.gang, inf)
+    np.minimum.at(gang, stated.job, stated.use.sum(axis=1))
+    gang = np.where(np.isfinite(gang), gang, problem.jobs.gang)
+    return append_columns(replace(problem, jobs=replace(problem.jobs, gang=gang)), stated.columns)[0]
+
+
+def _gangs(rows: list[int], rates: list[float], uses: list[list[int]]) -> MultiPoolGangs:
+    return MultiPoolGangs(np.array(rows, dtype=np.int64), np.array(rates), np.array(uses, dtype=np.float64))
 
 
 def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:

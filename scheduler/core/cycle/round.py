@@ -232,7 +232,9 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     if best is None:
         return False
     pool = int(ways.pool[best])
-    if _waits_for_plan(cycle, job, is_wanted=quote.unit == _NO_UNIT or bool(quote.prices[pool] > 0)):
+    is_wanted = quote.unit == _NO_UNIT or bool(quote.prices[pool] > 0)
+    # A plan weighs a whole menu, of which this place is one entry.
+    if _waits_for_plan(cycle, job, is_wanted=is_wanted or bool(job.request.plans)):
         return False
     if job.request.sizes:
         ledger.resize(job, {pools[pool].pool.shape.accelerator: int(ways.count[best])})

@@ -12,6 +12,7 @@ import numpy as np
 
 from scheduler.core.core import SchedulerCore
 from scheduler.core.explain.pending_reasons import PendingReason, first_pending_reason
+from scheduler.core.explain.place_prices import plan_taken
 from scheduler.core.state.fleet import PoolState
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.remaining_work import remaining_here_s, remaining_on_best_s
@@ -37,11 +38,11 @@ _OF_PLACES = frozenset(
 
 
 def dominant_reason(core: SchedulerCore, job_id: JobId, expected: Mapping[PoolId, int] | None = None) -> str:
-    """Say why an active job does not run; empty for one that runs, or is not known."""
+    """Say why an active job does not run; of one that runs, which plan of its menu; else empty."""
     job = core.ledger.jobs.get(job_id)
     first = first_pending_reason(core, job_id, expected or {})
     if job is None or first is None:
-        return ""
+        return "" if job is None else plan_taken(core, job)
     if job.holds or first.reason not in _OF_PLACES:
         return _in_words(core, job, first)
     pools = _pools_by_preference(core, job)

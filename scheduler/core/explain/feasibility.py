@@ -28,7 +28,7 @@ from scheduler.core.state.shared_accelerators import freed_by
 from scheduler.core.state.working_set import Reservation
 from walras.cluster import Pool, PoolId, Shape
 from walras.contract import HIGH_PRIORITY_CLASS
-from walras.job_request import Demand, JobRequest, can_prepare
+from walras.job_request import Demand, GangPlan, JobRequest, can_prepare
 from walras.spec.file_model import nearest_word
 from walras.states import Reason
 from walras.units import format_length
@@ -90,6 +90,8 @@ def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibil
     pools = list(pools)
     if not pools:
         return None
+    if any(_plan_fits(request, plan, pools) for plan in request.plans):
+        return None
     wanted = request.text
     typed = [limit for limit in pools if request.accepts(limit.pool)]
     if not typed:
@@ -107,6 +109,13 @@ def infeasibility(request: JobRequest, pools: Iterable[PoolLimit]) -> Infeasibil
             "ask for fewer accelerators, or have machines (or quota) added first",
         )
     return None
+
+
+def _plan_fits(request: JobRequest, plan: GangPlan, pools: list[PoolLimit]) -> bool:
+    """Whether owned pools, one for each type, may come to hold this plan."""
+    return all(
+        any(limit.most >= use.count and request.accepts_part(use, limit.pool) for limit in pools) for use in plan.uses
+    )
 
 
 def _no_such_type(request: JobRequest, wanted: str, pools: list[PoolLimit]) -> Infeasibility:
@@ -200,7 +209,8 @@ def possible_remedies(core: SchedulerCore, job: JobRecord) -> list[Remedy]:
     shape = core.ledger.classes.shapes[core.ledger.class_of(job).shape]
     if shape.nodes > 1:
         return []
-    return [*_smaller(core, job, shape), *_other_types(core, job, shape), *_more_urgent(core, job, shape)]
+    anew = () if job.request.plans else (*_smaller(core, job, shape), *_other_types(core, job, shape))
+    return [*anew, *_more_urgent(core, job, shape)]
 
 
 def without_failing(fix: str, looks: Collection[str], helps: Collection[str]) -> str:

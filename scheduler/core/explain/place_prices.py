@@ -1,4 +1,4 @@
-"""What places are worth to a waiting job and cost: why no machine is rented for it, and the figures of a plan.
+"""What places are worth to a job and cost: why no machine is rented for it, the plan of its menu, figures of a plan.
 
 The worth that a plan compares is in units of the policy's own: it ranks the places of one solve, and alone it means
 nothing to people. The reasons why a job waits say in words who has its place and who goes first, and carry the figures
@@ -33,6 +33,20 @@ def values_and_costs(core: SchedulerCore, job: JobRecord) -> dict[int, tuple[flo
     cost = ways.count * quote.prices[ways.pool]
     # Of several gang sizes on a pool, the one that gains most.
     return {int(ways.pool[at]): (value[at], cost[at], quote.unit) for at in np.argsort(value - cost, kind="stable")}
+
+
+def plan_taken(core: SchedulerCore, job: JobRecord) -> str:
+    """Of a job with a menu of plans, the one that it holds accelerators for; empty for others, and while it waits."""
+    menu, ledger = job.request.plans, core.ledger
+    held: dict[str, int] = {}
+    for pool, count in ledger.parts_of(job) if menu else ():
+        name = ledger.fleet.pools[pool].pool.shape.accelerator
+        held[name] = held.get(name, 0) + count
+    taken = job.request.plan_of(held)
+    if taken is None:
+        return ""
+    row = menu.index(taken)
+    return f"has {taken.text}: plans[{row}] of {len(menu)}, which states {taken.steps_per_s:.3g} steps/s"
 
 
 def price_figure(core: SchedulerCore, pool: int) -> str:

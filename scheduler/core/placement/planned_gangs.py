@@ -2,8 +2,9 @@
 
 *Over several pools*: mixed gangs and forks (several whole gangs of one job). A queue is for gangs in one pool. A
 plan that gives a job several parts gets its place found here, whole: either all of it is free, or jobs that are not
-planned there are asked to leave, and one reservation keeps the machines of all pools. Parts of a mixed gang may have
-any size; those of a fork are whole gangs. The policy chooses which jobs run over several pools, and over which.
+planned there are asked to leave, and one reservation keeps the machines of all pools. Parts of a mixed gang, and of a
+plan that the job states, may have any size; those of a fork are whole gangs. The policy chooses which jobs run over
+several pools, and over which.
 
 *Defragmentation*: a plan counts accelerators, machines are whole. A pool may have enough free accelerators and too
 few machines with enough of them. Then jobs planned on the same pool move to its other machines, those with the
@@ -260,7 +261,8 @@ class _MultiPoolPlace:
         """Find `count` accelerators in one of the pools; False if they are not to be had."""
         shape, size = shape_of(self._cycle, self._job), self._cycle.ledger.fleet.pools[pool].pool.shape.accelerators
         gang = shape.counts[pool]
-        pieces = split_gang(gang, shape.nodes, size) * (count // gang) if is_fork(parts, shape.counts) else [1] * count
+        is_forked = not self._job.request.plans and is_fork(parts, shape.counts)
+        pieces = split_gang(gang, shape.nodes, size) * (count // gang) if is_forked else [1] * count
         leaving = self._leaving(pool)
         open_ones = emptiest(open_machines(self._cycle, pool, self._job, 0))
         machines = {each.row: each for each in open_ones}

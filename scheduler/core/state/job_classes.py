@@ -8,8 +8,9 @@ not its jobs. A *resource shape* is coarser: classes of one shape take the same 
 on every pool, so their jobs compete for a place on equal terms, whatever their speed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ from walras.job_request import (
     ToolNeeds,
     can_prepare,
 )
+
+#: Places of one plan of several types that are considered: choices of an owned pool for each.
+PLAN_PLACES_MAX = 16
 
 #: (pool row, accelerators) of each pool of an attempt.
 PoolParts = tuple[tuple[int, int], ...]
@@ -94,6 +98,7 @@ class JobClasses:
         self._shape_rows: NDArray[np.int64] | None = None
         self._all_measured: bool | None = None
         self._options: dict[int, tuple[int, ...]] = {}
+        self._plan_ways: dict[int, tuple[tuple[PoolParts, float], ...]] = {}
         #: `option_table`, and how many classes there were when it was made.
         self._option_of = self._option = np.zeros(0, np.int64)
         self._option_classes = 0
@@ -133,6 +138,32 @@ class JobClasses:
                 for size in like.request.sizes
             ) or (row,)
         return found
+
+    def plan_ways(self, row: int) -> tuple[tuple[PoolParts, float], ...]:
+        """How a job of this class may carry out its plans besides as the class itself: parts, and steps per second.
+
+        Plans of several types, and of one type with another count, in owned pools, one for each type.
+        """
+        found = self._plan_ways.get(row)
+        if found is None:
+            found = self._plan_ways[row] = tuple(self._ways_of_plans(self.classes[row].request))
+        return found
+
+    def _ways_of_plans(self, request: GangRequest) -> Iterator[tuple[PoolParts, float]]:
+        able = {
+            use.accelerator: [
+                row
+                for row, pool in enumerate(self._pools)
+                if request.accepts_part(use, pool) and self._can_prepare(row, request.tools)
+            ]
+            for use in {use.accelerator: use for plan in request.plans for use in plan.uses}.values()
+        }
+        for plan in request.plans:
+            choices = product(*(able[use.accelerator] for use in plan.uses))
+            for rows in islice(choices, PLAN_PLACES_MAX):
+                parts = tuple(sorted((row, use.count) for row, use in zip(rows, plan.uses, strict=True)))
+                if len(parts) > 1 or request.size_on(self._pools[parts[0][0]]) != parts[0][1]:
+                    yield parts, plan.steps_per_s
 
     @property
     def option_table(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -226,6 +257,7 @@ class JobClasses:
         self._pools, self._tools = list(pools), list(tools)
         self._nominal = {pool.shape.accelerator: pool.shape.nominal_speed for pool in pools}
         self._shape_index.clear()
+        self._plan_ways.clear()
         self.shapes.clear()
         self.elastic_shapes.clear()
         for job_class in self.classes:
@@ -236,6 +268,7 @@ class JobClasses:
         if list(tools) == list(self._tools):
             return False
         self._tools = list(tools)
+        self._plan_ways.clear()
         stale = [job_class for job_class in self.classes if job_class.request.tools]
         for job_class in stale:
             self._refresh(job_class)
@@ -278,7 +311,9 @@ class JobClasses:
             first = parts[0][0]
             job_class.rates[first], measured[first] = self._rate_over(job_class, gangs), True
         for p, pool in enumerate(self._pools):
-            if counts[p] and not parts:
+            if counts[p] and request.plans and not parts:
+                job_class.rates[p], measured[p] = _planned_rate(request, {pool.shape.accelerator: counts[p]}), True
+            elif counts[p] and not parts:
                 speed = self._table.speed(job_class.kind, pool.shape.accelerator, counts[p], self._nominal)
                 job_class.rates[p] = speed.steps_per_s
                 measured[p] = speed.source is SpeedSource.MEASURED
@@ -292,11 +327,23 @@ class JobClasses:
 
     def _rate_over(self, job_class: JobClass, gangs: Sequence[int]) -> float:
         """Steps/s over several parts, made of what their pools alone would do: it is not measured itself."""
+        if job_class.request.plans:
+            held: dict[str, int] = {}
+            for pool, count in job_class.parts:
+                name = self._pools[pool].shape.accelerator
+                held[name] = held.get(name, 0) + count
+            return _planned_rate(job_class.request, held)
         alone = []
         for pool, _ in job_class.parts:
             accelerator = self._pools[pool].shape.accelerator
             alone.append(self._table.speed(job_class.kind, accelerator, gangs[pool], self._nominal).steps_per_s)
         return multi_pool_rate(job_class.parts, gangs, alone)
+
+
+def _planned_rate(request: GangRequest, counts: Mapping[str, int]) -> float:
+    """Steps/s of the plan that takes these accelerators; 0 if there is none."""
+    plan = request.plan_of(counts)
+    return 0.0 if plan is None else plan.steps_per_s
 
 
 def multi_pool_rate(parts: PoolParts, gangs: Sequence[int], alone: Sequence[float]) -> float:

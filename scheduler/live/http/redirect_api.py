@@ -87,7 +87,7 @@ def redirected_spec(stored: dict[str, Any], asked: Redirection, request: JobRequ
 
     Raises Conflict for a job that is more than one gang of one size.
     """
-    for field in ("elastic", "fork", "mixed"):
+    for field in ("elastic", "fork", "mixed", "plans"):
         if field in stored:
             raise Conflict(
                 f"a job with `{field}` chooses its machines itself", field=field, fix=f"submit it without {field}"

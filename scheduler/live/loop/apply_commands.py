@@ -37,7 +37,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.speed_events import FactsTold
 from scheduler.live.loop import billing
-from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, placement_json
+from scheduler.live.loop.live_state import LiveAttempt, LiveJob, LiveNode, accelerators_text, placement_json
 from scheduler.live.loop.notification_events import note_command, note_event
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.event_journal import dump_facts, dump_pool
@@ -282,13 +282,14 @@ def _start_command(transaction: Transaction, command: Start, node_rank: int, fir
     job = transaction.state.jobs[command.job_id]
     launch, checkpoint, part = job.launch, job.checkpoint, command.placement.parts[node_rank]
     pool = transaction.state.pools[part.pool_id or command.placement.pool_id]
-    meeting = command.rendezvous
+    meeting, told = command.rendezvous, launch.command_fields()
+    told["env"]["WALRAS_ACCELERATORS"] = accelerators_text(transaction.state.pools, command.placement)
     return StartCommand(
         command_id=transaction.next_command_id(),
         job_id=command.job_id,
         attempt=command.attempt,
         incarnation=_incarnation_of(transaction, command.job_id, command.attempt),
-        **launch.command_fields(),
+        **told,
         user=job.row.user,
         devices=list(part.devices),
         accelerator=pool.shape.accelerator,

@@ -371,6 +371,15 @@ class LiveState:
             del self.ended[next(iter(self.ended))]
 
 
+def accelerators_text(pools: Mapping[PoolId, Pool], placement: Placement) -> str:
+    """What an attempt holds by type, in the order of its ranks, such as `a100:32,v100:96`."""
+    held: dict[str, int] = {}
+    for pool_id, count in placement.by_pool.items():
+        name = pools[pool_id].shape.accelerator
+        held[name] = held.get(name, 0) + count
+    return ",".join(f"{name}:{count}" for name, count in held.items())
+
+
 def placement_json(placement: Placement) -> str:
     """[node, devices] for every machine, with the pool behind where that is not the placement's."""
     parts = [[part.node_id, list(part.devices), part.pool_id] for part in placement.parts]

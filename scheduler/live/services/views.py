@@ -109,7 +109,7 @@ class ApiViews:
         )  # fmt: skip
 
     def why(self, row: JobRow) -> str:
-        """The one reason why the job waits, in a sentence; of one that is over what it came to; empty if it runs."""
+        """Why the job waits, in a sentence; of one that is over what it came to; of one that runs its plan."""
         if row.state.is_final:
             return row.detail
         return dominant_reason(self._loop.core, row.job_id, self._state.expected_machines)

@@ -103,6 +103,65 @@ def test_an_openb_row(tmp_path: Path) -> None:
     assert (second.duration_s, second.gang, second.types) == (30.0, 1, ())
 
 
+def test_a_part_of_a_gpu_is_some_of_its_slices(tmp_path: Path) -> None:
+    """With seven to a GPU: .46 of one is four, what fills slices exactly is no more, and two GPUs are fourteen."""
+    rows = (
+        "a,6000,14336,2,1000,,LS,Succeeded,10,110,30",
+        "b,1000,1024,1,460,,BE,Failed,20,50,",
+        "c,1000,7168,1,1000,,BE,Failed,20,50,",
+    )
+    path = tmp_path / "openb_pod_list.csv"
+    path.write_text(OPENB + "\n".join(rows) + "\n")
+    jobs = read_trace(path, reading=ReadOptions(slices=7)).jobs
+    assert [job.gang for job in jobs] == [14, 4, 7]
+    assert (jobs[1].cpus, jobs[2].memory_bytes) == (0.25, 2**30)
+    with pytest.raises(ConfigError, match="slices"):
+        read_trace(path, reading=ReadOptions(slices=0))
+    philly = tmp_path / "philly.csv"
+    philly.write_text("job_id,submit_time_s,num_gpus,duration_s\n1,0,1,10\n")
+    with pytest.raises(ConfigError, match="slices of a GPU in the format philly"):
+        read_trace(philly, format="philly", reading=ReadOptions(slices=7))
+
+
+GFS = "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type\n"
+
+
+def test_a_gfs_row(tmp_path: Path) -> None:
+    """Workers' parts are rounded each; high priority runs to its end, spot makes way."""
+    path = tmp_path / "job_info_df.csv"
+    path.write_text(GFS + "7,13,A10,20.0,2.0,3,0.0,500.5,HP\n8,57,A100-SXM4-80GB,15,0.5,4,60,90,Spot\n")
+    first, second = read_trace(path).jobs
+    assert first == TraceJob(
+        0.0, "7", "any", 6, ("a10",), duration_s=500.5, project="13", priority=80, preemptible=False, cpus=10.0
+    )
+    assert (second.types, second.gang, second.cpus) == (("a100-80gb",), 4, 15.0)
+    assert (second.priority, second.preemptible) == (20, True)
+    sliced = read_trace(path, reading=ReadOptions(slices=4)).jobs
+    assert [job.gang for job in sliced] == [24, 8]
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ("8,57,A10,15,0,4,60,90,Spot", "gpu_request"),
+        ("8,57,A10,15,-1,4,60,90,Spot", "gpu_request"),
+        ("8,57,A10,15,nan,4,60,90,Spot", "gpu_request"),
+        ("8,57,A10,15,1,0,60,90,Spot", "worker_num"),
+        ("8,57,A10,15,1000,100000,60,90,Spot", "worker_num"),
+        ("8,57,A10,15,1,4,60,0,Spot", "duration"),
+        ("8,57,A10,15,1,4,60,90,Best effort", "job_type"),
+        ("8,57,A10,-2,1,4,60,90,HP", "cpu_request"),
+    ],
+)
+def test_a_gfs_row_that_means_nothing_is_named(tmp_path: Path, row: str, column: str) -> None:
+    """The error has the file's line and column."""
+    path = tmp_path / "job_info_df.csv"
+    path.write_text(GFS + row + "\n")
+    with pytest.raises(ConfigError, match=column) as error:
+        read_trace(path)
+    assert ":2" in str(error.value)
+
+
 def test_an_arena_row(tmp_path: Path) -> None:
     """Instants count from the first job, also where another form has them so already."""
     published = (

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from tests.support.layer_profiles import FAST, SLOW, small_profile
 from walras.cli.main import app
+from walras.spec.job_spec import parse_spec
 
 
 def _run(*args: object) -> Any:
@@ -96,3 +97,14 @@ def test_a_profile_that_misses_layers_is_refused_with_its_place(tmp_path: Path) 
     assert result.exit_code != 0
     assert "profiles.fast.2.1" in result.output
     assert "has 2 layers of 3" in result.output
+
+
+def test_the_menu_is_written_as_plans_of_a_job_file(profile: Path, tmp_path: Path) -> None:
+    """A job file with the written lines has every mix at its speed; a menu too long for one names what thins it."""
+    plans = tmp_path / "plans.yaml"
+    offers = ("--offer", f"{FAST}=4", "--offer", f"{SLOW}=4")
+    assert "stands in a job file" in _run("plan", "mixes", profile, *offers, "--plans", plans).output
+    menu = _told("plan", "mixes", profile, *offers)["menu"]
+    spec = parse_spec("run: python train.py\n" + plans.read_text())
+    assert [plan.steps_per_s for plan in spec.plans] == [plan["steps_per_s"] for plan in menu]
+    assert [sum(use.count for use in plan.uses) for plan in spec.plans] == [sum(each["accelerators"]) for each in menu]

@@ -73,9 +73,9 @@ quoted: {way: 2 x v100, start_by: 1793898000, end_by: 1793941200, usd_most: 3.5,
 
 
 def test_every_field_is_read() -> None:
-    """A file with every field means what it says; the example above leaves out only what elastic excludes."""
+    """A file with every field means what it says; the example above leaves out only what others exclude."""
     spec = parse_spec(FULL)
-    assert set(spec_mapping(spec)) | {"schema_version", "fork", "mixed", "code", "git", "python"} == set(
+    assert set(spec_mapping(spec)) | {"schema_version", "fork", "mixed", "plans", "code", "git", "python"} == set(
         JobSpec.model_fields
     )
     assert spec.resources == ResourcesSpec(
