@@ -131,7 +131,7 @@ class Rollout:
         states that differ a little draw the same lengths, arrivals, boots and revocations.
         """
         self._snapshot, self._copy, self._core = snapshot, copy, copy.core
-        self._past, self._lengths, self._luck, self._solve = past, lengths, luck, solve
+        self._past, self._lengths, self._luck, self._solve = past, lengths.of_future(luck), luck, solve
         self._chance = Random(f"{luck}/jobs")
         self._began_at = self.now = snapshot.at
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
