@@ -38,12 +38,12 @@ _FLEET_PART = 3
 
 
 def generated_run(
-    workload: str, policy: str, seed: int, jobs: int, made: tuple[float, float]
+    workload: str, policy: str, seed: int, jobs: int, made: tuple[float, float], conditions: str | None = None
 ) -> tuple[Scenario, list[SimulatedJob]]:
     """A generator's jobs on twelve accelerators of three types; `made`: jobs an hour, and a factor of their lengths."""
     rate, stretch = made
     source = WorkloadSource(f"generate:{workload}", made=GeneratorOptions(jobs=jobs, rate_per_h=rate, stretch=stretch))
-    ready = prepare_run(RunSpec(source, "gavel-12-12-12", policy, seed, BoundsChoice.NONE))
+    ready = prepare_run(RunSpec(source, "gavel-12-12-12", policy, seed, BoundsChoice.NONE, conditions=conditions))
     pools = tuple(replace(model, machines=model.machines // _FLEET_PART) for model in ready.scenario.pools)
     return replace(ready.scenario, pools=pools), list(ready.jobs)
 

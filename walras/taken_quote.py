@@ -1,8 +1,8 @@
 """A way of the menu that somebody took: what was told of it when the job was submitted, and what came of that.
 
 `walras submit --quote` tells of each way to run a job when it would start and end, and what it would cost, four times
-in five. Whoever takes one (`--take`) gets the late end of that interval as the deadline of the job, which the scheduler
-acts on, and the job remembers what was told.
+in five, and by when its end can be promised, nineteen times in twenty. Whoever takes one (`--take`) gets the promised
+end as the deadline of the job, which the scheduler acts on, and the job remembers what was told.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _AS_ASKED = "as asked"
 
 
 def take_way(spec: JobSpec, menu: QuoteView, wanted: str) -> JobSpec:
-    """Returns the job limited to a way of its menu, with the late end of that way as its deadline.
+    """Returns the job limited to a way of its menu, with the promised end of that way as its deadline.
 
     `wanted`: a type, a type with its number (`a100:4`), or `any` for the job as it asks to be run. A deadline that the
     job states and that is earlier stays. Raises UserError for a way that is not on the menu, or of which nobody can
@@ -34,10 +34,16 @@ def take_way(spec: JobSpec, menu: QuoteView, wanted: str) -> JobSpec:
             field="--take",
             fix="take another way of `--quote`, or submit without --take",
         )
+    if way.promised_by is None:
+        raise UserError(
+            f"{way.way or _AS_ASKED}: no end can be promised: one future in 20 or more is later than looked ahead",
+            field="--take",
+            fix="state the job's `steps` or `duration`, take another way of `--quote`, or submit without --take",
+        )
     quoted = QuotedSpec(
         way=way.way or _AS_ASKED,
         start_by=round(way.forecast.start[2]),
-        end_by=round(way.forecast.end[2]),
+        end_by=round(way.promised_by),
         usd_most=max(0.0, way.usd[2]),
         quoted_at=menu.as_of,
     )

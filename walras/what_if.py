@@ -76,6 +76,8 @@ class WayView(Body):
     way: str = ""
     #: Null: it does not end within the time that is looked ahead.
     forecast: ForecastView | None = None
+    #: The end that whoever takes this way is promised, Unix seconds: 19 futures in 20 keep it. Null: none can be.
+    promised_by: float | None = None
     usd: Triple
     #: Jobs that would end more than a minute later in half of the futures, and by how much together, seconds.
     delayed_jobs: int

@@ -8,7 +8,7 @@ that four intervals in five hold.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 from time import process_time
 
 from scheduler.core.events import Event
@@ -19,6 +19,8 @@ from walras.job_request import JobId
 
 #: The quantiles that are told.
 LEVELS = (0.1, 0.5, 0.9)
+#: The quantile that an end is promised by.
+PROMISED = 0.95
 #: Fewer futures say nothing of p10 and p90.
 _DRAWS_LEAST = 5
 
@@ -34,10 +36,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class JobForecast:
-    """When a job starts (None: it runs) and ends."""
+    """When a job starts (None: it runs) and ends, and the instant by which an end could be promised."""
 
     start: Interval | None
     end: Interval
+    end_by: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class ForecastQuestion:
     seed: int = 0
     #: What else is so when the future begins: a job that is tried, a changed one, more machines.
     told: tuple[Event, ...] = ()
+    #: The one job that is asked about: each future ends with it, and nothing is told of others. None: all.
+    only: JobId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +87,17 @@ def forecast_jobs(question: ForecastQuestion) -> ForecastAnswer:
         rollout = Rollout(snapshot, copy, question.past, lengths, f"{question.seed}/{draw}")
         # One future may take what is left for it, if the fewest are to be made.
         limits = RolloutLimits(cpu_until_s=began_s + question.cpu_s * max(draw + 1, _DRAWS_LEAST) / _DRAWS_LEAST)
-        rollout.run(limits)
+        rollout.run(limits, until_ended=question.only)
         draws += 1
         for job_id, rolled in rollout.jobs.items():
+            if question.only not in (None, job_id):
+                continue
             starts.setdefault(job_id, []).append(rolled.starts_at)
             ends.setdefault(job_id, []).append(rolled.ends_at)
     told = {}
     for job_id, seen in ends.items():
         start = None if job_id in running else quantiles(starts[job_id])
-        told[job_id] = JobForecast(start, quantiles(seen))
+        told[job_id] = JobForecast(start, quantiles(seen), promised_quantile(seen))
     return ForecastAnswer(snapshot.at, told, draws, process_time() - began_s)
 
 
@@ -98,6 +105,18 @@ def quantiles(values: Sequence[float]) -> Interval:
     """p10, p50, p90, between the values that are nearest."""
     ordered = sorted(values)
     return Interval(*(_quantile(ordered, level) for level in LEVELS))
+
+
+def promised_quantile(values: Sequence[float]) -> float:
+    """The quantile `PROMISED`; beyond all values where these are few.
+
+    There the upper half of the values counts as exponential: the largest of n lies where 1 in n is beyond.
+    """
+    ordered, many = sorted(values), len(values)
+    if many < 3 or PROMISED * (many + 1) <= many or ordered[-1] == inf:
+        return _quantile(ordered, PROMISED)
+    middle = _quantile(ordered, 0.5)
+    return middle + (ordered[-1] - middle) * log(0.5 / (1.0 - PROMISED)) / log(0.5 * many)
 
 
 def _quantile(ordered: Sequence[float], level: float) -> float:
@@ -161,6 +180,16 @@ class IntervalCalibration:
         p10, p90 = min(p10, p90), max(p10, p90)
         return Interval(p10, min(max(said.p50, p10), p90), p90)
 
+    def promised(self, at: float, said: Interval, end_by: float) -> float:
+        """The instant to promise an end by: `end_by` is the quantile `PROMISED` of the futures of this interval."""
+        if said.p90 == inf or end_by == inf:
+            return inf
+        high_s = _halves(at, said)[1]
+        drawn = (end_by - said.p50) / high_s + 1.0
+        came = quantile_with_open([each.high for each in self._outcomes], self._open_late(at), PROMISED)
+        part = self._belief()
+        return max(said.p50 + (drawn + (came - drawn) * part) * high_s, self.corrected(at, said).p90)
+
     def _factors(self, at: float) -> tuple[float, float]:
         """Of the lower and the upper half."""
         if self._known is None or self._known[:2] != (at, self._came):
@@ -168,14 +197,22 @@ class IntervalCalibration:
         return self._known[2:]
 
     def _quantiles(self, at: float) -> tuple[float, float]:
-        jobs = len({each.job_id for each in self._outcomes})
-        if jobs < _JOBS_LEAST:
+        part = self._belief()
+        if part <= 0.0:
             return 1.0, 1.0
-        late = [(at - raw.p50) / _halves(said_at, raw)[1] for told in self._pending.values() for said_at, raw in told]
-        part = jobs / (jobs + _HALF_BELIEVED)
         before = quantile_with_open([each.low for each in self._outcomes], (), LEVELS[2])
-        after = quantile_with_open([each.high for each in self._outcomes], [s for s in late if s > _EARLY], LEVELS[2])
+        after = quantile_with_open([each.high for each in self._outcomes], self._open_late(at), LEVELS[2])
         return 1.0 + (before - 1.0) * part, 1.0 + (after - 1.0) * part
+
+    def _belief(self) -> float:
+        """How far outcomes are believed: 0 of few jobs, towards 1 of many."""
+        jobs = len({each.job_id for each in self._outcomes})
+        return 0.0 if jobs < _JOBS_LEAST else jobs / (jobs + _HALF_BELIEVED)
+
+    def _open_late(self, at: float) -> list[float]:
+        """How late those are that have not come, at least."""
+        late = ((at - raw.p50) / _halves(said_at, raw)[1] for told in self._pending.values() for said_at, raw in told)
+        return [each for each in late if each > _EARLY]
 
     def said(self, job_id: JobId, at: float, raw: Interval) -> None:
         """Remember what was forecast, before correction: at most once while the job's wait has not doubled."""

@@ -5,13 +5,17 @@ long as ended jobs were, given that it has run so long already. Those that have 
 run so far (the estimate of Kaplan and Meier): else a young cluster would take all jobs for short, for only short ones
 have ended. Jobs of the same user and kind count for more than others. Arrivals are those of past hours once more:
 bursts stay bursts.
+
+How jobs are distributed is itself only known as far as jobs were seen. Futures that all drew from what was seen would
+agree on a wait for thirty jobs, for thirty draws average out, while a mean of twenty lengths may well be wrong by half:
+so each future weighs the past anew (Rubin's Bayesian bootstrap), and all its jobs by the same weights.
 """
 
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import exp, inf, log, sqrt
 from random import Random
 
 from walras.job_request import JobId, JobRequest
@@ -20,8 +24,14 @@ from walras.job_request import JobId, JobRequest
 REMEMBERED_MAX = 2000
 #: So much more does a job of the same user and kind count than any other; and one of the same user.
 _ALIKE, _SAME_USER = 30.0, 6.0
-#: Spread of lengths about what was said or seen: speeds are not known exactly. Standard deviation of the logarithm.
+#: Spread of lengths about what was said or seen: speeds are not known exactly. Standard deviation of the logarithm;
+#: less where many jobs were seen that hardly differ.
 _SPEED_NOISE = 0.03
+#: How far beyond all that was seen a value lies that is: of its logarithm, in units of their spread, exponential. The
+#: spread is taken as 1 before anything was seen, which counts as much as one value.
+_SPREAD_BEFORE = 1.0
+#: The past is weighed anew for each future as long as it is no more than this: of more, the weights say little.
+_WEIGHED_MOST = 400
 #: Where nothing has ended yet: an hour, give or take.
 _FIRST_GUESS_S, _FIRST_SPREAD = 3600.0, 1.5
 #: Past arrivals are repeated in pieces of this length.
@@ -68,19 +78,29 @@ class PastJobs:
 class DrawnLengths:
     """Draws lengths, each given what is known of its job."""
 
-    def __init__(self, ended: Iterable[EndedJob], open_jobs: Iterable[EndedJob] = ()) -> None:
-        """`open_jobs`: those without a stated length that have not ended, as long as they have run so far."""
+    def __init__(self, ended: Iterable[EndedJob], open_jobs: Iterable[EndedJob] = (), luck: str = "") -> None:
+        """`open_jobs`: those without a stated length that have not ended, as long as they have run so far.
+
+        `luck`: names the future that weighs them; empty: each counts alike.
+        """
         self._ended, self._open = list(ended), list(open_jobs)
+        many, chance = len(self._ended) + len(self._open), Random(f"{luck}/past")
+        drawn = [chance.expovariate(1.0) if luck else 1.0 for _ in range(many)]
+        self._weights, self._open_weights = drawn[: len(self._ended)], drawn[len(self._ended) :]
         self._lengths: dict[tuple[str, str], _Weighted] = {}
         self._ratios: dict[tuple[str, str], _Weighted] = {}
+
+    def of_future(self, luck: str) -> "DrawnLengths":
+        """The same past as one future weighs it."""
+        is_short = len(self._ended) + len(self._open) <= _WEIGHED_MOST
+        return DrawnLengths(self._ended, self._open, luck) if is_short else self
 
     def ratio(self, request: JobRequest, least: float, chance: Random) -> float:
         """True work over stated work; above `least`, which has been done already."""
         known = self._table(self._ratios, request, is_ratio=True)
-        noise = chance.lognormvariate(0.0, _SPEED_NOISE)
         if known is None:
-            return max(1.0, least) * noise if least < 1.0 else _beyond(least, chance)
-        return known.draw(least, chance) * (noise if least <= 0.0 else 1.0)
+            return chance.lognormvariate(0.0, _SPEED_NOISE) if least < 1.0 else _beyond(least, chance)
+        return known.draw(least, chance)
 
     def length_s(self, request: JobRequest, had_s: float, chance: Random) -> float:
         """Seconds of running in all of a job that states no length; above `had_s`."""
@@ -96,9 +116,11 @@ class DrawnLengths:
     ) -> "_Weighted | None":
         key = request.user, request.kind
         if key not in tables:
-            seen = [(each.ratio if is_ratio else each.ran_s, _alike(each, request)) for each in self._ended]
+            weighed = [(job, part * _alike(job, request)) for job, part in zip(self._ended, self._weights, strict=True)]
+            seen = [(job.ratio if is_ratio else job.ran_s, weight) for job, weight in weighed]
             known = [(value, weight) for value, weight in seen if value is not None and value > 0]
-            longer = [] if is_ratio else [(each.ran_s, _alike(each, request)) for each in self._open if each.ran_s > 0]
+            active = [] if is_ratio else zip(self._open, self._open_weights, strict=True)
+            longer = [(job.ran_s, part * _alike(job, request)) for job, part in active if job.ran_s > 0]
             tables[key] = _Weighted(known, longer)
         return tables[key] if tables[key].is_known else None
 
@@ -109,9 +131,9 @@ def _alike(job: EndedJob, request: JobRequest) -> float:
     return _ALIKE if is_same and job.kind == request.kind else _SAME_USER if is_same else 1.0
 
 
-def _beyond(least: float, chance: Random) -> float:
-    """A value above `least` where nothing that large was seen: as likely above twice as below."""
-    return least / max(1.0 - chance.random(), 0.02)
+def _beyond(least: float, chance: Random, spread: float = 1.0) -> float:
+    """A value above `least` where nothing that large was seen: with `spread` 1 as likely above twice as below."""
+    return least * exp(-spread * log(max(1.0 - chance.random(), 0.02)))
 
 
 class _Weighted:
@@ -138,6 +160,7 @@ class _Weighted:
             at_risk -= weight
         #: Weight of what is above all that was seen, and the bounds that it lies above.
         self._rest = max(left, 0.0) * whole if longer else 0.0
+        self._spread, self._noise = _spread_of([value for value, _ in (*weighted, *longer)])
         self._bounds = [bound for bound, _ in longer if not self._values or bound >= self._values[-1]]
 
     @property
@@ -154,10 +177,25 @@ class _Weighted:
             seen = self._values[-1] if above > 0.0 else 0.0
             if self._bounds and chance.random() * (1.0 + self._rest) < self._rest:
                 seen = max(seen, self._bounds[chance.randrange(len(self._bounds))])
-            return _beyond(max(least, seen), chance)
+            return _beyond(max(least, seen), chance, self._spread if above > 0.0 else 1.0)
         at = bisect_left(self._sums, below + chance.random() * above)
-        value = self._values[min(max(at, first), len(self._values) - 1)] * chance.lognormvariate(0.0, _SPEED_NOISE)
+        value = self._values[min(max(at, first), len(self._values) - 1)] * chance.lognormvariate(0.0, self._noise)
         return max(value, least * 1.0001)
+
+
+def _spread_of(values: list[float]) -> tuple[float, float]:
+    """How far beyond them a value may lie, and how far from each: both of the logarithm.
+
+    The former is their standard deviation with one value of spread 1 before them, at most 1. The latter is the width
+    of a kernel (Silverman), and what is left of `_SPEED_NOISE` after so many.
+    """
+    if not values:
+        return 1.0, _SPEED_NOISE
+    logs, many = [log(value) for value in values], len(values)
+    middle = sum(logs) / many
+    squares = sum((each - middle) ** 2 for each in logs)
+    noise = 1.06 * sqrt(squares / many) * many**-0.2 + _SPEED_NOISE / sqrt(1 + many)
+    return min(sqrt((_SPREAD_BEFORE**2 + squares) / (1 + many)), 1.0), min(noise, _SPEED_NOISE)
 
 
 def drawn_arrivals(past: PastJobs, now: float, chance: Random) -> Iterator[Arrival]:

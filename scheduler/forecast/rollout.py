@@ -131,7 +131,7 @@ class Rollout:
         states that differ a little draw the same lengths, arrivals, boots and revocations.
         """
         self._snapshot, self._copy, self._core = snapshot, copy, copy.core
-        self._past, self._lengths, self._luck, self._solve = past, lengths, luck, solve
+        self._past, self._lengths, self._luck, self._solve = past, lengths.of_future(luck), luck, solve
         self._chance = Random(f"{luck}/jobs")
         self._began_at = self.now = snapshot.at
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
@@ -159,8 +159,10 @@ class Rollout:
         arrivals: bool = True,
         then: Iterable[Event] = (),
         until_started: JobId | None = None,
+        until_ended: JobId | None = None,
     ) -> bool:
-        """Roll forward until every job of the beginning has ended, or that one starts; False: given up before that.
+        """Roll forward until every job of the beginning has ended, or that one starts, or that one has ended; False:
+        given up before all had ended.
 
         `then`: what somebody does as soon as the copy has settled; the jobs that it brings are told of too.
         """
@@ -192,6 +194,8 @@ class Rollout:
             if self._count % 64 == 0 and process_time() > limits.cpu_until_s:
                 break
             if until_started is not None and self.jobs[until_started].starts_at < inf:
+                break
+            if until_ended in self.jobs and self.jobs[until_ended].ends_at < inf:
                 break
             self.now = max(self.now, at)
             if self.now > self._tail_until_at:

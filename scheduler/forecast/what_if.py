@@ -13,7 +13,7 @@ from time import process_time
 
 from scheduler.core.events import Event
 from scheduler.forecast.core_copy import CoreCopy, CoreSnapshot
-from scheduler.forecast.job_forecasts import Interval, quantiles
+from scheduler.forecast.job_forecasts import Interval, promised_quantile, quantiles
 from scheduler.forecast.past_jobs import DrawnLengths, PastJobs
 from scheduler.forecast.rollout import RolledJob, Rollout, RolloutLimits
 from walras.job_request import JobId
@@ -66,6 +66,8 @@ class AddedJob:
     start: Interval
     end: Interval
     usd: Interval
+    #: By when its end could be promised (`job_forecasts.PROMISED`).
+    end_by: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,7 @@ def _added(rolled: Sequence[RolledJob]) -> AddedJob:
         quantiles([each.starts_at for each in rolled]),
         quantiles([each.ends_at for each in rolled]),
         quantiles([each.usd for each in rolled]),
+        promised_quantile([each.ends_at for each in rolled]),
     )
 
 

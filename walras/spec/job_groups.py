@@ -131,7 +131,7 @@ class QuotedSpec(FileModel):
 
     #: Its accelerators, such as `4 x a100`.
     way: ShownName
-    #: Unix seconds; of ten futures nine start, and end, by then, and cost no more.
+    #: Unix seconds; of ten futures nine start by then and cost no more, of twenty nineteen end by then.
     start_by: Annotated[Number, Field(ge=0, le=1e11)]
     end_by: Annotated[Number, Field(ge=0, le=1e11)]
     usd_most: Annotated[Number, Field(ge=0, le=1e12)]

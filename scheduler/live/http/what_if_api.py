@@ -128,8 +128,15 @@ def _changed_jobs(call: RequestContext, outcome: AlternativeOutcome) -> list[Job
 def _way(call: RequestContext, answer: WhatIfAnswer, outcome: AlternativeOutcome, request: JobRequest) -> WayView:
     added = outcome.added[request.job_id]
     later_s = [found.end_s.p50 for found in outcome.jobs.values() if found.end_s.p50 > _DELAYED_S]
-    forecast = call.server.start_forecasts.shown(answer.at, JobForecast(added.start, added.end))
-    return WayView(forecast=forecast, usd=_triple(added.usd), delayed_jobs=len(later_s), delay_s=sum(later_s))
+    forecast = JobForecast(added.start, added.end, added.end_by)
+    forecasts = call.server.start_forecasts
+    return WayView(
+        forecast=forecasts.shown(answer.at, forecast),
+        promised_by=forecasts.promised(answer.at, forecast),
+        usd=_triple(added.usd),
+        delayed_jobs=len(later_s),
+        delay_s=sum(later_s),
+    )
 
 
 def _difference(name: str, found: GroupDifference) -> DifferenceView:

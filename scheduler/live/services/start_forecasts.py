@@ -132,6 +132,11 @@ class StartForecasts:
             as_of=self._loop.clock.unix(at), start=start, end=self._told(self._ends.corrected(at, forecast.end), at)
         )
 
+    def promised(self, at: float, forecast: JobForecast) -> float | None:
+        """The instant to promise an end by, Unix seconds; None: later than is looked ahead."""
+        end_by = self._ends.promised(at, forecast.end, forecast.end_by)
+        return None if end_by > at + RolloutLimits().horizon_s else self._loop.clock.unix(end_by)
+
     def _told(self, interval: Interval, at: float) -> tuple[float, float, float]:
         latest, unix = at + RolloutLimits().horizon_s, self._loop.clock.unix
         return unix(interval.p10), unix(interval.p50), unix(min(interval.p90, latest))
@@ -168,9 +173,10 @@ class StartForecasts:
             self._ends.said(job_id, answer.at, forecast.end)
         return answer.cpu_s
 
-    async def foresee(self, told: tuple[Event, ...] = ()) -> ForecastAnswer | None:
-        """What would be if these events came now; None where that could not be told in time."""
-        question = ForecastQuestion(await take_snapshot(self._loop), self._past, _DRAWS_ASKED, ASKED_CPU_S, told=told)
+    async def foresee(self, told: tuple[Event, ...] = (), only: JobId | None = None) -> ForecastAnswer | None:
+        """What would be if these events came now, of one job or all; None where that could not be told in time."""
+        snapshot = await take_snapshot(self._loop)
+        question = ForecastQuestion(snapshot, self._past, _DRAWS_ASKED, ASKED_CPU_S, told=told, only=only)
         return await self._answered(forecast_jobs, question, ASKED_CPU_S)
 
     async def foresee_job(self, event: Event, job_id: JobId) -> ForecastView | None:
@@ -179,7 +185,7 @@ class StartForecasts:
             return None
         self._asking += 1
         try:
-            answer = await asyncio.wait_for(self.foresee((event,)), ASKED_WITHIN_S)
+            answer = await asyncio.wait_for(self.foresee((event,), job_id), ASKED_WITHIN_S)
         except TimeoutError:
             return None
         finally:

@@ -7,7 +7,7 @@ from statistics import mean, median
 
 import pytest
 
-from scheduler.forecast.job_forecasts import Interval, IntervalCalibration, quantiles
+from scheduler.forecast.job_forecasts import Interval, IntervalCalibration, promised_quantile, quantiles
 from scheduler.forecast.past_jobs import DrawnLengths, EndedJob, PastJobs, drawn_arrivals
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
@@ -89,3 +89,69 @@ def test_quantiles_of_futures_of_which_some_were_given_up() -> None:
     assert told.p50 == 3.0
     assert told.p90 == inf
     assert quantiles([5.0]) == Interval(5.0, 5.0, 5.0)
+
+
+@pytest.mark.parametrize("draws", [5, 12, 20, 40])
+def test_an_end_is_promised_late_enough_however_few_futures_were_drawn(draws: int) -> None:
+    """Lengths are exponential: 95 in 100 are kept, though of five draws none lies where that is."""
+    chance = Random(7)
+    kept = [
+        chance.expovariate(1.0) <= promised_quantile([chance.expovariate(1.0) for _ in range(draws)])
+        for _ in range(4000)
+    ]
+    assert 0.92 <= mean(kept) <= 0.97
+
+
+def test_no_end_is_promised_that_many_futures_do_not_reach() -> None:
+    assert promised_quantile([1.0, 2.0, 3.0, 4.0, inf]) == inf
+    assert IntervalCalibration().promised(0.0, Interval(1.0, 2.0, 3.0), inf) == inf
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
+def test_promises_are_kept_19_times_in_20_whatever_the_futures_are_wrong_about(factor: float) -> None:
+    chance, calibration, kept = Random(3), IntervalCalibration(), []
+    for job in range(700):
+        ahead_s, at = 2000.0 * chance.lognormvariate(0.0, 1.0), 1e4 * job
+        raw, end_by = Interval(at + 0.8 * ahead_s, at + ahead_s, at + 1.2 * ahead_s), at + 1.3 * ahead_s
+        promised = calibration.promised(at, raw, end_by)
+        assert promised >= calibration.corrected(at, raw).p90
+        came = at + factor * ahead_s * chance.lognormvariate(0.0, 0.5)
+        if job >= 200:
+            kept.append(came <= promised)
+        calibration.said(JobId(job), at, raw)
+        calibration.came(JobId(job), came)
+    assert 0.93 <= mean(kept) <= 0.98
+
+
+def test_a_wait_for_many_jobs_of_unknown_length_is_as_uncertain_as_their_lengths_were_seen() -> None:
+    """Thirty jobs are waited for, fifteen were seen: ten futures hold the sum three times in five, and not always.
+
+    Futures that all draw from the same fifteen agree far too well on it: they hold it less than half of the time.
+    """
+    chance, held = Random(5), []
+    for case in range(150):
+        seen = DrawnLengths([EndedJob("", "", 1000.0 * chance.lognormvariate(0.0, 1.0)) for _ in range(15)])
+        sums = []
+        for draw in range(10):
+            future = seen.of_future(f"{case}/{draw}")
+            sums.append(sum(future.length_s(request(), 0.0, chance) for _ in range(30)))
+        told = quantiles(sums)
+        held.append(told.p10 <= sum(1000.0 * chance.lognormvariate(0.0, 1.0) for _ in range(30)) <= told.p90)
+    assert 0.6 <= mean(held) <= 0.9
+
+
+def test_a_future_weighs_the_past_in_its_own_way_and_always_alike() -> None:
+    seen = DrawnLengths([EndedJob("", "", 10.0**power) for power in range(6)])
+    means = [mean(seen.of_future(luck).length_s(request(), 0.0, Random(1)) for _ in range(9)) for luck in "abca"]
+    assert means[0] == means[3]
+    assert len(set(means)) > 1
+    many = DrawnLengths([EndedJob("", "", 100.0)] * 500)
+    assert many.of_future("a") is many, "of many, weights say little and cost much"
+
+
+def test_who_was_always_as_long_as_stated_is_believed() -> None:
+    """A hundred jobs of others were as long as they said: one draw in a hundred may differ, and by little."""
+    lengths, chance = DrawnLengths([EndedJob("bob", "bert", 600.0, 1.0)] * 100), Random(2)
+    drawn = sorted(lengths.ratio(request(), 0.0, chance) for _ in range(1000))
+    assert drawn[-1] < 2.0
+    assert drawn[900] - drawn[100] < 0.02

@@ -66,8 +66,12 @@ async def test_a_job_is_quoted_for_each_type_that_it_may_have(
         assert way.way == "2 x a"
         assert way.forecast is not None
         assert way.delayed_jobs == 0
+        assert way.promised_by is not None
+        assert way.promised_by >= way.forecast.end[2]
         show_ways(QuoteView.model_validate(answer))
-        assert "nobody" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "nobody" in shown
+        assert "by " in shown
         taken = take_way(parse_spec({"run": ["true"], **LONG}), QuoteView.model_validate(answer), "a:2")
         status, submitted = await face.json("POST", f"{API}/jobs", spec_mapping(taken))
         assert status == 201, submitted["detail"]

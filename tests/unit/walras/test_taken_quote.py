@@ -17,11 +17,14 @@ NOW = 1_800_000_000.0
 
 
 def way(name: str, end_s: float | None, usd: float = 3.0, start_s: float = 60.0) -> WayView:
-    forecast = None
+    forecast, promised_by = None, None
     if end_s is not None:
         start, end = NOW + start_s, NOW + end_s
-        forecast = ForecastView(as_of=NOW, start=(start, start, start + 30), end=(end - 100, end, end + 500))
-    return WayView(way=name, forecast=forecast, usd=(usd - 1, usd, usd + 1), delayed_jobs=0, delay_s=0.0)
+        forecast = ForecastView(as_of=NOW, start=(start, start, start + 30), end=(end - 100, end, end + 400))
+        promised_by = end + 500
+    return WayView(
+        way=name, forecast=forecast, promised_by=promised_by, usd=(usd - 1, usd, usd + 1), delayed_jobs=0, delay_s=0.0
+    )
 
 
 MENU = QuoteView(as_of=NOW, draws=20, ways=[way("4 x a100", 3600.0), way("8 x v100", 7200.0, 2.0), way("", 3600.0)])
@@ -38,7 +41,7 @@ def taken(wanted: str, menu: QuoteView = MENU, **changes: Any) -> JobSpec:
 
 @pytest.mark.parametrize("wanted", ["a100", "a100:4", "4 x a100", " A100:4 "])
 def test_the_way_and_its_latest_end_become_the_jobs(wanted: str) -> None:
-    """The job may run on that type alone, its deadline is the late end that was told, all else is as it was."""
+    """The job may run on that type alone, its deadline is the end that was promised, all else is as it was."""
     spec = taken(wanted)
     assert [(each.accelerator, each.count) for each in spec.resources.accelerators] == [("a100", 4)]
     assert spec.resources.cpus == 3
@@ -70,8 +73,9 @@ def test_an_earlier_deadline_of_the_job_stays(stated: str, kept: str | None) -> 
         ("", MENU.ways, "no way of the menu"),
         ("a100", [way("4 x a100", 10.0), way("8 x a100", 5.0)], "no way of the menu"),
         ("a100", [way("4 x a100", None)], "nobody can tell when"),
+        ("a100", [way("4 x a100", 60.0).model_copy(update={"promised_by": None})], "no end can be promised"),
     ],
-    ids=["another type", "nothing", "two ways of a type", "no forecast"],
+    ids=["another type", "nothing", "two ways of a type", "no forecast", "no promise"],
 )
 def test_what_cannot_be_taken_is_named(wanted: str, ways: list[WayView], words: str) -> None:
     with pytest.raises(UserError, match=words) as refused:
