@@ -10,10 +10,11 @@ from pathlib import Path
 from random import Random
 
 from walras.clocks import Clocks
-from walras.errors import ConfigError, Forbidden, ServerUnreachable
+from walras.errors import ClusterError, ConfigError, Forbidden, ServerUnreachable
 from walras.machine_tools import DATA_KEY_PATTERN
 from walras.protocol import PROTOCOL
-from walras.store_proof import StoreChallenge, StoreProof, answer_challenge
+from walras.store_proof import PROBLEM_MOST, StoreChallenge, StoreProof, answer_challenge
+from workers.agent.handed_access import access_to
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, call_backoff_s
 from workers.preparation.folder_cache import FolderCache
 from workers.preparation.inputs import INPUT_BOUNDS
@@ -76,7 +77,8 @@ class Joining:
 class StoreProving:
     """Answers what the server asks about the store of checkpoints, beside the heartbeats."""
 
-    def __init__(self, node_id: str, clocks: Clocks) -> None:
+    def __init__(self, client: ServerClient, node_id: str, clocks: Clocks) -> None:
+        self._client = client
         self._node_id = node_id
         self._clocks = clocks
         self._task: asyncio.Task[None] | None = None
@@ -94,7 +96,15 @@ class StoreProving:
             self._task = asyncio.create_task(self._prove(challenge))
 
     async def _prove(self, challenge: StoreChallenge) -> None:
-        self.proof = await asyncio.to_thread(answer_challenge, challenge, self._node_id)
+        try:
+            access = await access_to(self._client, challenge.place)
+        except ServerUnreachable as error:
+            log.warning("not yet shown that this machine reaches its store: %s", error)
+            return
+        except (ClusterError, Forbidden) as error:
+            self.proof = StoreProof(nonce=challenge.nonce, problem=str(error)[:PROBLEM_MOST])
+        else:
+            self.proof = await asyncio.to_thread(answer_challenge, challenge, self._node_id, access)
         if self.proof.problem:
             log.warning("this machine is private: %s", self.proof.problem)
 
