@@ -190,7 +190,8 @@ class Agent:
             highest_job_id=self._store.highest_job_id,
             proof=self._proving.proof,
             tools=None if self._is_resynced else tools_here(),
-            data=self._cached.news(everything=not self._is_resynced),
+            data=(data := self._cached.news(everything=not self._is_resynced)),
+            fetched=[] if data is None else self._cached.fetched,
             devices=self._sampler.take(),
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.

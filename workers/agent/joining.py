@@ -11,7 +11,7 @@ from random import Random
 
 from walras.clocks import Clocks
 from walras.errors import ClusterError, ConfigError, Forbidden, ServerUnreachable
-from walras.machine_tools import DATA_KEY_PATTERN
+from walras.machine_tools import DATA_KEY_PATTERN, FetchedInput
 from walras.protocol import PROTOCOL
 from walras.store_proof import PROBLEM_MOST, StoreChallenge, StoreProof, answer_challenge
 from workers.agent.handed_access import access_to
@@ -117,6 +117,8 @@ class CachedInputs:
         self._folder = prepared / "inputs"
         self._looked_at = -1
         self._keys: list[str] = []
+        #: What is known of those that the last news named: bytes, and how long their fetch took.
+        self.fetched: list[FetchedInput] = []
         self._told: list[str] | None = None
 
     def news(self, *, everything: bool) -> list[str] | None:
@@ -126,12 +128,14 @@ class CachedInputs:
             # is found by the next call.
             changed_at = self._folder.stat().st_mtime_ns
             if changed_at != self._looked_at:
-                names = FolderCache(self._folder, INPUT_BOUNDS).names()
+                named = FolderCache(self._folder, INPUT_BOUNDS).named()
                 # The cache is in reach of jobs: what is no key says nothing.
-                keys = [name for name in names if re.fullmatch(DATA_KEY_PATTERN, name)]
+                keys = [name for name in named if re.fullmatch(DATA_KEY_PATTERN, name)]
                 self._keys, self._looked_at = sorted(keys[: INPUT_BOUNDS.entries]), changed_at
+                told = ((key, *named[key]) for key in self._keys if named[key] != (0, 0.0))
+                self.fetched = [FetchedInput(key=key, size_bytes=size, seconds=took) for key, size, took in told]
         except OSError:  # nothing was fetched here yet
-            self._keys, self._looked_at = [], -1
+            self._keys, self._looked_at, self.fetched = [], -1, []
         return self._keys if everything or self._keys != (self._told or []) else None
 
     def confirm(self, told: list[str] | None) -> None:
