@@ -249,7 +249,7 @@ class ConditionView(Body):
     """A warning about a job that runs or waits; it does not change the job's state."""
 
     #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps | idle |
-    #: target_late (after the declared steps) | target_out_of_reach | waits_for_data (in a part of its steps) | off_plan
+    #: target_late (after the declared steps) | target_out_of_reach | waits_for_data | fetches_inputs | off_plan
     type: str
     detail: str
 

@@ -1,7 +1,8 @@
 """Where checkpoints are kept, so that a job can go on anywhere: the setting, and what a store of checkpoints can do.
 
     server              on the server's disk, through its own port; works everywhere with nothing to set up
-    s3://bucket/prefix  in an object store (also gs:// and az://), which machines reach with their own credentials
+    s3://bucket/prefix  in an object store (also gs:// and az://), which machines reach with credentials of their own or
+                        with what the server hands out for one job's place (`walras.store_access`)
     file:///shared/...  in a folder that all machines share; ranks write to it, and nothing is sent
 
 With the first two the ranks of a job write to a folder of their own machine, and its agent sends what they commit. A
@@ -56,7 +57,7 @@ def check_store(setting: str) -> str:
     parts = urlsplit(text)
     if len(text) <= _SETTING_MOST and is_object_store(text):
         if not parts.netloc or parts.password or parts.query or parts.fragment or ".." in parts.path.split("/"):
-            fix = "write s3://bucket/prefix; credentials are in the environment of agents"
+            fix = "write s3://bucket/prefix; credentials are in the environment, or handed out (checkpoint_access)"
             raise ConfigError(f"{setting[:100]!r} is no place in an object store", field="checkpoints", fix=fix)
         return text
     if len(text) > _SETTING_MOST or parts.scheme != _FILE or parts.query or parts.fragment:

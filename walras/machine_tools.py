@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from walras.job_needs import InputNeed, JobNeeds
 from walras.job_request import JobRequest
@@ -27,6 +27,18 @@ ToolNames = Annotated[list[Annotated[str, Field(max_length=TOOL_NAME_MOST)]], Fi
 DATA_MOST, _KEY_LENGTH = 200, 32
 DATA_KEY_PATTERN = rf"^[0-9a-f]{{{_KEY_LENGTH}}}$"
 DataKeys = Annotated[list[Annotated[str, Field(pattern=DATA_KEY_PATTERN)]], Field(max_length=DATA_MOST)]
+
+
+class FetchedInput(BaseModel):
+    """An input in a machine's cache: its bytes, and the seconds that it took to bring or make it there."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    key: str = Field(pattern=DATA_KEY_PATTERN)
+    size_bytes: int = Field(ge=0, le=2**53)
+    seconds: float = Field(ge=0, le=1e9, allow_inf_nan=False)
+
+
 _OF_SCHEME = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
 _FIX = {
     "uv": "pip install 'walras[environments]' on the machines",

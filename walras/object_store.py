@@ -1,26 +1,29 @@
 """Checkpoints in an object store (S3, Google's, Azure's), read and written through fsspec.
 
 LOCATION/chunks/HASH holds the bytes of a chunk as they are, and LOCATION/trees/HASH the list of a checkpoint's files,
-written once all its chunks are there. The machine's own environment has the credentials; none of them are in an
-address. A store answers with whatever errors its library has: here they become ours, with the store's name.
+written once all its chunks are there. The machine's own environment has the credentials, or the server hands them out
+(`walras.store_access`); none of them are in an address. A store answers with whatever errors its library has: here they
+become ours, with the store's name.
 """
 
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Awaitable, Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.content import ContentTree, DamagedContent, check_chunk
 from walras.content_transfer import TreeTransfer
 from walras.errors import ClusterError, ConfigError, Conflict, NotFound, UserError, WalrasError
+from walras.store_access import StoreAccess
 
 log = logging.getLogger(__name__)
 
@@ -57,15 +60,23 @@ class StoredObject:
 class ObjectFolder:
     """The objects of one location. All calls block; they may come from several threads at once."""
 
-    def __init__(self, location: str) -> None:
-        """Raises ConfigError where this machine lacks the library that the address needs."""
+    def __init__(self, location: str, access: StoreAccess | None = None) -> None:
+        """`access`: what opens this location alone; None: what the machine's own environment has.
+
+        Raises ConfigError where this machine lacks the library that the address needs.
+        """
         self.location = location
+        #: Who may see one location alone is refused questions for it as if it were an object.
+        self._listed_by = ("",) if access is None else (f"{_CHUNKS}/", f"{_TREES}/")
         scheme = urlsplit(location).scheme
         fix = "pip install 'walras[stores]' (s3), gcsfs (gs) or adlfs (az) on this machine"
         try:
             import fsspec
 
             options = {"use_listings_cache": False, **_OPTIONS.get(scheme, {})}
+            if access is not None:  # an instance that the library kept would outlive what it was opened with
+                opened = {"key": access.key, "secret": access.secret, "token": access.token}
+                options |= {**opened, "skip_instance_cache": True}
             self._files, self._root = fsspec.url_to_fs(location, **options)
         except (ImportError, ValueError) as error:
             raise ConfigError(f"checkpoint store {location}: {error}", field="checkpoints", fix=fix) from None
@@ -75,10 +86,12 @@ class ObjectFolder:
         found: dict[str, dict[str, StoredObject]] = {_CHUNKS: {}, _TREES: {}}
         with self._told():
             self._files.invalidate_cache()
-            for path, info in self._files.find(self._root, detail=True).items():
-                inner = PurePosixPath(path)
-                if inner.parent.name in found:
-                    found[inner.parent.name][inner.name] = StoredObject(int(info["size"] or 0), _written_at(info))
+            for prefix in self._listed_by:
+                told = {"prefix": prefix} if prefix else {}
+                for path, info in self._files.find(self._root, detail=True, **told).items():
+                    inner = PurePosixPath(path)
+                    if inner.parent.name in found:
+                        found[inner.parent.name][inner.name] = StoredObject(int(info["size"] or 0), _written_at(info))
         return found[_CHUNKS], found[_TREES]
 
     def chunk(self, name: str) -> bytes:
@@ -138,12 +151,18 @@ class ObjectFolder:
         return f"{self._root}/{kind}/{name}"
 
     def _read(self, kind: str, name: str) -> bytes:
+        refusal = None
         with self._told():
             try:
                 return bytes(self._files.cat_file(self._path(kind, name)))
             except FileNotFoundError:
                 pass
-        self.listed()  # a store that is gone as a whole has not lost this one object
+            except PermissionError as error:  # S3's word also for what is not there, to who may not see all of a bucket
+                refusal = error
+        chunks, trees = self.listed()  # a store that is gone as a whole has not lost this one object
+        if refusal is not None and name in (chunks if kind == _CHUNKS else trees):
+            with self._told():
+                raise refusal
         raise NotFound(f"checkpoint store {self.location} has no {kind}/{name[:12]}")
 
     @contextmanager
@@ -188,8 +207,15 @@ def _written_at(info: dict[str, Any]) -> float:
 class ObjectTransfer(TreeTransfer):
     """Transfers to and from one location. Use `async with`, which ends the threads that it works in."""
 
-    def __init__(self, folder: ObjectFolder, clocks: Clocks = SYSTEM_CLOCKS) -> None:
+    def __init__(
+        self,
+        folder: ObjectFolder,
+        clocks: Clocks = SYSTEM_CLOCKS,
+        renewed: Callable[[], Awaitable[ObjectFolder]] | None = None,
+    ) -> None:
+        """`renewed`: the same location, opened anew where what opened it ends soon; asked before every call."""
         super().__init__()
+        self._renewed = renewed
         self._folder = folder
         self._clocks = clocks
         self._threads = ThreadPoolExecutor(_THREADS, "object-store")
@@ -200,29 +226,31 @@ class ObjectTransfer(TreeTransfer):
     async def __aexit__(self, *_: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _call(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def _call(self, work: Callable[Concatenate[ObjectFolder, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Raises StoreFailure for a store that does not answer in time; its thread ends by itself."""
         loop = asyncio.get_running_loop()
+        if self._renewed is not None:
+            self._folder = await self._renewed()
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                return await loop.run_in_executor(self._threads, lambda: work(*args, **kwargs))
+                return await loop.run_in_executor(self._threads, partial(work, self._folder, *args, **kwargs))
         except TimeoutError:
             raise StoreFailure(
                 f"checkpoint store {self._folder.location} does not answer within {CALL_TIMEOUT_S:g} s"
             ) from None
 
     async def _missing(self, tree: ContentTree) -> set[str]:
-        return await self._call(self._find_missing, tree)
+        return await self._call(lambda folder: self._find_missing(folder, tree))
 
-    def _find_missing(self, tree: ContentTree) -> set[str]:
+    def _find_missing(self, folder: ObjectFolder, tree: ContentTree) -> set[str]:
         """What is listed with its size, and is not deleted before the upload ends: see `sweep_objects`."""
-        chunks, trees = self._folder.listed()
+        chunks, trees = folder.listed()
         lasting = set[str]()
         if trees:
             try:
-                lasting = set(self._folder.tree(_newest(trees)).chunk_sizes())
+                lasting = set(folder.tree(_newest(trees)).chunk_sizes())
             except UserError as error:
-                log.warning("%s: %s", self._folder.location, error)
+                log.warning("%s: %s", folder.location, error)
         young_at = self._clocks.wall() - OBJECTS_KEPT_S / 2
 
         def is_there(name: str, size: int) -> bool:
@@ -232,29 +260,30 @@ class ObjectTransfer(TreeTransfer):
         return {name for name, size in tree.chunk_sizes().items() if not is_there(name, size)}
 
     async def _put(self, name: str, content: bytes) -> int:
-        await self._call(self._folder.put_chunk, name, content)
+        await self._call(ObjectFolder.put_chunk, name, content)
         return len(content)
 
     async def _commit(self, tree: ContentTree) -> str:
-        await self._call(self._commit_checked, tree)
+        await self._call(_commit_checked, tree)
         return tree.name
 
-    def _commit_checked(self, tree: ContentTree) -> None:
-        chunks, _ = self._folder.listed()
-        sizes = {name: found.size for name, found in chunks.items()}
-        absent = [name for name, size in tree.chunk_sizes().items() if sizes.get(name) != size]
-        if absent:
-            raise Conflict(
-                f"checkpoint store {self._folder.location} does not have {len(absent)} of the chunks that it took,"
-                f" the first is {absent[0][:12]}"
-            )
-        self._folder.put_tree(tree)
-
     async def _get_list(self, name: str) -> bytes:
-        return await self._call(self._folder.encoded_tree, name)
+        return await self._call(ObjectFolder.encoded_tree, name)
 
     async def _get(self, name: str) -> bytes:
-        return await self._call(self._folder.chunk, name)
+        return await self._call(ObjectFolder.chunk, name)
+
+
+def _commit_checked(folder: ObjectFolder, tree: ContentTree) -> None:
+    chunks, _ = folder.listed()
+    sizes = {name: found.size for name, found in chunks.items()}
+    absent = [name for name, size in tree.chunk_sizes().items() if sizes.get(name) != size]
+    if absent:
+        raise Conflict(
+            f"checkpoint store {folder.location} does not have {len(absent)} of the chunks that it took,"
+            f" the first is {absent[0][:12]}"
+        )
+    folder.put_tree(tree)
 
 
 def _newest(trees: dict[str, StoredObject]) -> str:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from walras.checkpoint_store import is_object_store
 from walras.errors import NotFound, WalrasError
+from walras.store_access import StoreAccess
 
 #: Characters of what is told to be wrong.
 PROBLEM_MOST = 200
@@ -66,12 +67,12 @@ class _FolderNotes:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _notes_at(place: str) -> _Notes:
+def _notes_at(place: str, access: StoreAccess | None = None) -> _Notes:
     if not is_object_store(place):
         return _FolderNotes(Path(urlsplit(place).path))
     from walras.object_store import ObjectFolder
 
-    return ObjectFolder(place)
+    return ObjectFolder(place, access)
 
 
 def _answer(secret: bytes, node_id: str) -> bytes:
@@ -85,11 +86,14 @@ def place_challenge(challenge: StoreChallenge, secret: bytes) -> None:
     notes.put_note(challenge.nonce, secret)
 
 
-def answer_challenge(challenge: StoreChallenge, node_id: str) -> StoreProof:
-    """Read the secret and leave this machine's answer; a failure is told in the proof."""
+def answer_challenge(challenge: StoreChallenge, node_id: str, access: StoreAccess | None = None) -> StoreProof:
+    """Read the secret and leave this machine's answer; a failure is told in the proof.
+
+    `access`: what opens both; None: what the machine's own environment has.
+    """
     problem = ""
     try:
-        notes = _notes_at(challenge.place)
+        notes = _notes_at(challenge.place, access)
         secret = notes.note(challenge.nonce)
         notes.put_note(f"{challenge.nonce}-{node_id}", _answer(secret, node_id))
     except (FileNotFoundError, NotFound):

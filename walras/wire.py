@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from walras.device_samples import DeviceSamples
 from walras.job_needs import JobNeeds
-from walras.machine_tools import DataKeys, ToolNames
+from walras.machine_tools import DATA_MOST, DataKeys, FetchedInput, ToolNames
 from walras.protocol import (
     AGENT_PATTERN,
     CLUSTER_PATTERN,
@@ -303,8 +303,7 @@ class Heartbeat(Message):
     """`POST /agent/v1/heartbeat`, authorised by the agent's credential."""
 
     node_id: str = Field(max_length=100)
-    #: Changes when the agent restarts.
-    session: str = Field(default="", max_length=100)
+    session: str = Field(default="", max_length=100)  # changes when the agent restarts
     #: Counts the calls of a session: one that comes late, or twice, is told from the newest. 0: not counted.
     call: Count = 0
     #: The life of the server that the agent heard last; empty: none.
@@ -335,6 +334,7 @@ class Heartbeat(Message):
     #: What is new since the last call, None: nothing. With the first call, the tools and the cached inputs it has.
     tools: ToolNames | None = None
     data: DataKeys | None = None
+    fetched: list[FetchedInput] = Field(default_factory=list, max_length=DATA_MOST)  # of the data told
     devices: DeviceSamples | None = None
 
 

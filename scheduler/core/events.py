@@ -145,6 +145,7 @@ class NodeData:
     at: float
     node_id: NodeId
     data: tuple[str, ...]
+    fetched: tuple[tuple[str, int, float], ...] = ()  # of some: key, bytes, seconds that it took to fetch them
 
 
 @dataclass(slots=True)
@@ -154,8 +155,7 @@ class RentFailed:
     at: float
     token: str
     reason: str
-    #: How many of them; None: all that have not come yet.
-    machines: int | None = None
+    machines: int | None = None  # how many of them; None: all that have not come yet
 
 
 @dataclass(slots=True)

@@ -157,7 +157,7 @@ def _told_machine(machine: FleetMachine, pool_id: PoolId, now: float) -> Iterato
     tools = None if machine.tools is None else tuple(sorted(machine.tools))
     yield NodeJoined(now, node_id, pool_id, machine.token, paid_since, tools=tools, machine=machine.whole)
     if machine.data:
-        yield NodeData(now, node_id, tuple(sorted(machine.data)))
+        yield NodeData(now, node_id, tuple(sorted(machine.data)), machine.fetched)
     if machine.is_private:
         yield NodePrivate(now, node_id, private=True)
     if condition is MachineCondition.LEAVING:

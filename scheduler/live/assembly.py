@@ -62,7 +62,7 @@ from scheduler.live.providers.provisioning import Provisioner
 from scheduler.live.server import Secrets, Server
 from scheduler.live.services.agent_comparison import begin_after_restore
 from scheduler.live.services.agent_gateway import AgentGateway
-from scheduler.live.services.checkpoint_records import CheckpointPlaces
+from scheduler.live.services.checkpoint_records import CheckpointPlaces, checkpoint_places
 from scheduler.live.services.cluster_metrics import ClusterMetrics
 from scheduler.live.services.job_submission import JobAdmission
 from scheduler.live.services.machine_facts import tell_joined
@@ -71,6 +71,7 @@ from scheduler.live.services.policy_service import PolicyInForce, PolicyService
 from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.policy_trial import PolicyTrial, trial_on_stored_jobs
 from scheduler.live.services.start_forecasts import StartForecasts
+from scheduler.live.services.store_access import StoreAccessDesk
 from scheduler.live.services.store_proofs import StoreProofs
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
@@ -78,12 +79,11 @@ from scheduler.live.store.data_folder import DataFolder, LogStore, highest_numbe
 from scheduler.live.store.event_journal import parse_facts, parse_request, parse_state
 from scheduler.live.store.store_interface import LoadedState, Store
 from scheduler.live.store.table_rows import PeopleRow, SpecRow
-from walras.checkpoint_store import SERVER_STORE, is_object_store, shared_folder
+from walras.checkpoint_store import SERVER_STORE
 from walras.clocks import SYSTEM_CLOCKS, Clocks
 from walras.cluster import Market, Rendezvous
 from walras.contract import pinned_token
 from walras.job_request import JobId, JobRequest
-from walras.object_store import ObjectFolder
 from walras.people import UserSettings
 from walras.spec.cluster_file import ClusterConfig, NotifyEntry
 from walras.spec.job_spec import parse_spec
@@ -312,13 +312,13 @@ def assemble_server(config: ServerConfig, store: Store) -> AssembledServer:
         notifications=notifications,
         logs=LogStore(folder.logs, settings.log_limit_bytes),
         content=ContentStore(folder.content),
+        store_access=_store_access(config, state, gateway.proofs),
         version=walras.__version__,
         clocks=config.clocks,
         chance=config.chance,
     )
-    used = _prior_usage(store, specs, clock.now())
     requests = {job_id: parse_request(row.request) for job_id, row in specs.items()}
-    return AssembledServer(server, providers, loaded, requests, used)
+    return AssembledServer(server, providers, loaded, requests, _prior_usage(store, specs, clock.now()))
 
 
 def _load_spending(state: LiveState, store: Store) -> None:
@@ -336,14 +336,13 @@ def _notifications(config: ServerConfig, loop: ServerLoop, people: People, box: 
 
 
 def _places_of_checkpoints(config: ServerConfig, loaded: LoadedState) -> CheckpointPlaces:
-    """Where the cluster file says; else with the server, or as before in a cluster that is older than stores."""
     setting = None if config.cluster is None else config.cluster.checkpoints
-    if setting is None:
-        return CheckpointPlaces(config.folder.checkpoints, "" if loaded.shares_checkpoints else SERVER_STORE)
-    if is_object_store(setting):
-        ObjectFolder(setting)  # the server deletes there what is superseded
-    shared = shared_folder(setting)
-    return CheckpointPlaces(config.folder.checkpoints, setting) if shared is None else CheckpointPlaces(shared)
+    return checkpoint_places(setting, config.folder.checkpoints, is_shared=loaded.shares_checkpoints)
+
+
+def _store_access(config: ServerConfig, state: LiveState, proofs: StoreProofs | None) -> StoreAccessDesk:
+    settings = None if config.cluster is None else config.cluster.checkpoint_access
+    return StoreAccessDesk(state, settings, proofs, config.clocks)
 
 
 def _store_proofs(config: ServerConfig, loaded: LoadedState, loop: ServerLoop) -> StoreProofs | None:

@@ -33,6 +33,7 @@ from scheduler.live.services.notifications import Notifications
 from scheduler.live.services.policy_service import PolicyService
 from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.start_forecasts import StartForecasts
+from scheduler.live.services.store_access import StoreAccessDesk
 from scheduler.live.services.views import ApiViews
 from scheduler.live.store.content_store import ContentStore
 from scheduler.live.store.data_folder import LogStore
@@ -80,6 +81,7 @@ class Server:
     notifications: Notifications
     logs: LogStore
     content: ContentStore
+    store_access: StoreAccessDesk
     version: str
     clocks: Clocks = SYSTEM_CLOCKS
     #: None: what is drawn cannot be guessed.

@@ -45,7 +45,8 @@ class Apart:
         self.home.mkdir()
 
     def start(self) -> int:
-        self.server.start()
+        if self.server.process is None:
+            self.server.start()
         for name in ("n1", "n2", "n3")[: self.ranks]:
             self._start_agent(name)
         job_id = self.server.submit(
@@ -95,6 +96,35 @@ def test_the_same_through_an_object_store(tmp_path: Path, bucket: Any) -> None:
     environment = (apart.home / "environment").read_text()
     assert "WALRAS" in environment
     assert "AWS" not in environment
+
+
+def test_machines_without_credentials_get_into_the_store_by_what_the_server_hands_them(
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof, an upload, and a resume from it; no file of the machine or the server holds what was handed out."""
+    from moto.sts.models import sts_backends
+
+    role = "arn:aws:iam::123456789012:role/checkpoints"
+    apart = Apart(tmp_path, 1, checkpoints="s3://bucket/run", checkpoint_access={"role": role})
+    server = apart.server
+    try:
+        server.start()
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        job_id = apart.start()
+        wait_for(lambda: not server.node("n2")["private"], 30, "n2 has shown that it reaches the store")  # type: ignore[index]
+        (first, *_) = apart.places(job_id)
+        assert server.call("POST", f"/nodes/{first}/drain")[0] == 200
+        server.until_running(job_id, 2, 150)
+        assert first not in apart.places(job_id)
+        assert server.recorded(job_id)
+        server.until_state(job_id, "SUCCEEDED", 120)
+    finally:
+        server.close()
+    tokens = [role.session_token.encode() for role in sts_backends["123456789012"]["aws"].assumed_roles]
+    assert tokens
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and any(t in path.read_bytes() for t in tokens)]
+    assert any(path.endswith("-n2") for path in bucket.find("bucket/run/proofs"))
 
 
 def drain_and_lose(apart: Apart) -> None:

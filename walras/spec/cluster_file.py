@@ -19,9 +19,11 @@ from walras.spec.field_types import AcceleratorName, Length, Memory, Number, Poo
 from walras.spec.file_model import FieldMistake, FileModel, load_mapping, nearest_word
 from walras.spec.provider_settings import ProviderSections
 from walras.spec.shipped_files import SHIPPED_CONFIGS
+from walras.store_access import is_handed_out
 from walras.units import parse_size
 
 LARGEST_POOL = 100_000
+_ROLE = r"^(|arn:[a-z-]{3,20}:iam:[A-Za-z0-9-]{0,30}:[A-Za-z0-9]{0,30}:role/[A-Za-z0-9_+=,.@/-]{1,600})$"
 
 
 @cache
@@ -161,6 +163,21 @@ class NotifyEntry(FileModel):
     stuck_after: Annotated[Length, Field(ge=60)] = 86_400.0
 
 
+class CheckpointAccess(FileModel):
+    """The server hands machines credentials for the place of one job in the store, which end by themselves."""
+
+    #: The role that the server assumes for them, as an ARN; empty: it asks for a federation token, which users of IAM
+    #: get, and roles do not.
+    role: Annotated[str, Field(pattern=_ROLE)] = ""
+    #: How long each lasts. STS knows 15 minutes to 12 hours, and at most 1 hour where one role assumes another.
+    lasts: Annotated[Length, Field(ge=900, le=43_200)] = 3600.0
+
+    @property
+    def partition(self) -> str:
+        """The second word of the store's ARNs."""
+        return self.role.split(":")[1] if self.role else "aws"
+
+
 def _percent(value: object) -> object:
     """Returns the number of `5%`; a bare number could be a part as well as a percentage."""
     text = value if isinstance(value, str) else ""
@@ -214,6 +231,8 @@ class ClusterConfig(ProviderSections):
     #: Where checkpoints are kept (`walras.checkpoint_store`); None: `server`, or in a cluster that had jobs before
     #: there were stores what machines share below the server's own folder.
     checkpoints: Annotated[str, AfterValidator(_checked_store)] | None = None
+    #: How machines get into an `s3://` store; None: by credentials of their own.
+    checkpoint_access: CheckpointAccess | None = None
     #: None: ended jobs and their logs are kept until `walras admin prune` deletes them.
     keep: KeepEntry | None = None
     #: Jobs that do nothing with their accelerators; None: nobody looks.
@@ -251,6 +270,12 @@ class ClusterConfig(ProviderSections):
             settings = self.settings_type(name)
             if settings is not None and self.provider_settings(name) is None:
                 raise FieldMistake(name, f"pools of provider {name} need `{name}: {settings.example}`")
+        return self
+
+    @model_validator(mode="after")
+    def _access_is_to_a_store(self) -> "ClusterConfig":
+        if self.checkpoint_access is not None and not is_handed_out(self.checkpoints or ""):
+            raise FieldMistake("checkpoint_access", "there are such credentials for `checkpoints: s3://…` alone")
         return self
 
     def pool_list(self) -> list[Pool]:

@@ -80,7 +80,7 @@ class Agent:
         self._client = client
         self._enrolment = enrolment
         self._joining = Joining(client, enrolment, machine.chance)
-        self._proving = StoreProving(enrolment.node_id, machine.clocks)
+        self._proving = StoreProving(client, enrolment.node_id, machine.clocks)
         self._spot = spot
         self._outbox = ReportOutbox(store)
         self._holds = DeviceHolds(machine.accelerators.count)
@@ -190,7 +190,8 @@ class Agent:
             highest_job_id=self._store.highest_job_id,
             proof=self._proving.proof,
             tools=None if self._is_resynced else tools_here(),
-            data=self._cached.news(everything=not self._is_resynced),
+            data=(data := self._cached.news(everything=not self._is_resynced)),
+            fetched=[] if data is None else self._cached.fetched,
             devices=self._sampler.take(),
         )
         # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
@@ -411,7 +412,7 @@ class Agent:
         shipper = LogShipper(self._client, key, {rank: rank_log(folder, rank) for rank in plan.ranks})
         outbox = AttemptOutbox(self._outbox, plan.incarnation)
         machine = self._machine
-        opened = partial(opened_store, plan.store, self._client)
+        opened = partial(opened_store, plan.store, self._client, key)
         uploads = CheckpointUploads(plan, opened, machine.clocks, machine.chance) if plan.store else None
         collector = OutputCollector(self._client, key, folder, plan)
         follower = Follower(folder, plan, outbox, shipper, journal_offset, collector, uploads)

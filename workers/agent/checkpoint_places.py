@@ -19,11 +19,13 @@ from walras.checkpoint_store import SERVER_STORE, CheckpointStore, is_object_sto
 from walras.content import ContentTree, DamagedContent, chunk_name
 from walras.content_transfer import ContentTransfer
 from walras.errors import UserError
-from walras.object_store import ObjectFolder, ObjectTransfer
+from walras.object_store import ObjectTransfer
 from walras.training.checkpoint import TornCheckpoint, attempt_folder, step_folder, verify_checkpoint
 from walras.wire import Manifest, StartCommand
+from workers.agent.handed_access import HandedPlace
 from workers.agent.launch import MIN_FREE_BYTES
 from workers.agent.server_client import ServerClient
+from workers.devices import AttemptKey
 from workers.supervisor_protocol import AttemptPlan
 
 #: Jobs whose copies are kept, and the part of the disk that they leave free.
@@ -60,15 +62,19 @@ def localized(state: Path, command: StartCommand, *, apart: bool = False) -> Sta
 
 
 @asynccontextmanager
-async def opened_store(store: str, client: ServerClient) -> AsyncIterator[CheckpointStore]:
-    """Returns an open connection to a store, by its setting. Raises ConfigError where this machine has no way to it."""
+async def opened_store(store: str, client: ServerClient, key: AttemptKey) -> AsyncIterator[CheckpointStore]:
+    """Returns an open connection to a store, by its setting, for an attempt.
+
+    Raises ConfigError where this machine has no way to it, and as `HandedPlace.folder`.
+    """
     if store == SERVER_STORE:
         async with client.transport() as transport:
             yield ContentTransfer(transport)
         return
     if not is_object_store(store):
         raise UserError(f"this release knows no store {store[:80]!r}")
-    async with ObjectTransfer(await asyncio.to_thread(ObjectFolder, store)) as transfer:
+    place = HandedPlace(client, key, store)
+    async with ObjectTransfer(await place.folder(), renewed=place.folder) as transfer:
         yield transfer
 
 
@@ -86,7 +92,8 @@ async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
     if await asyncio.to_thread(_is_whole, folder, resume.digest):
         return
     await asyncio.to_thread(_clear, folder)
-    async with opened_store(resume.store or SERVER_STORE, client) as store:
+    key = (command.job_id, command.attempt, command.incarnation)
+    async with opened_store(resume.store or SERVER_STORE, client, key) as store:
         await store.fetch(resume.content, folder, partial(_check_room, root))
     try:
         await asyncio.to_thread(verify_checkpoint, folder, resume.digest)

@@ -10,10 +10,11 @@ from pathlib import Path
 from random import Random
 
 from walras.clocks import Clocks
-from walras.errors import ConfigError, Forbidden, ServerUnreachable
-from walras.machine_tools import DATA_KEY_PATTERN
+from walras.errors import ClusterError, ConfigError, Forbidden, ServerUnreachable
+from walras.machine_tools import DATA_KEY_PATTERN, FetchedInput
 from walras.protocol import PROTOCOL
-from walras.store_proof import StoreChallenge, StoreProof, answer_challenge
+from walras.store_proof import PROBLEM_MOST, StoreChallenge, StoreProof, answer_challenge
+from workers.agent.handed_access import access_to
 from workers.agent.server_client import Enrolment, ServerClient, ServerRefusal, call_backoff_s
 from workers.preparation.folder_cache import FolderCache
 from workers.preparation.inputs import INPUT_BOUNDS
@@ -76,7 +77,8 @@ class Joining:
 class StoreProving:
     """Answers what the server asks about the store of checkpoints, beside the heartbeats."""
 
-    def __init__(self, node_id: str, clocks: Clocks) -> None:
+    def __init__(self, client: ServerClient, node_id: str, clocks: Clocks) -> None:
+        self._client = client
         self._node_id = node_id
         self._clocks = clocks
         self._task: asyncio.Task[None] | None = None
@@ -94,7 +96,15 @@ class StoreProving:
             self._task = asyncio.create_task(self._prove(challenge))
 
     async def _prove(self, challenge: StoreChallenge) -> None:
-        self.proof = await asyncio.to_thread(answer_challenge, challenge, self._node_id)
+        try:
+            access = await access_to(self._client, challenge.place)
+        except ServerUnreachable as error:
+            log.warning("not yet shown that this machine reaches its store: %s", error)
+            return
+        except (ClusterError, Forbidden) as error:
+            self.proof = StoreProof(nonce=challenge.nonce, problem=str(error)[:PROBLEM_MOST])
+        else:
+            self.proof = await asyncio.to_thread(answer_challenge, challenge, self._node_id, access)
         if self.proof.problem:
             log.warning("this machine is private: %s", self.proof.problem)
 
@@ -107,6 +117,8 @@ class CachedInputs:
         self._folder = prepared / "inputs"
         self._looked_at = -1
         self._keys: list[str] = []
+        #: What is known of those that the last news named: bytes, and how long their fetch took.
+        self.fetched: list[FetchedInput] = []
         self._told: list[str] | None = None
 
     def news(self, *, everything: bool) -> list[str] | None:
@@ -116,12 +128,14 @@ class CachedInputs:
             # is found by the next call.
             changed_at = self._folder.stat().st_mtime_ns
             if changed_at != self._looked_at:
-                names = FolderCache(self._folder, INPUT_BOUNDS).names()
+                named = FolderCache(self._folder, INPUT_BOUNDS).named()
                 # The cache is in reach of jobs: what is no key says nothing.
-                keys = [name for name in names if re.fullmatch(DATA_KEY_PATTERN, name)]
+                keys = [name for name in named if re.fullmatch(DATA_KEY_PATTERN, name)]
                 self._keys, self._looked_at = sorted(keys[: INPUT_BOUNDS.entries]), changed_at
+                told = ((key, *named[key]) for key in self._keys if named[key] != (0, 0.0))
+                self.fetched = [FetchedInput(key=key, size_bytes=size, seconds=took) for key, size, took in told]
         except OSError:  # nothing was fetched here yet
-            self._keys, self._looked_at = [], -1
+            self._keys, self._looked_at, self.fetched = [], -1, []
         return self._keys if everything or self._keys != (self._told or []) else None
 
     def confirm(self, told: list[str] | None) -> None:

@@ -25,7 +25,9 @@ from walras.clocks import random_pause
 from walras.contract import pinned_token, split_token
 from walras.errors import ConfigError, Forbidden, ServerUnreachable
 from walras.job_needs import OutputsCollected
+from walras.object_store import StoreFailure
 from walras.protocol import protocol_problem
+from walras.store_access import StoreAccess, StoreAccessRequest
 from walras.transport import Patience, Transport, wrong_certificate
 from walras.wire import ClusterIdentity, Heartbeat, HeartbeatAnswer, Register, Registered
 from workers.devices import AttemptKey
@@ -34,6 +36,8 @@ from workers.supervisor_protocol import read_ranks_file, write_durably
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 10.0
+#: The server asks somebody else for what opens a store.
+STORE_ACCESS_S = 60.0
 #: A chunk may come over a slow line. The agent's own tries come on top of these.
 CONTENT_PATIENCE = Patience(tries=2, call_timeout_s=120.0)
 #: Answers that asking again does not change: no such token, no such machine, or one known with other facts.
@@ -107,6 +111,24 @@ class ServerClient:
         headers = {"Authorization": f"Bearer {self.credential}", "Content-Type": "application/octet-stream"}
         body = await self._call("logs", headers, content, CALL_TIMEOUT_S, place | self._granted_by(key))
         return _parse_answer(_LogAnswer, body).next
+
+    async def store_access(self, place: str, key: AttemptKey | None = None) -> StoreAccess | None:
+        """What opens a place of an object store for this attempt, or for the machine's proof; None where machines have
+        their own. Raises ServerUnreachable, ServerRefusal, and StoreFailure where the server gets nothing for it now.
+        """
+        job_id, attempt = (0, 0) if key is None else key[:2]
+        request = StoreAccessRequest(place=place, job_id=job_id, attempt=attempt)
+        params = {} if key is None else self._granted_by(key)
+        try:
+            body = await self._post("store-access", self.credential, request, STORE_ACCESS_S, params)
+        except ServerRefusal as error:
+            if error.code == "not_found":  # a server of the release before
+                return None
+            raise
+        access = _parse_answer(StoreAccess, body)
+        if access.problem:
+            raise StoreFailure(f"checkpoint store {place}: {access.problem}")
+        return access if access.key else None
 
     async def tell_outputs(self, key: AttemptKey, told: OutputsCollected) -> None:
         """Tell of results that the content store has; they are recorded on return."""
@@ -193,7 +215,9 @@ def _parse_answer(model: type[Answer], body: bytes) -> Answer:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise ServerUnreachable(f"the server's answer is no {model.__name__}: {error.errors()[:1]}") from None
+        raise ServerUnreachable(
+            f"the server's answer is no {model.__name__}: {error.errors(include_input=False)[:1]}"
+        ) from None
 
 
 CREDENTIAL_FILE = "credential.json"

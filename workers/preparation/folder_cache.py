@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +22,8 @@ from workers.supervisor_protocol import read_ranks_file
 PREPARED_FOLDER = "prepared"
 #: Markers that are looked at, and bytes that are read of one.
 _MARKERS_MOST, _MARKER_BYTES = 10_000, 4096
+#: More of either is nothing that was measured.
+_LARGEST, _LONGEST_S = 2**53, 1e9
 #: Left free on the disk for logs and checkpoints of all attempts.
 FREE_LEAST_BYTES = 1024**3
 
@@ -53,12 +56,14 @@ class FolderCache:
             if not done.exists():
                 shutil.rmtree(place, ignore_errors=True)
                 place.mkdir(mode=0o755)
+                began = time.monotonic()
                 try:
                     make(place)
                 except BaseException:
                     remove_folder(place)
                     raise
-                done.write_text(json.dumps({"size_bytes": folder_size(place), "name": name}))
+                told = {"size_bytes": folder_size(place), "seconds": time.monotonic() - began, "name": name}
+                done.write_text(json.dumps(told))
             os.utime(done)
         self._remove_least_used()
         return place
@@ -67,16 +72,22 @@ class FolderCache:
         """Whether the key is made already."""
         return (self._folder / f"{key}.done").exists()
 
-    def names(self) -> list[str]:
-        """What its entries were given as names, each once, the least recently used last.
+    def named(self) -> dict[str, tuple[int, float]]:
+        """Entries by the names that they were given, the least recently used last: bytes, and the seconds that making
+        them took; 0: not known. Of several under a name the newest.
 
         Jobs can write here: whatever lies there in place of a marker is left out, and costs no more than a marker.
         """
-        found: dict[str, None] = {}
+        found: dict[str, tuple[int, float]] = {}
         for done in self._newest_first()[: 2 * self._bounds.entries]:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                found[str(json.loads(read_ranks_file(done, 0, _MARKER_BYTES))["name"])] = None
-        return [name for name in found if name]
+            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+                told = json.loads(read_ranks_file(done, 0, _MARKER_BYTES))
+                name = str(told["name"])
+                found.setdefault(name, (0, 0.0))
+                size_bytes, seconds = int(told["size_bytes"]), float(told["seconds"])
+                if found[name] == (0, 0.0) and 0 <= size_bytes <= _LARGEST and 0 <= seconds <= _LONGEST_S:
+                    found[name] = size_bytes, seconds
+        return {name: told for name, told in found.items() if name}
 
     def _newest_first(self) -> list[Path]:
         """The markers of its entries; one that another process takes away meanwhile is left out."""

@@ -9,15 +9,20 @@ from dataclasses import dataclass
 from scheduler.core.core import SchedulerCore
 from scheduler.core.explain.pending_reasons import account_text
 from scheduler.core.handlers.deadlines import deadline_outlook, deadline_risk_text
+from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.remaining_work import fetch_time, warmest_place
 from scheduler.core.state.throughput import BelievedSpeed
 from scheduler.core.state.unsaved_work import why_unmovable
 from walras.cluster import PoolId
 from walras.job_request import JobId
+from walras.units import format_size
 
 AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
-CANNOT_BE_MOVED, SPENDS_SLACK = "cannot_be_moved", "spends_slack"
+CANNOT_BE_MOVED, SPENDS_SLACK, FETCHES_INPUTS = "cannot_be_moved", "spends_slack", "fetches_inputs"
 #: A job that states its steps is expected to report one within this time after its ranks were up.
 NO_STEPS_AFTER_S = 600.0
+#: Pools of which it is said what a job has to fetch there: the fastest for it.
+_POOLS_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,21 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
         )
         told += "steps are unknown; steps are counted by walras.training.Loop in the script, or leave `steps` out"
         found.append(JobCondition(NO_STEPS, told))
+    if job.request.data and core.ledger.policy.rules.count_fetches and (told := _fetches_text(core.ledger, job)):
+        found.append(JobCondition(FETCHES_INPUTS, told))
     return tuple(found)
+
+
+def _fetches_text(ledger: Ledger, job: JobRecord) -> str:
+    """How long a start takes longer where inputs are not there, pool by pool; empty where nobody told their bytes."""
+    told = []
+    for row in ledger.class_of(job).fastest[:_POOLS_TOLD]:
+        place = warmest_place(ledger, job, row)
+        found = fetch_time(ledger, job, place) if place else None
+        if found is not None and found.size_bytes:
+            pool = ledger.fleet.pools[row].pool.pool_id
+            told.append(f"{found.seconds:.3g} s to fetch {format_size(found.size_bytes)} of inputs on {pool}")
+    return ", ".join(told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,10 @@ def settle_tools(cycle: Cycle) -> None:
 
 def on_node_data(cycle: Cycle, machine: FleetMachine, event: NodeData) -> None:
     """Jobs that start from now on know it; none that waits is looked at again for that."""
-    machine.data = cycle.ledger.fleet.caches.tell(machine.row, machine.data, frozenset(event.data))
+    told = {key: (size_bytes, seconds) for key, size_bytes, seconds in event.fetched}
+    now = {key: told.get(key, (0, 0.0)) for key in event.data}
+    machine.data = cycle.ledger.fleet.caches.tell(machine.row, machine.data, now, machine.pool)
+    machine.fetched = event.fetched
 
 
 def on_node_private(cycle: Cycle, machine: FleetMachine, event: NodePrivate) -> None:

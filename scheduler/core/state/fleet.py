@@ -82,6 +82,8 @@ class FleetMachine:
     counted_tools: frozenset[str] | None = None
     #: Keys of data in its cache.
     data: frozenset[str] = frozenset()
+    #: What it told of fetching them, as `NodeData` has it.
+    fetched: tuple[tuple[str, int, float], ...] = ()
     #: Somebody other than the market has it leave: what follows says nothing about how long machines live.
     is_sent_away: bool = False
     #: (instant, job) of failures that may be the machine's fault.
@@ -232,7 +234,7 @@ class Fleet:
         del self.pools[machine.pool].members[machine.row]
         del self._machine_row[machine.node_id]
         if machine.data:
-            machine.data = self.caches.tell(machine.row, machine.data, frozenset())
+            machine.data = self.caches.tell(machine.row, machine.data, {})
         if machine.counted_tools is not None:
             self.pools[machine.pool].tools.recount(machine.counted_tools, None)
         self.machines[machine.row] = None

@@ -28,6 +28,7 @@ from optimizer.problem import FloatArray, IntArray
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, Place
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.tools_and_data import FetchTime
 
 #: A job that has made this many times the steps it stated is believed to be of unknown length. Otherwise it would keep
 #: its place for ever by being always about to end.
@@ -217,17 +218,35 @@ def lacks_inputs(ledger: Ledger, job: JobRecord, place: Place) -> bool:
 def fetching_s(ledger: Ledger, job: JobRecord, place: Place) -> float:
     """Return the seconds that a start of the job there takes beyond `restart_s` because it fetches inputs.
 
-    As long as such starts of its kind took more than its usual ones; 0 until one was seen.
+    The bytes that it lacks at the rate of the machine that takes longest. Where nobody has told those, as long as such
+    starts of its kind took more than its usual ones; 0 until one was seen.
     """
     if not ledger.policy.rules.count_fetches or not lacks_inputs(ledger, job, place):
         return 0.0
+    if (found := fetch_time(ledger, job, place)) is not None:
+        return found.seconds
     return ledger.costs.fetch_s(job.request.kind)
+
+
+def fetch_time(ledger: Ledger, job: JobRecord, place: Place) -> FetchTime | None:
+    """Return what the machine of the place fetches that takes longest; None where its size is not known."""
+    longest = FetchTime(0, 0.0)
+    for row, _ in place:
+        machine = ledger.fleet.machines[row]
+        found = None if machine is None else ledger.fleet.caches.fetch_time(row, machine.pool, job.request.data)
+        if found is None:
+            return None
+        longest = max(longest, found, key=lambda each: each.seconds)
+    return longest
+
+
+def warmest_place(ledger: Ledger, job: JobRecord, pool: int) -> Place:
+    """Return the machine of the pool that has most of the job's inputs; empty where the pool has none."""
+    members = ledger.fleet.pools[pool].members
+    rows = ledger.fleet.caches.rows_with(job.request.data, members)[:1] or list(members)[:1]
+    return tuple((row, 1) for row in rows)
 
 
 def fetching_on_pool_s(ledger: Ledger, job: JobRecord, pool: int) -> float:
     """`fetching_s` on the machine of the pool that has most of the job's inputs."""
-    if not job.request.data:
-        return 0.0
-    members = ledger.fleet.pools[pool].members
-    rows = ledger.fleet.caches.rows_with(job.request.data, members)[:1] or list(members)[:1]
-    return fetching_s(ledger, job, tuple((row, 1) for row in rows))
+    return fetching_s(ledger, job, warmest_place(ledger, job, pool)) if job.request.data else 0.0

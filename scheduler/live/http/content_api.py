@@ -11,11 +11,14 @@ import os
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.live.auth.access_control import UserRole
+from scheduler.live.auth.access_control import AgentCaller, UserRole
+from scheduler.live.http.job_api import check_attempt_was_here
 from scheduler.live.http.requests import LARGE_BODY_BYTES, Audience, RequestContext, Route
 from scheduler.live.providers.agent_wheel import packed_wheel
 from walras.content import CHUNK_BYTES, ChunkName, ContentTree, unpack_chunk
 from walras.errors import ClusterError
+from walras.job_request import JobId
+from walras.store_access import StoreAccess, StoreAccessRequest
 
 #: Names in one question, and the longest list of files.
 _NAMES_MOST, _TREE_BODY_BYTES = 20_000, 64 * 1024 * 1024
@@ -92,6 +95,15 @@ async def get_wheel(call: RequestContext) -> web.StreamResponse:
     return web.Response(body=wheel.content, content_type="application/octet-stream")
 
 
+async def hand_out_access(call: RequestContext) -> StoreAccess:
+    """What opens the place of one of the machine's attempts in an object store."""
+    assert isinstance(call.caller, AgentCaller)
+    request = await call.model(StoreAccessRequest)
+    if request.job_id:
+        await check_attempt_was_here(call, JobId(request.job_id), request.attempt)
+    return await call.server.store_access.open_for(call.caller.node_id, request)
+
+
 def content_routes() -> list[Route]:
     """Sending for users and machines, fetching for machines."""
     both, agent, base = Audience.USER_OR_AGENT, Audience.AGENT, "/content/v1"
@@ -105,6 +117,9 @@ def content_routes() -> list[Route]:
               role=UserRole.USER, request=ContentTree, response=TreeCommitted),
         Route("GET", "/agent/v1/wheel", get_wheel, "The release that rented machines install", Audience.JOIN,
               response="application/octet-stream"),
+        Route("POST", "/agent/v1/store-access", hand_out_access, "What opens a job's place in an object store", agent,
+              request=StoreAccessRequest, response=StoreAccess, query=("cluster_id", "incarnation", "granted_by"),
+              waits=True),
         Route("GET", f"{base}/trees/{{name}}", get_tree, "A folder's list of files", agent,
               response=ContentTree),
     ]  # fmt: skip

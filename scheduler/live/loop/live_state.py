@@ -183,6 +183,7 @@ class LiveNode:
     protocol: int | None = None
     #: Keys of inputs in its cache, as its agent said last.
     data: tuple[str, ...] = ()
+    fetched: tuple[tuple[str, int, float], ...] = ()
     #: Why it is private (`NodeRow.private`), as this process heard it.
     private_why: str = ""
     #: What its devices did when its agent looked last, and when that was heard.

@@ -95,7 +95,7 @@ class AgentGateway:
         """`proofs`: what machines are to show of the store of checkpoints."""
         self._loop = loop
         self._box = box
-        self._proofs = proofs
+        self.proofs = proofs
         self._chance = chance
         self._life = f"{loop.clock.now():.6f} {random_token(chance)[:8]}"
         self._job_tokens = job_tokens
@@ -234,8 +234,8 @@ class AgentGateway:
         if node.is_late(message.session, message.call):
             return self._answer(node, message)
         node.hear(message, now)
-        if self._proofs is not None:
-            self._proofs.take(node, message.proof)
+        if self.proofs is not None:
+            self.proofs.take(node, message.proof)
         if self._has_news(node, message):
             await self._loop.perform(lambda transaction: self._take(transaction, message))
             node = self._node(message.node_id)
@@ -323,7 +323,7 @@ class AgentGateway:
             cluster=self._loop.state.identity,
             life=self._life,
             sessions=self.sessions.take(node.row.node_id),
-            challenge=None if self._proofs is None else self._proofs.challenge_for(node.row.node_id),
+            challenge=None if self.proofs is None else self.proofs.challenge_for(node.row.node_id),
         )
 
     def _renewed(self, node: LiveNode, life: str) -> HeartbeatAnswer:

@@ -15,7 +15,8 @@ from scheduler.live.loop.apply_commands import emit
 from scheduler.live.loop.live_state import LiveAttempt, LiveJob
 from scheduler.live.loop.transaction import Transaction
 from scheduler.live.store.table_rows import CheckpointRow
-from walras.checkpoint_store import is_object_store
+from walras.checkpoint_store import SERVER_STORE, is_object_store, shared_folder
+from walras.object_store import ObjectFolder
 from walras.wire import CommittedReport
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,19 @@ class CheckpointPlaces:
         """Where the checkpoints of one folder are sent: in an object store, to a place of their own."""
         inner = folder.relative_to(self.folder)
         return f"{self.store}/{inner.as_posix()}" if is_object_store(self.store) else self.store
+
+
+def checkpoint_places(setting: str | None, folder: Path, *, is_shared: bool) -> CheckpointPlaces:
+    """Where the cluster file says; else with the server, or as before in a cluster that is older than stores.
+
+    `folder`: the server's own. `is_shared`: all machines see it. Raises ConfigError for a store that cannot be opened.
+    """
+    if setting is None:
+        return CheckpointPlaces(folder, "" if is_shared else SERVER_STORE)
+    if is_object_store(setting):
+        ObjectFolder(setting)  # the server deletes there what is superseded
+    shared = shared_folder(setting)
+    return CheckpointPlaces(folder, setting) if shared is None else CheckpointPlaces(shared)
 
 
 def keep_checkpoint(transaction: Transaction, job: LiveJob, report: CommittedReport) -> CheckpointRow | None:

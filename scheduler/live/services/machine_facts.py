@@ -30,7 +30,7 @@ def tell_joined(transaction: Transaction, node: LiveNode, paid_since: float | No
     if row.private:
         emit(transaction, NodePrivate(at, row.node_id, private=True))
     if node.data:
-        emit(transaction, NodeData(at, row.node_id, node.data))
+        emit(transaction, NodeData(at, row.node_id, node.data, node.fetched))
 
 
 def has_new_facts(node: LiveNode, message: Heartbeat) -> bool:
@@ -49,8 +49,10 @@ def take_facts(transaction: Transaction, node: LiveNode, message: Heartbeat) -> 
             emit(transaction, NodeTools(at, node_id, tuple(sorted(set(message.tools)))))
     if message.data is not None and tuple(sorted(set(message.data))) != node.data:
         node.data = tuple(sorted(set(message.data)))
+        told = {each.key: each for each in message.fetched if each.key in message.data}
+        node.fetched = tuple((key, told[key].size_bytes, told[key].seconds) for key in sorted(told))
         if node.is_member:
-            emit(transaction, NodeData(at, node_id, node.data))
+            emit(transaction, NodeData(at, node_id, node.data, node.fetched))
 
 
 def tools_note(core: SchedulerCore, job_id: JobId) -> str:

@@ -33,7 +33,8 @@ class StoreProofs:
     def __init__(self, loop: ServerLoop, place: str, chance: Random | None = None) -> None:
         """`place`: a folder of this cluster in the store, as a URL."""
         self._loop = loop
-        self._challenge = StoreChallenge(place=place, nonce=random_hex(chance, 32))
+        #: What every machine is asked.
+        self.challenge = StoreChallenge(place=place, nonce=random_hex(chance, 32))
         self._secret = random_token(chance).encode()
         self._is_placed = False
         self._placed_at = float("-inf")
@@ -47,12 +48,12 @@ class StoreProofs:
         if not self._is_placed and now - self._placed_at > _RETRY_S:
             self._placed_at = now
             self._begin(self._place())
-        return self._challenge if self._is_placed and node_id not in self._proved else None
+        return self.challenge if self._is_placed and node_id not in self._proved else None
 
     def take(self, node: LiveNode, proof: StoreProof | None) -> None:
         """What a machine says with its heartbeat; what follows from it happens beside."""
         node_id, now = node.row.node_id, self._loop.clock.now()
-        if proof is None or proof.nonce != self._challenge.nonce or node_id in self._proved:
+        if proof is None or proof.nonce != self.challenge.nonce or node_id in self._proved:
             return
         if proof.problem:
             node.private_why = proof.problem
@@ -69,14 +70,14 @@ class StoreProofs:
 
     async def _place(self) -> None:
         try:
-            await asyncio.to_thread(place_challenge, self._challenge, self._secret)
+            await asyncio.to_thread(place_challenge, self.challenge, self._secret)
             self._is_placed = True
         except (OSError, WalrasError) as error:
             log.error("the store of checkpoints cannot be written: %s", error)
 
     async def _check(self, node_id: NodeId) -> None:
         try:
-            problem = await asyncio.to_thread(check_answer, self._challenge, self._secret, node_id)
+            problem = await asyncio.to_thread(check_answer, self.challenge, self._secret, node_id)
         except (OSError, WalrasError) as error:
             log.warning("whether %s reaches the store of checkpoints is unknown: %s", node_id, error)
             return

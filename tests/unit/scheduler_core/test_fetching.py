@@ -7,6 +7,7 @@ from fake_fleet import FakeFleet, cluster, job
 
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
+from scheduler.core.explain.job_conditions import job_conditions
 from scheduler.core.rules import RoundRules
 from scheduler.core.speed_events import RestartMeasured, ThroughputMeasured
 from scheduler.core.state.remaining_work import fetching_on_pool_s
@@ -105,6 +106,81 @@ def test_a_challenger_pays_for_fetching_where_no_machine_has_its_inputs() -> Non
     assert fetching_on_pool_s(ledger, record, pools[PoolId("c")]) == 0.0
     fleet.tell(ev.JobSubmitted(fleet.at, job(2)))
     assert fetching_on_pool_s(ledger, ledger.jobs[JobId(2)], pools[PoolId("c")]) == 0.0
+
+
+def told_bytes(fleet: FakeFleet, name: str, *fetched: tuple[str, int, float]) -> None:
+    fleet.tell(ev.NodeData(fleet.at, NodeId(name), tuple(key for key, _, _ in fetched), fetched))
+
+
+@pytest.mark.parametrize(
+    ("there", "expected_s"),
+    [
+        # 12 GB at 100 MB a second, until a machine of the pool has measured it.
+        ((), 120.0),
+        # d1 (4 GB in 20 s) is there: d2 at the rate of this machine.
+        ((("d1", 4 * 10**9, 20.0),), 40.0),
+        # What took less than a second measures nothing.
+        ((("d1", 4 * 10**9, 0.5),), 80.0),
+        ((("d1", 4 * 10**9, 20.0), ("d2", 8 * 10**9, 40.0)), 0.0),
+    ],
+)
+def test_what_was_told_of_inputs_is_fetched_at_the_rate_of_the_machine(
+    there: tuple[tuple[str, int, float], ...], expected_s: float
+) -> None:
+    """The kind's own starts (300 s) count no more where the bytes of all that is lacking are known."""
+    fleet = moving(QUICK, ())
+    ledger = fleet.core.ledger
+    told_bytes(fleet, "a1", ("d1", 4 * 10**9, 4.0), ("d2", 8 * 10**9, 8.0))
+    told_bytes(fleet, "c1", *there)
+    pools = {state.pool.pool_id: state.row for state in ledger.fleet.pools}
+    assert fetching_on_pool_s(ledger, ledger.jobs[J1], pools[PoolId("c")]) == expected_s
+    assert fetching_on_pool_s(ledger, ledger.jobs[J1], pools[PoolId("a")]) == 0.0
+    conditions = {each.type: each.detail for each in job_conditions(fleet.core, J1)}
+    size = "8 GB" if there else "12 GB"
+    told = f"{expected_s:.3g} s to fetch {size} of inputs on c" if expected_s else None
+    assert conditions.get("fetches_inputs") == told
+
+
+def test_a_machine_that_measured_nothing_fetches_at_the_rate_of_its_pool() -> None:
+    """And what one machine does not tell the size of is learnt from starts, as before."""
+    fleet = moving(QUICK, ())
+    ledger = fleet.core.ledger
+    joined(fleet, "c2", "c")
+    told_bytes(fleet, "a1", ("d1", 4 * 10**9, 4.0), ("d2", 8 * 10**9, 8.0))
+    told_bytes(fleet, "c2", ("d9", 10**9, 50.0))
+    row = next(state.row for state in ledger.fleet.pools if state.pool.pool_id == "c")
+    assert fetching_on_pool_s(ledger, ledger.jobs[J1], row) == 600.0
+    fleet.tell(ev.NodeLost(fleet.at, NodeId("c2"), Reason.INFRA_NODE_LOST))
+    assert fetching_on_pool_s(ledger, ledger.jobs[J1], row) == 120.0
+    told_bytes(fleet, "a1", ("d1", 4 * 10**9, 4.0), ("d2", 0, 0.0))
+    assert fetching_on_pool_s(ledger, ledger.jobs[J1], row) == 300.0
+
+
+def test_of_machines_with_some_of_the_inputs_that_with_most_bytes_comes_first() -> None:
+    fleet = cluster(machines="")
+    for name, fetched in (("a1", (("d1", 1, 0.1), ("d2", 1, 0.1))), ("a2", (("d3", 10**9, 1.0),))):
+        joined(fleet, name, "a")
+        told_bytes(fleet, name, *fetched)
+    caches, rows = fleet.core.ledger.fleet.caches, {m.node_id: m.row for m in fleet.core.ledger.fleet.machines if m}
+    found = caches.rows_with(("d1", "d2", "d3"), set(rows.values()))
+    assert found == [rows[NodeId("a2")], rows[NodeId("a1")]]
+
+
+@pytest.mark.parametrize(("fetch_s", "pays_at"), [(3.0, 100.0), (60.0, 200.0), (300.0, 700.0)])
+def test_a_move_is_made_once_it_pays_for_its_bytes(fetch_s: float, pays_at: float) -> None:
+    """Twice the restart (2 s) and the fetch must be owed, whatever starts of the kind took before."""
+    fleet = moving(QUICK, ())
+    size = round(fetch_s * 50e6)
+    told_bytes(fleet, "a1", ("d1", size, 1.0), ("d2", size, 1.0))
+    assert moved_at(fleet, 1000.0) == pays_at
+
+
+def test_journals_from_before_know_no_bytes() -> None:
+    row = encode_event(ev.NodeData(1.0, NodeId("a1"), ("d1",), (("d1", 5, 2.0),)))
+    assert decode_event(row) == ev.NodeData(1.0, NodeId("a1"), ("d1",), (("d1", 5, 2.0),))
+    before = replace(row, payload=row.payload.replace(',"fetched":[["d1",5,2.0]]', ""))
+    assert before.payload != row.payload
+    assert decode_event(before) == ev.NodeData(1.0, NodeId("a1"), ("d1",))
 
 
 def test_journals_from_before_decide_as_they_did() -> None:

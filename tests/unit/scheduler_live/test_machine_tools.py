@@ -166,6 +166,22 @@ async def test_a_job_goes_where_its_inputs_are(tmp_path: Path) -> None:
         assert known(w, "n2").data == frozenset()
 
 
+async def test_what_inputs_have_cost_is_told_the_core_and_kept_for_a_machine_that_joins_again(tmp_path: Path) -> None:
+    keys = [data_key(InputNeed(url=f"https://host/{name}")) for name in "ab"]
+    async with world(tmp_path) as w:
+        agent = await a_machine(w)
+        told = {"key": keys[0], "size_bytes": 12 * 10**9, "seconds": 60.0}
+        other = {"key": "f" * 32, "size_bytes": 1, "seconds": 1.0}
+        await agent.beat(data=keys, fetched=[told, other])
+        assert known(w, "n1").fetched == ((keys[0], 12 * 10**9, 60.0),)
+        assert w.live_state.nodes["n1"].fetched == known(w, "n1").fetched
+        for wrong in ({"size_bytes": -1}, {"seconds": -1.0}, {"seconds": float("nan")}, {"key": "x"}):
+            with pytest.raises(ValueError, match="fetched"):
+                Heartbeat(node_id="n1", data=keys, fetched=[told | wrong])
+        with pytest.raises(ValueError, match="fetched"):
+            Heartbeat(node_id="n1", data=keys, fetched=[told] * (DATA_MOST + 1))
+
+
 async def test_the_submitter_is_told_that_no_machine_has_said_that_it_can(tmp_path: Path) -> None:
     async with facing(tmp_path) as face:
         await (await FakeAgent(face.world, "old").register()).beat()

@@ -15,6 +15,7 @@ from walras.checkpoint_store import check_store
 from walras.content import CHUNK_BYTES, ContentTree, DamagedContent, hash_folder
 from walras.errors import ConfigError, Conflict, NotFound
 from walras.object_store import OBJECTS_KEPT_S, ObjectFolder, ObjectTransfer, StoreFailure, sweep_objects
+from walras.store_access import StoreAccess
 
 __all__ = ["memory_objects"]
 
@@ -136,6 +137,45 @@ async def test_a_bucket_that_is_gone_has_not_lost_the_checkpoint(
         monkeypatch.setattr(objects, "find", gone)
         with pytest.raises(StoreFailure, match="is gone"):
             await transfer.fetch("0" * 64, tmp_path / "back")
+
+
+async def test_what_is_not_there_is_told_from_what_is_refused_where_one_place_alone_is_open(
+    objects: MemoryFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 refuses both to who may list one place alone. Its list is asked for by the folders in it, never as a whole."""
+    tree = a_state(tmp_path / "state", letters(1, 1))
+    await send(tmp_path / "state", tree)
+    listed, found = [], MemoryFileSystem.find
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise PermissionError("Access Denied")
+
+    def find(path: str, prefix: str = "", **more: Any) -> Any:
+        listed.append(prefix)
+        return {name: told for name, told in found(objects, path, **more).items() if f"/jobs/1/{prefix}" in name}
+
+    monkeypatch.setattr(objects, "cat_file", refuse)
+    monkeypatch.setattr(objects, "find", find)
+    access = StoreAccess(key="k", secret="s", token="t", lasts_s=900.0)
+    folder = ObjectFolder(PLACE, access)
+    with pytest.raises(StoreFailure, match="lets nobody in"):
+        folder.encoded_tree(tree.name)
+    with pytest.raises(NotFound):
+        folder.encoded_tree("0" * 64)
+    assert listed == ["chunks/", "trees/"] * 2
+
+
+async def test_a_transfer_goes_on_with_what_opens_the_place_anew(objects: MemoryFileSystem, tmp_path: Path) -> None:
+    tree, opened = a_state(tmp_path / "state", letters(1, 6)), list[ObjectFolder]()
+
+    async def renewed() -> ObjectFolder:
+        opened.append(ObjectFolder(PLACE))
+        return opened[-1]
+
+    async with ObjectTransfer(ObjectFolder("s3://bucket/closed"), renewed=renewed) as transfer:
+        assert await transfer.send(tmp_path / "state", tree) == tree.name
+    assert len(opened) == 8, "for the list, each chunk and the commit"
+    assert not objects.exists("/bucket/closed")
 
 
 async def test_a_store_that_does_not_answer_is_given_up(

@@ -39,6 +39,26 @@ def test_two_versions_of_one_input_are_told_as_one(tmp_path: Path) -> None:
     assert CachedInputs(tmp_path).news(everything=True) == [data_key(InputNeed(url=f"file:{source}"))]
 
 
+def test_the_bytes_of_what_was_fetched_are_told_with_it(tmp_path: Path) -> None:
+    """Of two versions those of the newer; a marker of the release before, or of a job's, tells none."""
+    source = tmp_path / "data.bin"
+    for number, size in enumerate((3000, 5000)):
+        source.write_bytes(bytes(size))
+        bring_inputs(cache_of(tmp_path), {"d": InputNeed(url=f"file:{source}")}, tmp_path / f"l{number}", {})
+    newest, older = sorted((tmp_path / "inputs").glob("*.done"), key=lambda path: -path.stat().st_mtime_ns)
+    cached = CachedInputs(tmp_path)
+    cached.news(everything=True)
+    (told,) = cached.fetched
+    assert (told.key, told.size_bytes // 1000) == (data_key(InputNeed(url=f"file:{source}")), 5)
+    assert told.seconds > 0
+    for wrong in ({}, {"size_bytes": 1e400, "seconds": 1}, {"size_bytes": -1, "seconds": 1}, {"size_bytes": 1}):
+        for marker in (newest, older):
+            marker.write_text(json.dumps({"name": told.key} | wrong))
+        cached = CachedInputs(tmp_path)
+        assert cached.news(everything=True) == [told.key]
+        assert cached.fetched == []
+
+
 def test_what_is_removed_is_told_no_more(tmp_path: Path) -> None:
     bring_inputs(cache_of(tmp_path), {"d": InputNeed(command="true")}, tmp_path / "links", dict(os.environ))
     cached = CachedInputs(tmp_path)

@@ -26,7 +26,7 @@ class OneCheckpoint:
         self.opened: list[str] = []
 
     @asynccontextmanager
-    async def open(self, store: str, _: object) -> AsyncIterator["OneCheckpoint"]:
+    async def open(self, store: str, *_: object) -> AsyncIterator["OneCheckpoint"]:
         self.opened.append(store)
         yield self
 

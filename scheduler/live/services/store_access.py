@@ -1,0 +1,150 @@
+"""Credentials for one place in an object store, got from AWS STS (or a store that speaks it) for machines that ask.
+
+The server's own environment has the long-lived credentials. With a role it assumes that role, else it asks for a
+federation token; either way a session policy (`walras.store_access`) bounds what comes back to one job's place, for so
+long. A machine gets them for the attempts that it runs, and no longer. They are kept in memory until half of their
+time is over, so that a machine which asks often costs no call; they are written down nowhere.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from scheduler.live.loop.live_state import LiveState
+from scheduler.live.services.store_proofs import StoreProofs
+from walras.clocks import SYSTEM_CLOCKS, Clocks
+from walras.cluster import NodeId
+from walras.errors import ConfigError, Forbidden
+from walras.job_request import JobId
+from walras.spec.cluster_file import CheckpointAccess
+from walras.store_access import StoreAccess, StoreAccessRequest, is_handed_out, job_policy, proof_policy
+
+log = logging.getLogger(__name__)
+
+#: Calls to STS at once, and how long one may take.
+_CALLS_AT_ONCE, _CALL_S = 4, 40.0
+_PROBLEM_MOST, _SESSION_MOST = 300, 32
+
+
+class StsCalls:
+    """The calls to STS, with the credentials of this process. They block."""
+
+    def __init__(self, settings: CheckpointAccess) -> None:
+        """Raises ConfigError where this machine lacks the library."""
+        self._settings = settings
+        try:
+            import botocore.config
+            import botocore.session
+        except ImportError:
+            fix = "pip install 'walras[stores]' where the server runs"
+            raise ConfigError("credentials for machines need botocore", field="checkpoint_access", fix=fix) from None
+        told = botocore.config.Config(connect_timeout=5, read_timeout=10, retries={"max_attempts": 2})
+        # One for all calls: it takes long to make, serves all threads, and renews what it was itself given.
+        self._client = cache(lambda: botocore.session.get_session().create_client("sts", config=told))
+
+    def __call__(self, session: str, policy: str) -> StoreAccess:
+        """Credentials that this policy bounds. `session`: how the store's own log is to name whoever has them."""
+        client, lasts_s = self._client(), round(self._settings.lasts)
+        if self._settings.role:
+            told = {"RoleArn": self._settings.role, "RoleSessionName": session}
+            answer = client.assume_role(**told, Policy=policy, DurationSeconds=lasts_s)
+        else:
+            answer = client.get_federation_token(Name=session, Policy=policy, DurationSeconds=lasts_s)
+        got = answer["Credentials"]
+        return StoreAccess(
+            key=got["AccessKeyId"], secret=got["SecretAccessKey"], token=got["SessionToken"], lasts_s=float(lasts_s)
+        )
+
+
+@dataclass(slots=True)
+class _Handed:
+    """What a machine has for a place, since when (boot time); `asked` holds who asks beside another."""
+
+    access: StoreAccess | None = None
+    since: float = 0.0
+    asked: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class StoreAccessDesk:
+    """Answers machines that ask for what opens a place."""
+
+    def __init__(
+        self,
+        state: LiveState,
+        settings: CheckpointAccess | None,
+        proofs: StoreProofs | None,
+        clocks: Clocks = SYSTEM_CLOCKS,
+    ) -> None:
+        """`settings`: None: machines have their own. Raises ConfigError where this machine lacks what it takes."""
+        self._state = state
+        self._proofs = proofs
+        self._clocks = clocks
+        self._settings = settings
+        self._calls = None if settings is None else StsCalls(settings)
+        self._handed: dict[tuple[NodeId, str], _Handed] = {}
+        self._slots = asyncio.Semaphore(_CALLS_AT_ONCE)
+
+    async def open_for(self, node_id: NodeId, request: StoreAccessRequest) -> StoreAccess:
+        """What opens the place for a machine; empty where it has its own; with a problem where there is nothing now.
+
+        Raises Forbidden for a place that is not of an attempt which it runs, nor of its proof.
+        """
+        session, policy = self._allowed(node_id, request)
+        if self._calls is None or not is_handed_out(request.place):
+            return StoreAccess()
+        self._forget_old()
+        handed = self._handed.setdefault((node_id, request.place), _Handed())
+        async with handed.asked:
+            age_s = self._clocks.boottime() - handed.since
+            if handed.access is None or age_s > handed.access.lasts_s / 2:
+                handed.since, age_s = self._clocks.boottime(), 0.0
+                handed.access = await self._asked(session, policy())
+            answer = handed.access
+            if answer.problem:
+                handed.access = None
+                return answer
+            return answer.model_copy(update={"lasts_s": answer.lasts_s - age_s})
+
+    def _allowed(self, node_id: NodeId, request: StoreAccessRequest) -> tuple[str, Callable[[], dict[str, Any]]]:
+        """How the session is called, and the document that bounds it."""
+        place, partition = request.place, "aws" if self._settings is None else self._settings.partition
+        if not request.job_id:
+            challenge = None if self._proofs is None else self._proofs.challenge
+            if challenge is None or challenge.place != place:
+                raise Forbidden(f"{place[:100]!r} is not where machines show that they reach the store", field="place")
+            return f"walras-{node_id}"[:_SESSION_MOST], lambda: proof_policy(place, challenge.nonce, node_id, partition)
+        job_id, number = JobId(request.job_id), request.attempt
+        attempt, job = self._state.attempt(job_id, number), self._state.jobs.get(job_id)
+        if attempt is None or job is None or node_id not in attempt.parts:
+            raise Forbidden(f"attempt {number} of job {job_id} is not on {node_id}", field="attempt")
+        kept = (each.store for each in (job.checkpoint, job.earlier_checkpoint) if each is not None)
+        if place not in {job.launch.store, *kept}:
+            raise Forbidden(f"job {job_id} keeps nothing at {place[:100]!r}", field="place")
+        return f"walras-job-{job_id}-attempt-{number}"[:_SESSION_MOST], lambda: job_policy(place, partition)
+
+    async def _asked(self, session: str, policy: dict[str, Any]) -> StoreAccess:
+        assert self._calls is not None
+        encoded = json.dumps(policy, separators=(",", ":"))
+        try:
+            async with self._slots, asyncio.timeout(_CALL_S):
+                access = await asyncio.to_thread(self._calls, session, encoded)
+        except Exception as error:  # whatever the library of others raises
+            told = f"{type(error).__name__}: {error}"
+            log.error("no credentials of the store for %s: %s", session, told[:_PROBLEM_MOST])
+            return StoreAccess(problem=f"the server gets no credentials for it: {told}"[:_PROBLEM_MOST])
+        log.info("credentials of the store for %s, for %.0f s", session, access.lasts_s)
+        return access
+
+    def _forget_old(self) -> None:
+        now = self._clocks.boottime()
+        over = [
+            key
+            for key, each in self._handed.items()
+            if not each.asked.locked() and (each.access is None or now - each.since > each.access.lasts_s)
+        ]
+        for key in over:
+            del self._handed[key]
