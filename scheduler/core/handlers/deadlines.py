@@ -242,7 +242,7 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
     """Onto its sure pool if there is a place, else rent one; until it is there the job goes on where it is."""
     ledger, row = cycle.ledger, job.deadline_pool
     is_there = job.holds and int(ledger.columns.pool[job.slot]) == row
-    if (is_there and not _is_resized(ledger, job)) or job.revoked is not None:
+    if (is_there and not _is_resized(ledger, job)) or (job.holds and job.revoked is not None):
         return
     reservation = cycle.reservations.get(job.job_id)
     if reservation is not None and reservation.pool == row:

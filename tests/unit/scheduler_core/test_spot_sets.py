@@ -133,6 +133,19 @@ def test_it_goes_on_with_what_a_revocation_leaves_and_grows_again() -> None:
     assert gang(fleet) == ("spot", 4)
 
 
+def test_a_gang_that_the_market_takes_whole_goes_on_demand_where_there_is_no_time_to_wait() -> None:
+    fleet = submitted(8.0, 4.2)
+    give(fleet)
+    begin(fleet)
+    fleet.at = 2400.0
+    for part in fleet.attempts[ONE].placement.parts:
+        fleet.tell(ev.NodeLeaving(2400.0, part.node_id, 2430.0, Reason.INFRA_SPOT_RECLAIM))
+    fleet.end(ONE, 85, 100.0)
+    assert asked(fleet)[0] == "sure"
+    give(fleet)
+    assert gang(fleet)[0] == "sure"
+
+
 def test_machines_that_come_in_part_are_a_smaller_gang_at_once() -> None:
     fleet = submitted(8.0, 4.2)
     assert asked(fleet) == ("spot", 4)
