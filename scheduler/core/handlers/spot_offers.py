@@ -61,7 +61,7 @@ def spot_offers(cycle: Cycle, job: JobRecord) -> tuple[SpotOffer, ...]:
 def _offer(cycle: Cycle, job: JobRecord, class_row: int) -> SpotOffer | None:
     ledger = cycle.ledger
     sure = _sure_pool(ledger, job, class_row)
-    if sure < 0 or ledger.classes.count(class_row, sure) > cycle.limits.room(job, sure):
+    if sure < 0 or not _may_hold(cycle, job, class_row, sure):
         return None
     on_demand = ledger.fleet.pools[sure]
     rates, boot_s = ledger.classes.classes[class_row].rates, on_demand.pool.boot_s
@@ -74,12 +74,17 @@ def _offer(cycle: Cycle, job: JobRecord, class_row: int) -> SpotOffer | None:
         if not count or state.quota < ceil(count / state.pool.shape.accelerators):
             continue
         part = _usd_per_h(ledger, class_row, state) / float(rates[state.row]) * rate / sure_usd_per_h
-        if 0 < part < 1 and count <= cycle.limits.room(job, state.row):
+        if 0 < part < 1 and _may_hold(cycle, job, class_row, state.row):
             price[state.row] = part
             boot_s = max(boot_s, state.pool.boot_s)
         has_market = has_market or part > 0
     restart_s = ledger.restart_s(job, cycle.policy.rules) + boot_s
     return SpotOffer(class_row, sure, rate, sure_usd_per_h, tuple(sorted(price)), price, restart_s, has_market)
+
+
+def _may_hold(cycle: Cycle, job: JobRecord, class_row: int, row: int) -> bool:
+    """Whether its project's limits leave room for a gang of that size; a rigid job waits for room."""
+    return not job.request.sizes or cycle.ledger.classes.count(class_row, row) <= cycle.limits.room(job, row)
 
 
 def _sure_pool(ledger: Ledger, job: JobRecord, class_row: int) -> int:
