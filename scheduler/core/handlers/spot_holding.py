@@ -160,6 +160,7 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
         deadlines.let_go(cycle, job)
     if not has_zones or (pool_held(cycle, job) >= 0 and job.deadline_pool < 0):
         _bide(cycle, job, hold)
+        hold.steps_per_s = _planned_speed(cycle, job)
         return
     choice = SpotChoice(offers, [slack_situation(cycle, job, offer) for offer in offers])
     pairs = list(zip(choice.offers, choice.priced, strict=True))
