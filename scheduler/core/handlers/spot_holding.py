@@ -155,6 +155,10 @@ def _choose(cycle: Cycle, job: JobRecord, hold: SpotHold) -> None:
     is_kept_back = job.blocked_by or job.over_budget or job.awaits_turn or job.state is JobState.HELD
     if is_kept_back or job.ready_at > cycle.now:
         return
+    reservation = cycle.reservations.get(job.job_id)
+    if reservation is not None and reservation.preempting and reservation.pool == job.deadline_pool:
+        _look_again(cycle, hold, cycle.now + _AFTER_LOSS_S)  # it saves, and its next place is kept for it
+        return
     has_zones = any(offer.zones for offer in offers)
     if not has_zones and held_machine(cycle, job) is not HeldMachine.ON_DEMAND:
         deadlines.let_go(cycle, job)

@@ -230,3 +230,21 @@ def test_a_solve_does_not_change_the_size_of_a_planned_gang() -> None:
     fleet.answer(one)
     assert record.class_row == planned
     assert gang(fleet) == ("spot", 2)
+
+
+def test_nothing_is_asked_for_while_it_is_on_its_way_to_a_gang_of_another_size() -> None:
+    fleet = submitted(8.0, 4.2, speeds={1: 1.0, 2: 1.7, 3: 2.0, 4: 2.7})
+    give(fleet, 3)
+    wait_for_plans(fleet)
+    begin(fleet)
+    assert gang(fleet) == ("spot", 3)
+    look(fleet, 700.0)
+    assert asked(fleet) == ("spot", 1)
+    give(fleet)
+    assert fleet.attempts[ONE].stopping
+    rents = len(fleet.rents)
+    fleet.tell(ev.PoolDeclared(fleet.at, replace(SPOT, usd_per_h=0.5)))
+    wait_for_plans(fleet)
+    assert len(fleet.rents) == rents
+    fleet.end(ONE, 85, 100.0)
+    assert gang(fleet) == ("spot", 4)
