@@ -12,7 +12,7 @@ come and go more and less often; of several zones one hypothesis for each of som
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import numpy as np
@@ -166,7 +166,8 @@ class SlackPlans:
         return False
 
     def worth(self, now: SlackSituation, belief: MarketBelief, *, spot: bool) -> dict[HeldMachine, float]:
-        """Money until the end by what is held in the slot that begins, in parts of what all work left costs on demand.
+        """Money until the end by what is held in the slot that begins, in parts of what all work left costs on demand,
+        as the grid counts work.
 
         What may miss the deadline is not among them; empty: everything may. `spot`: a machine can be had, as `belief`
         (`market_belief`) has seen.
@@ -182,7 +183,7 @@ class SlackPlans:
         worth = SlackPolicy(plan, belief).worth(plan.job, state)
         # What is in time costs at most on demand from now until the deadline; `NEVER` times the rarest chance is more.
         most = plan.job.on_demand_price * (slots + 1)
-        whole = plan.job.on_demand_price * now.work_left_s / grid.slot_s
+        whole = plan.job.on_demand_price * state.work_left / grid.per_slot
         return {held: usd / whole for held, usd in worth.items() if usd <= min(most, NEVER)}
 
     def _plan(self, grid: _Grid, slots: int, slack: int) -> SlackPlan:
@@ -233,6 +234,17 @@ def _place(now: SlackSituation) -> tuple[_Grid, int, int] | None:
     slack = min(int(now.slack_s / grid.unit_s + _ROUNDING), _MOST_SLACK)
     slots = max(ceil(now.time_left_s / grid.slot_s - _ROUNDING), ceil(slack / grid.per_slot), 1)
     return grid, slots, slack
+
+
+def within_usable_slack(now: SlackSituation) -> SlackSituation:
+    """Return the same job with its deadline so early that the grid counts all of its slack.
+
+    Otherwise more slack than that counts as work: no matter for what is held, but too dear beside another gang.
+    """
+    found = _place(now)
+    if found is None or found[2] < _MOST_SLACK:
+        return now
+    return replace(now, time_left_s=min(now.time_left_s, now.work_left_s + _MOST_SLACK * found[0].unit_s))
 
 
 def _pending(job: DeadlineJob, units: int) -> int:

@@ -1,6 +1,7 @@
 """An elastic job whose step takes .05 s and, on N accelerators, .15 s / N more; saves when it is asked to.
 
 python elastic_spot_job.py FOLDER       FOLDER/steps: a line [step, ranks] for each step of rank 0, over all attempts
+                                    FOLDER/enough: once it is there, the training has reached what it was to reach
 """
 
 import json
@@ -18,6 +19,14 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from walras.training import Checkpoint, Loop, batch_per_rank
 
 FIXED_S, SHARED_S = 0.05, 0.15
+
+
+def is_enough(folder: Path, world: int) -> bool:
+    """The same on every rank."""
+    seen = torch.tensor([float((folder / "enough").exists())])
+    if world > 1:
+        dist.all_reduce(seen, dist.ReduceOp.MAX)
+    return bool(seen)
 
 
 def main(folder: Path) -> None:
@@ -38,12 +47,16 @@ def main(folder: Path) -> None:
     log = (folder / "steps").open("a", buffering=1) if rank == 0 else None
     for _ in loop.epochs():
         for features, target in loop.steps(loader):
+            if is_enough(folder, world):
+                break
             optimizer.zero_grad()
             nn.functional.mse_loss(model(features), target).backward()
             optimizer.step()
             time.sleep(FIXED_S + SHARED_S / world)
             if log is not None:
                 log.write(json.dumps([loop.step, world]) + "\n")
+        if is_enough(folder, world):
+            break
     if world > 1:
         dist.destroy_process_group()
 

@@ -102,7 +102,7 @@ def _place_for_smaller_gang(cycle: Cycle, job: JobRecord, pool: int, room: float
 
     `room`: accelerators that the job may hold.
     """
-    if not job.request.sizes or not cycle.ordering.shrinks_gangs:
+    if not job.request.sizes or not cycle.ordering.shrinks_gangs or cycle.deadlines.sizes_gang_of(job):
         return None
     classes, most = cycle.ledger.classes, min(cycle.ledger.count_on(job, pool), room + 1)
     shapes = (classes.shapes[classes.classes[row].shape] for row in reversed(classes.options(job.class_row)))

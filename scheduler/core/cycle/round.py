@@ -218,7 +218,7 @@ def admit_arrival(cycle: Cycle, job: JobRecord) -> bool:
     Before the first solve nothing has a price. True if the job was started.
     """
     pricing = cycle.policy.pricing
-    if pricing is None:
+    if pricing is None or (job.request.sizes and cycle.deadlines.sizes_gang_of(job)):
         return False
     ledger, pools = cycle.ledger, cycle.ledger.fleet.pools
     capacity = np.array([float(state.capacity) for state in pools])

@@ -230,6 +230,8 @@ def _resize_elastic_jobs(cycle: Cycle, proposal: Proposal) -> None:
         if reservation is not None and reservation.preempting:
             continue
         job = ledger.jobs[job_id]
+        if cycle.deadlines.sizes_gang_of(job):
+            continue
         before = job.class_row
         ledger.resize(job, {name: max(sizes, key=lambda size: (sizes[size], -size)) for name, sizes in by_type.items()})
         if job.class_row != before:

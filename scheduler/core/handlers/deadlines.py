@@ -19,14 +19,15 @@ from scheduler.core.commands import Rent
 from scheduler.core.job_change_events import JobDeadlineChanged
 from scheduler.core.placement.attempt_lifecycle import revoke_attempt, start_attempt
 from scheduler.core.placement.reservations import drop_reservation, open_reservation
-from scheduler.core.placement.search import find_free_place
-from scheduler.core.state.fleet import PoolState
+from scheduler.core.placement.search import find_free_place, find_victims
+from scheduler.core.state.fleet import Place, PoolState
 from scheduler.core.state.ledger import JobRecord, Ledger
 from scheduler.core.state.remaining_work import from_checkpoint_s, remaining_here_s
 from scheduler.core.state.unsaved_work import is_fixed
 from scheduler.core.state.working_set import Cycle
 from walras.cluster import Market, PoolId
 from walras.contract import SECONDS_PER_HOUR
+from walras.job_request import JobId
 from walras.states import JobState, Reason
 
 #: The margin beyond one restart: this part of the time needed, and this long.
@@ -50,6 +51,8 @@ class DeadlineOutlook:
     usd: float
     #: It runs there already.
     is_there: bool
+    #: Row of the class as which it would run there: of an elastic job the size of its gang.
+    class_row: int
 
     @property
     def slack_s(self) -> float:
@@ -96,23 +99,43 @@ def entitle_secured_jobs(cycle: Cycle) -> None:
             _entitle(cycle, job)
 
 
-def deadline_outlook(ledger: Ledger, job: JobRecord, without: int = -1) -> DeadlineOutlook | None:
+def deadline_outlook(
+    ledger: Ledger, job: JobRecord, without: int = -1, class_row: int | None = None
+) -> DeadlineOutlook | None:
     """The cheapest sure pool where it would end in time, with a little to spare if there is one; else where it would
-    end first. None without a deadline, or where length or speed are not known. `without`: a pool not to count on.
+    end first; of an elastic job with the size of its gang there. None without a deadline, or where length or speed are
+    not known.
+
+    Args:
+        ledger: what is known.
+        job: whose deadline it is.
+        without: a pool not to count on.
+        class_row: the one class as which it may run; None: any size that an elastic job may have.
     """
     if job.request.deadline_at == inf or job.request.steps is None:
         return None
-    pools = (state for state in ledger.fleet.pools if state.row != without)
-    found = [each for state in pools if (each := _outlook_on(ledger, job, state)) is not None]
+    sizes = gang_classes(ledger, job) if class_row is None else (class_row,)
+    pools = [state for state in ledger.fleet.pools if state.row != without]
+    found = [each for row in sizes for state in pools if (each := _outlook_on(ledger, job, state, row)) is not None]
     in_time = [each for each in found if each.is_safe] or [each for each in found if each.is_feasible]
     if in_time:
         return min(in_time, key=lambda each: (each.usd, -each.slack_s, not each.is_there))
     return max(found, key=lambda each: (each.slack_s, each.is_there), default=None)
 
 
-def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOutlook | None:
-    """What the job would need on this pool; None where it cannot run, or nothing is sure."""
-    job_class = ledger.class_of(job)
+def gang_classes(ledger: Ledger, job: JobRecord) -> tuple[int, ...]:
+    """Return the rows of the classes as which the job may run: its own first, of an elastic job those of other sizes.
+
+    One that holds machines of several pools, or is forked, keeps what it has.
+    """
+    if not job.request.sizes or job.request.spreads:
+        return (job.class_row,)
+    return tuple(dict.fromkeys((job.class_row, *ledger.classes.options(job.class_row))))
+
+
+def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState, class_row: int) -> DeadlineOutlook | None:
+    """What the job would need on this pool as one of this class; None where it cannot run, or nothing is sure."""
+    job_class = ledger.classes.classes[class_row]
     shape = ledger.classes.shapes[job_class.shape]
     rate, count = float(job_class.rates[state.row]), int(shape.counts[state.row])
     if rate <= 0 or not count or state.pool.market is Market.SPOT or not _may_have(state, count):
@@ -121,18 +144,20 @@ def _outlook_on(ledger: Ledger, job: JobRecord, state: PoolState) -> DeadlineOut
     machines = ceil(count / state.pool.shape.accelerators)
     usd_per_s = machines * state.pool.usd_per_h / SECONDS_PER_HOUR if state.rented else 0.0
     restart_s = ledger.restart_s(job, ledger.policy.rules)
-    if job.holds and int(ledger.columns.pool[job.slot]) == state.row:
+    if job.holds and int(ledger.columns.pool[job.slot]) == state.row and ledger.columns.count[job.slot] == count:
         # Until it is held there for its deadline's sake, the policy may move it: it would have to come back.
         needs_s = remaining_here_s(ledger, job)
         margin_s = 2 * restart_s + state.pool.boot_s + reserve_s(needs_s)
-        return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, True)
+        usd = needs_s * usd_per_s
+        return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, usd, True, class_row)
     is_free = ledger.fleet.find(state.row, shape) is not None
     if not is_free and (not state.rented or state.pool.drained):
         return None  # others hold the owned ones
     stop_s = job.request.grace_s if job.holds else 0.0
     needs_s = from_checkpoint_s(job, rate) + restart_s + stop_s + (0.0 if is_free else state.pool.boot_s)
     margin_s = restart_s + reserve_s(needs_s)
-    return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, needs_s * usd_per_s, False)
+    usd = needs_s * usd_per_s
+    return DeadlineOutlook(state.row, state.pool.pool_id, needs_s, margin_s, left_s, usd, False, class_row)
 
 
 def reserve_s(needs_s: float) -> float:
@@ -150,7 +175,7 @@ def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
     found, left_s = deadline_outlook(cycle.ledger, job), job.request.deadline_at - cycle.now
     is_due = found is not None and found.slack_s <= 0 and left_s > 0
     if found is not None and is_due and cycle.ledger.fleet.pools[found.pool].rented:
-        secure(cycle, job, found.pool)
+        secure(cycle, job, found.pool, found.class_row)
         return
     wait_s = _RECHECK_S + (left_s / 10 if found is None or found.slack_s <= 0 else found.slack_s)
     if left_s > 0:
@@ -158,13 +183,22 @@ def _check_deadline(cycle: Cycle, job: JobRecord) -> None:
         cycle.timers.set(cycle.deadlines.heap[0][0], "deadline")
 
 
-def secure(cycle: Cycle, job: JobRecord, pool: int) -> None:
-    """The job goes to this pool and stays there, whatever the policy says."""
+def secure(cycle: Cycle, job: JobRecord, pool: int, class_row: int) -> None:
+    """The job goes to this pool, as one of this class, and stays there, whatever the policy says."""
+    resize_gang(cycle, job, class_row)
     job.deadline_pool = pool
     job.is_secured = job.holds and int(cycle.ledger.columns.pool[job.slot]) == pool
     cycle.deadlines.secured.add(job.job_id)
     _entitle(cycle, job)
     cycle.solves.problem_changed = True
+
+
+def resize_gang(cycle: Cycle, job: JobRecord, class_row: int) -> None:
+    """From its next start on the job is one of this class; it leaves what was kept for a gang of another size."""
+    if class_row != job.class_row:
+        drop_reservation(cycle, job.job_id)
+        cycle.ledger.reclass(job, class_row)
+        cycle.backlog.rebuild_queues = True
 
 
 def _reconsider(cycle: Cycle, job: JobRecord) -> None:
@@ -177,7 +211,7 @@ def _reconsider(cycle: Cycle, job: JobRecord) -> None:
         return
     if found.slack_s <= 0 < found.left_s:
         drop_reservation(cycle, job.job_id)
-        secure(cycle, job, found.pool)
+        secure(cycle, job, found.pool, found.class_row)
         return
     failures, look_at = cycle.deadlines.stranded.get(job.job_id, (0, 0.0))
     if failures != state.rent_failures or look_at <= cycle.now:
@@ -207,14 +241,15 @@ def _entitle(cycle: Cycle, job: JobRecord) -> None:
 def _move(cycle: Cycle, job: JobRecord) -> None:
     """Onto its sure pool if there is a place, else rent one; until it is there the job goes on where it is."""
     ledger, row = cycle.ledger, job.deadline_pool
-    if job.holds and (int(ledger.columns.pool[job.slot]) == row or job.revoked is not None):
+    is_there = job.holds and int(ledger.columns.pool[job.slot]) == row
+    if (is_there and not _is_resized(ledger, job)) or (job.holds and job.revoked is not None):
         return
     reservation = cycle.reservations.get(job.job_id)
     if reservation is not None and reservation.pool == row:
         return
     if ledger.count_on(job, row) > cycle.limits.room(job, row):
         return  # its project holds all that it may
-    place = find_free_place(cycle, job, row)
+    place = place_with_own(cycle, job, row) if is_there else find_free_place(cycle, job, row)
     if place is None:
         _rent(cycle, job, ledger.fleet.pools[row])
     elif job.waits and job.ready_at <= cycle.now:
@@ -223,8 +258,16 @@ def _move(cycle: Cycle, job: JobRecord) -> None:
     elif job.state is JobState.RUNNING and job.request.preemptible and not is_fixed(ledger, job):
         drop_reservation(cycle, job.job_id)
         open_reservation(cycle, job, row, place, preempting=True)
-        pool_id = ledger.fleet.pools[row].pool.pool_id
-        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"to {pool_id}, to end before its deadline")
+        where = f"to {ledger.fleet.pools[row].pool.pool_id}"
+        if is_there:
+            where = f"from {ledger.columns.count[job.slot]:g} to {ledger.count_on(job, row)} accelerators"
+        revoke_attempt(cycle, job, Reason.POLICY_MOVED, detail=f"{where}, to end before its deadline")
+
+
+def place_with_own(cycle: Cycle, job: JobRecord, row: int) -> Place | None:
+    """Return a place for the gang of a job that runs in the pool with another one, what it holds counted as free."""
+    found = find_victims(cycle, job, row, ())
+    return None if found is None else found.place
 
 
 def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
@@ -242,20 +285,32 @@ def _rent(cycle: Cycle, job: JobRecord, state: PoolState) -> None:
         cycle.commands.append(Rent(token, state.pool.pool_id, missing))
 
 
-def accelerators_awaited(cycle: Cycle, row: int) -> int:
-    """Accelerators that jobs being moved to the pool, or that asked for a spot machine there, still wait for."""
-    ledger = cycle.ledger
-    asked = (
-        ledger.jobs[each]
-        for each, hold in cycle.deadlines.market.holds.items()
-        if hold.asked == row and each in ledger.jobs
-    )
-    jobs = (ledger.jobs[each] for each in cycle.deadlines.secured if each in ledger.jobs)
-    return sum(ledger.count_on(each, row) for each in asked) + sum(
-        ledger.count_on(each, row)
-        for each in jobs
-        if each.deadline_pool == row and not (each.holds and int(ledger.columns.pool[each.slot]) == row)
-    )
+def accelerators_awaited(cycle: Cycle, row: int, *, held: bool = False) -> int:
+    """Return the accelerators that jobs being moved to the pool, or that asked for spot machines there, wait for.
+
+    `held`: with those that jobs which are to have more of them there hold already.
+    """
+    ledger, counts = cycle.ledger, dict[JobId, int]()
+    for job_id in cycle.deadlines.secured & ledger.jobs.keys():
+        job = ledger.jobs[job_id]
+        if job.deadline_pool == row and (not _held_on(ledger, job, row) or _is_resized(ledger, job)):
+            counts[job_id] = ledger.count_on(job, row)
+    for job_id, hold in cycle.deadlines.market.holds.items():
+        if hold.asked == row and job_id in ledger.jobs:
+            counts[job_id] = ledger.classes.count(hold.asked_as, row)
+    if held:
+        return sum(counts.values())
+    return sum(max(0, count - _held_on(ledger, ledger.jobs[job_id], row)) for job_id, count in counts.items())
+
+
+def _is_resized(ledger: Ledger, job: JobRecord) -> bool:
+    """Whether it is to have a gang of another size where it runs."""
+    return bool(job.request.sizes) and not job.request.spreads and ledger.is_resized(job)
+
+
+def _held_on(ledger: Ledger, job: JobRecord, row: int) -> int:
+    """Accelerators that it has in the pool."""
+    return int(ledger.columns.count[job.slot]) if job.holds and int(ledger.columns.pool[job.slot]) == row else 0
 
 
 def deadline_risk_text(found: DeadlineOutlook) -> str:

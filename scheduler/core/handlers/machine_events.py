@@ -151,7 +151,7 @@ def _wanted(cycle: Cycle, state: PoolState) -> int:
     """Number of machines that the last solve wants, and that jobs with deadlines are about to move to."""
     proposal = cycle.policy.proposal
     by_pool = {} if proposal is None else dict(zip(proposal.pools, proposal.rent_machines, strict=True))
-    coming = deadlines.accelerators_awaited(cycle, state.row)
+    coming = deadlines.accelerators_awaited(cycle, state.row, held=True)
     wanted = by_pool.get(state.pool.pool_id, 0) + ceil(coming / max(state.pool.shape.accelerators, 1))
     return max(wanted, state.pool.least)
 

@@ -165,6 +165,10 @@ class JobClasses:
                 if len(parts) > 1 or request.size_on(self._pools[parts[0][0]]) != parts[0][1]:
                     yield parts, plan.steps_per_s
 
+    def count(self, row: int, pool: int) -> int:
+        """Return the accelerators that a gang of the class takes of the pool; 0 where it cannot run."""
+        return self.shapes[self.classes[row].shape].counts[pool]
+
     @property
     def option_table(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(class, option) for every option of every class, in two parallel arrays, classes ascending."""

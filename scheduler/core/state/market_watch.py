@@ -59,10 +59,15 @@ class SpotHold:
     #: Row of the spot pool that was asked for a machine, -1: none; and when.
     asked: int = -1
     asked_at: float = -inf
+    #: Row of the class as which the job is to run there: the size of its gang.
+    asked_as: int = -1
     #: When the market took its machine; -inf: never.
     lost_at: float = -inf
     #: Spot pools that gave none since the last choice.
     refused: set[int] = field(default_factory=set)
+    #: What the choice was made for: USD per machine-hour by row of the pool, and its steps per second there.
+    prices: dict[int, float] = field(default_factory=dict)
+    steps_per_s: float = 0.0
     #: Why it holds what it holds, in words; empty before the first choice.
     why: str = ""
 

@@ -274,6 +274,11 @@ class DeadlineWatch:
     #: Spot markets, and jobs that hold machines there by their slack (`handlers/spot_holding.py`).
     market: SpotWatch = field(default_factory=SpotWatch)
 
+    def sizes_gang_of(self, job: JobRecord) -> bool:
+        """Whether the size of the job's gang is chosen with its pool, for the deadline's sake."""
+        hold = self.market.holds.get(job.job_id)
+        return job.deadline_pool >= 0 or (hold is not None and hold.asked >= 0)
+
 
 @dataclass(slots=True)
 class Cycle:
