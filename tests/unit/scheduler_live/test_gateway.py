@@ -17,7 +17,7 @@ async def test_a_job_runs_from_submit_to_success(tmp_path: Path) -> None:
         (start,) = await agent.start_all()
         assert (start.argv, start.env, start.devices) == (
             ["bash", "-euo", "pipefail", "-c", "true"],
-            {"LR": "0.1"},
+            {"LR": "0.1", "WALRAS_ACCELERATORS": "a:2"},
             [0, 1],
         )
         assert (start.world_size, start.first_rank, start.master_port, start.resume) == (2, 0, 0, None)

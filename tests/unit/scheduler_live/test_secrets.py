@@ -42,7 +42,7 @@ async def test_the_running_attempt_alone_gets_the_value(face: Face, tmp_path: Pa
     status, _ = await face.json("POST", f"{API}/jobs", JOB, key="k1")
     assert status == 201
     (start,) = await agent.start_all()
-    assert start.env == {"PLAIN": "seen-by-few", "TOKEN": VALUE}
+    assert start.env == {"PLAIN": "seen-by-few", "TOKEN": VALUE, "WALRAS_ACCELERATORS": "a:1"}
     written = _dump(tmp_path / "data")
     assert "seen-by-few" in written
     assert VALUE not in written

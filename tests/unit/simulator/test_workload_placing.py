@@ -113,7 +113,8 @@ def test_two_rows_of_a_kind_say_the_same_speed() -> None:
 
 
 def test_a_row_says_all_that_the_scheduler_hears_of_a_job() -> None:
-    """No field of a request is beyond a trace, but its number, what is held, and what a live run alone believes.
+    """No field of a request is beyond a trace, but its number, what is held, a menu of plans, which job files state,
+    and what a live run alone believes.
 
     (An elastic job is neither forked nor mixed: the row is tried with these instead.)
     """
@@ -133,7 +134,7 @@ def test_a_row_says_all_that_the_scheduler_hears_of_a_job() -> None:
     said |= {name for name in ("fork_max", "mixed") if getattr(spread, name) != getattr(plain, name)}
     assert {each.name for each in fields(JobRequest)} - said == {
         "duration_s", "held", "declared", "unproven", "sweep", "sweep_limit", "checkpoint_every_s", "pools", "tools",
-        "data", "shared",
+        "data", "shared", "plans",
     }  # fmt: skip
     assert (job.steps, job.request.steps, job.request.depends_on) == (240.0, 120.0, (1,))
     assert (job.cancel_at, job.failures) == (50.0, (PlannedFailure(60.0, 3, 2),))
