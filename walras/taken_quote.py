@@ -38,7 +38,7 @@ def take_way(spec: JobSpec, menu: QuoteView, wanted: str) -> JobSpec:
         raise UserError(
             f"{way.way or _AS_ASKED}: no end can be promised: one future in 20 or more is later than looked ahead",
             field="--take",
-            fix="state the job's `steps` or `duration`, take another way of `--quote`, or submit without --take",
+            fix="state its `steps` or `estimated_duration`, take another way of `--quote`, or submit without --take",
         )
     quoted = QuotedSpec(
         way=way.way or _AS_ASKED,

@@ -112,6 +112,7 @@ def assign_with_guarantees(
     chosen = np.where(chosen >= 0, origin[chosen], -1)
     if asked.worth_of(chosen) < asked.worth_of(plain.column):
         chosen = plain.column
+    chosen = asked.others_before_equals(chosen)
     floored = asked.floors_beside(np.minimum(asked.held(chosen), asked.left))
     prices, bound = prices_of_gangs(floored)
     value, rows = question.value_of(chosen), len(question.capacity)
@@ -150,6 +151,32 @@ class GuaranteeQuestion:
     def worth_of(self, column: IntArray) -> float:
         """What these columns of jobs are worth, with a bonus for each guaranteed accelerator among them (n,)."""
         return self.question.value_of(column) + self.bonus * float(np.minimum(self.held(column), self.left).sum())
+
+    def others_before_equals(self, column: IntArray) -> IntArray:
+        """These columns of jobs, with places beyond a guarantee given to jobs below none that are worth as much (n,).
+
+        A search takes any of several plans worth the same; this is the one that others would call fair. Places are
+        exchanged where both columns take as many accelerators of one pool and of no other row, and nobody runs there.
+        """
+        question, column = self.question, column.copy()
+        many, place = np.bincount(question.use_column, minlength=len(question.job)), np.zeros(len(question.job), int)
+        place[question.use_column] = question.use_pool
+        is_running = question.running if len(question.running) else np.zeros(len(question.job), dtype=np.bool_)
+        alike, size = (many == 1) & ~is_running, question.size
+        free, waits = alike & (self.use.sum(axis=0) == 0), column < 0
+        spare = self.held(column) - self.left
+        for taken in column[column >= 0].tolist():
+            use = self.use[:, taken]
+            if not alike[taken] or not np.any(use > 0) or np.any((use > 0) & (use > spare + _WHOLE)):
+                continue
+            equal = free & (place == place[taken]) & (size == size[taken])
+            equal &= waits[question.job] & (question.value >= question.value[taken])
+            if equal.any():
+                other = int(np.flatnonzero(equal)[0])
+                column[question.job[taken]], column[question.job[other]] = -1, other
+                waits[question.job[taken]], waits[question.job[other]] = True, False
+                spare -= use
+        return column
 
     def floors_beside(self, floor: FloatArray) -> AssignmentProblem:
         """The assignment with a row more for each guarantee, accelerators that are kept (m,); see `rows_of_floors`."""

@@ -166,6 +166,16 @@ def test_a_guarantee_is_kept_at_once_and_has_a_price() -> None:
     assert without.quote.entities == ()
 
 
+def test_of_jobs_worth_the_same_others_have_what_is_beyond_the_guarantee() -> None:
+    """Two jobs of b came first and six of a, whose guarantee is one of two accelerators: each project has one."""
+    setting = Setting([[1.0]] * 8, [2], entity=[1, 1, *[0] * 6], entity_weights=[1, 1], remaining_steps=[1e4] * 8)
+    problem = build(setting)
+    problem = replace(problem, entities=replace(problem.entities, guaranteed=np.array([0.5, 0.0])))
+    plan, _ = Walras().decide(problem, None)
+    assert (plan.column >= 0)[:2].sum() == 1
+    assert (plan.column >= 0)[2:].sum() == 1
+
+
 def test_what_cannot_be_moved_counts_against_a_guarantee() -> None:
     """Its jobs that run fill it; those of others that cannot be moved leave nothing to give."""
     problem = flooded(0.25)

@@ -61,14 +61,17 @@ async def test_shares_are_told_and_outlive_the_server(tmp_path: Path) -> None:
 
 
 async def test_what_a_guarantee_is_worth_is_told_to_those_who_see_the_project(tmp_path: Path) -> None:
-    """vision's guarantee keeps an accelerator that jobs of speech, which wait for longer and longer, would pay for."""
+    """vision's guarantee keeps an accelerator that the short jobs of speech would pay more for."""
     async with facing(tmp_path / "data") as face:
-        await face.call("POST", f"{API}/projects", {"name": "vision", "settings": {"share": {"guaranteed": 0.5}}})
+        guaranteed = {"share": {"guaranteed": 0.5, "weight": 0.1}}
+        await face.call("POST", f"{API}/projects", {"name": "vision", "settings": guaranteed})
         await face.call("POST", f"{API}/projects", {"name": "speech"})
         rules = {"round_s": 30.0, "resolve_min_s": 1.0}
         await face.json("PUT", f"{API}/policy", {"policy": {"name": "walras"}, "rules": rules})
         for project in ("speech", "speech", *["vision"] * 6):
-            await face.json("POST", f"{API}/jobs", {"run": "true", "project": project, "preemptible": "always"})
+            length = "1h" if project == "speech" else "100h"
+            job = {"run": "true", "project": project, "preemptible": "always", "estimated_duration": length}
+            await face.json("POST", f"{API}/jobs", job)
         agent = await FakeAgent(face.world, "n1").register()
         await face.world.advance(1.0)
         await agent.start_all()
