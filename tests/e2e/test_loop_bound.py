@@ -34,7 +34,8 @@ def still() -> Iterator[None]:
 
 API = "/api/v1"
 AGENTS, JOBS, BATCH = 200, 2000, 100
-BURSTS = 5
+#: A host is slow for a minute at a time: bursts are made until one was quick enough, for three minutes.
+BURSTS = 12
 #: Design 6; processor time of the loop's thread, which a busy machine does not lengthen.
 LONGEST_S = 0.020
 RULES = {"round_s": 2.0, "resolve_min_s": 1.0, "min_runtime_s": 1.0}
@@ -90,6 +91,7 @@ async def _held_up(folder: Path, policy: str) -> dict[str, float]:
     return {what: seconds for seconds, what in sorted(watch.processor) if seconds > LONGEST_S}
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.usefixtures("still")
 @pytest.mark.parametrize("policy", ["fifo", "max_min_fairness", "walras"])
 async def test_no_callback_holds_up_the_loop_for_20_ms(tmp_path: Path, policy: str) -> None:
