@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.real_server import A, RealServer, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 JOB = Path(__file__).resolve().parents[1] / "support" / "elastic_spot_job.py"
 SPOT = {
@@ -56,13 +56,13 @@ def test_an_elastic_job_grows_while_spot_is_cheap_shrinks_while_it_is_dear_and_s
             assert server.call("PATCH", f"/pools/{POOL.replace('/', '%2F')}", pool)[0] == 200
             return len(made())
 
-        wait_for(lambda: trained_by(1, 0), 90, "one worker, for there is one machine", lambda: str(server.job(job)))
+        wait_for(lambda: trained_by(1, 0), 150, "one worker, for there is one machine", lambda: str(server.job(job)))
         since = change(quota=3)
-        wait_for(lambda: trained_by(3, since), 90, "three, at 1 USD an hour each", lambda: str(server.job(job)))
+        wait_for(lambda: trained_by(3, since), 150, "three, at 1 USD an hour each", lambda: str(server.job(job)))
         since = change(usd_per_h=4.5)
-        wait_for(lambda: trained_by(1, since), 90, "one, at 4.5 USD", lambda: str(server.job(job)))
+        wait_for(lambda: trained_by(1, since), 150, "one, at 4.5 USD", lambda: str(server.job(job)))
         since = change(usd_per_h=0.5)
-        wait_for(lambda: trained_by(3, since), 90, "three again")
+        wait_for(lambda: trained_by(3, since), 150, "three again")
         assert server.call("POST", "/pools:revoke", {"pool_id": POOL, "notice_s": 5})[0] == 200
         server.until_state(job, "SUCCEEDED", 150.0)
         assert [step for step, _ in made()] == list(range(STEPS))  # each once, in order: nothing was lost
