@@ -58,7 +58,7 @@ from walras.spec.job_groups import (
 )
 from walras.spec.job_secrets import JobSecrets
 from walras.spec.job_travel import GitSpec, ImageName, InputName, InputSpec, PythonSpec, plain_workdir
-from walras.spec.plan_menus import PlanMenu, check_plans, gang_of_plans, speeds_of_plans
+from walras.spec.plan_menus import PlanMenu, check_plan_is_no_menu, check_plans, gang_of_plans, speeds_of_plans
 from walras.spec.sweeps import (
     ArrayText,
     Matrix,
@@ -196,6 +196,7 @@ class JobSpec(FileModel):
     @model_validator(mode="before")
     @classmethod
     def _one_way_to_write(cls, given: object) -> object:
+        check_plan_is_no_menu(given)
         return plain_workdir(given)
 
     @model_validator(mode="after")

@@ -63,6 +63,13 @@ def _as_list(value: object) -> object:
 PlanMenu = Annotated[tuple[PlanChoice, ...], Field(max_length=PLANS_MOST), BeforeValidator(_as_list)]
 
 
+def check_plan_is_no_menu(given: object) -> None:
+    """Raises FieldMistake where a job file writes its menu under `plan`, which holds one recommendation."""
+    plan = given.get("plan") if isinstance(given, Mapping) else None
+    if isinstance(plan, list | tuple):
+        raise FieldMistake("plan", "is what `walras submit --recommend` expected of one way; a menu is called `plans`")
+
+
 def check_plans(
     menu: tuple[PlanChoice, ...],
     resources: ResourcesSpec,

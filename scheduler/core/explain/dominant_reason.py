@@ -151,12 +151,18 @@ def _first_ends(core: SchedulerCore, holders: Sequence[JobRecord]) -> str:
 
 
 def _sizes(core: SchedulerCore, job: JobRecord, pools: Sequence[PoolState]) -> str:
-    """What it needs, and what is free of it."""
+    """What it needs, and what is free of it: by its request alone where no pool can hold it, or its plans say it."""
+    if not pools:
+        return f"it needs {job.request.text}"
     counts = core.ledger.classes.shapes[core.ledger.class_of(job).shape].counts
     free: dict[tuple[int, str], int] = {}
     for state in pools:
         way = counts[state.row], state.pool.shape.accelerator
         free[way] = free.get(way, 0) + state.free
+    if job.request.plans:
+        names = dict.fromkeys(accelerator for _, accelerator in free)
+        idle = (f"{sum(free[way] for way in free if way[1] == name)} x {name}" for name in names)
+        return f"it needs {job.request.text}; {', '.join(idle)} free"
     told = (f"{count} x {accelerator}, {idle} free" for (count, accelerator), idle in free.items())
     return f"it needs {' or '.join(islice(told, _NAMED_MAX))}"
 

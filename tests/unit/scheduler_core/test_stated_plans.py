@@ -6,6 +6,7 @@ from dataclasses import replace
 from fake_fleet import FakeFleet, cluster
 from planned_fleet import carried_out, measured
 
+from optimizer.policy import PolicySpec
 from scheduler.core import commands as cmd
 from scheduler.core import events as ev
 from scheduler.core.explain.dominant_reason import dominant_reason
@@ -175,6 +176,18 @@ def test_a_waiting_menu_is_told_why_and_nobody_offers_it_other_accelerators() ->
     assert pending_reasons(fleet.core, J1)
     assert dominant_reason(fleet.core, J1)
     assert not [each for each in possible_remedies(fleet.core, fleet.core.ledger.jobs[J1]) if each.demands]
+
+
+def test_who_waits_is_told_its_menu_and_what_is_free_of_it() -> None:
+    """Before any machine has joined too, and of a job without a menu."""
+    empty = FakeFleet()
+    empty.tell(ev.PolicyChanged(0.0, PolicySpec("walras", {}), QUICK))
+    empty.tell(ev.JobSubmitted(0.0, menu_job()))
+    empty.tell(ev.JobSubmitted(0.0, JobRequest(J2, Kind("k"), demands=(Demand("a", 2),), steps=1e6)))
+    assert dominant_reason(empty.core, J1) == (
+        "it needs 4 x a or 4 x a + 2 x b or 2 x a or 2 x a + 2 x b; no machine has joined this cluster yet"
+    )
+    assert dominant_reason(empty.core, J2) == "it needs 2 x a; no machine has joined this cluster yet"
 
 
 def test_a_type_in_several_pools_gives_a_plan_several_places() -> None:

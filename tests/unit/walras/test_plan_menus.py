@@ -56,6 +56,7 @@ A100 = "plans: [{accelerators: 'a100:2', steps_per_s: 2}"
         ("plans: {a100: 2}", "plans", "no list"),
         ("plans: a100", "plans", "no list"),
         ("plans: [7]", "plans[0]", ""),
+        ("plan: [{accelerators: 'a100:2', steps_per_s: 2}]", "plan", "recommend"),
         ("plans: [{accelerators: 'a100:2'}]", "plans[0].steps_per_s", "missing"),
         ("plans: [{steps_per_s: 2}]", "plans[0].accelerators", "missing"),
         *(
