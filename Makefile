@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
+# Tests start hundreds of processes. Where bytecode may not be kept, each of them compiles every file anew, pytest's too.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install wheel sdist sbom docs pictures demo demo-web test test-all fuzz mutations golden browser slurm \
 	postgresql torchx explore lint bench clean
