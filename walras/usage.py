@@ -4,6 +4,8 @@ From this it is planned what to reserve, and billed what a reservation would hav
 --live`, `walras money --model`).
 """
 
+from urllib.parse import quote
+
 from walras.api import Body
 from walras.job_request import JobId
 from walras.transport import ApiCall, Transport
@@ -13,6 +15,8 @@ _API = "/api/v1"
 MOST_USES = 50_000
 #: How far an answer looks back, at most, seconds.
 LONGEST_USAGE_S = 366 * 86_400
+#: Projects whose history one answer tells; attempts of one machine in one answer, at most.
+MOST_HELD_PROJECTS, MOST_NODE_ATTEMPTS = 50, 1000
 
 
 class UsageRow(Body):
@@ -53,6 +57,45 @@ class UsageReport(Body):
     partial: bool = False
 
 
+class HeldByProject(Body):
+    """Accelerators that a project held, as means of equal steps of time."""
+
+    project: str
+    accelerators: list[float]
+    #: The same in fair-share units: accelerators of the fleet's average speed for the jobs that held them.
+    units: list[float]
+
+
+class HeldHistory(Body):
+    """Who held accelerators since an instant (`GET /usage/history`), those first who held the most."""
+
+    #: Beginning of the first step and of the last, unfinished one's end; seconds since 1970.
+    since: float
+    until: float
+    step_s: int
+    items: list[HeldByProject]
+    #: Projects beyond `MOST_HELD_PROJECTS`, which are left out.
+    left_out: int = 0
+
+
+class NodeAttempt(Body):
+    """An attempt that had a part of its gang on a machine; instants are seconds since 1970."""
+
+    job: JobId
+    attempt: int
+    name: str
+    project: str
+    user: str
+    state: str
+    #: Why it ended, or is about to.
+    reason: str | None = None
+    #: Of the whole gang.
+    accelerators: int
+    leased_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
 class UsageCalls:
     """What a client may ask about the use of accelerators."""
 
@@ -65,3 +108,20 @@ class UsageCalls:
         """
         query = {"since_s": str(max(1, round(since_s)))} | ({"type": accelerator} if accelerator else {})
         return UsageReport.model_validate(await self._transport.json(ApiCall("GET", f"{_API}/usage", query=query)))
+
+    async def held_history(self, *, since_s: float) -> HeldHistory:
+        """Returns what the caller's projects held of accelerators in the last `since_s` seconds, step by step.
+
+        Raises UserError where that is longer than `LONGEST_USAGE_S`.
+        """
+        query = {"since_s": str(max(1, round(since_s)))}
+        found = await self._transport.json(ApiCall("GET", f"{_API}/usage/history", query=query))
+        return HeldHistory.model_validate(found)
+
+    async def node_history(self, node: str, *, limit: int = 100) -> list[NodeAttempt]:
+        """Returns the newest attempts of the caller's projects that were on a machine, newest first.
+
+        Raises NotFound where no machine has this name.
+        """
+        call = ApiCall("GET", f"{_API}/nodes/{quote(node, safe='')}/history", query={"limit": str(limit)})
+        return [NodeAttempt.model_validate(each) for each in await self._transport.json(call)]

@@ -25,8 +25,9 @@ AXE = ROOT / "tests" / "support" / "axe.min.js.gz"
 KEPT = os.environ.get("WALRAS_SCREENSHOTS", "")
 PAGES = {
     "": "Fleet", "jobs": "Jobs", "jobs/1": "Log", "jobs/7": HOSTILE, "submit": "Submit a job",
-    "machines": "Machines", "machines/h100-01": "h100-01", "money": "Money", "policy": "Versions", "audit": "Audit",
-    "shares": "What one more accelerator was worth", "whatif": "Futures of the cluster",
+    "machines": "Machines", "machines/h100-01": "What ran here", "money": "No budget limits your jobs",
+    "policy": "Versions", "audit": "Audit",
+    "shares": "held on average", "whatif": "Futures of the cluster",
     "report": "above that bound", "people": "Make a token",
 }  # fmt: skip
 
@@ -108,6 +109,7 @@ def _every_page(url: str, token: str, waiting: int) -> None:
     pages = {**PAGES, f"jobs/{waiting}": "Why it does not run"}
     with browser() as page:
         sign_in(page, url, token)
+        go(page, "machines/h100-01", "30 of 80 GiB")  # of half a minute ago at most
         for theme, width in (("light", 1360), ("dark", 1360), ("light", 390)):
             page.set_window_size(width, 900)
             page.execute_script("localStorage.setItem('theme', arguments[0])", theme)

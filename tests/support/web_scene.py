@@ -73,7 +73,16 @@ async def tell_progress(agents: list[FakeAgent], steps: float = 4000.0) -> None:
             told = agent.progress(
                 job_id, attempt, steps + 37 * job_id, steps_per_s=speed, samples=50, values={"loss": 1.9 / (1 + job_id)}
             )
-            await agent.beat(told)
+            await agent.beat(told, devices=device_samples(agent))
+
+
+def device_samples(agent: FakeAgent) -> list[dict[str, float]]:
+    """What a machine with busy devices would tell of each."""
+    return [
+        {"device": device, "utilization": 91.0 + device, "memory_used_bytes": 30 * GIB, "memory_bytes": 80 * GIB,
+         "temperature_c": 61.0 + device, "power_w": 410.0}
+        for device in range(agent.facts.accelerators)
+    ]  # fmt: skip
 
 
 async def write_log(face: Face, agent: FakeAgent, job_id: int, text: bytes, offset: int = 0) -> None:

@@ -69,10 +69,10 @@ class ShareStanding:
             return ""
         parts = [
             f"{each.accelerators:g} {each.accelerator} at {each.units / each.accelerators:.2g} times the fleet's "
-            f"average speed for its jobs count {each.units:.2g}"
+            f"average speed for its jobs count {each.units:.3g}"
             for each in self.held
         ]
-        told = f"{self.units:.2g} units with {self.accelerators:g} accelerators"
+        told = f"{self.units:.3g} units with {self.accelerators:g} accelerators"
         return f"{self.name} holds {told} because {', '.join(parts)}"
 
 

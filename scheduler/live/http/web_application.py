@@ -30,6 +30,7 @@ from scheduler.live.http import (
 from scheduler.live.http.audit_trail import list_audit
 from scheduler.live.http.budget_api import budget_routes
 from scheduler.live.http.connection_guard import ConnectionGuard
+from scheduler.live.http.history_api import history_routes
 from scheduler.live.http.notify_api import notify_routes
 from scheduler.live.http.overview_api import WebFace, attach_overview, overview_routes
 from scheduler.live.http.policy_api import policy_routes
@@ -322,7 +323,7 @@ def api_routes() -> list[Route]:
         Route("POST", "/agent/v1/logs", job_api.receive_log, "Bytes that a rank wrote", Audience.AGENT,
               response=LogAccepted, query=_UPLOAD_QUERY),
         *content_api.content_routes(), *outputs_api.outputs_routes(), *session_api.session_routes(),
-        *overview_routes(), *what_if_routes(), *usage_routes(), *report_routes(),
+        *overview_routes(), *what_if_routes(), *usage_routes(), *history_routes(), *report_routes(),
     ]  # fmt: skip
     metrics = Route("GET", "/metrics", cluster_api.show_metrics, "Figures in the format of Prometheus",
                     response="text/plain")  # fmt: skip

@@ -356,3 +356,9 @@ def keep_credits(db: Database) -> None:
         credit_id INTEGER PRIMARY KEY, at REAL NOT NULL, project TEXT NOT NULL, user TEXT NOT NULL, team TEXT NOT NULL,
         unit TEXT NOT NULL, amount REAL NOT NULL, created_by TEXT NOT NULL, reason TEXT NOT NULL)"""
     )
+
+
+@migrations()
+def find_attempts_by_machine(db: Database) -> None:
+    """What ran on a machine is asked for by people who look for the one that fails jobs."""
+    db.execute("CREATE INDEX parts_node ON parts (node_id, job_id)")

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeVar
 
 from scheduler.core.state.throughput import KINDS_MOST, ScoredBelief
 from scheduler.live.store.booking_rows import BookingRow
+from scheduler.live.store.history_rows import HeldQuery, HeldRow, NodeAttemptRow, read_held, read_node_attempts
 from scheduler.live.store.job_listing import listing_sql
 from scheduler.live.store.last_alive import Absence, absence_since, load_last_alive, read_boot_id
 from scheduler.live.store.money_sums import sum_money, sum_spent, sum_spent_by_user
@@ -222,6 +223,12 @@ class SqlStore(ABC):
 
     def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
         return sum_usage(self._reader(), query)
+
+    def held(self, query: HeldQuery) -> list[HeldRow]:
+        return list(read_held(self._reader(), query))
+
+    def node_attempts(self, node_id: NodeId, projects: tuple[str, ...] | None, limit: int) -> list[NodeAttemptRow]:
+        return read_node_attempts(self._reader(), node_id, projects, limit)
 
     def past(self, query: PastQuery) -> PastRows:
         return read_past(self._reader(), query)

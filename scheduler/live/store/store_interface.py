@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from scheduler.core.state.throughput import ScoredBelief
 from scheduler.live.store.booking_rows import BookingRow
+from scheduler.live.store.history_rows import HeldQuery, HeldRow, NodeAttemptRow
 from scheduler.live.store.last_alive import Absence
 from scheduler.live.store.price_hours import PriceQuery, PriceRow
 from scheduler.live.store.report_rows import PastQuery, PastRows
@@ -357,6 +358,14 @@ class Store(Protocol):
 
     def attempt_uses(self, query: UsageQuery) -> list[AttemptUse]:
         """What attempts held of each accelerator type, as far as it is in the ledger."""
+        ...
+
+    def held(self, query: HeldQuery) -> list[HeldRow]:
+        """What projects held of accelerators when, as far as it is in the ledger."""
+        ...
+
+    def node_attempts(self, node_id: NodeId, projects: tuple[str, ...] | None, limit: int) -> list[NodeAttemptRow]:
+        """The newest attempts that were on a machine, of some projects or (None) of all, newest first."""
         ...
 
     def past(self, query: PastQuery) -> PastRows:

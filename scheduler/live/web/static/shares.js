@@ -2,10 +2,12 @@
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { get } from "./server.js";
-import { Loading, Table, Trouble, useLoaded } from "./parts.js";
+import { Chart, Loading, Table, Trouble, useLoaded } from "./parts.js";
 import { figure, length, money, percent } from "./words.js";
 
 const byType = (counts) => Object.entries(counts).filter(([, many]) => many).map(([name, many]) => `${figure(many)} ${name}`).join(", ") || "–";
+
+const DAYS = { "1": "a day", "7": "a week", "28": "four weeks" };
 
 export function SharesPage() {
   const { data, problem } = useLoaded((signal) => get("/share", signal), "shares", 10);
@@ -20,15 +22,38 @@ export function SharesPage() {
     percent(share.used_part),
     share.borrowed.map((loan) => `${figure(loan.accelerators)} of ${loan.name}`).join(", ") || "–",
   ]);
-  const reasons = (data || []).filter((share) => share.because);
+  const reasons = (data || []).filter((share) => share.because && !share.name.includes("/"));
   return html`<h1>Shares</h1><${Trouble} problem=${problem} />
     ${data ? html`<p class="quiet">In fair-share units: accelerators of the fleet's average speed for the jobs that hold them.</p>
       <${Table} caption="Shares" columns=${columns} rows=${rows} />${rows.length ? null : html`<p class="quiet">No project has jobs, and none is set up.</p>`}
-      ${reasons.map((share) => html`<p class="quiet">${share.name}: ${share.because}</p>`)}` : html`<${Loading} />`}
+      ${reasons.map((share) => html`<p class="quiet">${share.because}</p>`)}` : html`<${Loading} />`}
+    <${HeldOverTime} standings=${data || []} />
     <${Worth} />`;
 }
 
-const DAYS = { "1": "a day", "7": "a week", "28": "four weeks" };
+/** What each project held, and what it is entitled to if everybody has work: what is above that was borrowed. */
+function HeldOverTime({ standings }) {
+  const [days, setDays] = useState("7");
+  const { data, problem } = useLoaded((signal) => get(`/usage/history?since_s=${86400 * Number(days)}`, signal), `held ${days}`, 60);
+  const nominal = Object.fromEntries(standings.map((share) => [share.name, share.nominal]));
+  const charts = (data ? data.items : []).map((project) => {
+    const part = nominal[project.project];
+    // A mean holds to the end of its step: the last one to this instant.
+    const instants = [...project.accelerators.map((_, step) => data.since + step * data.step_s), data.until];
+    const drawn = [...project.accelerators, project.accelerators.at(-1)];
+    const series = [{ stroke: "hsl(210 60% 50%)", paths: window.uPlot.paths.stepped({ align: 1 }) }, { stroke: "hsl(35 70% 45%)", dash: [4, 4] }];
+    const line = [instants, drawn, instants.map(() => (part === undefined ? null : part))];
+    const borrowed = part === undefined ? [] : project.accelerators.map((held) => Math.max(0, held - part));
+    const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : 0);
+    const words = `${figure(mean(project.accelerators))} held on average${part === undefined ? "" : `, ${figure(part)} its part, ${figure(mean(borrowed))} borrowed`}`;
+    return html`<figure key=${project.project}><figcaption><b>${project.project}</b> <span class="quiet">${words}</span></figcaption>
+      <${Chart} data=${line} series=${series} height=${120} label=${`Accelerators held by ${project.project} over time: ${words}`} /></figure>`;
+  });
+  return html`<section aria-labelledby="held"><h2 id="held">Held over time</h2>
+    <div class="filters"><label>Over the last <select onChange=${(event) => setDays(event.target.value)}>${Object.entries(DAYS).map(([value, name]) => html`<option value=${value} selected=${value === days}>${name}</option>`)}</select></label></div>
+    <${Trouble} problem=${problem} />
+    ${data ? (charts.length ? html`<p class="quiet">Accelerators; dashed: the part that weights give it now if everybody has work.</p>${charts}${data.left_out ? html`<p class="quiet">and ${figure(data.left_out)} projects more</p>` : null}` : html`<p class="quiet">No job of your projects held an accelerator.</p>`) : null}</section>`;
+}
 
 /** Means by pool: what one more of its accelerators was worth, beside its rent. */
 function Worth() {
