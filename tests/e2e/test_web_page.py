@@ -25,7 +25,7 @@ AXE = ROOT / "tests" / "support" / "axe.min.js.gz"
 KEPT = os.environ.get("WALRAS_SCREENSHOTS", "")
 PAGES = {
     "": "Fleet", "jobs": "Jobs", "jobs/1": "Log", "jobs/7": HOSTILE, "submit": "Submit a job",
-    "machines": "Machines", "machines/h100-01": "What ran here", "money": "No budget limits your jobs",
+    "machines": "Machines", "machines/h100-01": "What ran here", "money": "Filled again",
     "policy": "Versions", "audit": "Audit",
     "shares": "held on average", "whatif": "Futures of the cluster",
     "report": "above that bound", "people": "Make a token",
@@ -134,6 +134,7 @@ async def test_every_page_in_light_dark_and_on_a_phone(tmp_path: Path) -> None:
     """No console errors, no serious finding of axe, nothing wider than the window, nothing fetched from elsewhere,
     hostile names and logs shown as text."""
     policy = load_mapping(ROOT / "configs" / "policies" / "walras.yaml")
+    policy["rules"] = {**policy.get("rules", {}), "budgets": [{"project": "vision", "month_usd": 5000.0}]}
     async with facing(tmp_path / "data", cluster=pools(), policy=policy, real_time=True) as face:
         url = await _lively(face)
         await asyncio.to_thread(_every_page, url, face.admin, await _waiting_job(face))
