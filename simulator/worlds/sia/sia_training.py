@@ -161,7 +161,7 @@ def read_sia_applications(
     names = [name for name in _APPLICATIONS if (Path(steps) / name).is_dir()]
     if not names:
         raise ConfigError(
-            f"{steps}: no application's profile; known are {', '.join(_APPLICATIONS)}", fix="see the path"
+            f"{steps}: no application's profile; known are {', '.join(_APPLICATIONS)}", fix="check the path"
         )
     return {name: _read_application(name, Path(learning) / name, Path(steps) / name, tuple(types)) for name in names}
 
