@@ -53,7 +53,9 @@ def read_kubernetes_snapshot(path: Path, length_s: float) -> QueueSnapshot:
                 _add_pod(snapshot, item, length_s)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__} {error}"[:200]
-            raise ConfigError(f"{path}: items[{place}], a {kind[:40]}, cannot be read: {why}", fix="mend it") from None
+            raise ConfigError(
+                f"{path}: items[{place}], a {kind[:40]}, cannot be read: {why}", fix="correct it"
+            ) from None
         if len(snapshot.jobs) > SNAPSHOT_JOBS_MAX or len(snapshot.nodes) > SNAPSHOT_NODES_MAX:
             raise ConfigError(f"{path}: too many jobs or nodes", fix="is it one cluster?")
     return snapshot

@@ -77,7 +77,7 @@ def _rows(path: Path, required: tuple[str, ...], command: str) -> Iterator[_Row]
 def _add_node(snapshot: QueueSnapshot, row: _Row, seen: set[str]) -> None:
     name = name_or_none(row["NODELIST"])
     if name is None:
-        raise ConfigError(f"{row.where}: NODELIST is {row['NODELIST'][:40]!r}", fix="mend the line")
+        raise ConfigError(f"{row.where}: NODELIST is {row['NODELIST'][:40]!r}", fix="correct the line")
     if name in seen:
         return  # a line for each of its partitions
     seen.add(name)
@@ -134,7 +134,7 @@ def _tasks(row: _Row, number: str) -> int:
     for part in inside.rstrip("]").split("%")[0].split(","):
         found = _TASKS.fullmatch(part.strip())
         if found is None:
-            raise ConfigError(f"{row.where}: JOBID is {number[:60]!r}", fix="mend the line")
+            raise ConfigError(f"{row.where}: JOBID is {number[:60]!r}", fix="correct the line")
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         count += max(0, last - first) // max(1, step) + 1
     return count

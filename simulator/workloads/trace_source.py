@@ -285,9 +285,11 @@ class TraceSource:
         try:
             cells = table.cut(line)
         except (csv.Error, ValueError) as error:
-            raise ConfigError(f"{self.path}:{number}: {error}", fix="mend the row") from None
+            raise ConfigError(f"{self.path}:{number}: {error}", fix="correct the row") from None
         if len(cells) != table.width:
-            raise ConfigError(f"{self.path}:{number}: {len(cells)} columns, {table.width} expected", fix="mend the row")
+            raise ConfigError(
+                f"{self.path}:{number}: {len(cells)} columns, {table.width} expected", fix="correct the row"
+            )
         return TraceRow(cells, table.columns, self.path, number, self.clock)
 
     def _fits(self, job: TraceJob, seen: set[str], arrived_at: float) -> None:
@@ -315,11 +317,11 @@ def header_row_format(source: TraceSource, lines: Iterator[tuple[int, str]], req
     """Reads the next line as a CSV header. Raises ConfigError for a missing or duplicate column."""
     number, line = next(lines, (0, ""))
     if not line.strip():
-        raise ConfigError(f"{source.path}: no header; the file is empty or begins with an empty line", fix="mend it")
+        raise ConfigError(f"{source.path}: no header; the file is empty or begins with an empty line", fix="correct it")
     try:
         titles = [title.strip() for title in split_csv(line)]
     except csv.Error as error:
-        raise ConfigError(f"{source.path}:{number}: {error}", fix="mend the header") from None
+        raise ConfigError(f"{source.path}:{number}: {error}", fix="correct the header") from None
     titles = _our_titles(source, titles, number)
     doubled = next((title for title in titles if titles.count(title) > 1), None)
     if doubled is not None:

@@ -54,7 +54,7 @@ def check_convertible(path: str) -> None:
             )
         if arrival.job.hold:
             raise ConfigError(
-                f"{path}: jobs[{row}] is held, and a trace has nobody who releases it",
+                f"{path}: jobs[{row}] is held, and a trace has no user who releases it",
                 field=f"jobs[{row}].job.hold",
                 fix="remove hold, or give not_before",
             )

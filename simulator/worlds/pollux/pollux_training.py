@@ -171,7 +171,7 @@ def pollux_workload(
 ) -> PolluxWorkload:
     """Converts the rows to jobs of one pool of `machines` machines.
 
-    Raises ConfigError for an application without a profile and a job larger than the pool, and OutsideTable (a
+    Raises ConfigError for an application without a profile and a job larger than the pool, and OutsideProfileError (a
     ConfigError too) for a batch that the profile does not cover.
     """
     shape, most = pool.shape, machines * pool.shape.accelerators

@@ -91,8 +91,8 @@ def sia_scenario(
 def _packed_speeds(workload: SiaWorkload, pools: tuple[PoolModel, ...]) -> dict[SpeedKey, float]:
     """Returns the speeds announced to the scheduler: updates per second on as few machines as possible.
 
-    The time model sets a job's progress at a time and placement. Raises ConfigError (OutsideTable) where it has no
-    entry.
+    The time model sets a job's progress at a time and placement. Raises OutsideProfileError (a ConfigError) where it
+    has no entry.
     """
     ways = {(job.request.kind, job.request.demands[0].count) for job in workload.jobs}
     speeds: dict[SpeedKey, float] = {}
