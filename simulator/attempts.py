@@ -1,7 +1,7 @@
 """The life of a simulated attempt: start, warm-up, steps, reports, checkpoints, exit.
 
-Progress is exact: between two events an attempt makes steps at one rate, so nothing is computed in between. Who starts
-and stops attempts is `simulator.world`.
+Progress is exact: between two events an attempt makes steps at a constant rate, so nothing is computed in between.
+`simulator.world` starts and stops attempts.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,8 @@ class WorldParameters:
 
     #: Time between two progress reports of a running attempt; inf: it sends none (for policies that need no progress).
     report_s: float = inf
-    #: The scheduler receives the first report, the first one with a speed, and later at most one per this time.
+    #: Seconds between two progress reports of a running attempt; inf: it sends none (for policies that need no
+    #: progress).
     forward_every_s: float = 0.0
     #: A job measures its speed over windows of this length, and leaves out this number of steps after a start.
     window_s: float = 1.0
@@ -37,7 +38,7 @@ class WorldParameters:
     speed_noise: float = 0.0
     #: Relative standard deviation of a reported speed around the attempt's own.
     report_noise: float = 0.0
-    #: Time between a prepare command and a machine's answer.
+    #: Seconds between a prepare command and a machine's answer.
     prepare_s: float = 0.0
     #: Probability that a machine refuses a start or a preparation.
     refused: float = 0.0
@@ -48,9 +49,9 @@ class SimAttemptPhase(Enum):
     #: All ranks are up; the first step has not begun.
     WARMING_UP = "warming up"
     RUNNING = "running"
-    #: Writes a checkpoint; steps continue afterwards.
+    #: Writes a checkpoint, and continues with steps afterwards.
     SAVING = "saving"
-    #: Was revoked, or its work is done; its processes are exiting.
+    #: Was revoked, or has done its work; its processes are exiting.
     STOPPING = "stopping"
     #: Its machine died; the scheduler does not know yet.
     DEAD = "dead"
@@ -122,16 +123,16 @@ class SimAttempt:
         self.parts = parts
         #: The attempt that shares the same accelerators, if any; both then run at co-located speeds.
         self.partner: SimAttempt | None = None
-        #: Factor on its speed for reasons of its own (data, neighbours), in (0, 1].
+        #: Factor on its speed due to its own data or neighbours, in (0, 1].
         self.attempt_pace = 1.0
-        #: Its speed by steps done: alone on its accelerators, on healthy machines.
+        #: Its speed by steps done, alone on its accelerators and on healthy machines.
         self.speed_curve = speed_curve
         self.alone_rate, self.segment_end_steps = speed_curve(job.steps)
         #: Speed on healthy machines, and the present speed.
         self.full_rate = self.alone_rate
         self.rate = self.full_rate * self.pace
         self.costs = costs
-        #: Work before each checkpoint; 0 or None: it takes none.
+        #: Seconds of work before each checkpoint; 0 or None: it takes none.
         self.checkpoint_every_s = costs.checkpoint_every_s
         self.phase = SimAttemptPhase.STARTING
         #: RUNNING only: steps made since this instant are not in `job.steps` yet.
@@ -143,7 +144,7 @@ class SimAttempt:
         self.productive_s = 0.0
         self.next_report_at = inf
         self.next_save_at = inf
-        #: RUNNING only: since when it has worked without a checkpoint.
+        #: RUNNING only: instant since which it has worked without a checkpoint.
         self.working_since = 0.0
         #: Whether the scheduler received a report, and one with a speed; the instant of the last report.
         self.reported = False
@@ -174,7 +175,7 @@ class AttemptSimulator:
     # -- called by the world
 
     def begin(self, now: float, attempt: SimAttempt) -> None:
-        """Starts its processes; it holds its accelerators from now on."""
+        """Starts the attempt's processes; it holds its accelerators from now on."""
         self._hold_devices(attempt)
         attempt.timer = self._engine.schedule(now + attempt.costs.start_s, self._ranks_up, attempt)
 
@@ -192,7 +193,7 @@ class AttemptSimulator:
             self._await_next(attempt)
 
     def checkpoint_every(self, now: float, attempt: SimAttempt, every_s: float | None) -> None:
-        """Works for so long before each checkpoint from now on, if its kind leaves that to the scheduler."""
+        """Sets the seconds of work before each checkpoint, if its kind leaves that to the scheduler."""
         if attempt.costs.checkpoint_every_s is not None or attempt.costs.checkpoint_s is None:
             return
         attempt.checkpoint_every_s = every_s
@@ -202,13 +203,13 @@ class AttemptSimulator:
             self._await_next(attempt)
 
     def stop(self, now: float, attempt: SimAttempt, grace_s: float) -> None:
-        """Makes it save and stop, and kills it if that takes longer than the grace period."""
+        """Makes the attempt save and stop, and kills it if that takes longer than the grace period."""
         if attempt.phase in (SimAttemptPhase.STOPPING, SimAttemptPhase.DEAD):
             return
         phase, checkpoint_s = attempt.phase, attempt.costs.checkpoint_s
         saved_at = now + (checkpoint_s or 0.0)
         if phase is SimAttemptPhase.SAVING and attempt.timer is not None:
-            saved_at = attempt.timer.at  # the checkpoint that it is writing will do
+            saved_at = attempt.timer.at  # the checkpoint that it is writing counts
         self._settle(now, attempt)
         attempt.phase = SimAttemptPhase.STOPPING
         if phase in (SimAttemptPhase.STARTING, SimAttemptPhase.WARMING_UP) or checkpoint_s is None:
@@ -219,7 +220,7 @@ class AttemptSimulator:
             self._set_timer(attempt, now + grace_s, self._killed(SIGKILL))
 
     def kill(self, at: float, attempt: SimAttempt) -> None:
-        """Ends its processes without a report; it holds its accelerators until the scheduler knows."""
+        """Ends the attempt's processes without a report; it holds its accelerators until the scheduler knows."""
         if attempt.phase is SimAttemptPhase.DEAD:
             return
         self._settle(at, attempt)
@@ -229,7 +230,7 @@ class AttemptSimulator:
             self._engine.cancel(attempt.timer)
 
     def release(self, attempt: SimAttempt) -> None:
-        """Frees its accelerators: the scheduler knows that it has ended."""
+        """Frees the attempt's accelerators once the scheduler knows that it has ended."""
         if attempt.timer is not None:
             self._engine.cancel(attempt.timer)
         if attempt.partner is not None:
@@ -264,7 +265,7 @@ class AttemptSimulator:
         return ()
 
     def _make_steps(self, at: float, attempt: SimAttempt) -> None:
-        """Begins to make steps, or continues after a checkpoint."""
+        """Starts to make steps, or continues after a checkpoint."""
         attempt.phase = SimAttemptPhase.RUNNING
         if attempt.next_report_at == inf and self._model.report_s < inf:
             # Reports are sent at multiples of `report_s` after the ranks were up.
@@ -309,9 +310,9 @@ class AttemptSimulator:
             attempt.job.steps += made_s * attempt.rate
 
     def _segment_ended(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
-        """The speed changes at this step."""
+        """Changes the speed at this step."""
         self._settle(at, attempt)
-        attempt.job.steps = attempt.segment_end_steps  # not a rounding error more or less
+        attempt.job.steps = attempt.segment_end_steps  # exact, without a rounding error
         attempt.alone_rate, attempt.segment_end_steps = attempt.speed_curve(attempt.job.steps)
         if attempt.partner is None:
             self.set_rate(at, attempt, attempt.alone_rate)
@@ -360,7 +361,7 @@ class AttemptSimulator:
 
     def _finished(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
         self._settle(at, attempt)
-        attempt.job.steps = attempt.job.plan.steps  # not a rounding error more or less
+        attempt.job.steps = attempt.job.plan.steps  # exact, without a rounding error
         return self._exit(at, attempt, exit_code=0)
 
     def _failing(self, index: int, failure: PlannedFailure) -> Action:
@@ -379,7 +380,7 @@ class AttemptSimulator:
         )
 
     def _exit(self, at: float, attempt: SimAttempt, exit_code: int) -> Iterable[Event]:
-        """Exits after the time that its processes take to end."""
+        """Exits after the seconds that its processes take to end."""
         if attempt.costs.exit_s <= 0:
             return self._ended(at, attempt, exit_code=exit_code)
         attempt.phase = SimAttemptPhase.STOPPING
@@ -399,7 +400,7 @@ class AttemptSimulator:
     def _ended(
         self, at: float, attempt: SimAttempt, exit_code: int | None = None, signal: int | None = None
     ) -> Iterable[Event]:
-        """The last process has ended: returns the last events, and frees the accelerators."""
+        """Ends the attempt with its last process: returns the last events, and frees the accelerators."""
         job_id = attempt.job_id
         node_id = attempt.parts[0][0].node_id if exit_code not in (0, EXIT_CHECKPOINTED) else None
         last: list[Event] = []

@@ -1,9 +1,9 @@
-"""Files of conditions: costs, noise, faults, markets and solver time of a simulated run, and what the scheduler knows.
+"""Files of conditions: costs, noise, faults, markets and solver time of a simulated run, and the scheduler's knowledge.
 
-A file of conditions may be combined with any workload and cluster. What it leaves out stays as it is without a file:
-no noise, no faults, no costs, speeds and lengths known. Costs that a recorded run measured override the costs given
-here. The models come first, one for each section of the file with its units and bounds; then `Conditions`, the file
-itself, which turns a `Scenario` into the same scenario under these conditions.
+A file of conditions may be combined with any workload and cluster. What it leaves out stays as without a file: no
+noise, no faults, no costs, known speeds and lengths. Costs that a recorded run measured override the costs given here.
+The models come first, one for each section of the file with its units and bounds; then `Conditions`, the file itself,
+which applies these conditions to a `Scenario`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,16 +53,16 @@ class CostConditions(FileModel):
     migrate: Length = 0.0
 
     def costs(self) -> AttemptCosts:
-        """As the world has them."""
+        """Returns the costs for the simulated world."""
         return AttemptCosts(self.start, self.checkpoint, self.checkpoint_every, self.warm_up, self.exit, self.migrate)
 
 
 class StartConditions(FileModel):
-    """How machines answer when a gang is to start on them."""
+    """Answers of machines on which a gang is to start."""
 
-    #: From the command to prepare to the answer.
+    #: Time from the command to prepare to the answer.
     prepare: Length = 0.0
-    #: Part of preparations and starts that a machine refuses.
+    #: Part of the preparations and starts that a machine refuses.
     refused: Annotated[Number, Field(ge=0, lt=1)] = 0.0
 
 
@@ -84,13 +84,13 @@ class FaultConditions(FileModel):
     cut_off: PositiveLength = 60.0
     slow_every: _Every = None
     slow: PositiveLength = 600.0
-    #: Part of its speed at which a slow machine works.
+    #: Factor on the speed of a slow machine.
     slow_pace: _Pace = 0.5
-    #: The same of one attempt, on whatever machine.
+    #: The same for one attempt, independent of its machines.
     attempt_slow_every: _Every = None
     attempt_slow: PositiveLength = 600.0
     attempt_slow_pace: _Pace = 0.5
-    #: A machine taken out of use because jobs failed on it is put back after this; None: never.
+    #: Time after which a machine that was cordoned because jobs failed on it is uncordoned; None: never.
     uncordon: _Every = None
     until: _Every = None
 
@@ -98,20 +98,20 @@ class FaultConditions(FileModel):
 class MarketConditions(FileModel):
     """Terms of renting machines of a pool, which override the cluster file."""
 
-    #: From the request to a machine that takes jobs; None: as the cluster says.
+    #: Time from the request to a machine that takes jobs; None: as the cluster says.
     boot: Length | None = None
     boot_noise: _Noise = 0.0
     #: Warning before a revocation; None: as the cluster says.
     notice: Length | None = None
-    #: Mean life of a spot machine before the market takes it back; None: it does not.
+    #: Mean lifetime of a spot machine before a revocation; None: it is not revoked.
     life: _Every = None
-    #: The law of their lives, such as `uniform 24h`, in place of `life`, which is the mean of an exponential one.
+    #: Law of the lifetimes, such as `uniform 24h`, in place of `life`, which is the mean of an exponential law.
     lifetime: Annotated[str, AfterValidator(checked_lifetime)] = ""
-    #: Machines that the market has, below the quota; None: the quota alone counts.
+    #: Machines that the market has, if fewer than the quota; None: the quota alone counts.
     capacity: _Count | None = None
     #: Price of a machine; None: as the cluster says.
     usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] | None = None
-    #: Another price around that one after every so long; None: it stays.
+    #: Interval between changes of the price, around the stated one; None: it does not change.
     reprice_every: _Every = None
     price_noise: _Noise = 0.0
 
@@ -140,7 +140,7 @@ class IncidentConditions(FileModel):
     """An incident in a pool at an instant: exactly one of `revoke`, `kill`, `slow`, `market`."""
 
     at: Length
-    #: The market takes machines back, with the pool's notice: `machines` of them, or all.
+    #: The market revokes machines, with the pool's notice: `machines` of them, or all.
     revoke: ShownName | None = None
     machines: Annotated[WholeNumber, Field(ge=1, le=100_000)] | None = None
     #: A machine dies, or works at `pace` for a while: the n-th of the pool in order of joining.
@@ -148,9 +148,9 @@ class IncidentConditions(FileModel):
     slow: ShownName | None = None
     machine: _Count = 0
     pace: _Pace = 0.5
-    #: None: to the end.
+    #: None: until the end of the run.
     lasts: _Every = None
-    #: Another price of a machine, another number of machines that the market has.
+    #: A new price of a machine, and a new number of machines that the market has.
     market: ShownName | None = None
     usd_per_h: Annotated[Number, Field(ge=0, le=1e6)] | None = None
     capacity: _Count | None = None
@@ -174,7 +174,7 @@ class IncidentConditions(FileModel):
 
     @property
     def what(self) -> str:
-        """The field that names the pool."""
+        """Returns the name of the field that names the pool."""
         return next(word for word in ("revoke", "kill", "slow", "market") if getattr(self, word) is not None)
 
     @property
@@ -183,7 +183,7 @@ class IncidentConditions(FileModel):
         return str(getattr(self, self.what))
 
     def incidents(self, pool_id: PoolId) -> list[Incident]:
-        """As the world has them."""
+        """Returns the incidents for the simulated world."""
         match self.what:
             case "revoke":
                 return [PoolRevocation(self.at, pool_id, self.machines)]
@@ -204,11 +204,11 @@ class CancellationConditions(FileModel):
 
 
 class CrashConditions(FileModel):
-    """Jobs that fail by themselves, anywhere in their work."""
+    """Jobs that fail on their own, at a random point of their work."""
 
     part: _Part = 0.0
     exit_code: Annotated[WholeNumber, Field(ge=1, le=255)] = 1
-    #: How often a job crashes; None: every time.
+    #: Number of crashes of a job; None: every attempt crashes.
     times: Annotated[WholeNumber, Field(ge=1, le=1000)] | None = 1
 
 
@@ -228,28 +228,28 @@ class Conditions(FileModel):
     """A file of conditions."""
 
     costs: CostConditions = CostConditions()
-    #: Of single kinds, in place of `costs`.
+    #: Costs of single kinds, in place of `costs`.
     costs_by_kind: Annotated[dict[ShownName, CostConditions], Field(max_length=10_000)] = Field(default_factory=dict)
     starts: StartConditions = StartConditions()
     noise: NoiseConditions = NoiseConditions()
     faults: FaultConditions = FaultConditions()
-    #: By pool, or `spot` and `on_demand` for all pools of that market that are not named.
+    #: By pool, or `spot` and `on_demand` for all pools of that market that have no entry of their own.
     markets: Annotated[dict[ShownName, MarketConditions], Field(max_length=10_000)] = Field(default_factory=dict)
     incidents: Annotated[tuple[IncidentConditions, ...], Field(max_length=10_000)] = ()
     cancellations: CancellationConditions = CancellationConditions()
     crashes: CrashConditions = CrashConditions()
     lengths: LengthConditions = LengthConditions()
-    #: Time between a question to the solver and its answer; measured: as long as it takes on this machine.
+    #: Time between a solver request and its answer; measured: the time that this machine takes.
     solve: Literal["measured"] | Length = 0.0
     #: False: the scheduler learns speeds from what jobs report.
     speeds_told: bool = True
-    #: How often jobs report; None: never.
+    #: Time between reports of a job; None: jobs do not report.
     report_every: PositiveLength | None = None
     #: Least time between two predictions of unmeasured speeds; None: speeds are not predicted.
     predict_every: PositiveLength | None = None
-    #: Of kinds, from which speeds are predicted; samples of a step are those of each accelerator.
+    #: Facts of kinds, from which speeds are predicted; a step's samples are those of each accelerator.
     facts: Annotated[dict[ShownName, FactsSpec], Field(max_length=10_000)] = Field(default_factory=dict)
-    #: The run ends then, whatever is unfinished; None: when every job has ended.
+    #: Time at which the run ends, whatever is unfinished; None: when every job has ended.
     end: PositiveLength | None = None
 
     other_words: ClassVar[dict[str, str]] = {
@@ -317,7 +317,7 @@ class Conditions(FileModel):
         return PredictionSettings(self.predict_every, specs_by_accelerator(load_catalog()), facts)
 
     def _limits(self, limits: RunLimits) -> RunLimits:
-        """Bounds a run with endless random faults, in which jobs may never end."""
+        """Limits a run with endless random faults, in which jobs may never end."""
         faults = self.faults
         every = (faults.death_every, faults.cut_off_every, faults.slow_every, faults.attempt_slow_every)
         goes_on = (any(every) and faults.until is None) or any(each.reprice_every for each in self.markets.values())
@@ -344,7 +344,7 @@ def _fault_model(faults: FaultConditions) -> FaultModel:
 
 
 def _check_kinds(field: str, named: Mapping[str, object], truth: GroundTruth) -> None:
-    """Rejects entries for kinds that no job has, which would have no effect."""
+    """Rejects entries for kinds that no job has, because they would have no effect."""
     if not named:
         return
     known = sorted({str(kind) for kind in (*(key.kind for key in truth.speeds), *truth.laws, *truth.costs)})

@@ -1,10 +1,10 @@
-"""A simulated run whose starts are decided outside: time stands still until each decision is made.
+"""A simulated run whose starts are decided by the caller: virtual time stops until each decision is made.
 
-The scheduler core, the world and its costs are those of every run. Only the round mechanism is another: it starts no
-job by itself, but the one that `DecidedRun.start` names. A job that was started runs to its end, unless it fails.
+The scheduler core, the world and its costs are those of every run. Only the round mechanism differs: it starts only the
+job that `DecidedRun.start` names. A started job runs to its end, unless it fails.
 
-A decision is due when all that happened at an instant is known, some waiting job fits some pool, and something has
-changed since nobody was to be started. With rounds, decisions are due at their ends only.
+A decision is due when all events of an instant were handled, some waiting job fits some pool, and something has changed
+since the caller declined to start a job. With rounds, decisions are due only at their ends.
 """
 
 from collections.abc import Iterable
@@ -32,11 +32,11 @@ from walras.job_request import JobId
 
 @dataclass(slots=True, eq=False)
 class WaitingJob:
-    """A job that waits, and where it could start now."""
+    """A waiting job, and the places where it could start now."""
 
     job: JobRecord
     class_row: int
-    #: Accelerators of its gang (of the largest, where that depends on the type), and when it was submitted.
+    #: Accelerators of its gang (the largest, where that depends on the type), and the instant of its submission.
     gang: int
     submitted_at: float
     #: Seconds of work left by pool; inf where the job cannot run, or states no steps (p,).
@@ -48,7 +48,7 @@ class WaitingJob:
 
 
 class DecidedRun:
-    """One run, from decision to decision: `advance`, then `start` as often as something fits, then `advance` again."""
+    """One run, from decision to decision: `advance`, then `start` while something fits, then `advance` again."""
 
     def __init__(self, prepared: PreparedRun, round_s: float = 0.0) -> None:
         """`round_s`: seconds between two instants of decision; 0: at every event.
@@ -66,7 +66,7 @@ class DecidedRun:
         self._round_s = round_s
         self._baselines = JobBaselines(scenario.pools, scenario.truth, prepared.alone_s)
         jobs = list(self._baselines.recorded(prepared.jobs))
-        #: Of all jobs in order of arrival: arrival, time alone in the fleet, and end (inf until then), seconds (n,).
+        #: For all jobs in order of arrival: arrival, time alone in the fleet, and end (inf until then), seconds (n,).
         self.arrival_at: FloatArray = np.array([job.at for job in jobs])
         self.alone_s: FloatArray = np.array([self._baselines.alone_s(job.request.job_id) for job in jobs])
         self.ended_at: FloatArray = np.full(len(jobs), inf)
@@ -83,26 +83,26 @@ class DecidedRun:
         self._cycle = core.cycle
         costs = (scenario.truth.default_costs, *scenario.truth.costs.values())
         if all(each.checkpoint_every_s is not None for each in costs):
-            # Nobody saves as the scheduler plans: planning it would only take time.
+            # No kind takes checkpoints as the scheduler plans them, so planning would only take time.
             scenario = replace(scenario, rules=replace(scenario.rules, plan_checkpoints=False))
         self._simulation = Simulation(scenario, sink=self._job_ended, core=core)
         self._simulation.begin(jobs)
-        #: Nobody was to be started at this instant: no other decision is due before time passes.
+        #: Instant at which the caller declined to start a job: no other decision is due before time passes.
         self._settled_at = -inf
         self._waiting: list[WaitingJob] = []
-        #: By job: of which class, attempt and speeds the description is.
+        #: By job: class, attempt and version of the speeds to which the cached description belongs.
         self._described_as: dict[JobId, tuple[tuple[int, int, int], WaitingJob]] = {}
         #: The result, once the run has ended.
         self.result: SimulationResult | None = None
 
     @property
     def now(self) -> float:
-        """The present instant, seconds."""
+        """Present instant, seconds."""
         return self._simulation.engine.now
 
     @property
     def waiting(self) -> list[WaitingJob]:
-        """Jobs that wait, in the order of submission, as of the present decision."""
+        """Waiting jobs at the present decision, in order of submission."""
         return self._waiting
 
     @property
@@ -113,20 +113,20 @@ class DecidedRun:
 
     @property
     def may_wait(self) -> bool:
-        """Whether anything is under way or to come. If not, a decision to start nobody would end the run."""
+        """Whether any job runs or will arrive. Otherwise a decision to start no job would end the run."""
         return self._simulation.world.awaits_arrivals or any(job.holds for job in self._ledger)
 
     # -- time and decisions
 
     def advance(self) -> bool:
-        """Lets time pass until a decision is due. False: the run has ended."""
+        """Lets time pass until a decision is due. Returns False if the run has ended."""
         engine = self._simulation.engine
         while self.result is None:
             next_at = engine.next_at
             if self._round_s and next_at < inf:
                 next_at = max(next_at, ceil(next_at / self._round_s) * self._round_s)
             outcome = engine.run(RunLimits(until_at=next_at))
-            # With nothing scheduled any more, the run goes on only by what is decided now.
+            # With no timer left, the run continues only by a decision now.
             goes_on = outcome in (RunOutcome.TIME_LIMIT, RunOutcome.EXHAUSTED)
             if goes_on and engine.now > self._settled_at and self._is_due():
                 return True
@@ -135,7 +135,7 @@ class DecidedRun:
         return False
 
     def start(self, waiting: WaitingJob, pool: int) -> bool:
-        """Starts a job on a pool where it fits. Returns whether another could start at this instant."""
+        """Starts a job on a pool where it fits. Returns whether another job could start at this instant."""
         place = waiting.places[pool]
         assert place is not None, f"job {waiting.job.job_id} does not fit pool {pool}"
         self._starts.named = (waiting.job, pool, place)
@@ -144,17 +144,17 @@ class DecidedRun:
         return self._find_places()
 
     def start_nobody(self) -> None:
-        """No job is to be started before time passes."""
+        """Declines to start a job before time passes."""
         self._settled_at = self.now
 
     def _is_due(self) -> bool:
-        """Looks who waits. Returns whether somebody fits."""
+        """Updates the waiting jobs. Returns whether one of them fits."""
         is_waiting = self._cycle.queues.is_waiting
         self._waiting = [self._described(job) for job in self._ledger if not job.place and is_waiting(job.job_id)]
         return self._find_places()
 
     def _described(self, job: JobRecord) -> WaitingJob:
-        """The facts that change only while it runs, or when its speeds become known, are worked out once."""
+        """Returns the job's description, which is cached until it runs or its speeds become known."""
         row, version = job.class_row, self._ledger.classes.version
         known = self._described_as.get(job.job_id)
         if known is not None and known[0] == (row, job.attempt, version):
@@ -168,7 +168,9 @@ class DecidedRun:
         return made
 
     def _find_places(self) -> bool:
-        """Where each who waits could start now: equal shapes fit equally. Returns whether anybody could."""
+        """Finds the places where each waiting job could start now; equal shapes share them. Returns whether any job
+        could.
+        """
         known: dict[tuple[int, tuple[int, ...]], tuple[Place | None, ...]] = {}
         classes, limits, fits = self._ledger.classes.classes, self._cycle.limits, False
         for waiting in self._waiting:
@@ -187,7 +189,7 @@ class DecidedRun:
         return fits
 
     def _places_of(self, shape_row: int, pools: tuple[int, ...]) -> tuple[Place | None, ...]:
-        """A free place for a job of the shape by pool, on these pools only."""
+        """Returns a free place by pool for a job of the shape, on these pools only."""
         fleet, shape = self._ledger.fleet, self._ledger.classes.shapes[shape_row]
         return tuple([fleet.find(pool, shape) if pool in pools else None for pool in range(len(fleet.pools))])
 
@@ -204,22 +206,22 @@ class DecidedRun:
         assert not result.violations, result.violations
 
     def job_seconds(self) -> tuple[float, float]:
-        """Returns the seconds that all jobs have spent in the system until now, and the least that they could have.
+        """Returns the seconds that all jobs have spent in the system until now, and a lower bound on them.
 
-        A job has spent at least its time alone, or all the time since its arrival, under any scheduler.
+        Under any scheduler a job has spent at least its time alone, or all the time since its arrival.
         """
         spent = np.maximum(np.minimum(self.ended_at, self.now) - self.arrival_at, 0.0)
         return float(spent.sum()), float(np.minimum(spent, self.alone_s).sum())
 
 
 class _NamedStarts:
-    """A `RoundMechanism` that starts the job it was told, and none by itself."""
+    """A `RoundMechanism` that starts only the job that was named."""
 
     def __init__(self) -> None:
         self.named: tuple[JobRecord, int, Place] | None = None
 
     def settle(self, cycle: Cycle) -> None:
-        """Takes note of who may start from now on; starts the job that was named."""
+        """Makes arrived jobs eligible, and starts the job that was named."""
         backlog = cycle.backlog
         arrived, backlog.arrived = backlog.arrived, []
         _note_arrivals(cycle, arrived)

@@ -1,8 +1,8 @@
 """A discrete-event engine: virtual time, a heap of timers, dispatch to the scheduler core, named random streams.
 
-The engine only decides what happens next. `simulator.world` says what jobs and machines do, the core what to do about
-it. Two runs over the same inputs hand the core the same events in the same order and get the same commands (unless the
-solve time is measured, which takes this machine's clock as an input).
+The engine only decides what happens next. `simulator.world` simulates jobs and machines, and the core reacts. Two runs
+over the same inputs give the core the same events in the same order and get the same commands (unless the solve time is
+measured, which makes this machine's clock an input).
 
 Every random draw of a run comes from a stream that is named after its purpose, so that one more draw in a stream never
 shifts another. The same seed and name give the same stream on every machine.
@@ -29,7 +29,7 @@ class RandomStreams:
         self._streams: dict[str, Random] = {}
 
     def stream(self, name: str) -> Random:
-        """The stream of that name (`arrivals`, `faults`, `speeds`, ...); the same object every time."""
+        """Returns the stream of that name (`arrivals`, `faults`, `speeds`, ...); the same object every time."""
         found = self._streams.get(name)
         if found is None:
             found = self._streams[name] = self._fresh(name)
@@ -44,7 +44,7 @@ class RandomStreams:
         return Random(f"{self.seed}/{name}")
 
 
-#: Wakes in a row, with nothing else under way and nothing decided, after which a run counts as stalled.
+#: Number of consecutive wakes, with no other timer and no decision, after which a run counts as stalled.
 QUIET_WAKES_MAX = 1000
 #: Cancelled entries tolerated in the heap before it is rebuilt without them.
 _CANCELLED_MIN = 1024
@@ -58,7 +58,7 @@ class EventHandler(Protocol):
         ...
 
 
-#: What a timer calls at its instant: changes the simulated world and returns the events for the scheduler.
+#: The function that a timer calls at its instant: it changes the world and returns the events for the scheduler.
 Action = Callable[[float, Any], Iterable[Event]]
 
 
@@ -74,7 +74,7 @@ class Timer:
 
 
 class SolveClock(StrEnum):
-    """How long a solve takes in virtual time."""
+    """The duration of a solve in virtual time."""
 
     ZERO = "zero"
     FIXED = "fixed"
@@ -90,7 +90,7 @@ class SolveTime:
     fixed_s: float = 0.0
 
     def took_s(self, measured_s: float) -> float:
-        """Virtual seconds for a solve that took `measured_s` here."""
+        """Returns the virtual seconds of a solve that took `measured_s` on this machine."""
         if self.clock is SolveClock.MEASURED:
             return measured_s
         return self.fixed_s if self.clock is SolveClock.FIXED else 0.0
@@ -150,7 +150,7 @@ class Engine:
         self._sequence = 0
         self._cancelled = 0
         self._wake: Timer | None = None
-        # Entries of the engine's own (wakes, answers), and the others as of the last wake.
+        # Number of the engine's own entries (wakes, answers), and of the others at the last wake.
         self._own = 0
         self._scheduled_before = 0
         self._quiet_wakes = 0
@@ -174,7 +174,7 @@ class Engine:
         timer.subject = None
         self._cancelled += 1
         if self._cancelled > _CANCELLED_MIN and 2 * self._cancelled > len(self._heap):
-            # In place: `run` holds the list.
+            # Modified in place, because `run` holds the list.
             self._heap[:] = [entry for entry in self._heap if entry[2].act is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0

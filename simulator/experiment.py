@@ -1,4 +1,4 @@
-"""From the files of an experiment to what a simulation takes: pools, ground truth, jobs, incidents.
+"""Turns the files of an experiment into the input of a simulation: pools, ground truth, jobs, incidents.
 
 A workload is a Walras workload file (YAML, as the live demo runs it) or a trace in any format that
 `simulator.workloads.formats` reads.
@@ -32,13 +32,13 @@ from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec, to_request
 from walras.spec.workload_file import ArrivalEntry, WorkloadFile
 
-#: Jobs that are named, of many.
+#: Largest number of jobs that an error names.
 _NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The world of one simulation, without its seed. The jobs can be iterated once."""
+    """The world of one simulation, without its seed. The jobs can be iterated only once."""
 
     pools: tuple[PoolModel, ...]
     truth: GroundTruth
@@ -46,7 +46,7 @@ class Experiment:
     incidents: tuple[PoolRevocation, ...] = ()
     #: Rows of a trace that were left out.
     skipped: SkippedRows = field(default_factory=SkippedRows)
-    #: Number of jobs, where it is known before they are made.
+    #: Number of jobs, if it is known before they are made.
     count: int | None = None
 
 
@@ -61,10 +61,10 @@ def load_experiment(
 ) -> Experiment:
     """Reads the files and checks that they fit each other.
 
-    `speeds_path` is a throughput table for a trace, or a YAML file of laws; without it, a Gavel trace takes the
-    `throughputs/simulation_throughputs.json` beside its folder, if that is there. `format` names the workload's format
+    `speeds_path` is a throughput table for a trace, or a YAML file of laws; without it, a Gavel trace uses the
+    `throughputs/simulation_throughputs.json` beside its folder, if that exists. `format` names the workload's format
     where its ending and first line do not decide it; `reading` says how to handle bad rows of a trace. Raises
-    ConfigError (a UserError) for anything that a user has to correct.
+    ConfigError (a UserError) for errors in the user's input.
     """
     cluster = load_yaml(cluster_path, ClusterConfig)
     is_mapped = reading is not None and bool(reading.columns)
@@ -136,7 +136,7 @@ def trace_experiment(
     )
     if skip_unplaceable:
         trace = _without_bad_rows(trace, placing, cluster)
-    # All of them once, to hear of a mistake now and not after an hour.
+    # All jobs are made once here, so that a mistake is reported now and not after an hour.
     never = _unplaceable(placing.jobs(trace.jobs), cluster)
     if never:
         raise _never_runs(never)
@@ -188,7 +188,7 @@ def _trace_laws(path: str | Path | None) -> GoodputLaws | None:
 def _check_fit(jobs: Iterable[SimulatedJob], cluster: ClusterConfig) -> list[SimulatedJob]:
     """Returns the jobs. Raises ConfigError, naming the first of those that no machines of the cluster could ever hold.
 
-    Such a job would wait for ever, and under a strict order everybody behind it.
+    Such a job would wait for ever, and under a strict order every job behind it would too.
     """
     jobs = list(jobs)
     found = _unplaceable(jobs, cluster)
@@ -219,7 +219,7 @@ def _most_machines(entry: PoolEntry) -> int:
 
 
 def _lack(request: JobRequest, pools: Sequence[PoolLimit]) -> str:
-    """Returns why the job could never run; empty if it could. Of an elastic job, at its smallest size."""
+    """Returns why the job could never run; empty if it could. An elastic job counts at its smallest size."""
     if request.plans:
         never = infeasibility(request, pools)
         return "" if never is None else never.detail
@@ -263,7 +263,7 @@ def workload_experiment(workload: WorkloadFile, cluster: ClusterConfig, measured
     fleet = sorted({entry.accelerator for entry in cluster.pools})
     for job in (job for job in jobs if not job.request.plans):
         ways = truth.accelerators_of(job.request, fleet)
-        # Every way is looked up, so that the error names a missing one.
+        # Every configuration is looked up, so that the error names a missing speed.
         speeds = [truth.steps_per_s(job.request.kind, accelerator, count) for accelerator, count in ways]
         if not any(speeds):
             raise ConfigError(
@@ -309,7 +309,7 @@ def _workload_truth(cluster: ClusterConfig, measured: MeasuredCosts | None) -> G
 
 
 def _workload_jobs(workload: WorkloadFile, laws: GoodputLaws) -> list[SimulatedJob]:
-    """Jobs in the order of the file, numbered in order of arrival (as a server would number them)."""
+    """Returns jobs in the order of the file, numbered in order of arrival (as a server would number them)."""
     order = sorted(range(len(workload.jobs)), key=lambda row: workload.jobs[row].at)
     number = {row: JobId(position) for position, row in enumerate(order, start=1)}
     by_name: dict[str, JobId] = {}
@@ -368,7 +368,7 @@ def _dependency(spec: JobSpec, row: int, wanted: int | str, by_name: dict[str, J
 def _with_steps(job: SimulatedJob, row: int) -> SimulatedJob:
     if job.steps <= 0:
         raise ConfigError(
-            f"jobs[{row}]: nobody said how many steps {job.name!r} takes",
+            f"jobs[{row}]: the steps of {job.name!r} are unknown",
             field=f"jobs[{row}].job.steps",
             fix="add `steps:`, or give measured costs that have the job",
         )

@@ -1,8 +1,8 @@
 """Faults of simulated machines, scripted to the second or drawn from the streams `faults` and `market`.
 
-Every fault ends as it would in production: a machine that dies is first silent, then declared lost, and joins again
-once it is repaired; one that is cut off returns with everything it has to report, or is given up when its lease ends
-(its ranks end with the lease); a revoked machine gets its notice and is gone at the deadline.
+Every fault ends as in production. A machine that dies is first silent, then declared lost, and joins again once it is
+repaired. A machine that is cut off returns with everything it has to report, or is given up when its lease ends (its
+ranks end with the lease). A revoked machine gets its notice and is gone at the deadline.
 """
 
 from collections.abc import Iterable
@@ -28,13 +28,13 @@ from walras.states import Reason
 class FaultModel:
     """Rates of faults, and times to detection and repair. Times between faults are exponential."""
 
-    #: Mean time between deaths, and between losses of contact, of one owned machine.
+    #: Mean seconds between deaths, and between losses of contact, of one owned machine.
     death_every_s: float = inf
     cut_off_every_s: float = inf
-    #: Mean length of a loss of contact.
+    #: Mean seconds of a loss of contact.
     cut_off_s: float = 60.0
-    #: Slow periods of one owned machine (another load, heat, a link): mean time between two, their mean length, and the
-    #: factor on its speed.
+    #: Slow periods of one owned machine (another load, heat, a link): mean seconds between two, their mean length, and
+    #: the factor on its speed.
     slow_every_s: float = inf
     slow_s: float = 600.0
     slow_pace: float = 0.5
@@ -55,11 +55,11 @@ class FaultModel:
 
 @dataclass(frozen=True, slots=True)
 class PoolRevocation:
-    """The market takes machines of a pool back, with notice, the oldest first. Without machines it has no effect."""
+    """The market revokes machines of a pool, with notice, the oldest first. Without machines it has no effect."""
 
     at: float
     pool_id: PoolId
-    #: How many machines; None: the whole pool.
+    #: Number of machines; None: the whole pool.
     machines: int | None = None
 
 
@@ -90,7 +90,7 @@ class MarketChange:
     pool_id: PoolId
     #: Price of one machine; None: unchanged.
     usd_per_h: float | None = None
-    #: Machines that may be held in all; those beyond are taken back with notice. None: unchanged.
+    #: Largest number of machines held in all; further ones are revoked with notice. None: unchanged.
     capacity: float | None = None
 
 
@@ -174,7 +174,7 @@ class FaultInjector:
             self._draw(at, node, self._model.slow_every_s, self._spells, self._slow)
 
     def _draw_life(self, at: float, node: SimNode, pool: PoolModel) -> None:
-        """When the market takes a machine that has just joined."""
+        """Draws the instant at which the market revokes a machine that has just joined."""
         if not pool.lifetime:
             self._draw(at, node, pool.mean_life_s, self._market, self._revoke)
             return

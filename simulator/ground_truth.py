@@ -1,6 +1,6 @@
 """The true speeds of jobs, and the true costs of starting, saving and moving them.
 
-The scheduler never reads this: an oracle announces part of it in advance, or the scheduler learns it from reports.
+The scheduler never reads them: an oracle announces a part in advance, or the scheduler learns them from reports.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,22 +19,22 @@ ANY_COUNT = 0
 class AttemptCosts:
     """Times in the life of an attempt besides its steps, seconds."""
 
-    #: Start command to all ranks up; the attempt counts as running from then on.
+    #: Start command until all ranks are up; the attempt counts as running from then on.
     start_s: float = 0.0
     #: Writing a checkpoint, without steps meanwhile. None: the kind cannot checkpoint, and loses its work when stopped.
     checkpoint_s: float | None = 0.0
-    #: Running time between two periodic checkpoints; 0: the job takes none; None: as the scheduler plans.
+    #: Run time between two periodic checkpoints; 0: the job takes none; None: as the scheduler plans.
     checkpoint_every_s: float | None = 0.0
-    #: All ranks up to the first step (imports, data, restore).
+    #: From all ranks up to the first step (imports, data, restore).
     warm_up_s: float = 0.0
-    #: Last step or last checkpoint to the exit of the last process.
+    #: From the last step or checkpoint to the exit of the last process.
     exit_s: float = 0.0
     #: Added to the start of an attempt on other machines than the one before, which has to fetch its state.
     migrate_s: float = 0.0
 
     @property
     def restart_s(self) -> float:
-        """Time that a move costs a job: save, fetch, start, warm up."""
+        """Returns the seconds that a move costs a job: save, fetch, start, warm up."""
         return self.start_s + self.warm_up_s + (self.checkpoint_s or 0.0) + self.migrate_s
 
 
@@ -90,7 +90,7 @@ class GroundTruth:
     multi_machine_speeds: Mapping[SpeedKey, float] = field(default_factory=dict)
     #: Laws of kinds whose speed changes with progress; such kinds need no entry in `speeds`.
     laws: Mapping[Kind, SpeedLaw] = field(default_factory=dict)
-    #: Part of its speed that a gang over several pools loses by communication, and a fork by averaging.
+    #: Part of its speed that a gang over several pools loses to communication, and a fork to averaging.
     mixing_loss: float = MIXING_LOSS
     averaging_loss: float = AVERAGING_LOSS
 
@@ -99,10 +99,11 @@ class GroundTruth:
         return self.pairs.get((SpeedKey(kind, accelerator, count), other), 0.0)
 
     def speed_segment(self, kind: Kind, accelerator: str, parts: tuple[int, ...], steps: float = 0.0) -> SpeedSegment:
-        """Returns the speed of a gang with `parts` accelerators on each machine after `steps`, and how far it lasts.
+        """Returns the speed of a gang with `parts` accelerators on each machine after `steps`, and the step at which it
+        ends.
 
         Raises:
-            ConfigError: nobody said how fast this kind runs there.
+            ConfigError: the speed of this kind there is unknown.
         """
         law = self.laws.get(kind)
         if law is not None:
@@ -126,7 +127,7 @@ class GroundTruth:
         """Returns the speed of a gang on one machine at the job's beginning; 0 where it cannot run.
 
         Raises:
-            ConfigError: nobody said how fast this kind runs there.
+            ConfigError: the speed of this kind there is unknown.
         """
         return self.speed_segment(kind, accelerator, (count,)).steps_per_s
 
@@ -163,7 +164,7 @@ class GroundTruth:
         )
 
     def costs_of(self, kind: Kind) -> AttemptCosts:
-        """Returns the costs of a kind, the default where it has none of its own."""
+        """Returns the costs of a kind, or the default if it has none of its own."""
         return self.costs.get(kind, self.default_costs)
 
     def accelerators_of(self, request: JobRequest, fleet: Iterable[str]) -> list[tuple[str, int]]:
@@ -178,11 +179,11 @@ class GroundTruth:
 
 
 def processor_share(own: DeviceShare | None, other: DeviceShare | None) -> float:
-    """Returns the part of its speed that a job keeps beside another where no table of pairs has them.
+    """Returns the part of its speed that a job keeps when co-located, where no table of pairs states it.
 
-    Each runs while the device is free for it: two that keep it busy for more than all of the time share it in
-    proportion to what they need. Who does not say how busy keeps it busy all the time. 0 for jobs that agreed to share
-    nothing.
+    Each job runs while the device is free for it: two that together need it for more than all of the time share it in
+    proportion to their needs. A job that does not state its need is assumed to need all of the time. Returns 0 unless
+    both jobs agreed to share.
     """
     if own is None or other is None:
         return 0.0

@@ -1,8 +1,8 @@
-"""The simulated machines: which are up, which job holds which accelerator, and renting and releasing.
+"""The simulated machines: their state, which job holds which accelerator, and renting and releasing.
 
-A machine knows jobs only by their number on an accelerator. `scheduler.providers.simulated_cloud` says what renting
-means (quota, boot time, bill, notice). Granting an accelerator to two attempts is a defect of the scheduler, and stops
-the simulation.
+A machine knows jobs only by their number on an accelerator. `scheduler.providers.simulated_cloud` defines the terms of
+renting (quota, boot time, bill, notice). Granting an accelerator to two attempts is a defect of the scheduler, and
+stops the simulation.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ class NodeLink(Enum):
     CUT_OFF = "cut off"
     #: Dead, and the scheduler does not know yet.
     DOWN = "down"
-    #: Declared lost. If it is repaired it comes back as a new `SimNode` of the same name.
+    #: Declared lost. If it is repaired it returns as a new `SimNode` of the same name.
     GONE = "gone"
 
 
@@ -48,13 +48,13 @@ class SimNode:
         self.pace = 1.0
         #: Job that holds each accelerator.
         self.devices: list[JobId | None] = [None] * accelerators
-        #: Second job of each accelerator that two of them share.
+        #: Second job on each accelerator that two jobs share.
         self.guests: dict[int, JobId] = {}
         #: Jobs with an attempt here, in order of start.
         self.job_ids: dict[JobId, None] = {}
         #: Commands that wait for the machine to be reached again.
         self.inbox: list[Command] = []
-        #: The timer of its end, once its revocation was announced.
+        #: Timer of its end, once its revocation was announced.
         self.leaving: Timer | None = None
 
 
@@ -64,20 +64,20 @@ HeldDevices = tuple[SimNode, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class PoolModel:
-    """A pool and how its machines behave."""
+    """A pool and the behaviour of its machines."""
 
     pool: Pool
     #: Owned machines at the start; rented machines are requested later.
     machines: int = 0
-    #: How machines of it are rented.
+    #: The terms on which its machines are rented.
     terms: RentalTerms = field(default_factory=RentalTerms)
-    #: Mean life of a machine before the market takes it back; inf: only scripted revocations.
+    #: Mean lifetime of a machine before a revocation, seconds; inf: only scripted revocations.
     mean_life_s: float = inf
-    #: The law of their lives as text (`walras.machine_lifetime`), in place of an exponential one; empty: that.
+    #: The law of the lifetimes as text (`walras.machine_lifetime`); empty: exponential.
     lifetime: str = ""
     #: Standard deviation of log(boot time / the terms' boot time); machines of one request are ready together.
     boot_noise: float = 0.0
-    #: Time between two market prices, and the standard deviation of log(price / the pool's price).
+    #: Seconds between two market prices, and the standard deviation of log(price / the pool's price).
     reprice_every_s: float = inf
     price_noise: float = 0.0
 
@@ -97,7 +97,7 @@ class SimulatedMachines:
         self._serial = count(1)
         self._joined_at: dict[NodeId, float] = {}
         self._machine_s: dict[PoolId, float] = dict.fromkeys(self.pools, 0.0)
-        #: Of pools whose price has changed: price x time until then, and the machine-seconds by then.
+        #: For pools whose price has changed: integral of price over time until then, and the machine-seconds by then.
         self._repriced: dict[PoolId, tuple[float, float]] = {}
         self.cloud = SimulatedCloud({pool_id: model.terms for pool_id, model in self.pools.items()})
         engine.on_command[Rent] = self._rent
@@ -127,7 +127,7 @@ class SimulatedMachines:
         return usd + (self.machine_s(pool_id, at) - counted_s) / SECONDS_PER_HOUR * self.pools[pool_id].pool.usd_per_h
 
     def reprice(self, at: float, pool_id: PoolId, usd_per_h: float) -> Event:
-        """Changes the price of the pool's machines, of rented ones that are held too."""
+        """Changes the price of the pool's machines, including rented ones that are held."""
         self._repriced[pool_id] = (self.price_x_time(pool_id, at), self.machine_s(pool_id, at))
         model = self.pools[pool_id]
         pool = replace(model.pool, usd_per_h=usd_per_h)
@@ -142,7 +142,7 @@ class SimulatedMachines:
     # -- joining and leaving
 
     def join(self, at: float, node: SimNode) -> Iterable[Event]:
-        """The machine joins."""
+        """Lets the machine join."""
         self.nodes[node.node_id] = node
         self._joined_at[node.node_id] = at
         for listener in self.on_join:
@@ -150,11 +150,11 @@ class SimulatedMachines:
         return (NodeJoined(at, node.node_id, node.pool_id, node.token),)
 
     def repaired(self, at: float, node: SimNode) -> Iterable[Event]:
-        """A machine that was lost joins again under its name, empty."""
+        """Lets a lost machine join again under its name, without jobs."""
         return self.join(at, SimNode(node.node_id, node.pool_id, len(node.devices), node.token))
 
     def gone(self, at: float, node: SimNode, reason: Reason = Reason.INFRA_NODE_LOST) -> Iterable[Event]:
-        """The scheduler learns that the machine is lost, with everything on it."""
+        """Tells the scheduler that the machine is lost, with everything on it."""
         if self.nodes.pop(node.node_id, None) is None:
             return ()
         self._machine_s[node.pool_id] += at - self._joined_at.pop(node.node_id)

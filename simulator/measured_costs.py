@@ -1,6 +1,6 @@
-"""What a recorded run shows about the world, as the input of a simulation of the same workload: speeds and costs.
+"""Measures speeds and costs of a recorded run, as the input of a simulation of the same workload.
 
-A record is a sequence of events with the commands they led to: a server's journal, or that of a simulation. Every
+A record is a sequence of events with the commands that they caused: a server's journal, or that of a simulation. Every
 figure is a median over attempts, so that one disturbed attempt does not count. Nothing is fitted. `MeasuredCosts` is
 also a file format (JSON).
 """
@@ -41,7 +41,7 @@ _Speed = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class MeasuredSpeed(FileModel):
-    """Steps per second of a gang. `count` 0: of a gang of any size; accelerator `*`: on any type."""
+    """Steps per second of a gang. `count` 0: a gang of any size; accelerator `*`: on any type."""
 
     kind: str
     accelerator: str
@@ -50,7 +50,7 @@ class MeasuredSpeed(FileModel):
 
 
 class MeasuredKind(FileModel):
-    """Costs of the lives of a kind's attempts, seconds (`simulator.ground_truth.AttemptCosts` says what each is).
+    """Costs in the lives of a kind's attempts, seconds (`simulator.ground_truth.AttemptCosts` explains each).
 
     `checkpoint_s` null: the kind cannot checkpoint.
     """
@@ -67,7 +67,7 @@ class MeasuredJob(FileModel):
     """The true work of one job of the workload. `row` counts the workload's jobs from 0."""
 
     row: int = Field(ge=0)
-    #: Steps it made until it ended; where its kind has no speed, the seconds that it ran.
+    #: Steps that it made until it ended; seconds that it ran, if its kind has no speed.
     steps: Annotated[float, Field(gt=0)]
     #: Not 0: it fails with this code after those steps, every time.
     exit_code: int = 0
@@ -98,15 +98,15 @@ class MeasuredCosts(FileModel):
     revocations: tuple[MeasuredRevocation, ...] = ()
     #: The workload's first instant on the cluster's clock: rounds are aligned to that clock.
     begins_at: _Length = 0.0
-    #: A usual solve, and the standard deviation of the logarithm of an attempt's start against its kind's.
+    #: Median duration of a solve; standard deviation of the logarithm of an attempt's start time over its kind's.
     solve_s: _Length = 0.0
     cost_noise: Annotated[float, Field(ge=0, le=3)] = 0.0
-    #: For kinds that are not named.
+    #: Costs of kinds without an entry.
     start_s: _Length = 0.0
     checkpoint_s: _Length = 0.0
 
     def truth(self) -> GroundTruth:
-        """Speeds and costs. A kind without any speed does one step a second everywhere: its steps are seconds."""
+        """Returns speeds and costs. A kind without any speed makes one step a second: its steps are seconds."""
         speeds = {SpeedKey(Kind(s.kind), s.accelerator, s.count): s.steps_per_s for s in self.speeds}
         costs = {
             Kind(k.kind): AttemptCosts(k.start_s, k.checkpoint_s, k.checkpoint_every_s, k.warm_up_s, k.exit_s)
@@ -125,7 +125,7 @@ class MeasuredCosts(FileModel):
             plan = rows[measured.row]
             failures, steps = plan.failures, measured.steps
             if measured.exit_code:
-                # It never gets past the failure, so what lies beyond does not matter.
+                # The job never gets past the failure, so further work does not matter.
                 failures, steps = (PlannedFailure(measured.steps, measured.exit_code),), 2.0 * measured.steps
             rows[measured.row] = SimulatedJob(plan.at, plan.request, steps, failures, plan.cancel_at, plan.name)
         return rows
@@ -143,23 +143,23 @@ def load_measured_costs(path: str | Path) -> MeasuredCosts:
         raise ConfigError(f"{path}: {where}: {first['msg']}", field=where) from None
 
 
-#: One event, and what the core answered.
+#: One event, and the core's commands.
 RecordedEvent = tuple[Event, Sequence[Command]]
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """What the record shows of one attempt; None for what it does not show."""
+    """The recorded facts of one attempt; None where the record does not show them."""
 
     job_id: JobId
     placement: Placement
     started_at: float | None = None
     resume_steps: float = 0.0
     up_at: float | None = None
-    #: As its processes measured them: launch to first step, and speed.
+    #: As its processes measured them: seconds from launch to first step, and speed.
     first_step_s: float | None = None
     steps_per_s: float | None = None
-    #: Windows of steps behind that speed.
+    #: Number of windows of steps behind that speed.
     samples: int = 0
     revoked_at: float | None = None
     save_s: float | None = None
@@ -167,7 +167,7 @@ class _Attempt:
 
     @property
     def stepping_at(self) -> float | None:
-        """The instant at which its first step began; None if unknown."""
+        """Returns the instant at which its first step began; None if unknown."""
         if self.up_at is None or self.first_step_s is None or not self.steps_per_s:
             return None
         return self.up_at + max(0.0, self.first_step_s - 1.0 / self.steps_per_s)
@@ -293,7 +293,7 @@ def _measured_speeds(record: _Record) -> tuple[MeasuredSpeed, ...]:
 
 @dataclass(slots=True)
 class _Phases:
-    """Lengths seen over the attempts of one kind, or of all."""
+    """Durations over the attempts of one kind, or of all kinds."""
 
     start_s: list[float] = field(default_factory=list)
     warm_up_s: list[float] = field(default_factory=list)
@@ -357,7 +357,7 @@ def _measured_jobs(record: _Record) -> Iterable[MeasuredJob]:
             continue
         last = ended[-1].ended
         if last.steps is None:
-            # No steps were counted: one step a second, over all its attempts.
+            # No steps were counted, so one step is one second, over all its attempts.
             steps = sum(a.ended.at - a.up_at for a in ended if a.ended is not None and a.up_at is not None)
         else:
             steps = last.steps

@@ -19,7 +19,7 @@ from walras.states import FINAL_ATTEMPT_STATES, FINAL_JOB_STATES, AttemptState, 
 
 @dataclass(slots=True)
 class JobMetrics:
-    """The metrics of one job, from submission to end. Instants are nan for what did not happen."""
+    """The metrics of one job, from submission to end. Instants are nan for events that did not happen."""
 
     job_id: JobId
     kind: str
@@ -34,7 +34,8 @@ class JobMetrics:
     preemptions: int = 0
     #: Attempts lost to infrastructure: neither the job nor the scheduler ended them.
     losses: int = 0
-    #: Seconds with all ranks up, and seconds that accelerators were held without (starting, saving), over all attempts.
+    #: Seconds with all ranks up, and seconds in which accelerators were held without (starting, saving), over all
+    #: attempts.
     running_s: float = 0.0
     overhead_s: float = 0.0
     usd: float = 0.0
@@ -43,12 +44,12 @@ class JobMetrics:
 
     @property
     def jct_s(self) -> float:
-        """Time from submission to end."""
+        """Seconds from submission to end."""
         return self.ended_at - self.submitted_at
 
     @property
     def queueing_s(self) -> float:
-        """Time from submission to the first instant at which all ranks were up."""
+        """Seconds from submission to the first instant at which all ranks were up."""
         return self.first_run_at - self.submitted_at
 
 
@@ -112,7 +113,7 @@ class _Holding:
         self.accelerator_s = 0.0
         self.usd = 0.0
         self.usd_before = meter.usd_per_accelerator
-        #: Of the price of its accelerators that the attempt pays: half, where two jobs agreed to share one.
+        #: Part of the price of its accelerators that the attempt pays: half, where two jobs agreed to share one.
         self.part = 1.0
         #: Instant since which all ranks are up; nan while they are not.
         self.running_at = nan
@@ -146,9 +147,9 @@ class MetricsCollector:
         #: Jobs that agreed to share an accelerator.
         self._agreed: set[JobId] = set()
         self._pool_of: dict[NodeId, PoolId] = {}
-        #: What tells who rides on rented machines; None: nobody does.
+        #: Upper limit of a job's price per accelerator-hour on a rented machine, USD; None: the policy states none.
         self._most_usd_per_h_of: Callable[[JobRequest], float] | None = None
-        #: Of jobs that ride on rented machines: what an accelerator-hour there costs them at most.
+        #: The finite limits, by job.
         self._most_usd_per_h: dict[JobId, float] = {}
         self._engine = engine
         engine.on_event.update(
@@ -261,7 +262,7 @@ class MetricsCollector:
         self.open[command.job_id].attempts += 1
 
     def _split_price(self, now: float, place: tuple[NodeId, tuple[int, ...]], sharers: int) -> None:
-        """Jobs that agreed to share pay for their one accelerator together from now on."""
+        """Splits the price of one accelerator among the jobs that agreed to share it, from now on."""
         if not self._agreed or len(place[1]) != 1:
             return
         for job_id in self._agreed & self._holdings.keys():

@@ -1,8 +1,8 @@
-"""Speeds that were never measured, predicted while a simulated run goes on, as a live server does.
+"""Predicts speeds that were never measured while a simulated run goes on, as a live server does.
 
-A prediction is scheduled some time after a job reports or arrives, and there is at most one per interval. Question and
-answer are the scheduler's own (`scheduler.core.cycle.speed_predictions`); the core receives a `SpeedsPredicted`, as in
-production. Answers take no virtual time.
+A prediction is scheduled some time after a job reports or arrives, at most once per interval. Request and answer are
+the scheduler's own (`scheduler.core.cycle.speed_predictions`); the core receives a `SpeedsPredicted`, as in production.
+Answers take no virtual time.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from walras.model_facts import ModelFacts
 
 
 class OnlinePredictor:
-    """Listens to an engine's events, and sends the core a prediction when they may have changed one."""
+    """Listens to an engine's events, and sends the core new predictions when an event may have changed them."""
 
     def __init__(
         self,

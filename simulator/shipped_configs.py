@@ -1,7 +1,7 @@
-"""Clusters, policies, workloads and conditions by name: those that come with Walras, or a file of the user.
+"""Clusters, policies, workloads and conditions by name: those shipped with Walras, or the user's files.
 
-A name with an ending (`.yaml`, `.csv`, ...) or a path separator is a file; others are looked up below `configs/`, where
-`example:NAME` is looked up in any case.
+A name with an ending (`.yaml`, `.csv`, ...) or a path separator is a file; others are looked up below `configs/`, as
+`example:NAME` always is.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ _POLICY_ENDINGS = (".yaml", ".yml")
 
 
 def is_path(name: str) -> bool:
-    """Whether the name is a path rather than the name of a shipped file."""
+    """Returns whether the name is a path rather than the name of a shipped file."""
     return "/" in name or "\\" in name or bool(Path(name).suffix)
 
 
@@ -56,7 +56,7 @@ def _resolve_name(what: str, name: str, folder: str) -> Path:
 def load_named_policy(policy: str) -> tuple[PolicySpec, RoundRules]:
     """Loads a policy from a policy file, from Python (`my.py[:Name]`), by a shipped file's name, or by its own name.
 
-    Parameters and rules that nothing states have their defaults. Raises ConfigError for what a cluster cannot do.
+    Parameters and rules that are not stated have their defaults. Raises ConfigError for what a cluster cannot do.
     """
     spec, rules = _load_policy(policy)
     refuse_listed_pairs(spec)

@@ -1,6 +1,6 @@
 """`walras simulate run|report|plot|compare|sweep|bench|replay|worlds`: from the parsed options to output and exit code.
 
-Each command imports what it alone needs: a run without a report draws no charts, a comparison reads no recordings.
+Each command imports only what it needs: a run without a report draws no charts, a comparison reads no recordings.
 """
 
 import sys
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simulator.reports.recording import Recording
 
 _PIPE_WIDTH = 10_000
-#: Seconds before anything is shown.
+#: Seconds before progress is shown.
 PATIENCE_S = 2.0
 _LOOKS_PER_S = 4.0
 _SECONDS_PER_DAY = 86_400.0
@@ -39,9 +39,8 @@ _SECONDS_PER_DAY = 86_400.0
 def simulate_run(cell: RunSpec, output: str, out: Path | None = None) -> int:
     """Simulates, prints (`output` table or json) and writes files into `out`.
 
-    Returns 0 if every job ended and no conservation law broke, else 1.
-
-    Raises UserError for anything that the user can correct.
+    Returns 0 if every job ended and no conservation law was violated, else 1. Raises UserError for errors in the user's
+    input.
     """
     from simulator.reports.run_summary import summary_document
 
@@ -77,7 +76,7 @@ def _run_into_folder(cell: RunSpec, folder: Path, watch: RunWatcher) -> Complete
 
 
 def simulate_report(folder: Path, out: Path | None) -> int:
-    """Writes the page of a run again, from the files in its folder."""
+    """Writes the page of a run again, from the files in its folder. Returns the exit code."""
     from simulator.reports.run_folder import REPORT_FILE, read_report, write_report_page
 
     path = out if out is not None else folder / REPORT_FILE
@@ -87,7 +86,7 @@ def simulate_report(folder: Path, out: Path | None) -> int:
 
 
 def simulate_plot(figure: str, folder: Path, out: Path, setting: str | None) -> int:
-    """Draws one figure of a folder that a run, a comparison or a sweep left."""
+    """Draws one figure from the folder of a run, a comparison or a sweep. Returns the exit code."""
     from simulator.reports.figure_plots import plot_figure
 
     plot_figure(figure, folder, out, setting)
@@ -97,7 +96,7 @@ def simulate_plot(figure: str, folder: Path, out: Path, setting: str | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFiles:
-    """Where a comparison is written: a folder with its page and the data of its figures, and a LaTeX table."""
+    """Paths of a comparison's output: a folder with its page and the data of its figures, and a LaTeX table."""
 
     folder: Path | None = None
     latex: Path | None = None
@@ -111,7 +110,7 @@ def simulate_compare(
     output: str,
     files: ComparedFiles | None = None,
 ) -> int:
-    """Runs every policy with every seed; returns 0 if every run ended and no conservation law broke, else 1."""
+    """Runs every policy with every seed; returns 0 if every run ended and no conservation law was violated, else 1."""
     from simulator.reports.policy_comparison import compare_policies, comparison_json, comparison_tables
 
     files = files or ComparedFiles()
@@ -132,7 +131,7 @@ def simulate_compare(
         )
     written = _write_compared(comparison, template, files)
     if output == "json":
-        # With the first seed; the others are in `seeds`.
+        # `seeds` has the runs of the other seeds.
         decided = {policy: describe_run(replace(template, policy=policy, seed=numbers[0])) for policy in policies}
         stream_json({**comparison_json(comparison), "runs": decided}, sys.stdout)
     else:
@@ -149,7 +148,7 @@ def simulate_compare(
 
 
 def _write_compared(comparison: "PolicyComparison", template: RunSpec, files: ComparedFiles) -> list[tuple[str, Path]]:
-    """Writes what was asked for; returns what each file is, and its path."""
+    """Writes the requested files; returns a description and the path of each."""
     written = []
     if files.folder is not None:
         from simulator.reports.comparison_page import write_comparison_page
@@ -231,7 +230,7 @@ def simulate_bench(name: str, out: Path | None, workers: ParallelWorkers, output
 
 
 def simulate_leaderboard(files: Sequence[Path], out: Path) -> int:
-    """Writes a page of the rows of result files of benches, best first."""
+    """Writes a page of the rows of result files of benches, best first. Returns the exit code."""
     from simulator.reports.leaderboard import read_bench_file, write_leaderboard
 
     write_leaderboard(out, [read_bench_file(path) for path in files])
@@ -240,7 +239,7 @@ def simulate_leaderboard(files: Sequence[Path], out: Path) -> int:
 
 
 def simulate_worlds(output: str) -> int:
-    """Prints every world with a description and the policies that run there."""
+    """Prints every world with a description and the policies that run there. Returns the exit code."""
     console = _console()
     own = "exact and event-driven: costs, noise, faults and markets as --conditions say"
     worlds = [(WALRAS, own, ["every policy of Walras"])]
@@ -262,7 +261,9 @@ def simulate_worlds(output: str) -> int:
 def simulate_replay(
     recording: "Recording", *, policy: str | None, from_s: float, seeds: str, export: Path | None, output: str
 ) -> int:
-    """Simulates a recorded run again, maybe under another policy; returns 0 if no conservation law broke, else 1."""
+    """Simulates a recorded run again, perhaps under another policy; returns 0 if no conservation law was violated, else
+    1.
+    """
     from simulator.reports.recording import write_recording
     from simulator.reports.resimulation import replay_json, replay_recording, replay_table, with_policy_from
 
@@ -281,14 +282,14 @@ def simulate_replay(
         if policy is None and isfinite(replayed.median_error):
             console.print(f"median error {replayed.median_error:.1%}", highlight=False)
         if recording.header.left_out:
-            text = f"{len(recording.header.left_out)} jobs are left out: nobody knows how long they take"
+            text = f"{len(recording.header.left_out)} jobs are left out: their length is unknown"
             console.print(text, highlight=False)
         _print_violations(console, broken)
     return 1 if broken else 0
 
 
 def _console() -> Console:
-    """Standard output: the terminal's width, or unbounded into a pipe."""
+    """Returns a console on standard output, as wide as the terminal, or unlimited into a pipe."""
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
@@ -302,10 +303,10 @@ def _print_violations(console: Console, broken: Sequence[str]) -> None:
 
 
 class RunProgress:
-    """What a terminal shows of runs while they go on: events, virtual time, jobs left, and when it will be over.
+    """Shows the progress of runs on a terminal: events, virtual time, jobs left, and the estimated end.
 
-    Nothing is asked of the simulation: a thread looks at its counters a few times a second and draws. So a run is the
-    same with and without it. Nothing is shown of what is over in two seconds, or where standard error is no terminal.
+    A thread reads the simulation's counters a few times a second and draws, so the run is the same with and without it.
+    Nothing is shown for runs of under two seconds, or where standard error is no terminal.
     """
 
     def __init__(self, console: Console | None = None, patience_s: float = PATIENCE_S) -> None:
@@ -340,25 +341,25 @@ class RunProgress:
             self._display.stop()
 
     def runs(self, done: int, runs: int) -> None:
-        """So many of so many runs are done."""
+        """Records that `done` of `runs` runs have ended."""
         self._simulation, self._done, self._runs = None, done, runs
 
     def watch(self, jobs: int | None, simulation: Simulation) -> None:
-        """This run begins, in this process. `jobs`: how many it has; None: unknown."""
+        """Records that a run begins in this process. `jobs`: number of its jobs; None: unknown."""
         self._simulation, self._jobs = simulation, jobs
 
     def look(self) -> None:
-        """Takes down where the run stands."""
+        """Reads the state of the run and updates the display."""
         done = min(self._done + self._part(), float(self._runs))
         self._display.update(self._task, completed=done, total=float(self._runs), description=self.text())
 
     def _part(self) -> float:
-        """How much of the present run is done, by jobs that have ended."""
+        """Returns the part of the present run that is done, by jobs that have ended."""
         simulation = self._simulation
         return 0.0 if simulation is None or not self._jobs else simulation.jobs_ended / self._jobs
 
     def text(self) -> str:
-        """Where it stands, in words."""
+        """Returns the state of the runs as text."""
         parts = [f"{self._done} of {self._runs} runs"] if self._runs > 1 else []
         simulation = self._simulation
         if simulation is not None:
@@ -369,12 +370,12 @@ class RunProgress:
 
 
 class _Display(Progress):
-    """Looks at the run whenever it draws."""
+    """A progress display that reads the run's state whenever it draws."""
 
     watched: RunProgress | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """What is drawn; called by the thread that draws."""
+        """Returns what is drawn; called by the drawing thread."""
         if self.watched is not None:
             self.watched.look()
         return super().get_renderables()

@@ -1,6 +1,6 @@
-"""Jobs as the simulator knows them: the request that the scheduler sees, and the true work behind it.
+"""Jobs in the simulator: the request that the scheduler sees, and the true work behind it.
 
-Two functions change a stream of jobs on its way into a run: `inject_random_failures` adds random cancellations (stream
+Two functions change a stream of jobs before a run: `inject_random_failures` adds random cancellations (stream
 `cancellations`) and crashes (stream `crashes`) to those that the workload states, and `with_estimate_error` hides or
 distorts the length that a request states. A job keeps its true work in both cases.
 """
@@ -20,7 +20,7 @@ class PlannedFailure:
 
     at_steps: float
     exit_code: int = 1
-    #: How often it fails there; None: every time.
+    #: Number of failures there; None: every attempt fails.
     times: int | None = None
 
 
@@ -28,13 +28,13 @@ class PlannedFailure:
 class SimulatedJob:
     """One row of a workload."""
 
-    #: When it is submitted.
+    #: Instant of its submission, seconds.
     at: float
     request: JobRequest
-    #: The true work (`request.steps` is what the scheduler knows).
+    #: The true work in steps (`request.steps` is what the scheduler knows).
     steps: float
     failures: tuple[PlannedFailure, ...] = ()
-    #: When its user cancels it.
+    #: Instant at which its user cancels it.
     cancel_at: float = inf
     name: str = ""
 
@@ -43,8 +43,8 @@ class SimulatedJob:
 class RandomFailures:
     """Rates of random cancellations and crashes."""
 
-    #: Part of the jobs whose user cancels them, and the mean time from submission to that (exponential); those that
-    #: have ended by then are not.
+    #: Part of the jobs whose user cancels them, and the mean time from submission to that (exponential); jobs that have
+    #: ended by then are not cancelled.
     cancelled: float = 0.0
     cancelled_after_s: float = 3600.0
     #: Part of the jobs that crash, anywhere in their work, the exit code, and how often; None: every time.
@@ -73,7 +73,7 @@ def inject_random_failures(
 
 @dataclass(frozen=True, slots=True)
 class LengthEstimates:
-    """What the scheduler knows of the lengths of jobs."""
+    """The scheduler's knowledge of the lengths of jobs."""
 
     #: False: requests state no length.
     known: bool = True

@@ -1,6 +1,6 @@
-"""One simulated run: a scheduler core, a simulated world and a workload go in, a `SimulationResult` comes out.
+"""One simulated run: takes a scheduler core, a simulated world and a workload, and returns a `SimulationResult`.
 
-`Scenario` holds everything that decides a run besides its jobs. Equal scenarios and workloads give equal runs.
+`Scenario` holds everything that determines a run besides its jobs. Equal scenarios and workloads give equal runs.
 Conservation laws (steps, accelerator-seconds, money) are checked in every run. Parts that most runs leave out, such as
 the prediction of speeds, are imported by the runs that have them.
 """
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class PredictionSettings:
     """How a run predicts speeds that were not measured (`simulator.online_predictor`)."""
 
-    #: The least time between two predictions; inf: none are made.
+    #: Least seconds between two predictions; inf: there are none.
     every_s: float = inf
     #: Data sheets by accelerator type.
     sheets: "Mapping[str, AcceleratorSpecs]" = field(default_factory=dict)
@@ -60,7 +60,7 @@ class PredictionSettings:
     facts: "Mapping[Kind, ModelFacts]" = field(default_factory=dict)
 
 
-#: Relative tolerance of the conservation laws: sums over many segments of steps, seconds and money.
+#: Relative tolerance of the conservation laws, which sum over many segments of steps, seconds and money.
 TOLERANCE = 1e-6
 #: Objects allocated between two runs of the garbage collector.
 _YOUNG_MAX = 50_000
@@ -77,7 +77,7 @@ class SchedulerWiring:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that decides a run besides its workload. Equal scenarios and workloads give equal runs."""
+    """Everything that determines a run besides its workload. Equal scenarios and workloads give equal runs."""
 
     pools: tuple[PoolModel, ...]
     truth: GroundTruth
@@ -95,14 +95,14 @@ class Scenario:
     #: False: the scheduler learns them from reports (needs `world.report_s`).
     oracle: bool = True
     forecasts: PredictionSettings = field(default_factory=PredictionSettings)
-    #: What projects and users were given of the fleet.
+    #: The parts of the fleet that projects and users were given.
     shares: tuple[EntityShare, ...] = ()
     wiring: SchedulerWiring = field(default_factory=SchedulerWiring)
 
 
 @dataclass(slots=True)
 class SimulationResult:
-    """The outcome of a run."""
+    """The result of a run."""
 
     outcome: RunOutcome
     ended_at: float
@@ -148,7 +148,7 @@ class Simulation:
         self.predictor = _predictor(self.engine, self.core, scenario.forecasts)
         self.engine.on_command[JobTransitioned] = self._transitioned
         self.world.on_end.append(self._job_ended)
-        #: Jobs that have ended.
+        #: Number of jobs that have ended.
         self.jobs_ended = 0
         self._worked_steps = 0.0
         self._lost_steps = 0.0
@@ -171,7 +171,7 @@ class Simulation:
         workload: Iterable[SimulatedJob],
         recorder: Callable[[Event, list[Command]], None] | None = None,
     ) -> None:
-        """Prepares the run up to its first event: from then on whoever calls `engine.run` says how far it goes."""
+        """Prepares the run up to its first event; then the caller of `engine.run` decides how far it goes."""
         scenario, engine = self.scenario, self.engine
         engine.recorder = recorder
         self._began = perf_counter()
@@ -187,7 +187,7 @@ class Simulation:
         self.world.feed(jobs, _SpeedOracle(scenario).announce if scenario.oracle else _announce_nothing)
 
     def finish(self, outcome: RunOutcome) -> SimulationResult:
-        """The result of a run that has ended so. Raises ConfigError for a policy that failed."""
+        """Returns the result of a run that ended with `outcome`. Raises ConfigError for a policy that failed."""
         engine = self.engine
         self._check_policy()
         self.metrics.settle(engine.now)
@@ -229,7 +229,10 @@ class Simulation:
             self._violations.append(f"job {job_id} succeeded after {job.steps} of {job.plan.steps} steps")
 
     def _check_policy(self) -> None:
-        """Raise ConfigError for a policy that failed: live, jobs then go in order; here nobody asked for that order."""
+        """Raises ConfigError for a policy that failed.
+
+        Live jobs then run in queue order; a simulation that silently did the same would give figures of another policy.
+        """
         core = self.engine.core
         fault = core.ledger.policy.fault if isinstance(core, SchedulerCore) else None
         if fault is not None:
@@ -260,9 +263,9 @@ def simulate(
     """Runs a workload, in order of arrival, through the scheduler and a simulated world.
 
     `sink` takes each job's metrics when it has ended; without it `SimulationResult.jobs` collects them. `watch` is
-    handed the run before it begins, to look at it from another thread. Raises
-    ConfigError where the workload turns out to be unreadable or the policy fails, and AssertionError for a defect of
-    the scheduler (an accelerator granted twice, a resume from steps that no checkpoint has).
+    called with the run before it begins, so that another thread can observe it. Raises ConfigError where the workload
+    turns out to be unreadable or the policy fails, and AssertionError for a defect of the scheduler (an accelerator
+    granted twice, a resume from steps that no checkpoint has).
     """
     simulation = Simulation(scenario, sink=sink)
     if watch is not None:
@@ -288,7 +291,7 @@ class _SpeedOracle:
         self._known.add((request.kind, request.demands, request.sizes))
         costs = self._truth.costs_of(request.kind)
         events: list[Event] = [RestartMeasured(at, request.kind, costs.restart_s)]
-        stated = bool(request.plans)  # its plans state how fast it is
+        stated = bool(request.plans)  # its plans state its speed
         for accelerator, count in () if stated else self._truth.accelerators_of(request, self._fleet):
             key = SpeedKey(request.kind, accelerator, count)
             if key not in self._told:
@@ -301,7 +304,7 @@ class _SpeedOracle:
 
 @contextmanager
 def _rare_garbage_collection() -> Iterator[None]:
-    """Collects garbage less often: a run allocates many small objects and hardly a cycle among them.
+    """Collects garbage less often, because a run allocates many small objects and hardly any cycles.
 
     Objects that existed before, such as the jobs of a trace, are frozen and not scanned.
     """

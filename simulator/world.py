@@ -1,7 +1,7 @@
 """The simulated cluster's side of the protocol: it carries out the scheduler's commands and answers with events.
 
-`simulator.attempts` simulates one attempt, `simulator.ground_truth` knows speeds and costs, `simulator.machines` the
-machines, `simulator.faults` what fails. The world never looks at the scheduler's ledger: it receives commands and
+`simulator.attempts` simulates one attempt, `simulator.ground_truth` holds speeds and costs, `simulator.machines` the
+machines, and `simulator.faults` causes faults. The world never reads the scheduler's ledger: it receives commands and
 sends events, as agents do.
 """
 
@@ -48,7 +48,7 @@ from walras.cluster import Placement
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import FINAL_JOB_STATES, JobState
 
-#: Makes the time model of a run: the simulator of its attempts.
+#: Creates the time model of a run: the simulator of its attempts.
 MakeAttemptSimulator = Callable[[Engine, SimulatedMachines, WorldParameters, RandomStreams], AttemptSimulator]
 
 
@@ -73,7 +73,7 @@ class SimulatedWorld:
         self.on_begin: list[Callable[[float, SimAttempt], None]] = []
         #: Jobs that ended without success; jobs submitted later may depend on them.
         self._failed: set[JobId] = set()
-        #: Gangs whose machines are held, and that were neither started nor released yet.
+        #: Gangs whose machines are held and that were neither started nor released yet.
         self._preparing: dict[JobId, Prepare] = {}
         self._engine = engine
         self._truth = truth
@@ -102,10 +102,10 @@ class SimulatedWorld:
     # -- jobs come and go
 
     def feed(self, workload: Iterable[SimulatedJob], announce: Callable[[float, JobRequest], Iterable[Event]]) -> None:
-        """Schedules the submission of these jobs, which come in order of arrival. Reads one job ahead, never all.
+        """Schedules the submission of these jobs, which are in order of arrival. Reads one job ahead, never all.
 
-        Jobs of one instant are submitted together, before any other event. The events that `announce` returns for a
-        job are sent before its submission.
+        Jobs of one instant are submitted together, before any other event. The events that `announce` returns for a job
+        are sent before its submission.
         """
         rows = iter(workload)
 
@@ -136,7 +136,7 @@ class SimulatedWorld:
         schedule(next(rows, None))
 
     def _depends_on_failed(self, request: JobRequest) -> bool:
-        """Whether it depends on the success of a job that has failed. A server refuses such a job at submission."""
+        """Returns whether the job depends on the success of a failed job. A server refuses such a job at submission."""
         return not request.depends_on_any_end and not self._failed.isdisjoint(request.depends_on)
 
     def _cancel(self, at: float, job_id: JobId) -> Iterable[Event]:
@@ -171,7 +171,7 @@ class SimulatedWorld:
         for rank, part in enumerate(command.placement.parts):
             node = self.machines.nodes.get(part.node_id)
             if node is None or node.link is not NodeLink.UP:
-                continue  # no answer: the scheduler has a timeout
+                continue  # no answer: the scheduler's timeout handles it
             event: Event
             if self._draws_refusal():
                 event = StartRefused(0.0, command.job_id, command.attempt, node.node_id, "simulated refusal")
@@ -216,12 +216,12 @@ class SimulatedWorld:
         if is_gang and (
             len(parts) < len(command.placement.parts) or any(node.link is NodeLink.DOWN for node, _ in parts)
         ):
-            # Its ranks wait for one that never starts.
+            # Its ranks wait for a rank that never starts.
             self.attempts.kill(now, attempt)
             self._engine.schedule(now, self._end_broken_gang, attempt)
 
     def _pair(self, now: float, attempt: SimAttempt, partner: SimAttempt | None) -> None:
-        """Co-locates both: they make steps at their shared speeds from now on."""
+        """Co-locates both attempts: they make steps at their shared speeds from now on."""
         assert partner is not None, "a job is co-located with one that does not run"
         attempt.partner, partner.partner = partner, attempt
         node, devices = attempt.parts[0]
@@ -262,7 +262,7 @@ class SimulatedWorld:
         return lambda _: uneven
 
     def _planned_speed(self, request: JobRequest, placement: Placement) -> float:
-        """Returns what the plan that the attempt carries out states."""
+        """Returns the speed that the attempt's plan states."""
         held: dict[str, int] = {}
         for pool_id, count in placement.by_pool.items():
             name = self.machines.pools[pool_id].pool.shape.accelerator
@@ -272,7 +272,7 @@ class SimulatedWorld:
         return plan.steps_per_s
 
     def _spread_parts(self, request: JobRequest, placement: Placement) -> list[PoolPart]:
-        """What a job over several pools or gangs holds by pool; empty for one gang in one pool."""
+        """Returns what a job over several pools or gangs holds by pool; empty for one gang in one pool."""
         found, whole = [], 0
         for pool_id, count in placement.by_pool.items():
             pool = self.machines.pools[pool_id].pool
@@ -315,7 +315,7 @@ class SimulatedWorld:
             self.attempts.checkpoint_every(now, attempt, command.every_s)
 
     def _release_prepared(self, now: float, command: Prepare) -> None:
-        """The machines of a gang that was not started report that nothing runs there, if all can be reached."""
+        """Lets the machines of a gang that was not started report that nothing runs there, if all can be reached."""
         del self._preparing[command.job_id]
         nodes = [self.machines.nodes.get(part.node_id) for part in command.placement.parts]
         held = [node for node in nodes if node is not None and node.link is NodeLink.UP]
@@ -327,7 +327,7 @@ class SimulatedWorld:
         return self._model.refused > 0 and self._refusals.random() < self._model.refused
 
     def _reaches(self, parts: list[HeldDevices], command: Command) -> bool:
-        """Whether all machines can be reached; otherwise one that is cut off receives the command later."""
+        """Returns whether all machines can be reached; otherwise one that is cut off receives the command later."""
         for node, _ in parts:
             if node.link is NodeLink.CUT_OFF:
                 node.inbox.append(command)
@@ -342,7 +342,7 @@ class SimulatedWorld:
     # -- faults of machines (called by `simulator.faults`)
 
     def attempts_on(self, node: SimNode) -> list[SimAttempt]:
-        """Attempts with a process on the machine."""
+        """Returns attempts with a process on the machine."""
         attempts = (self.jobs[job_id].attempt for job_id in node.job_ids if job_id in self.jobs)
         return [attempt for attempt in attempts if attempt is not None]
 
@@ -424,4 +424,4 @@ def _scaled_segment(speed_segment: SpeedSegment, noise: float) -> SpeedSegment:
 
 
 def _ignore_command(_: float, command: Command) -> None:
-    """The command changes nothing in the world."""
+    """Ignores a command that changes nothing in the world."""

@@ -1,8 +1,8 @@
-"""Accounts of this machine, whose rights ranks have under an agent that is root. Standard library only.
+"""Accounts of this machine whose rights ranks have under an agent that runs as root. Standard library only.
 
-Nothing here is setuid: a process that is root gives its rights up for good (`become`), between fork and exec, or lends
-a thread an account's view of the disk for a moment (`files_as`). So what an agent that is root does with files that a
-rank names, or may have put a link in the place of, it does with the rights of that rank.
+Nothing here is setuid. A process that is root either gives its rights up for good (`become`), between fork and exec, or
+lends a thread an account's view of the disk for a moment (`files_as`). So an agent that is root accesses files that a
+rank names, or may have replaced by a link, with the rights of that rank.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ import pwd
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-#: What is made by somebody who says nothing else: readable by all, as for any shell.
+#: Umask of a process that sets none: files are readable by all, as in any shell.
 _UMASK = 0o022
-#: No id: the calls change nothing and say what holds.
+#: No id: with it the system calls change nothing and return the present id.
 _ASK = -1
 _UNSIGNED = 0xFFFFFFFF
 
@@ -34,21 +34,21 @@ class Account:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a login would set."""
+        """Returns the variables that a login would set."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell}
 
 
 def find_account(name: str) -> Account:
-    """Raises KeyError where this machine has no account of that name."""
+    """Looks up an account. Raises KeyError if this machine has no account of that name."""
     entry = pwd.getpwnam(name)
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir, entry.pw_shell or "/bin/sh")
 
 
 def become(uid: int, gid: int, groups: Sequence[int]) -> None:
-    """Give up root for good, in a child that is about to execute something else. Nothing for uid 0.
+    """Gives up root for good, in a child that is about to execute another program. Does nothing for uid 0.
 
-    Before `die_with_parent`: the kernel forgets what was asked of it there when a process changes its rights.
+    Call it before `die_with_parent`: the kernel clears that setting when a process changes its rights.
     """
     if uid:
         os.setgroups(groups)
@@ -59,9 +59,9 @@ def become(uid: int, gid: int, groups: Sequence[int]) -> None:
 
 @contextlib.contextmanager
 def files_as(uid: int, gid: int) -> Iterator[None]:
-    """Files that this thread opens, makes or removes meanwhile are those that the account may; nothing for uid 0.
+    """Lets this thread open, create and remove files only as the account may; does nothing for uid 0.
 
-    The rights are the thread's alone, and of threads that it begins (setfsuid): there is to be no await inside. Raises
+    The rights belong to this thread, and to threads that it starts (setfsuid), so the body must not await. Raises
     PermissionError where the process is not root.
     """
     if not uid:
@@ -77,7 +77,7 @@ def files_as(uid: int, gid: int) -> Iterator[None]:
 
 
 def _set_ids(uid: int, gid: int) -> tuple[int, int]:
-    """Returns what was before."""
+    """Sets the ids. Returns the previous ones."""
     libc = ctypes.CDLL(None)
     was_gid = libc.setfsgid(gid) & _UNSIGNED
     return libc.setfsuid(uid) & _UNSIGNED, was_gid

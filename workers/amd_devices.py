@@ -1,7 +1,7 @@
-"""AMD's devices through AMD SMI, as `devices` and `device_sampler` have those of NVIDIA through NVML.
+"""AMD's devices through AMD SMI, as `devices` and `device_sampler` access NVIDIA's through NVML.
 
-Their names in CUDA_VISIBLE_DEVICES, which HIP reads as its own variable, are the numbers that HIP gives them. Written
-after the interface of amdsmi 7.0 and tried with a stand-in alone: it has never run on a device.
+Their names in CUDA_VISIBLE_DEVICES, which HIP reads as its own variable, are HIP's device numbers. Written for the
+interface of amdsmi 7.0 and tested only with a substitute: it has never run on a device.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def amd_devices() -> list[tuple[str, str, int | None]]:
 
 
 def canonical_amd_name(product: str) -> str:
-    """`AMD Instinct MI300X` is `mi300x`; what is not known by its name is `rocm-gpu`."""
+    """Converts a product name: `AMD Instinct MI300X` is `mi300x`; an unknown product is `rocm-gpu`."""
     model = _MODEL.search(product)
     return model[1].lower().removeprefix("radeon ").replace(" ", "-") if model else "rocm-gpu"
 
@@ -67,7 +67,7 @@ def sample_amd_devices(names: Sequence[str]) -> list[DeviceSample]:
 
 
 def _handles(amdsmi: Any) -> dict[int, Any]:
-    """Returns the GPUs by the numbers that HIP gives them; by their order where the release does not tell these."""
+    """Returns the GPUs by HIP's numbers; by their order where the release does not report these."""
     found = {}
     for position, handle in enumerate(driver_answer(amdsmi.amdsmi_get_processor_handles) or []):
         # Releases before 6.4 have no such function: asked for inside, so that this is one more thing not told.
@@ -98,7 +98,7 @@ def _sample(amdsmi: Any, device: int, handle: Any) -> DeviceSample:
 
 
 def _temperature(amdsmi: Any, handle: Any) -> float | None:
-    """The hottest place of the chip; of devices that do not tell it, its edge."""
+    """Returns the temperature of the chip's hottest point; where a device does not report it, of its edge."""
     for place in ("HOTSPOT", "EDGE"):
 
         def ask(place: str = place) -> Any:

@@ -1,8 +1,8 @@
-"""A control group (cgroup v2) for the ranks of each attempt, where this machine lets the agent make one.
+"""A control group (cgroup v2) for the ranks of each attempt, where this machine lets the agent create one.
 
-In its group an attempt is held to its memory by the kernel at once, shares processors by the accelerators that it
-holds, and is killed whole: `cgroup.kill` also reaches what left its session and threw its environment away. Only ranks
-are in the group; supervisor and guardian, which report what became of them, stay outside. Standard library only.
+In its group the kernel enforces an attempt's memory limit at once, shares processors in proportion to its accelerators,
+and kills it as a whole: `cgroup.kill` also reaches processes that left its session and cleared their environment. Only
+ranks are in the group; supervisor and guardian, which report their end, stay outside. Standard library only.
 """
 
 import os
@@ -13,30 +13,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Where the groups of attempts lie, below the agent's own group.
+#: Folder of the attempts' groups, below the agent's own group.
 _ATTEMPTS = "walras-attempts"
-#: The agent moves here where the kernel hands controllers only to groups whose parent has no process.
+#: Group to which the agent moves where the kernel passes controllers on only from groups without processes.
 _AGENT = "walras-agent"
 _WANTED = ("memory", "cpu")
-#: The kernel's default, and its most.
+#: The kernel's default weight, and its largest.
 _WEIGHT, _MOST_WEIGHT = 100, 10_000
 _PAUSE_S = 0.02
 
 
 @dataclass(frozen=True)
 class GroupParent:
-    """Where groups of attempts are made, and which controllers ("memory", "cpu") hold in them."""
+    """The parent of attempts' groups, and the controllers ("memory", "cpu") that are enforced in them."""
 
     folder: Path
     controllers: tuple[str, ...]
 
     def group_for(self, name: str) -> str:
-        """Returns the folder of an attempt's group; it is not made yet."""
+        """Returns the folder of an attempt's group, which is not created yet."""
         return str(self.folder / name)
 
 
 def find_group_parent(proc: Path = Path("/proc/self")) -> tuple[GroupParent | None, str]:
-    """Prepare the place for groups. Returns it and what does not hold there; or None and why groups cannot be made."""
+    """Prepares the parent of groups. Returns it and what is not enforced there; or None and why groups cannot be
+    created.
+    """
     try:
         own = _own_group(proc)
         if own is None:
@@ -55,7 +57,7 @@ def find_group_parent(proc: Path = Path("/proc/self")) -> tuple[GroupParent | No
 
 
 def _own_group(proc: Path) -> Path | None:
-    """The folder of the group that this process is in; of the agent's place its parent."""
+    """Returns the folder of this process's group, or its parent if this is the agent's place."""
     mounts = (line.split() for line in (proc / "mounts").read_text().splitlines())
     mount = next((fields[1] for fields in mounts if len(fields) > 2 and fields[2] == "cgroup2"), None)
     paths = (line[3:] for line in (proc / "cgroup").read_text().splitlines() if line.startswith("0::"))
@@ -68,7 +70,7 @@ def _own_group(proc: Path) -> Path | None:
 
 
 def _hand_down(folder: Path) -> None:
-    """Let the groups below have the wanted controllers, as far as this one has them."""
+    """Enables the wanted controllers in the groups below, as far as this group has them."""
     for name in _WANTED:
         if name not in _words(folder / "cgroup.controllers") or name in _words(folder / "cgroup.subtree_control"):
             continue
@@ -90,10 +92,10 @@ def _words(path: Path) -> list[str]:
 
 
 class ControlGroup:
-    """The group of one attempt; without a folder, or where it cannot be made, it does nothing."""
+    """The group of one attempt. Without a folder, or where it cannot be created, its methods do nothing."""
 
     def __init__(self, folder: str, memory_bytes: int = 0, accelerators: int = 1) -> None:
-        """Make it. `memory_bytes`: 0 is no limit of its own."""
+        """Creates the group. `memory_bytes`: 0 sets no limit."""
         self._folder = Path(folder)
         self._procs = -1
         self.problem = ""
@@ -112,24 +114,24 @@ class ControlGroup:
         self._limit("cpu.weight", min(_MOST_WEIGHT, _WEIGHT * max(1, accelerators)))
 
     def enter(self) -> None:
-        """Put the calling process into the group: for a child, between fork and exec."""
+        """Moves the calling process into the group: for a child, between fork and exec."""
         if self._procs >= 0:
             os.write(self._procs, b"0")
 
     @property
     def had_no_memory_left(self) -> bool:
-        """The kernel has killed processes of the group because it was at its limit."""
+        """Returns whether the kernel killed processes of the group because it was at its limit."""
         words = [] if self._procs < 0 else _words(self._folder / "memory.events")
         counts = dict(zip(words[::2], words[1::2], strict=False))
         return int(counts.get("oom_kill", 0)) > 0
 
     def kill(self) -> None:
-        """SIGKILL everything in the group."""
+        """Sends SIGKILL to every process of the group."""
         if self._procs >= 0:
             _kill(self._folder)
 
     def close(self) -> None:
-        """Kill what is left, and remove the group."""
+        """Kills the remaining processes, and removes the group."""
         if self._procs >= 0:
             os.close(self._procs)
             self._procs = -1
@@ -142,7 +144,7 @@ class ControlGroup:
 
 
 def remove_group(folder: str, within_s: float = 5.0) -> bool:
-    """Kill everything in a group, and remove it. Returns True once it is gone, or if there is none."""
+    """Kills every process of a group, and removes it. Returns True once it is gone, or if there is none."""
     until = time.monotonic() + within_s
     while folder and os.path.isdir(folder):
         _kill(Path(folder))

@@ -1,7 +1,7 @@
-"""Looks at the machine's devices every few seconds, NVIDIA's through NVML, in a thread of its own.
+"""Samples the machine's devices every few seconds, NVIDIA's through NVML, in a thread of its own.
 
-A driver that hangs hangs this thread alone: heartbeats go on, and the server forgets samples that are not renewed. What
-a device does not tell (a MIG slice has no temperature of its own) is left out.
+A driver that hangs blocks only this thread: heartbeats continue, and the server drops samples that are not renewed.
+Values that a device does not report (a MIG slice has no temperature of its own) are left out.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def _sample(nvml: Any, device: int, handle: Any) -> DeviceSample:
 
 
 def driver_answer(ask: Callable[[], Any]) -> Any:
-    """Returns what the driver says, None where it says nothing (each release refuses other questions)."""
+    """Returns the driver's answer, or None if it has none (each release refuses other queries)."""
     try:
         return ask()
     except Exception:
@@ -75,14 +75,14 @@ def driver_answer(ask: Callable[[], Any]) -> Any:
 
 
 def value_within(value: Any, least: float, most: float) -> float | None:
-    """Returns a number that can be true; drivers say others, or words, where they do not know."""
+    """Returns a number if it is plausible, else None; drivers return impossible values, or text, for unknown ones."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) and least <= value <= most else None
 
 
 class DeviceSampler:
-    """The newest sample of each device, until somebody has taken it."""
+    """The newest sample of each device, until it is taken."""
 
     def __init__(
         self,
@@ -97,12 +97,12 @@ class DeviceSampler:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begin to look, where there is a device to look at. The thread does not keep the process alive."""
+        """Starts sampling, if there is a device. The thread does not keep the process alive."""
         if self._cuda_names:
             threading.Thread(target=self._look_on, name="devices", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more; a look that hangs is not waited for."""
+        """Stops sampling, without waiting for a sample that hangs."""
         self._stopped.set()
 
     def take(self) -> list[DeviceSample] | None:

@@ -1,4 +1,4 @@
-"""The machine's devices: what drivers and the host have, which attempt holds which, and the port of a rendezvous.
+"""The machine's devices: what drivers and the host report, which attempt holds which, and the port of a rendezvous.
 
 Accelerators are found through NVML, where nvidia-ml-py is installed, else through AMD SMI, where amdsmi is. Node rank 0
 of a gang keeps a port bound until its ranks start.
@@ -17,7 +17,7 @@ from walras.device_samples import DeviceSample
 from workers.amd_devices import amd_devices, sample_amd_devices
 from workers.device_sampler import opened_nvml, sample_devices
 
-#: Name of a machine without accelerators. It has one place for a rank unless the options say more.
+#: Name of a machine without accelerators. It runs one rank unless the options state more.
 CPU = "cpu"
 
 
@@ -34,13 +34,13 @@ class Accelerators:
     numbers: tuple[int, ...] = field(default=(), compare=False)
 
     def visible_devices(self, devices: list[int]) -> str:
-        """CUDA_VISIBLE_DEVICES for these devices; empty hides the GPUs of the machine from emulated ones."""
+        """Returns CUDA_VISIBLE_DEVICES for these devices; empty hides the machine's GPUs from emulated ones."""
         return ",".join(self.cuda_names[device] for device in devices) if self.cuda_names else ""
 
     def numbers_of(self, devices: list[int]) -> str:
-        """What a program that knows devices by numbers calls these; empty where it has no name for them.
+        """Returns the devices' numbers for programs that need numbers; empty where the devices have none.
 
-        Emulated devices are any: they are numbered from 0.
+        Emulated devices are numbered from 0.
         """
         if self.cuda_names and not self.numbers:
             return ""
@@ -59,7 +59,7 @@ def detect_host() -> Host:
 
 
 def detect_accelerators(environ: Mapping[str, str]) -> Accelerators:
-    """The accelerators of a machine that has one type (`detect_types`). Raises ValueError where it has several."""
+    """Returns the accelerators of a machine with one type (see `detect_types`). Raises ValueError if it has several."""
     found = detect_types(environ)
     if len(found) > 1:
         names = ", ".join(sorted(each.name for each in found))
@@ -68,8 +68,9 @@ def detect_accelerators(environ: Mapping[str, str]) -> Accelerators:
 
 
 def detect_types(environ: Mapping[str, str]) -> tuple[Accelerators, ...]:
-    """The GPUs that NVML sees, else AMD SMI, and CUDA_VISIBLE_DEVICES allows, which HIP_VISIBLE_DEVICES stands for, by
-    type, in the order of their first devices; without any, the machine is one place on its CPU.
+    """Returns the GPUs by type, in the order of their first devices; without any, the machine counts as one CPU place.
+
+    GPUs are those that NVML, else AMD SMI, finds and that CUDA_VISIBLE_DEVICES (or HIP_VISIBLE_DEVICES) allows.
     """
     found = _nvml_devices() or amd_devices()
     allowed = environ.get("CUDA_VISIBLE_DEVICES", environ.get("HIP_VISIBLE_DEVICES"))
@@ -94,7 +95,10 @@ def look_at_devices(cuda_names: Sequence[str]) -> list[DeviceSample]:
 
 
 def canonical_gpu_name(product: str, memory_bytes: int) -> str:
-    """`NVIDIA A100-SXM4-40GB` is `a100-40gb`. Memory is in the name where a product is sold with more than one size."""
+    """Converts a product name: `NVIDIA A100-SXM4-40GB` is `a100-40gb`.
+
+    The name has the memory if the product is sold with several sizes.
+    """
     model = re.search(
         r"\b(?:GeForce )?((?:RTX|GTX) ?(?:A?\d{3,4})(?: Ti| SUPER)?|[A-Z]{1,2}\d{1,3}S?|GB\d{3})\b", product
     )
@@ -109,8 +113,8 @@ def canonical_gpu_name(product: str, memory_bytes: int) -> str:
 def _nvml_devices() -> list[tuple[str, str, int | None]]:
     """Returns (UUID, canonical name, number) of every GPU, in NVML's order, that of the bus; empty without NVML.
 
-    A GPU that is divided (MIG) is its slices: each is a device of a type of its own, such as `a100-40gb-1g.5gb`, and
-    has no number.
+    A GPU that is partitioned (MIG) counts as its slices: each is a device of its own type, such as `a100-40gb-1g.5gb`,
+    and has no number.
     """
     with opened_nvml() as nvml:
         if nvml is None:
@@ -129,7 +133,7 @@ def _nvml_devices() -> list[tuple[str, str, int | None]]:
 
 
 def _mig_slices(nvml: Any, handle: Any) -> list[tuple[str, str]] | None:
-    """Returns (UUID, profile) of the slices of a GPU; None if it is not divided, as most cannot be."""
+    """Returns (UUID, profile) of a GPU's slices; None if it is not partitioned, or cannot be."""
     try:
         if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return None
@@ -202,7 +206,7 @@ class DeviceHolds:
     def conflict(self, key: AttemptKey, devices: list[int], beside: int = 0) -> str:
         """Returns why this attempt cannot hold these devices; empty if it can.
 
-        `beside`: the job whose devices it is to share; never are there three on one.
+        `beside`: the job whose devices it shares; at most two jobs share a device.
         """
         unknown = [device for device in devices if not 0 <= device < self.device_count]
         if unknown or not devices or len(set(devices)) != len(devices):
@@ -219,12 +223,12 @@ class DeviceHolds:
         self._holds[key] = hold
 
     def wait_to_start(self, key: AttemptKey, devices: list[int]) -> None:
-        """The attempt will run: its port stays bound until `start`, and the hold no longer expires."""
+        """Keeps the attempt's port bound until `start`, and stops its hold from expiring, because it will run."""
         held = self._holds.get(key)
         self._holds[key] = DeviceHold(devices, None if held is None else held.port)
 
     def start(self, key: AttemptKey, devices: list[int]) -> None:
-        """The attempt runs: its port is free for its ranks, its devices are held until `release`."""
+        """Frees the attempt's port for its ranks; its devices are held until `release`."""
         self.take(key, DeviceHold(devices))
 
     def release(self, key: AttemptKey) -> None:

@@ -1,13 +1,13 @@
 """Commands that start ranks themselves (torchrun, accelerate, deepspeed), or use all of a machine's devices at once.
 
 Such a command is started once on each machine. The variables PET_* are torchrun's: with them `torchrun train.py` forms
-the world that the gang has, without arguments. A launcher hides two things that an attempt is judged by. It answers
-SIGTERM itself, before its ranks have saved: so the signal goes to the ranks alone. And it ends with exit code 1,
-whatever its ranks ended with: so the code is read in the report that torch prints last. Standard library only.
+the gang's world without arguments. A launcher hides two things by which an attempt is judged. It handles SIGTERM
+itself, before its ranks have saved, so the signal is sent only to the ranks. And it ends with exit code 1, whatever its
+ranks ended with, so the code is read from the report that torch prints last. Standard library only.
 
-DeepSpeed's launcher reads no variables. It takes the devices 0, 1, ... of the machine, whoever has them, and one fixed
-port, unless arguments say otherwise; it knows devices by numbers, not by the UUIDs of CUDA_VISIBLE_DEVICES. So bash,
-which runs a job's `run`, finds a function of its name that starts it with the arguments that the place asks for.
+DeepSpeed's launcher reads no variables. Without arguments it uses the devices 0, 1, ... of the machine, whichever job
+holds them, and one fixed port; it knows devices by numbers, not by the UUIDs of CUDA_VISIBLE_DEVICES. Therefore bash,
+which runs a job's `run`, gets a function of the launcher's name that adds the arguments of the placement.
 """
 
 import re
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def launcher_environment(command: "StartCommand", device_numbers: str = "") -> dict[str, str]:
-    """Returns torchrun's variables but for the ports, and DeepSpeed's function where the command names it.
+    """Returns torchrun's variables except the ports, and DeepSpeed's function if the command names it.
 
-    Empty where the machine has a rank of ours for each device. `device_numbers`: what DeepSpeed calls its devices
-    (`0,2`); empty: it has no name for them.
+    Empty if the machine starts one rank per device. `device_numbers`: DeepSpeed's names of the devices (`0,2`); empty
+    if it has none for them.
     """
     if not command.is_launcher and len(command.devices) > 1:
         return {}
@@ -40,8 +40,8 @@ def launcher_environment(command: "StartCommand", device_numbers: str = "") -> d
 
 #: Bash takes a variable of this name as a function that is defined already.
 DEEPSPEED_FUNCTION = "BASH_FUNC_deepspeed%%"
-#: `command` finds the program behind the function. Numbers of devices and machines that a job states at first would
-#: contradict those that it has.
+#: `command` runs the program instead of the function. Device or machine numbers at the start of the job's arguments
+#: would contradict those of the placement.
 _START_DEEPSPEED = """() {
   while [ $# -gt 0 ]; do
     case "$1" in
@@ -61,9 +61,9 @@ _START_DEEPSPEED = """() {
 
 
 def _deepspeed_environment(command: "StartCommand", device_numbers: str) -> dict[str, str]:
-    """Returns the function, and the machines of the gang as DeepSpeed is told them, in parts of equal size.
+    """Returns the function, and the machines of the gang as DeepSpeed lists them, in parts of equal size.
 
-    Which devices other machines have is known there alone; here only how many they are counts.
+    The devices of other machines are unknown here; only their number counts.
     """
     if not any("deepspeed" in word for word in command.argv):
         return {}
@@ -79,9 +79,9 @@ def _deepspeed_environment(command: "StartCommand", device_numbers: str) -> dict
 
 
 def with_ports(env: dict[str, str], port: int) -> dict[str, str]:
-    """Returns the environment with torchrun's variables that name the port, where it has any of them.
+    """Returns the environment with torchrun's port variables, where it has any torchrun variables.
 
-    What the job sets itself stays as it is.
+    Variables that the job sets itself are not changed.
     """
     if "PET_NNODES" not in env:
         return env
@@ -90,9 +90,9 @@ def with_ports(env: dict[str, str], port: int) -> dict[str, str]:
 
 
 def ranks_below(pids: list[int]) -> list[int]:
-    """Returns the processes that a launcher started as ranks, and what descends from those; all if there are none.
+    """Returns the processes that a launcher started as ranks, and their descendants; all processes if there are none.
 
-    Launchers give RANK to the processes that they start, and have none themselves.
+    Launchers set RANK for the processes that they start, and do not have it themselves.
     """
     return processes.with_variable(pids, "RANK") or pids
 
@@ -104,9 +104,9 @@ _CODE_MOST, _SIGNAL_MOST = 255, 64
 
 
 def end_of_its_ranks(output: bytes, own_code: int) -> tuple[int | None, int | None]:
-    """Returns the exit code or the signal of the rank that failed first, after torch's report at the end of `output`.
+    """Returns the exit code or the signal of the rank that failed first, by torch's report at the end of `output`.
 
-    Without such a report, the launcher's own code counts. `output` is the job's: it decides about that job alone.
+    Without such a report, the launcher's own code counts. `output` is untrusted: it affects only this job.
     """
     _, found, report = output.rpartition(_ROOT_CAUSE)
     told = _EXIT_CODE.search(report) if found else None

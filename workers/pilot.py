@@ -1,14 +1,14 @@
-"""The pilot: the first process of an allocation that some other scheduler made, with an agent below it.
+"""The pilot: the first process in an allocation of another scheduler, which runs an agent.
 
     python -m workers.pilot STATE NOTICE_S -- COMMAND OF THE AGENT...
 
-The other scheduler signals the pilot some time before it takes the allocation away (Slurm: `--signal=B:TERM@60`). The
-pilot writes the agent's notice file with the seconds that are left, and the machine drains as a spot machine does. When
-nothing runs there any more the pilot ends, so that the allocation is given back before its time.
+The other scheduler signals the pilot before it ends the allocation (Slurm: `--signal=B:TERM@60`). The pilot writes the
+agent's notice file with the remaining seconds, and the machine drains as a spot machine does. Once nothing runs there
+any more the pilot ends, so that the allocation is returned early.
 
-It is the subreaper of all that starts here: supervisors detach themselves from their agent, and none may escape the
-process tree that the other scheduler ends. An agent that dies alone is started again, as a machine would do. The state
-folder goes with the allocation. Standard library only.
+The pilot is the subreaper of all processes that start here: supervisors detach from their agent, and none may leave the
+process tree that the other scheduler ends. An agent that dies alone is restarted, as on any machine. The state folder
+ends with the allocation. Standard library only.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from pathlib import Path
 
 from workers import processes
 
-#: sysexits' EX_CONFIG: the agent says that starting it again does not help.
+#: sysexits' EX_CONFIG: the agent says that restarting it does not help.
 _EXIT_FINAL = 78
 _RESTARTS_MAX = 5
 _LOOK_EVERY_S = 0.25
-#: After a notice, an agent has this long to tell of it and of what ended.
+#: Seconds that an agent has after a notice to report it and the ends of attempts.
 _TELL_S = 3.0
 #: Slurm waits this long between SIGTERM and SIGKILL (its default is 30 s), less a margin.
 _CANCELLED_S = 20.0
@@ -39,7 +39,7 @@ _MOST_BYTES = 64 * 1024
 
 
 def seconds_left(stated_s: float, environ: dict[str, str], now_s: float) -> float:
-    """Returns how long the allocation still lasts: what Slurm says, or else what was stated."""
+    """Returns the remaining seconds of the allocation: what Slurm states, or else `stated_s`."""
     job = environ.get("SLURM_JOB_ID", "")
     if not job.isdigit():
         return stated_s
@@ -53,7 +53,9 @@ def seconds_left(stated_s: float, environ: dict[str, str], now_s: float) -> floa
 
 
 def parse_seconds_left(shown: str, stated_s: float, now_s: float) -> float:
-    """The same of what `scontrol show job` shows: cancelled and preempted jobs are COMPLETING."""
+    """Returns the remaining seconds from the output of `scontrol show job`: cancelled and preempted jobs are
+    COMPLETING.
+    """
     state = re.search(r"(?:^| )JobState=([A-Z_]+)", shown)
     if state is None or state[1] != "RUNNING":
         return min(stated_s, _CANCELLED_S)
@@ -69,7 +71,7 @@ def parse_seconds_left(shown: str, stated_s: float, now_s: float) -> float:
 
 
 class Pilot:
-    """One allocation, from start to the proof that nothing of it is left."""
+    """One allocation, from its start until no process of it is left."""
 
     def __init__(self, state: Path, notice_s: float, command: list[str]) -> None:
         self._state = state
@@ -80,7 +82,7 @@ class Pilot:
         self._restarts = 0
 
     def run(self) -> int:
-        """Run until the allocation is of no more use. Returns the exit code."""
+        """Runs until the allocation is of no further use. Returns the exit code."""
         signal.signal(signal.SIGTERM, self._take_signal)
         processes.become_subreaper()
         agent = self._start()
@@ -102,7 +104,7 @@ class Pilot:
                 return self._end(agent)
 
     def _start(self) -> int:
-        """Start the agent, in a session of its own. Returns its process id."""
+        """Starts the agent, in its own session. Returns its process id."""
         started = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
         # Reaped below with all others; Popen is to keep out of it.
         started.returncode = 0
@@ -121,13 +123,13 @@ class Pilot:
             self._noticed_at = time.monotonic()
 
     def _has_emptied(self, agent: int) -> bool:
-        """Whether only the agent is left, and has had time to tell."""
+        """Returns whether only the agent is left, and has had time to report."""
         assert self._noticed_at is not None
         others = [pid for pid in processes.descendants(os.getpid()) if pid != agent]
         return not others and time.monotonic() - self._noticed_at >= _TELL_S
 
     def _reap(self, agent: int) -> int | None:
-        """Reap whoever has ended. Returns the agent's exit code once it has."""
+        """Reaps all processes that have ended. Returns the agent's exit code once it has."""
         found = None
         while True:
             try:
@@ -152,7 +154,7 @@ class Pilot:
 
 
 def run_pilot(arguments: list[str]) -> int:
-    """Run a pilot by its arguments."""
+    """Runs a pilot with these arguments. Returns the exit code."""
     state, notice_s, separator, *command = arguments
     assert separator == "--", "usage: python -m workers.pilot STATE NOTICE_S -- COMMAND..."
     return Pilot(Path(state), float(notice_s), command).run()

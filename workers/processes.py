@@ -43,12 +43,12 @@ class _Stat:
 
 
 def boottime() -> float:
-    """Seconds since boot, suspension included; the same for every process of this machine."""
+    """Returns seconds since boot, suspension included; the same for every process of this machine."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def boot_id() -> str:
-    """Changes when the machine restarts: process numbers and boot times from before mean nothing then."""
+    """Returns an id that changes when the machine restarts: earlier process numbers and boot times are then void."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
@@ -59,7 +59,7 @@ def name_process(pid: int) -> ProcessName | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """True while the process is frozen by SIGSTOP."""
+    """Returns whether the process is stopped by SIGSTOP."""
     stat = _stat(pid)
     return stat is not None and stat.state in "Tt"
 
@@ -71,17 +71,17 @@ def parent_of(pid: int) -> int:
 
 
 def become_subreaper() -> None:
-    """From now on orphaned descendants of this process become its children: it can wait for the last of them."""
+    """Makes orphaned descendants of this process its children from now on, so that it can wait for all of them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> None:
-    """SIGKILL this process when the thread that started it ends (so: start it from the main thread)."""
+    """Lets the kernel kill this process when the thread that started it ends, so start it from the main thread."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Every living process below `ancestor`, zombies left out."""
+    """Returns every living process below `ancestor`, without zombies."""
     children: dict[int, list[int]] = {}
     zombies = set()
     for pid in _pids():
@@ -100,7 +100,7 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def carriers(cookie: str) -> list[int]:
-    """Every living process of ours whose environment carries the cookie."""
+    """Returns every living process of this user whose environment has the cookie."""
     needle = f"{COOKIE_VARIABLE}={cookie}".encode()
     found = []
     for pid in _pids():
@@ -135,7 +135,9 @@ def send_signal(pids: list[int], number: int) -> None:
 
 
 def kill_carriers(cookie: str, timeout_s: float) -> bool:
-    """SIGKILL every process with the cookie, again and again until there is none. False if some are left after that."""
+    """Kills every process with the cookie, repeatedly until none is left. Returns False if some are left at the
+    timeout.
+    """
     until = time.monotonic() + timeout_s
     while found := carriers(cookie):
         send_signal(found, signal.SIGKILL)
@@ -146,7 +148,7 @@ def kill_carriers(cookie: str, timeout_s: float) -> bool:
 
 
 def session_members(leader: ProcessName) -> list[int]:
-    """Every living process of a session, also once its leader has ended: its number is not given out again before."""
+    """Returns every living process of a session, even after its leader ended: its number is not reused before."""
     now = _stat(leader.pid)
     if now is not None and now.start_ticks != leader.start_ticks:
         return []  # the session is over, and another process has the number
@@ -155,7 +157,7 @@ def session_members(leader: ProcessName) -> list[int]:
 
 
 def kill_known(names: list[ProcessName], leader: ProcessName | None, timeout_s: float) -> None:
-    """SIGKILL these processes, what descends from them, and the session of the leader, until none of them is left."""
+    """Kills these processes, their descendants, and the session of the leader, until none is left."""
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         known = {name.pid for name in names if name.is_alive}
@@ -167,7 +169,7 @@ def kill_known(names: list[ProcessName], leader: ProcessName | None, timeout_s: 
 
 
 def kill_all_below_me(timeout_s: float) -> bool:
-    """SIGKILL and reap every descendant. True proves that none is left: a subreaper without children has none."""
+    """Kills and reaps every descendant. True proves that none is left: a subreaper without children has none."""
     until = time.monotonic() + timeout_s
     while not reap_all():
         send_signal(descendants(os.getpid()), signal.SIGKILL)
@@ -178,7 +180,7 @@ def kill_all_below_me(timeout_s: float) -> bool:
 
 
 def reap_all() -> bool:
-    """Reap the children that have ended. Returns True if no child is left."""
+    """Reaps the children that have ended. Returns True if no child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
@@ -188,7 +190,7 @@ def reap_all() -> bool:
 
 
 def reserve_room(file: int, length: int) -> None:
-    """Set room on the disk aside for a file without changing its length, where the file system can do that."""
+    """Reserves disk space for a file without changing its length, where the file system supports that."""
     _LIBC.fallocate(file, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(length))
 
 

@@ -1,9 +1,8 @@
-"""What a rank finds: its environment variables, and the folder with the in-job client.
+"""The environment of a rank: its variables, and the folder with the in-job client.
 
-The environment is a whitelist of the agent's, plus what the job says, plus what we add: what an agent was started with
-(tokens, credentials of a cloud) does not concern a job. The client folder holds `walras/__init__.py` and
-`walras.training`, and nothing else: never the checkout and never our site-packages, because users have modules named
-`scheduler` and `optimizer` of their own.
+The variables are a whitelist of the agent's, plus the job's, plus Walras's own: the agent's secrets (tokens, cloud
+credentials) must not reach a job. The client folder has only `walras/__init__.py` and `walras.training`: never the
+source tree or the agent's site-packages, because users have modules named `scheduler` and `optimizer` of their own.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ from workers.processes import COOKIE_VARIABLE
 
 
 def build_client_folder(state: Path) -> Path:
-    """Copy the client below the agent's state folder, once per version of it; safe against another agent doing so."""
+    """Copies the client below the agent's state folder, once per version; safe against other agents doing the same."""
     sources = _client_sources()
     hashed = hashlib.sha256()
     for relative, source in sources:
@@ -69,9 +68,9 @@ INHERITED_PREFIXES = ("LC_", "NCCL_", "GLOO_", "NVIDIA_")
 
 @dataclass(frozen=True)
 class RankSettings:
-    """What the machine adds to a start command."""
+    """The machine's additions to a start command."""
 
-    #: A folder with the in-job client alone: see `build_client_folder`.
+    #: A folder that contains only the in-job client: see `build_client_folder`.
     client_folder: Path
     rank_socket: str
     cookie: str
@@ -80,14 +79,14 @@ class RankSettings:
     #: Steps per second of the gang on an emulated accelerator; None: not emulated, or unknown.
     pace: float | None
     threads: int
-    #: What a program that knows devices by numbers calls them; empty: it cannot name them.
+    #: The devices' numbers for programs that need numbers; empty: they have none.
     device_numbers: str = ""
     #: Pipes of NVIDIA's multi-process service; empty: it does not run here.
     mps_folder: str = ""
 
 
 def rank_environment(inherited: Mapping[str, str], command: StartCommand, settings: RankSettings) -> dict[str, str]:
-    """Everything but RANK, LOCAL_RANK and the ports, which the supervisor adds."""
+    """Returns all variables except RANK, LOCAL_RANK and the ports, which the supervisor adds."""
     env = {name: value for name, value in inherited.items() if name in INHERITED or name.startswith(INHERITED_PREFIXES)}
     # Output shows up at once. All of these a job may set otherwise.
     env |= {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(settings.threads)}

@@ -1,9 +1,9 @@
-"""What ranks write to their supervisor, parsed as hostile where it enters.
+"""Parses the messages of ranks to their supervisor as untrusted input.
 
 A rank is any program of any user. A line that is no JSON object ends its connection; a field that is no finite number
-within its bounds is left out, and a message without what it is about is ignored. Each such decision comes with a note
-in words for the job's own log: it is the job's owner who can mend the script. Nothing that passes here can fail to be
-written as strict JSON and read back. Standard library only.
+within its bounds is left out; a message without its required field is ignored. Each such decision adds a note to the
+job's own log, because the job's owner can correct the script. Every accepted message can be written as strict JSON and
+read back. Standard library only.
 """
 
 import json
@@ -13,18 +13,18 @@ from typing import Any
 
 SocketMessage = dict[str, Any]
 
-#: Bound of everything that is counted: what SQLite and every reader of our JSON can hold.
+#: Limit of all counts: what SQLite and every reader of our JSON can represent.
 COUNT_MOST = 2**63 - 1
-#: Bounds of a speed, steps per second, and of a length, seconds: beyond them arithmetic itself overflows.
+#: Limits of a speed, steps per second, and of a length, seconds: beyond them arithmetic itself overflows.
 SPEED_LEAST, SPEED_MOST = 1e-12, 1e12
 SECONDS_MOST = 1e9
-#: Named values and facts in one message, and characters of a name.
+#: Largest number of named values and facts in one message, and of characters in a name.
 VALUES_MOST = 32
 NAME_MOST = 200
-#: Characters of a path, and of a note.
+#: Largest number of characters of a path, and of a note.
 PATH_MOST = 4096
 NOTE_MOST = 2000
-#: Different notes that the log of a job is given.
+#: Largest number of different notes in a job's log.
 NOTES_TOLD_MOST = 20
 _DIGEST_CHARACTERS = 64
 
@@ -40,14 +40,14 @@ def parse_object(line: bytes) -> SocketMessage | None:
 
 @dataclass
 class CheckedMessage:
-    """What is left of a message; None if nothing is. The notes say what was left out, and why."""
+    """The accepted part of a message, or None; the notes say what was left out, and why."""
 
     message: SocketMessage | None = None
     notes: list[str] = field(default_factory=list)
 
 
 def check_rank_message(message: SocketMessage) -> CheckedMessage:
-    """Check a message of a rank. Unknown types pass by without a word: a newer client may send them."""
+    """Checks a message of a rank. Unknown types are accepted silently, because a newer client may send them."""
     match message.get("type"):
         case "hello" | "finished" as kind:
             return CheckedMessage({"type": kind})
@@ -143,7 +143,7 @@ def _why_not(given: object) -> str:
 
 
 def _text(given: object, most: int, *, cut: bool = False) -> str | None:
-    """Returns the text; None if it is none, too long (unless it may be cut), or no UTF-8 can write it."""
+    """Returns the text; None if it is no text, too long (unless it may be cut), or not encodable in UTF-8."""
     if not isinstance(given, str) or (len(given) > most and not cut):
         return None
     try:
@@ -154,13 +154,13 @@ def _text(given: object, most: int, *, cut: bool = False) -> str | None:
 
 
 class NotesOfJob:
-    """Chooses which notes go into a job's log: each text once, and a bounded number of them."""
+    """Selects the notes for a job's log: each text once, and a limited number of them."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def lines(self, notes: list[str]) -> bytes:
-        """Returns what is to be appended to the log; empty for what it has been told already."""
+        """Returns the bytes to append to the log; empty for notes that it has already."""
         told = b""
         for note in notes:
             if note in self._told or len(self._told) > NOTES_TOLD_MOST:

@@ -1,6 +1,6 @@
-"""The ranks of an attempt on this machine: started, signalled, reaped, and their output kept in bounded files.
+"""The ranks of an attempt on this machine: starts, signals and reaps them, and keeps their output in bounded files.
 
-An output file keeps its beginning and its last 64 KiB, and says where something was left out. Standard library only.
+An output file keeps its beginning and its last 64 KiB, and marks where something was left out. Standard library only.
 """
 
 import os
@@ -28,11 +28,11 @@ class RankOutput:
         self._room = cap_bytes
         self._tail = b""
         self._left_out = 0
-        #: What was written last, whatever became of it: at least the last 64 KiB.
+        #: The latest output, at least the last 64 KiB, even if the file could not be written.
         self.recent = b""
 
     def copy(self) -> bool:
-        """Copy one chunk. Returns False at the end of the pipe."""
+        """Copies one chunk. Returns False at the end of the pipe."""
         try:
             chunk = os.read(self.pipe, READ_BYTES)
         except BlockingIOError:
@@ -43,7 +43,7 @@ class RankOutput:
         return bool(chunk)
 
     def drain(self) -> None:
-        """Copy what is in the pipe now: at most 1 MiB, because no writer is left."""
+        """Copies the remaining content of the pipe: at most 1 MiB, because no writer is left."""
         for _ in range(64):
             try:
                 chunk = os.read(self.pipe, READ_BYTES)
@@ -71,7 +71,7 @@ class RankOutput:
         os.close(self.pipe)
 
     def _append(self, content: bytes) -> int:
-        """A full disk loses output, never the attempt."""
+        """Appends to the file. On a full disk output is lost, but the attempt continues."""
         try:
             return os.write(self._file, content)
         except OSError:
@@ -79,7 +79,7 @@ class RankOutput:
             return 0
 
 
-#: Exit codes of a shell for a program that is missing, or cannot be executed.
+#: A shell's exit codes for a program that is missing, or cannot be executed.
 EXIT_NOT_FOUND = 127
 EXIT_NOT_RUNNABLE = 126
 
@@ -87,10 +87,10 @@ EXIT_NOT_RUNNABLE = 126
 @dataclass
 class Rank:
     rank: int
-    #: 0: it could not be started at all.
+    #: 0 if it could not be started.
     pid: int
     output: RankOutput
-    #: Set once it has ended: one of the two.
+    #: One of the two is set once it has ended.
     exit_code: int | None = None
     signal: int | None = None
 
@@ -100,15 +100,15 @@ class Rank:
 
 
 class Ranks:
-    """All ranks of one plan, in one process group. Made in the main thread: they die with it."""
+    """All ranks of one plan, in one process group. Create it in the main thread: the ranks die with that thread."""
 
     def __init__(self, folder: Path, plan: AttemptPlan) -> None:
         self._folder = folder
         self._plan = plan
         self._group = 0
-        #: In the order in which they ended.
+        #: Ranks in the order in which they ended.
         self.ended: list[Rank] = []
-        #: Processor time of everything that was reaped.
+        #: Processor seconds of all reaped processes.
         self.cpu_s = 0.0
         self.control_group = ControlGroup(plan.group, plan.memory_bytes, len(plan.devices))
         port = plan.master_port or processes.free_port()
@@ -123,7 +123,7 @@ class Ranks:
         return next((rank for rank in self.ended if rank.exit_code != 0), None)
 
     def reap(self) -> bool:
-        """Record the ranks that have ended. Returns False once no descendant is left, so nothing runs."""
+        """Records the ranks that have ended. Returns False once no descendant is left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -137,7 +137,7 @@ class Ranks:
                     self._record_end(rank, status)
 
     def signal(self, number: int) -> None:
-        """Signal everything that descends from us, whatever session or group it moved to."""
+        """Signals every descendant, whatever session or group it has moved to."""
         if number == signal.SIGKILL:
             self.control_group.kill()
         targets = processes.descendants(os.getpid())

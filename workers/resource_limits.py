@@ -1,7 +1,7 @@
-"""What an attempt uses of this machine's memory and disk, held against what it may use.
+"""Compares an attempt's use of this machine's memory and disk with its limits.
 
-The kernel is asked once a second, so nothing needs to be permitted: a container without control groups will do. What
-grows faster than that meets the machine's own out-of-memory killer first. Standard library only.
+Processes are examined once a second, which needs no privileges and works in a container without control groups. Faster
+growth meets the machine's out-of-memory killer first. Standard library only.
 """
 
 import os
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: Of `st_blocks`, whatever the file system's own blocks are.
+#: Unit of `st_blocks`, whatever the file system's own block size is.
 _BLOCK_BYTES = 512
-#: Files looked at in one look: some ten milliseconds of work.
+#: Largest number of files per check: about ten milliseconds of work.
 _FILES_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True)
 class ExceededLimit:
-    """An attempt uses more of `what` ("memory" or "disk") than it may."""
+    """An attempt uses more of `what` ("memory" or "disk") than its limit."""
 
     what: str
     used_bytes: int
@@ -30,11 +30,11 @@ class ExceededLimit:
 
 @dataclass
 class ResourceWatch:
-    """The limits of one attempt's part on a machine. A limit of 0 is none."""
+    """The limits of one attempt's part on a machine. 0 means no limit."""
 
     memory_bytes: int
     disk_bytes: int
-    #: The attempt's folder, in which it writes what counts for `disk_bytes`.
+    #: The attempt's folder, whose content counts towards `disk_bytes`.
     folder: str
     _sizes: Iterator[int] | None = field(default=None, init=False)
     _counted_bytes: int = field(default=0, init=False)
@@ -42,7 +42,7 @@ class ResourceWatch:
     def look(self, pids: list[int]) -> ExceededLimit | None:
         """Returns the limit that these processes and the folder exceed; None if there is none.
 
-        A folder with many files is counted over several looks.
+        A folder with many files is measured over several checks.
         """
         if self.memory_bytes and (used := _memory_used(pids, self.memory_bytes)) > self.memory_bytes:
             return ExceededLimit("memory", used, self.memory_bytes)
@@ -51,7 +51,7 @@ class ResourceWatch:
         return None
 
     def _disk_used(self) -> int:
-        """Bytes counted so far in this walk through the folder."""
+        """Returns the bytes found so far in this walk through the folder."""
         if self._sizes is None:
             self._sizes, self._counted_bytes = _file_sizes(self.folder), 0
         for _ in range(_FILES_AT_ONCE):
@@ -64,9 +64,9 @@ class ResourceWatch:
 
 
 def _memory_used(pids: list[int], limit_bytes: int) -> int:
-    """Bytes of main memory of all these processes; what they share is counted once where that may decide.
+    """Returns the processes' bytes of main memory; shared memory is counted once where that may matter.
 
-    The resident sizes are cheap, and count shared pages for each process: they are an upper bound.
+    The resident sizes are cheap to read, and count shared pages for each process: they are an upper bound.
     """
     resident = sum(_resident_bytes(pid) for pid in pids)
     return resident if resident <= limit_bytes else sum(_proportional_bytes(pid) for pid in pids)
@@ -81,7 +81,9 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _proportional_bytes(pid: int) -> int:
-    """Its own pages, and of each shared page its part; the resident size where the kernel does not tell."""
+    """Returns the process's own bytes and its part of each shared page; the resident size if the kernel lacks that
+    figure.
+    """
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
@@ -93,7 +95,7 @@ def _proportional_bytes(pid: int) -> int:
 
 
 def _file_sizes(folder: str) -> Iterator[int]:
-    """Bytes on the disk of each file below a folder. Links are not followed; what vanishes meanwhile counts nothing."""
+    """Generates the disk bytes of each file below a folder. Links are not followed; files that vanish do not count."""
     to_visit = [folder]
     while to_visit:
         try:

@@ -43,39 +43,39 @@ from workers.supervisor_protocol import (
     write_durably,
 )
 
-#: After one rank failed, the others get this long between SIGTERM and SIGKILL.
+#: Seconds between SIGTERM and SIGKILL for the other ranks after one rank has failed.
 FAILURE_GRACE_S = 5.0
-#: After all ranks have ended, processes that they left behind get this long.
+#: Seconds for processes that are left after all ranks have ended.
 LEFTOVER_GRACE_S = 2.0
-#: An in-job client that was asked to checkpoint gets this part of the grace before SIGTERM.
+#: Part of the grace period that an in-job client gets to checkpoint before SIGTERM.
 CHECKPOINT_PART = 0.75
-#: At most this part of a lease is spent on ending gracefully.
+#: Largest part of a lease that is spent on a graceful end.
 MAX_GRACE_PART = 1 / 3
 KILL_TIMEOUT_S = 10.0
 LONGEST_SLEEP_S = 0.5
 KILLING_SLEEP_S = 0.05
-#: Between two looks at which descendants there are.
+#: Seconds between two listings of the descendants.
 LOOK_EVERY_S = 1.0
-#: Notes of ranks that go into the journal.
+#: Largest number of ranks' notes in the journal.
 MAX_NOTES = 100
-#: How long a journal that cannot be written may keep an attempt from being over.
+#: Seconds for which an unwritable journal may delay the end of an attempt.
 LAST_WRITE_S = 120.0
 
 
 @dataclass
 class Ending:
-    """How the ranks are being brought to an end."""
+    """The state of ending the ranks."""
 
     reason: str
     term_at: float
     kill_at: float
-    #: The cause to report, unless the ranks end well by themselves.
+    #: The cause to report, unless the ranks end well on their own.
     cause: str = "exited"
     was_termed: bool = False
 
 
 class Supervisor:
-    """One attempt on this machine, from start to the proof that nothing of it is left."""
+    """One attempt on this machine, from its start until no process of it is left."""
 
     def __init__(self, folder: Path, plan: AttemptPlan) -> None:
         self._plan = plan
@@ -95,11 +95,11 @@ class Supervisor:
         self._exceeded: ExceededLimit | None = None
         self._progress: SocketMessage | None = None
         self._start_s: float | None = None
-        #: Work before each checkpoint, as the server said last; None: it has said nothing since the start.
+        #: Seconds of work before each checkpoint, as last stated by the server; None: not stated since the start.
         self._checkpoint_every_s: float | None = None
         self._launched_at = processes.boottime()
         self._end_requested = False
-        #: The server asked for the end while no rank had failed by itself.
+        #: True: the server requested the end before any rank failed.
         self._is_asked = False
         self._notes = NotesOfJob()
         self._notes_recorded = 0
@@ -110,7 +110,7 @@ class Supervisor:
         self._record({"type": "started", "pids": [rank.pid for rank in self._ranks.all]})
 
     def run(self) -> None:
-        """Run until every descendant is gone and the end is in the journal."""
+        """Runs until every descendant is gone and the end is in the journal."""
         is_anyone_left = True
         while is_anyone_left or not self._ranks.have_all_ended:
             for key, _ in self._selector.select(self._sleep_s()):
@@ -119,8 +119,8 @@ class Supervisor:
         self._finish()
 
     def _take_turn(self, now: float) -> bool:
-        """Act upon what has come in and upon the time. Returns True if a descendant is left."""
-        # Before any message is looked at: what an attempt says after its lease counts for nothing.
+        """Handles pending messages and timeouts. Returns True if a descendant is left."""
+        # Checked before messages, because what an attempt says after its lease does not count.
         self._check_lease(now)
         self._read_messages(now)
         is_anyone_left = self._ranks.reap()
@@ -144,7 +144,7 @@ class Supervisor:
             self._end(now, self._lease_until - now, "lease is running out", "lease_expired")
 
     def _check_ranks(self, now: float) -> None:
-        """End the other ranks after the first failure, and leftover processes after the end of all ranks."""
+        """Ends the other ranks after the first failure, and leftover processes after the end of all ranks."""
         failure = self._ranks.first_failure
         if self._ranks.have_all_ended:
             grace_s = LEFTOVER_GRACE_S
@@ -164,7 +164,7 @@ class Supervisor:
             self._ending.kill_at = min(self._ending.kill_at, now + grace_s)
 
     def _end(self, now: float, grace_s: float, reason: str, cause: str = "exited") -> None:
-        """Ask the in-job client to checkpoint; plain scripts get SIGTERM at once. Never loosens an earlier end."""
+        """Asks the in-job client to checkpoint; plain scripts get SIGTERM at once. Never delays an earlier end."""
         has_client = any(connection.handles_stop for connection in self._channels.of(PeerRole.RANK))
         term_at = now + grace_s * CHECKPOINT_PART if has_client else now
         kill_at = min(now + grace_s, self._lease_until)
@@ -249,7 +249,7 @@ class Supervisor:
                 self._record({"type": "note", "text": message["text"]})
 
     def _tell_job(self, notes: list[str]) -> None:
-        """Say in the job's own log, that of the first rank here, what was made of its messages."""
+        """Writes notes about the job's messages to its own log, that of the first rank here."""
         self._ranks.all[0].output.write(self._notes.lines(notes))
 
     def _handle_progress(self, message: SocketMessage, now: float) -> None:
@@ -330,7 +330,7 @@ class Supervisor:
         self._journal.close()
 
     def _look_around(self, now: float) -> None:
-        """Once a second: which processes there are, and whether they use more than they may."""
+        """Once a second lists the processes, and checks whether they use more than their limits."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
@@ -342,27 +342,30 @@ class Supervisor:
             self._end(now, 0.0, str(self._exceeded))
 
     def _note_descendants(self, pids: list[int]) -> None:
-        """For the day on which guardian and supervisor are killed together: some descendants drop all other traces."""
+        """Records the descendants for the case that guardian and supervisor are killed together.
+
+        Some descendants can be found in no other way.
+        """
         names = [processes.name_process(pid) for pid in pids]
         seen: SocketMessage = {"boot_id": processes.boot_id(), "leader": _listed(processes.name_process(os.getsid(0)))}
         seen["names"] = [_listed(name) for name in names if name is not None]
         if seen == self._descendants:
             return
         partial = self._folder / f"{DESCENDANTS_FILE}.partial"
-        with contextlib.suppress(OSError):  # not synced: what a power failure takes, it takes with the processes
+        with contextlib.suppress(OSError):  # not synced: after a power failure these processes are gone too
             partial.write_text(json.dumps(seen))
             partial.replace(self._folder / DESCENDANTS_FILE)
             self._descendants = seen
 
     def _write_last(self) -> None:
-        """Wait for room on a full disk: an end that nobody wrote down reads as a supervisor that was lost."""
+        """Waits for space on a full disk, because an end that is not recorded looks like a lost supervisor."""
         until = processes.boottime() + LAST_WRITE_S
         while not self._journal.flush() and processes.boottime() < until:
             time.sleep(LONGEST_SLEEP_S)
         self._channels.broadcast(PeerRole.AGENT, {"type": "event"})
 
     def _cause(self) -> str:
-        """An end that we brought about is ours, unless the ranks made the best of it."""
+        """Returns the cause of the end: the supervisor's, unless the ranks ended well on their own."""
         failure = self._ranks.first_failure
         if self._has_expired:
             return "lease_expired"
@@ -387,7 +390,7 @@ def _listed(name: processes.ProcessName | None) -> list[int] | None:
 
 
 def supervise(folder: Path, ready: int) -> None:
-    """Run an attempt; write a byte to `ready` once its ranks are started."""
+    """Runs an attempt; writes a byte to `ready` once its ranks are started."""
     processes.become_subreaper()
     plan = read_plan(folder)
     own = processes.name_process(os.getpid())
@@ -402,7 +405,7 @@ def supervise(folder: Path, ready: int) -> None:
 
 
 def guard(supervisor_pid: int, group: str) -> None:
-    """Wait for the supervisor, then for the end of whatever it left."""
+    """Waits for the supervisor, then ends all processes that it left."""
     while os.wait()[0] != supervisor_pid:
         pass
     processes.kill_all_below_me(KILL_TIMEOUT_S)
@@ -410,7 +413,7 @@ def guard(supervisor_pid: int, group: str) -> None:
 
 
 def start_supervisor(arguments: list[str]) -> int:
-    """Start guardian and supervisor. Returns 0 as soon as the ranks are started, 1 if they could not be."""
+    """Starts guardian and supervisor. Returns 0 once the ranks are started, 1 if they could not be."""
     (folder_name,) = arguments
     folder = Path(folder_name)
     started, ready = os.pipe2(os.O_CLOEXEC)
@@ -430,7 +433,7 @@ def start_supervisor(arguments: list[str]) -> int:
 
 
 def _detach(folder: Path) -> None:
-    """Start a session of its own, with output to a file, because the starter may be gone."""
+    """Starts a new session, with output to a file, because the starter may end."""
     os.setsid()
     log = os.open(folder / SUPERVISOR_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)

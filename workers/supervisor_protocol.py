@@ -1,9 +1,9 @@
-"""How an agent and the supervisor of an attempt talk: a plan file, a journal, and two Unix sockets.
+"""The protocol between an agent and the supervisor of an attempt: a plan file, a journal, and two Unix sockets.
 
-The agent writes `plan.json` into the attempt's folder before it starts the supervisor. The supervisor alone writes the
-journal, JSON lines of which each is durable before anything follows from it; any agent that comes by reads it, and
-ignores a last line torn by a crash. The sockets carry JSON lines, bounded in every direction and driven by a selector,
-without threads. Standard library only.
+The agent writes `plan.json` into the attempt's folder before it starts the supervisor. Only the supervisor writes the
+journal: JSON lines, each of which is durable before anything follows from it. Any later agent reads it, and ignores a
+last line torn by a crash. The sockets carry JSON lines, bounded in both directions and driven by a selector, without
+threads. Standard library only.
 """
 
 import dataclasses
@@ -22,16 +22,16 @@ from workers.rank_messages import SocketMessage, parse_object
 
 JournalEvent = dict[str, Any]
 
-#: Set aside on the disk for the journal of an attempt: some two hundred events.
+#: Bytes reserved on the disk for the journal of an attempt: about two hundred events.
 JOURNAL_ROOM_BYTES = 64 * 1024
-#: Read of a journal at a time: more than any supervisor writes in an attempt, less than hurts.
+#: Bytes of a journal that are read at a time: more than a supervisor writes in an attempt.
 JOURNAL_READ_BYTES = 4 * 1024 * 1024
 
 
 class AttemptJournal:
-    """Appends events, synced one by one: an attempt has few.
+    """Appends events and syncs each, because an attempt has few.
 
-    Room for the first of them is set aside at once, so that a disk that is full later loses no end of an attempt.
+    Space for the first events is reserved at once, so that no end of an attempt is lost on a disk that fills up later.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,12 +41,12 @@ class AttemptJournal:
         reserve_room(self._file, JOURNAL_ROOM_BYTES)
 
     def append(self, event: JournalEvent) -> None:
-        """Write the event, or keep it for `flush` where the disk is full: the attempt outlives that."""
+        """Writes the event, or keeps it for `flush` if the disk is full: the attempt continues."""
         self._unwritten += json.dumps(event, allow_nan=False).encode() + b"\n"
         self.flush()
 
     def flush(self) -> bool:
-        """Returns True once everything is on the disk. A line of which only a part fitted is completed later."""
+        """Returns True once everything is on the disk. A partially written line is completed later."""
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
@@ -63,7 +63,7 @@ class AttemptJournal:
 
 
 def read_attempt_journal(path: Path, offset: int = 0) -> tuple[list[JournalEvent], int]:
-    """The events from `offset` on, and the offset after them. A line that is no event is passed over."""
+    """Returns the events from `offset` on, and the offset after them. Lines that are no events are skipped."""
     content = read_ranks_file(path, offset, JOURNAL_READ_BYTES)
     whole = content[: content.rfind(b"\n") + 1]
     if not whole and len(content) == JOURNAL_READ_BYTES:
@@ -73,7 +73,7 @@ def read_attempt_journal(path: Path, offset: int = 0) -> tuple[list[JournalEvent
 
 
 def find_attempt_end(path: Path) -> JournalEvent | None:
-    """The end that the supervisor wrote last; None if it wrote none."""
+    """Returns the last end that the supervisor wrote; None if it wrote none."""
     try:
         size = os.stat(path, follow_symlinks=False).st_size
     except OSError:
@@ -84,9 +84,9 @@ def find_attempt_end(path: Path) -> JournalEvent | None:
 
 
 def read_ranks_file(path: Path, offset: int, most: int) -> bytes:
-    """At most so many bytes of a file in a folder where ranks can write too; nothing of what is no plain file.
+    """Returns at most `most` bytes of a file in a folder where ranks can write too; nothing if it is no regular file.
 
-    Never waits, whatever somebody put in its place.
+    Never blocks, whatever a rank put in its place.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -101,7 +101,7 @@ def read_ranks_file(path: Path, offset: int, most: int) -> bytes:
 
 
 def write_durably(path: Path, value: Any) -> None:
-    """Replace a small JSON file in one step, readable by its owner only."""
+    """Replaces a small JSON file atomically, readable only by its owner."""
     partial = path.with_name(path.name + ".partial")
     handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -121,7 +121,7 @@ PLAN_FILE = "plan.json"
 JOURNAL_FILE = "journal.jsonl"
 SUPERVISOR_FILE = "supervisor.json"
 SUPERVISOR_LOG = "supervisor.log"
-#: Every descendant that the supervisor saw last, for whoever has to end them without it.
+#: The descendants that the supervisor saw last, for processes that must end them without it.
 DESCENDANTS_FILE = "descendants.json"
 
 
@@ -132,7 +132,7 @@ def find_supervisor(folder: Path) -> ProcessName | None:
 
 
 def find_descendants(folder: Path) -> tuple[list[ProcessName], ProcessName | None]:
-    """Returns what the supervisor saw last of its descendants, and the leader of its session."""
+    """Returns the descendants that the supervisor saw last, and the leader of its session."""
     facts = _facts_of_this_boot(folder / DESCENDANTS_FILE)
     names = facts.get("names")
     found = map(_process_name, names) if isinstance(names, list) else ()
@@ -152,7 +152,7 @@ def _process_name(given: object) -> ProcessName | None:
 
 @dataclass(frozen=True)
 class AttemptPlan:
-    """One attempt's part on this machine. Holds the job's token: the file is readable by its owner only."""
+    """One attempt's part on this machine. It has the job's token, so only the owner can read the file."""
 
     job_id: int
     attempt: int
@@ -166,37 +166,37 @@ class AttemptPlan:
     world_size: int
     #: 0: choose a free port (a gang on one machine).
     master_port: int
-    #: The lease granted with the start: its length, and its end on the boot-time clock.
+    #: The lease granted with the start: its length in seconds, and its end on the boot-time clock.
     lease_s: float
     lease_until: float
     grace_s: float
     checkpoint_dir: str
-    #: Marks every process of the attempt, through its environment.
+    #: Cookie that marks every process of the attempt, through its environment.
     cookie: str
     rank_socket: str
     control_socket: str
     log_cap_bytes: int
     #: The incarnation of the cluster that granted the attempt; empty: none was named.
     incarnation: str = ""
-    #: One process for all devices: a launcher of its own ranks, or a program that uses all of them.
+    #: True: one process for all devices, which is a launcher of its own ranks or a program that uses all devices.
     is_launcher: bool = False
-    #: Bytes that the attempt may use here: of main memory, and of the disk in its own folder. 0: as much as there is.
+    #: Limits in bytes: of main memory, and of the disk in its own folder. 0: no limit.
     memory_bytes: int = 0
     disk_bytes: int = 0
-    #: Where its checkpoints are sent, and what the server calls the folder that `checkpoint_dir` stands for here.
-    #: Empty: all machines share that folder.
+    #: The store for its checkpoints, and the server's name of the folder for which `checkpoint_dir` stands here. Empty:
+    #: all machines share that folder.
     store: str = ""
     served_dir: str = ""
-    #: Folder of the control group that the ranks are to run in (`workers/control_groups.py`). Empty: none.
+    #: Folder of the control group of the ranks (`workers/control_groups.py`). Empty: none.
     group: str = ""
-    #: The account that the ranks run as, where the agent is root (`workers/accounts.py`). 0: as the agent does.
+    #: The account of the ranks, where the agent is root (`workers/accounts.py`). 0: the agent's own.
     uid: int = 0
     gid: int = 0
     groups: list[int] = field(default_factory=list)
 
     @property
     def ranks(self) -> range:
-        """The global ranks of this machine; of a launcher the number of the machine."""
+        """Returns the global ranks of this machine; for a launcher the number of the machine."""
         return range(self.first_rank, self.first_rank + (1 if self.is_launcher else len(self.devices)))
 
 
@@ -214,12 +214,12 @@ def rank_log(folder: Path, rank: int) -> Path:
 
 MAX_LINE_BYTES = 256 * 1024
 MAX_UNSENT_BYTES = 1024 * 1024
-#: Of each role: ranks that open too many keep no agent out.
+#: Largest number of connections per role, so that ranks that open too many do not lock the agent out.
 MAX_CONNECTIONS = 256
 
 
 class PeerRole(Enum):
-    """The peer of a connection, by the socket it connected to; it decides which messages are accepted."""
+    """The peer of a connection, by its socket; it decides which messages are accepted."""
 
     RANK = "rank"
     AGENT = "agent"
@@ -233,13 +233,13 @@ class Connection:
     unsent: bytes = b""
     inbox: list[SocketMessage] = field(default_factory=list)
     is_open: bool = True
-    #: Why we closed it, in words, if the peer broke the protocol.
+    #: Why the connection was closed, if the peer violated the protocol.
     fault: str = ""
-    #: A rank that has a loop going, which will act upon a request to stop.
+    #: True for a rank with a training loop, which will act on a request to stop.
     handles_stop: bool = False
 
     def send(self, message: SocketMessage) -> None:
-        """Queue and try at once; a peer that does not read is dropped."""
+        """Queues a message and tries to send it at once; a peer that does not read is dropped."""
         self.unsent += json.dumps(message).encode() + b"\n"
         self.flush()
         if len(self.unsent) > MAX_UNSENT_BYTES:
@@ -290,7 +290,7 @@ class Channels:
         self.connections: list[Connection] = []
 
     def handle(self, ready: object) -> bool:
-        """Read a ready socket. Returns True if `ready` was a listener or a connection of ours."""
+        """Reads a ready socket. Returns True if `ready` was a listener or a connection of this object."""
         if isinstance(ready, Connection):
             ready.receive()
             return True
@@ -300,7 +300,7 @@ class Channels:
         return False
 
     def receive_all(self) -> None:
-        """Read everything that the connections still have, before the end."""
+        """Reads the remaining content of all connections, before the end."""
         for connection in self.connections:
             before = -1
             while connection.is_open and len(connection.inbox) != before:
@@ -315,7 +315,7 @@ class Channels:
             connection.send(message)
 
     def drop_closed(self) -> None:
-        """Send waiting bytes, and remove closed connections."""
+        """Sends waiting bytes, and removes closed connections."""
         for connection in self.connections:
             connection.flush()
             if not connection.is_open:

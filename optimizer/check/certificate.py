@@ -125,9 +125,9 @@ def _share_complaints(facts: JobwiseProblem, shares: Shares) -> Iterator[str]:
     if np.any(shares.x[~facts.usable] != 0):
         yield "a configuration that cannot run has a share"
     if len(shares.packed) and not facts.pair_rows:
-        yield "jobs run together, and nobody gains by that, or the policy packs none"
+        yield "jobs are co-located although no job gains by it, or the policy co-locates none"
     if len(list(facts.pairs_in(shares.packed))) < len(shares.packed):
-        yield "jobs run together that are no pair there"
+        yield "jobs are co-located that form no listed pair in their pool"
     pools = facts.problem.pools
     if np.any(shares.rent < 0) or np.any(shares.rent > np.maximum(pools.rentable, pools.held) * (1 + _FEASIBLE)):
         yield "more is rented than there is to rent"

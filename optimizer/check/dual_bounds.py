@@ -96,11 +96,11 @@ def _sides(
     return {count: sorted(each, reverse=True) for count, each in sides.items()}
 
 
-#: A job within this part of its cap is full, so that rounding cannot make it look starved.
+#: A job within this part of its cap counts as full, so that rounding does not make it look starved.
 FULL_TOLERANCE = 1e-8
 #: Sums that agree to this part are equal.
 SUM_TOLERANCE = 3e-10
-#: Kept utilities are known to that part only, so their cost may exceed the income by it.
+#: Kept utilities are known only to this part, so their cost may exceed the income by it.
 _AFFORDED = 1e-9
 #: Relative accuracy of the utilities that earlier levels left.
 _KNOWN = 1e-8

@@ -48,7 +48,7 @@ class CheckedTree:
         self.fleet = float(facts.problem.pools.capacity.sum())
         self.entities = _entities(facts.problem.entities, terms)
         self.top = [row for row, entity in enumerate(self.entities) if entity.parent < 0]
-        self.loose: list[int] = []  # jobs of nobody
+        self.loose: list[int] = []  # jobs without an entity
         jobs = facts.problem.jobs
         for job in np.lexsort((jobs.job_id, jobs.submitted_at)):
             if not len(facts.problem.entities):
@@ -89,7 +89,7 @@ class CheckedTree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckedTreeTargets:
-    """Targets of a tier; jobs that have settled keep what they have (arrays (n,))."""
+    """Targets of a tier; jobs that have settled keep their utility (arrays (n,))."""
 
     tree: CheckedTree
     tier: int
@@ -97,7 +97,7 @@ class CheckedTreeTargets:
     kept: FloatArray
     cap: FloatArray
     settled: BoolArray
-    #: By entity, what `_group` found for whole guarantees: a search for a level asks for it at every step.
+    #: Cached results of `_group` for whole guarantees, by entity: a search for a level asks for them at every step.
     _groups: dict[int, tuple[FloatArray, FloatArray, FloatArray]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -107,7 +107,7 @@ class CheckedTreeTargets:
 
     @property
     def highest(self) -> float:
-        """The level at which the top entities have all that they can use."""
+        """Returns the level at which the top entities have all that they can use."""
         if self.tier == GUARANTEED:
             return 1.0
         floors, caps, weights = self._group(_TOP, 1.0)
@@ -135,7 +135,7 @@ class CheckedTreeTargets:
         return low
 
     def _below(self, row: int) -> tuple[list[int], list[int], bool]:
-        """Entities and jobs directly below an entity, and whether they are served in order."""
+        """Returns the entities and jobs directly below an entity, and whether they are served in order."""
         if row == _TOP:
             return self.tree.top, self.tree.loose, False
         entity = self.tree.entities[row]
@@ -155,7 +155,7 @@ class CheckedTreeTargets:
             targets[jobs] = amounts[len(entities) :]
 
     def _group(self, above: int, guarantee: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Floors, caps and weights of what is below an entity, entities first."""
+        """Returns floors, caps and weights of the entities and then the jobs below an entity."""
         if guarantee != 1.0:
             return self._computed_group(above, guarantee)
         if above not in self._groups:
@@ -163,7 +163,7 @@ class CheckedTreeTargets:
         return self._groups[above]
 
     def _computed_group(self, above: int, guarantee: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """A sibling without weight gets its floor alone, except where the jobs are served in order."""
+        """Computes `_group`: a sibling without weight gets only its floor, unless jobs are served in order."""
         entities, jobs, in_order = self._below(above)
         bounds = [self._of(row, guarantee) for row in entities]
         keeps = self.settled[jobs] | (self.tier == WEIGHTLESS)
@@ -175,7 +175,7 @@ class CheckedTreeTargets:
         return floor, cap if in_order else np.where(weight > 0, cap, floor), weight
 
     def _of(self, row: int, guarantee: float) -> tuple[float, float]:
-        """Floor and cap of an entity."""
+        """Returns the floor and cap of an entity."""
         entity = self.tree.entities[row]
         _, caps, _ = self._group(row, 1.0)
         cap = min(float(caps.sum()), self.tree.own_part(row))
@@ -189,14 +189,14 @@ class CheckedTreeTargets:
 
 
 def _divided(amount: float, floors: FloatArray, caps: FloatArray, weights: FloatArray) -> FloatArray:
-    """min(max(floor, w y), cap) at the water level y that hands out the whole amount."""
+    """Divides an amount by water filling: min(max(floor, w y), cap) at the level y that uses all of it."""
 
     def at(y: float) -> FloatArray:
         return np.asarray(np.minimum(np.maximum(floors, weights * y), caps))
 
     if at(0.0).sum() >= amount:
         return at(0.0)
-    # The sum is linear between the levels at which somebody leaves the floor or meets the cap.
+    # The sum is linear between the levels at which some entry leaves its floor or reaches its cap.
     known = weights > 0
     bends = np.unique(np.concatenate(([0.0], floors[known] / weights[known], caps[known] / weights[known])))
     sums = np.minimum(np.maximum(floors, weights * bends[:, None]), caps).sum(axis=1)
@@ -204,7 +204,7 @@ def _divided(amount: float, floors: FloatArray, caps: FloatArray, weights: Float
 
 
 def _entities(known: Entities, terms: Mapping[str, Any]) -> list[CheckedEntity]:
-    """The problem's entities under the policy's terms; an entity that only the policy names has no jobs."""
+    """Returns the problem's entities under the policy's terms; an entity that only the policy names has no jobs."""
 
     def stated(array: np.ndarray, row: int, default: Any) -> Any:
         return array[row].item() if len(array) else default

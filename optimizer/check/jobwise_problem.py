@@ -1,4 +1,5 @@
-"""A problem job by job, in plain loops: what fits, how fast, who is entitled to what, and each job's best response.
+"""The problem job by job, in plain loops: feasible columns, speeds, entitlements, and each job's best response to
+prices.
 
 Symbols: T[c] steps/s of column c, N[p] accelerators of pool p, s[m] accelerators of job m's gang, M jobs.
 
@@ -7,9 +8,9 @@ Symbols: T[c] steps/s of column c, N[p] accelerators of pool p, s[m] accelerator
     utility[c] = s[m] speed[c] / equal[m]            in accelerators of the fleet's average speed for m
     isolated   = 1/M of every pool for every job
 
-At given prices a job's shares obey two constraints, its time and (if it has one) its target. So its best response is
-found among single configurations, idling, and mixtures of two of these; all of them are tried. A menu holds them as a
-table: n jobs, m + 1 entries each, entry 0 being idleness and unused entries repeating it (n, m + 1).
+At given prices the shares of a job obey two constraints: its time, and its target if it has one. A best response is
+therefore a single configuration, idleness, or a mixture of two of these, and all of them are tried. A menu is a table
+of n jobs with m + 1 entries each; entry 0 is idleness, and unused entries repeat it (n, m + 1).
 """
 
 from collections.abc import Iterator
@@ -21,25 +22,25 @@ import numpy as np
 from optimizer.decision import ColocatedJobs, Memory, Shares
 from optimizer.problem import BoolArray, FloatArray, Problem
 
-#: A target this little above the most that a job can reach counts as that.
+#: A target above the largest reachable utility by at most this part counts as reachable.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResponseMenu:
-    """Utility of each entry, and what it costs at the prices in question; a cost below 0 is a gain."""
+    """Utility of each entry and its cost at given prices; a negative cost is a gain."""
 
     worth: FloatArray
     cost: FloatArray
 
     @property
     def most(self) -> FloatArray:
-        """The utility that no job exceeds (n,)."""
+        """Largest utility that each job can have (n,)."""
         return np.asarray(self.worth.max(axis=1))
 
 
 def cheapest_mixture(menu: ResponseMenu, target: FloatArray) -> FloatArray:
-    """Least cost of a utility of exactly the target; inf where it is out of reach (n,)."""
+    """Least cost of exactly the target utility; inf where it is out of reach (n,)."""
     most = menu.most
     target = np.where(target <= most * (1 + _ROUNDING), np.minimum(target, most), target)
     least = np.full(len(target), np.inf)
@@ -53,18 +54,18 @@ def cheapest_mixture(menu: ResponseMenu, target: FloatArray) -> FloatArray:
 
 
 def cheapest_mixture_at_least(menu: ResponseMenu, floor: FloatArray) -> FloatArray:
-    """Least cost, possibly negative, of a utility of no less than the floor; inf where it is out of reach (n,)."""
+    """Least cost, possibly negative, of at least the floor; inf where it is out of reach (n,)."""
     enough = menu.worth >= floor[:, None]
     alone = np.where(enough, menu.cost, np.inf).min(axis=1)
     return np.asarray(np.minimum(alone, cheapest_mixture(menu, np.maximum(floor, 0.0))))
 
 
 def largest_log_surplus(menu: ResponseMenu, weight: FloatArray) -> FloatArray:
-    """Largest weight log(utility) - cost of each job; 0 for weight 0, which buys nothing (n,)."""
+    """Largest weight log(utility) - cost of each job; 0 for weight 0 (n,)."""
     most = np.where(weight > 0, -np.inf, 0.0)
     for worth, cost, other_worth, other_cost in _mixtures(menu):
         width, rise = other_worth - worth, other_cost - cost
-        # Along the mixture, weight width / utility equals the rise in cost where neither end is best.
+        # An interior optimum of the mixture satisfies weight width / utility = rise in cost.
         utility = np.divide(weight * width, rise, out=np.maximum(worth, other_worth), where=rise != 0)
         utility = np.where((rise != 0) & (width / np.where(rise != 0, rise, 1.0) <= 0), np.inf, utility)
         for candidate in (utility, worth, other_worth):
@@ -77,24 +78,24 @@ def largest_log_surplus(menu: ResponseMenu, weight: FloatArray) -> FloatArray:
 
 
 def _mixtures(menu: ResponseMenu) -> Iterator[tuple[FloatArray, FloatArray, FloatArray, FloatArray]]:
-    """Worths and costs of the two ends of every pair of entries, idleness among them."""
+    """Generates worths and costs of both ends for every pair of entries, idleness included."""
     for one in range(menu.worth.shape[1]):
         for other in range(one, menu.worth.shape[1]):
             yield menu.worth[:, one], menu.cost[:, one], menu.worth[:, other], menu.cost[:, other]
 
 
 def out_of_reach(menu: ResponseMenu, floor: FloatArray) -> BoolArray:
-    """Jobs whose floor is above everything that they could reach (n,)."""
+    """Returns whether each job's floor exceeds its largest utility (n,)."""
     return np.asarray(floor > menu.most * (1 + _ROUNDING))
 
 
-#: Slack for counts that went through float arithmetic.
+#: Tolerance for counts computed in floating point.
 _WHOLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class CoLocatedPair:
-    """Two jobs on the same accelerators: rows, the columns whose speed counts, where, how many, how long."""
+    """Two co-located jobs: their rows, the columns whose speeds count, the pool, the gang size and share of time."""
 
     first: int
     second: int
@@ -108,7 +109,7 @@ class CoLocatedPair:
 
 
 class JobwiseProblem:
-    """What follows from the problem alone, once it is known how much is rented."""
+    """Quantities that follow from the problem and the number of rented accelerators alone."""
 
     def __init__(self, problem: Problem, rent: FloatArray, *, aware: bool, packs: bool = False) -> None:
         columns = problem.columns
@@ -131,13 +132,13 @@ class JobwiseProblem:
         per_step = np.divide(problem.jobs.gang, self.equal, out=np.zeros(len(self.equal)), where=self.equal > 0)
         self.utility = per_step[columns.job] * self.speed
         self.weight = self._entitlements()
-        #: Jobs that never exceed so many accelerators together: rows with a price, after those of the pools.
+        #: (Jobs, accelerators that they never exceed together): rows with a price, after those of the pools.
         self.limits: list[tuple[BoolArray, float]] = []
-        #: Rows of `Pairs` by which some two jobs could gain from running together.
+        #: Rows of `Pairs` by which some two jobs could gain from co-location.
         self.pair_rows = [row for row in range(len(problem.pairs or ())) if packs and self._gains(row)]
 
     def limit(self, limits: list[tuple[BoolArray, float]]) -> None:
-        """Hold some jobs to so many accelerators together; columns that are larger than that cannot run."""
+        """Limits groups of jobs to a number of accelerators together; columns larger than a limit cannot run."""
         self.limits = limits
         for jobs, allowed in limits:
             self.usable &= ~(jobs[self.problem.columns.job] & (self.accelerators > allowed * (1 + _WHOLE)))
@@ -145,11 +146,11 @@ class JobwiseProblem:
 
     @property
     def row_capacity(self) -> FloatArray:
-        """How much there is of every row: pools, then limits (r,)."""
+        """Returns the capacity of every row: pools, then limits (r,)."""
         return np.concatenate((self.capacity, [allowed for _, allowed in self.limits]))
 
     def used(self, shares: Shares) -> FloatArray:
-        """How much of every row the shares take (r,)."""
+        """Returns how much of every row the shares use (r,)."""
         used, job = np.zeros(len(self.row_capacity)), self.problem.columns.job
         for column, uses in enumerate(self.uses):
             for pool, count in uses.items():
@@ -162,7 +163,7 @@ class JobwiseProblem:
 
     @property
     def jobs(self) -> int:
-        """n."""
+        """Number of jobs, n."""
         return len(self.columns_of)
 
     @property
@@ -171,15 +172,17 @@ class JobwiseProblem:
         return np.array([any(self.usable[c] for c in mine) for mine in self.columns_of], dtype=np.bool_)
 
     def best(self, worth: FloatArray) -> FloatArray:
-        """The most that each job's columns are worth, at least 0 (n,)."""
+        """Returns the largest worth among each job's columns, at least 0 (n,)."""
         return np.array([max((worth[c] for c in mine), default=0.0) for mine in self.columns_of], dtype=np.float64)
 
     def summed(self, values: FloatArray) -> FloatArray:
-        """The sum over each job's columns (n,)."""
+        """Returns the sum over each job's columns (n,)."""
         return np.array([sum(values[c] for c in mine) for mine in self.columns_of], dtype=np.float64)
 
     def gained(self, worth: FloatArray, shares: Shares) -> FloatArray:
-        """What the shares are worth to each job, at so much for each column run all the time; packed ones too (n,)."""
+        """Returns each job's worth of its shares, co-located ones included; `worth` is per column for all the time
+        (n,).
+        """
         gained = self.summed(worth * shares.x)
         for pair in self.pairs_in(shares.packed):
             gained[pair.first] += pair.first_factor * worth[pair.first_column] * pair.share
@@ -187,8 +190,9 @@ class JobwiseProblem:
         return gained
 
     def over_columns(self, shares: Shares) -> tuple[FloatArray, FloatArray]:
-        """Time that each column gives its job, packed time by what is kept of it; and holds its accelerators, packed
-        time by half (c,), (c,).
+        """Returns the time that each column gives its job, and the time that it holds its accelerators (c,), (c,).
+
+        Co-located time counts by the part of the speed that is kept for the first, and by half for the second.
         """
         gives, holds = shares.x.copy(), shares.x.copy()
         for pair in self.pairs_in(shares.packed):
@@ -198,7 +202,7 @@ class JobwiseProblem:
         return gives, holds
 
     def pairs_in(self, packed: ColocatedJobs) -> Iterator["CoLocatedPair"]:
-        """Who runs together, as what; those that cannot are left out (`misfits` tells)."""
+        """Generates the co-located pairs; pairs that are not feasible are left out."""
         pairs = self.problem.pairs
         if pairs is None:
             return
@@ -215,14 +219,14 @@ class JobwiseProblem:
                 )
 
     def cost(self, prices: FloatArray) -> FloatArray:
-        """What each column pays at the prices of the pools, and of limits if they are among them (c,)."""
+        """Returns the cost of each column at the prices of the pools, and of the limits if given (c,)."""
         cost = np.array([sum(n * prices[p] for p, n in uses.items()) for uses in self.uses], dtype=np.float64)
         for (jobs, _), price in zip(self.limits, prices[len(self.capacity) :], strict=False):
             cost += np.where(jobs[self.problem.columns.job], self.accelerators * price, 0.0)
         return cost
 
     def menu(self, worth: FloatArray, cost: FloatArray) -> ResponseMenu:
-        """The usable columns of all jobs as a table, idleness first."""
+        """Returns the usable columns of all jobs as a table, idleness first."""
         width = 1 + max((len(mine) for mine in self.columns_of), default=0)
         worths, costs = np.zeros((self.jobs, width)), np.zeros((self.jobs, width))
         for job, mine in enumerate(self.columns_of):
@@ -232,7 +236,10 @@ class JobwiseProblem:
         return ResponseMenu(worths, costs)
 
     def _gains(self, row: int) -> bool:
-        """Do two jobs keep more than one in sum? With less, taking turns alone gives both as much for no more."""
+        """Returns whether some two jobs of the row together keep more than the speed of one.
+
+        Otherwise time-sharing gives both as much for no more.
+        """
         pairs = self.problem.pairs
         assert pairs is not None, "a row of pairs"
         if pairs.first_factor[row] + pairs.second_factor[row] <= 1:
@@ -250,7 +257,7 @@ class JobwiseProblem:
         return makes_progress and all(n <= self.capacity[p] + _WHOLE for p, n in self.uses[column].items())
 
     def _alone(self, mine: list[int]) -> dict[int, int]:
-        """The column that stands for a job in each pool: its smallest usable gang there, the fastest of equals."""
+        """Returns the column that represents the job in each pool: its smallest usable gang, the fastest of equals."""
         chosen: dict[int, tuple[float, float, int]] = {}
         for column in mine:
             if self.usable[column] and len(self.uses[column]) == 1:
@@ -260,14 +267,14 @@ class JobwiseProblem:
         return {pool: column for pool, (_, _, column) in chosen.items()}
 
     def _equal(self, job: int) -> float:
-        """A job without a pool of its own (mixed gangs only) is compared with its own best speed."""
+        """Returns equal[m]; for a job that fits into no single pool (mixed gangs only), its largest speed."""
         speeds = self.problem.columns.steps_per_s
         whole = max(float(self.capacity.sum()), 1.0)
         equal = sum(float(speeds[column] * self.capacity[pool]) / whole for pool, column in self.alone[job].items())
         return equal or max((float(speeds[c]) for c in self.columns_of[job] if self.usable[c]), default=0.0)
 
     def _entitlements(self) -> FloatArray:
-        """Weights, after projects with something to run have divided theirs among their jobs."""
+        """Returns the jobs' weights after each project that has runnable jobs has divided its weight among them."""
         jobs, entities = self.problem.jobs, self.problem.entities
         own = np.where(self.placeable, jobs.weight, 0.0)
         if not len(entities):
@@ -287,7 +294,7 @@ class JobwiseProblem:
 
 
 def isolated_shares(facts: JobwiseProblem) -> FloatArray:
-    """x[m,p] = N[p] / (M s[m]) in the column that stands for m in p, each job's sum brought down to 1 (c,)."""
+    """x[m,p] = N[p] / (M s[m]) in the column that represents m in p, with each job's sum limited to 1 (c,)."""
     x = np.zeros(len(facts.uses))
     sharers = [job for job, alone in enumerate(facts.alone) if alone]
     for job in sharers:
@@ -302,7 +309,7 @@ def isolated_shares(facts: JobwiseProblem) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IsolatedTimes:
-    """Of each job, all (n,): has something to do; t / D; and D / R (1 / iso where R is unknown), D = A + R / iso."""
+    """For each job (n,): whether it has steps left; t / D; and D / R (1 / iso where R is unknown), D = A + R / iso."""
 
     rising: BoolArray
     past: FloatArray
@@ -310,7 +317,7 @@ class IsolatedTimes:
 
 
 def isolated_times(facts: JobwiseProblem, memory: Memory) -> IsolatedTimes:
-    """With what the last solve left: the steps, rates and times of then. Without: A = t."""
+    """Computes A from the steps, rates and times that the last solve left in `memory`; without memory A = t."""
     jobs, iso = facts.problem.jobs, _isolated_rates(facts)
     rising = (iso > 0) & (jobs.remaining_steps > 0)
     past, per_rate = np.zeros(facts.jobs), np.zeros(facts.jobs)
@@ -325,7 +332,7 @@ def isolated_times(facts: JobwiseProblem, memory: Memory) -> IsolatedTimes:
 
 
 def _isolated_rates(facts: JobwiseProblem) -> FloatArray:
-    """A job without a pool of its own counts with its best column for its part of the fleet."""
+    """Returns each job's isolated rate; a job in no single pool runs its best column for its part of the fleet."""
     rates, x = facts.summed(facts.speed * isolated_shares(facts)), isolated_shares(facts)
     best, sharers = facts.best(facts.speed), max(int(facts.placeable.sum()), 1)
     part = np.minimum(facts.capacity.sum() / (sharers * facts.problem.jobs.gang), 1.0)

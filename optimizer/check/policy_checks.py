@@ -77,7 +77,7 @@ def measure_of(policy: PolicySpec, check: PolicyCheck | None, request: CheckRequ
         raise UnknownPolicyError(
             f"the checker has no measure for policy '{policy.name}'; it has: {', '.join(known)}",
             field="policy.name",
-            fix="an answer of another policy can be certified only by whoever wrote it",
+            fix="check an answer of one of these, or give the policy class a `checked_by`",
         )
     return check.measure(request)
 

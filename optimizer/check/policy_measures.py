@@ -1,12 +1,12 @@
-"""What each policy says it maximises, from its formula: the table by which answers are judged.
+"""The objective of each policy by its formula: the table against which answers are checked.
 
-A measure gives the objective of each stage in turn, what the certificate says of the first of them, and in what unit
-and for which worth prices are quoted. Symbols as in `jobwise_problem`; R steps left, t time since submission, iso
-steps/s with 1/M of every pool, A the time that the steps done so far would have taken at the isolated rates of then.
+A measure gives the objective of each stage in turn, the certificate's objective and bound, and the unit in which prices
+are quoted. Symbols as in `jobwise_problem`; R steps left, t time since submission, iso steps/s with 1/M of every pool,
+A the time that the steps done so far would have taken at the isolated rates of their time.
 
 A deadline asks for R / (deadline - now) steps per second. It is hopeless if it has passed, if the job's length is
-unknown, or if the job's best configuration all the time would not do. Of the others as much is to be held as can be
-together: the largest sum of kept parts.
+unknown, or if even the job's best configuration all the time would miss it. Of the other deadlines an answer must hold
+as much as can be held together: the largest sum of kept parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,9 +28,9 @@ from optimizer.check.jobwise_problem import JobwiseProblem, isolated_times
 from optimizer.decision import Memory, Shares
 from optimizer.problem import BoolArray, FloatArray
 
-#: A deadline that needs more than all the time by less than this part can be met.
+#: A deadline whose required time exceeds all the time by less than this part can be met.
 _ROUNDING = 1e-9
-#: A floor missed by less than this part is held.
+#: A floor missed by less than this part counts as held.
 _HELD = 1e-6
 #: Sums of kept parts that differ by less than this part of a job are equal.
 _AS_MUCH = 1e-4
@@ -38,7 +38,7 @@ _AS_MUCH = 1e-4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldDeadlines:
-    """Utility that each job keeps for its deadline (n,), the rows whose deadline was relaxed, and complaints."""
+    """The utility that each job keeps for its deadline (n,), the rows whose deadline was relaxed, and complaints."""
 
     floor: FloatArray
     relaxed: tuple[int, ...]
@@ -46,7 +46,7 @@ class HeldDeadlines:
 
 
 def held_deadlines(facts: JobwiseProblem, shares: Shares) -> HeldDeadlines:
-    """What the answer holds of what is asked."""
+    """Returns the part of the required utilities that the answer keeps."""
     needed, hopeless = _needed_utility(facts)
     stated = shares.stages[0].floor if shares.stages else np.zeros(facts.jobs)
     floor = np.minimum(needed, np.maximum(stated, 0.0))
@@ -62,7 +62,9 @@ def held_deadlines(facts: JobwiseProblem, shares: Shares) -> HeldDeadlines:
 
 
 def _needed_utility(facts: JobwiseProblem) -> tuple[FloatArray, BoolArray]:
-    """Fair-share utility that ends each job in time, 0 where nothing can be asked; and who is hopeless (n,)."""
+    """Returns the fair-share utility that finishes each job in time (0 without a feasible deadline); hopeless jobs
+    (n,).
+    """
     problem, jobs = facts.problem, facts.problem.jobs
     needed, hopeless = np.zeros(facts.jobs), np.zeros(facts.jobs, dtype=np.bool_)
     best = facts.best(facts.utility)
@@ -79,7 +81,7 @@ def _needed_utility(facts: JobwiseProblem) -> tuple[FloatArray, BoolArray]:
 def _deadline_complaints(
     facts: JobwiseProblem, needed: FloatArray, floor: FloatArray, lowered: BoolArray
 ) -> Iterator[str]:
-    """Could more have been held?"""
+    """Generates a complaint if more of the deadlines could have been held."""
     asking = np.flatnonzero(needed > 0)
     kept = float((floor[asking] / needed[asking]).sum())
     most = _most_kept_together(facts, needed, asking)
@@ -89,7 +91,7 @@ def _deadline_complaints(
 
 
 def _most_kept_together(facts: JobwiseProblem, needed: FloatArray, asking: np.ndarray) -> float:
-    """The largest sum of parts of the asked utilities that the fleet can give, as a linear program by scipy."""
+    """Returns the largest feasible sum of kept parts of the required utilities, from a linear program in scipy."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
@@ -113,50 +115,50 @@ def _most_kept_together(facts: JobwiseProblem, needed: FloatArray, asking: np.nd
 
 
 FAIR_SHARE_UNIT = "fair-share units per accelerator"
-#: Seconds at equal-split speed that a job is believed to need where nobody's length is known.
+#: Seconds at equal-split speed that are assumed for a job where no job's length is known.
 _UNKNOWN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelState:
-    """What earlier levels left (all (n,)): utilities that are kept, the most that a job can have, who has settled."""
+    """State after earlier levels (all (n,)): kept utilities, the largest possible ones, and settled jobs."""
 
     kept: FloatArray
     cap: FloatArray
     settled: BoolArray
-    #: Stages so far, and families of targets that have risen as far as they can.
+    #: Number of stages so far, and number of families of targets that cannot rise any further.
     stages: int = 0
     tier: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PolicyMeasure:
-    """How the answers of one policy are judged."""
+    """The rules by which the answers of one policy are checked."""
 
-    #: Utility in which the first form states its targets (c,).
+    #: Utility in which the first objective states its targets (c,).
     worth: FloatArray
-    #: The next stage in its own objective; None: it has no more of them.
+    #: The next stage's objective; None after the last.
     following: Callable[[LevelState], CheckedObjective | None]
     #: Objective and bound of the certificate, from the shares and the first stage's value and bound.
     certified: Callable[[Shares, float, float], tuple[float, float]]
-    #: Unit of the quoted prices, and what each column is worth to its job in it, per unit of `exchange` (c,).
+    #: Unit of the quoted prices, and worth of each column to its job in that unit, per unit of `exchange` (c,).
     unit: str
     gain: FloatArray
-    #: The first stage's prices are quoted as they are, and `exchange` is 1; else both follow from what is paid.
+    #: True: the first stage's prices are quoted unchanged and `exchange` is 1; else both follow from what jobs pay.
     priced_as_is: bool = False
-    #: Weights whose mean a newcomer is judged against (n,); where prices are quoted as they are, of no meaning.
+    #: Weights whose mean applies to a newcomer (n,); unused where prices are quoted unchanged.
     weight: FloatArray | None = None
-    #: What the stages leave goes by the largest sum of fair-share utilities.
+    #: True: what the stages leave is divided by the largest sum of fair-share utilities.
     leftover: bool = True
     maximise: bool = True
-    #: Jobs whose deadline was not held, and what is wrong with how deadlines were treated.
+    #: Rows whose deadline was relaxed, and complaints about the treatment of deadlines.
     relaxed: tuple[int, ...] = ()
     complaints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckRequest:
-    """What was asked, of whom; and the answer, for what only it can tell (which deadlines were held)."""
+    """The problem, the policy's parameters and memory, and the answer, which alone says which deadlines were held."""
 
     facts: JobwiseProblem
     parameters: Mapping[str, Any]
@@ -165,7 +167,7 @@ class CheckRequest:
 
     @property
     def then(self) -> str:
-        """What becomes of what a level leaves."""
+        """The parameter that says how the capacity left by a level is divided."""
         return str(self.parameters.get("then", ""))
 
 
@@ -183,7 +185,7 @@ def _once(form: CheckedObjective) -> Callable[[LevelState], CheckedObjective | N
 def _fair_share_measure(
     facts: JobwiseProblem, following: Callable[[LevelState], CheckedObjective | None], **more: Any
 ) -> PolicyMeasure:
-    """A policy that quotes in fair-share units, a newcomer's weight counting."""
+    """Returns the measure of a policy that quotes prices in fair-share units; a newcomer's weight counts."""
     weight = facts.problem.jobs.weight
     gain = weight[facts.problem.columns.job] * facts.utility
     given: dict[str, Any] = {"certified": _unchanged, "worth": facts.utility, "weight": weight, "gain": gain}
@@ -194,7 +196,7 @@ def _fair_share_measure(
 
 
 def max_min_fairness(question: CheckRequest) -> PolicyMeasure:
-    """maximise min u / w, nobody above what it can use; then level after level, or the largest sum, or nothing."""
+    """Maximises min u / w, with no job above what it can use; then further levels, the largest sum, or nothing."""
     facts = question.facts
     if question.then == "nothing":
         return _fair_share_measure(facts, _once(published_level(facts)), leftover=not facts.weight.any())
@@ -204,14 +206,14 @@ def max_min_fairness(question: CheckRequest) -> PolicyMeasure:
 
 
 def weighted_level(facts: JobwiseProblem) -> CheckedLevel:
-    """The largest z with u >= min(w z, best)."""
+    """Returns the level objective: the largest z with u >= min(w z, best)."""
     return CheckedLevel(
         facts.utility, CheckedProportional(facts.weight, facts.best(facts.utility), np.zeros(facts.jobs))
     )
 
 
 def published_level(facts: JobwiseProblem) -> CheckedLevel:
-    """The largest z with u >= w z: the first job that is full holds back all others."""
+    """Returns the level objective as published: the largest z with u >= w z; the first full job stops the others."""
     best, entitled = facts.best(facts.utility), facts.weight > 0
     first_full = float((best[entitled] / facts.weight[entitled]).min(initial=np.inf))
     cap = np.minimum(best, facts.weight * first_full) if entitled.any() else best
@@ -219,7 +221,7 @@ def published_level(facts: JobwiseProblem) -> CheckedLevel:
 
 
 def _level_after_level(facts: JobwiseProblem) -> Callable[[LevelState], CheckedObjective | None]:
-    """By weight as long as anybody rises, then those without weight, equally."""
+    """Levels by weight while any job rises; then levels for jobs without weight, equally."""
 
     def following(left: LevelState) -> CheckedObjective | None:
         if left.tier > 1:
@@ -231,12 +233,12 @@ def _level_after_level(facts: JobwiseProblem) -> Callable[[LevelState], CheckedO
 
 
 def water_filling(question: CheckRequest) -> PolicyMeasure:
-    """The lexicographic max-min of u / w."""
+    """Maximises u / w lexicographically (max-min)."""
     return _fair_share_measure(question.facts, _level_after_level(question.facts), leftover=False)
 
 
 def hierarchical(question: CheckRequest) -> PolicyMeasure:
-    """The lexicographic max-min over a tree of entities (`trees`)."""
+    """Maximises lexicographically over a tree of entities (`entity_tree`)."""
     facts = question.facts
     tree = CheckedTree(facts, project_terms(question.parameters))
 
@@ -252,12 +254,12 @@ def hierarchical(question: CheckRequest) -> PolicyMeasure:
 
 
 def project_terms(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a hierarchical policy says of projects and users, where it differs from what the problem says."""
+    """Returns the policy's terms of projects and users, which override those of the problem."""
     return parameters.get("projects") or {}
 
 
 def finish_time_measure(question: CheckRequest) -> PolicyMeasure:
-    """minimise max rho, rho = (t + R / rate) / (A + R / iso); z = 1 / rho, u = rate (A + R / iso) / R."""
+    """Minimises max rho, rho = (t + R / rate) / (A + R / iso); z = 1 / rho, u = rate (A + R / iso) / R."""
     facts = question.facts
     times = isolated_times(facts, question.memory)
     rising = times.rising
@@ -279,7 +281,7 @@ def finish_time_measure(question: CheckRequest) -> PolicyMeasure:
 
 
 def makespan(question: CheckRequest) -> PolicyMeasure:
-    """minimise T with rate >= R / T; z = 1 / T, u = s rate / equal must be s (R / equal) z."""
+    """Minimises T with rate >= R / T; z = 1 / T, u = s rate / equal must be s (R / equal) z."""
     facts, jobs = question.facts, question.facts.problem.jobs
     known = np.isfinite(jobs.remaining_steps)
     some = facts.placeable & known & (jobs.remaining_steps > 0)
@@ -303,7 +305,7 @@ def makespan(question: CheckRequest) -> PolicyMeasure:
 def _completion_measure(
     question: CheckRequest, form: CheckedLevel, certified: Callable[[Shares, float, float], tuple[float, float]]
 ) -> PolicyMeasure:
-    """A level for the sake of time, for which weights do not matter."""
+    """Returns the measure of a level objective in time, in which weights do not count."""
     facts = question.facts
     return _fair_share_measure(
         facts,
@@ -321,7 +323,7 @@ def _completion_measure(
 
 
 def proportional_fairness(question: CheckRequest) -> PolicyMeasure:
-    """maximise sum w log u; certified as the weighted geometric mean of the utilities."""
+    """Maximises sum w log u; the certificate states the weighted geometric mean of the utilities."""
     facts = question.facts
     whole = float(facts.weight.sum())
 
@@ -332,19 +334,19 @@ def proportional_fairness(question: CheckRequest) -> PolicyMeasure:
 
 
 def throughput(question: CheckRequest) -> PolicyMeasure:
-    """maximise sum w u, or of plain steps per second."""
+    """Maximises sum w u, or the sum of steps per second."""
     weight = question.facts.problem.jobs.weight[question.facts.problem.columns.job]
     what = "fair-share units" if _normalised(question) else "steps/s"
     return _sum_measure(question.facts, weight * _progress(question), f"weighted {what} per accelerator")
 
 
 def throughput_per_dollar(question: CheckRequest) -> PolicyMeasure:
-    """maximise sum w u / price, accelerators without a price counted at the lowest one."""
+    """Maximises sum w u / price; accelerators without a price count at the lowest one."""
     return _sum_measure(question.facts, *_per_dollar(question))
 
 
 def cost_with_slos(question: CheckRequest) -> PolicyMeasure:
-    """maximise throughput per dollar, or minimise USD/h, while each deadline that can be held is."""
+    """Maximises throughput per dollar, or minimises USD/h, subject to every deadline that can be held."""
     facts = question.facts
     held = held_deadlines(facts, question.shares)
     value, unit = _per_dollar(question)
@@ -382,7 +384,7 @@ def _progress(question: CheckRequest) -> FloatArray:
 
 
 def _per_dollar(question: CheckRequest) -> tuple[FloatArray, str]:
-    """Weighted progress of each column over the price of what it uses (c,), and the unit of a price of that."""
+    """Returns the weighted progress of each column over the price of its accelerators (c,), and the price's unit."""
     facts, pools = question.facts, question.facts.problem.pools
     listed = [float(price) for price in pools.usd_per_h if price > 0]
     free = question.parameters.get("free_usd_per_h")

@@ -223,7 +223,7 @@ def _missing_stage(
         return
     form, left = _next_form(facts, measure, left)
     if form is not None and (not isinstance(form, CheckedLevel) or _rises(form, left, SOLVER_TOLERANCE).any()):
-        yield "a stage is missing: somebody may still rise"
+        yield "a stage is missing: some job can still rise"
     elif form is None and measure.leftover:
         free = facts.cost(gone.astype(np.float64)) == 0
         could_rise = facts.best(np.where(free, facts.utility, 0.0)) > 0

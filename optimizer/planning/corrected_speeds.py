@@ -1,5 +1,7 @@
-"""Speeds that a plan counts on: what the predictors say, what was observed where they know too little, and all of it
-corrected by what a job that runs already does.
+"""Training speeds on which a plan relies.
+
+The speeds come from the predictors; where the predictors know too little of a job, its latest observation answers
+instead. If the job runs already, its measured speed corrects all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +22,13 @@ from optimizer.prediction.predictor import (
 )
 from optimizer.prediction.step_time import RooflinePredictor
 
-#: Machines of one type differ by about this part, however well one of them was measured.
+#: Relative spread between machines of one type, however precisely one of them was measured.
 _LEAST_SPREAD = 0.1
 
 
 def fit_speed_model(observations: Sequence[Observation]) -> SpeedModel:
-    """The predictors, each believed by its record on these observations."""
-    # It brings SciPy: half a second that only who predicts should pay.
+    """Returns the ensemble of predictors, each weighted by its accuracy on these observations."""
+    # This import brings in SciPy, which takes half a second: only callers that predict pay for it.
     from optimizer.prediction.gaussian_process import GaussianProcess
 
     return Ensemble((RooflinePredictor(), AffinePredictor(), GaussianProcess(), BoostedTrees())).fit(observations)
@@ -34,10 +36,10 @@ def fit_speed_model(observations: Sequence[Observation]) -> SpeedModel:
 
 @dataclass(frozen=True, slots=True)
 class ObservedCells:
-    """A model that answers with what was observed where the predictors know too little of the job."""
+    """A speed model that answers with an observation where the predictors know too little of the job."""
 
     model: SpeedModel
-    #: By kind, accelerator and layout; of several observations the last.
+    #: By kind of job, accelerator and layout; the last of several observations counts.
     observed: Mapping[tuple[str, str, Layout], Observation]
 
     @classmethod
@@ -46,7 +48,9 @@ class ObservedCells:
         return cls(fit_speed_model(observations), found)
 
     def predict(self, cell: SpeedCell) -> Prediction:
-        """Raises CannotPredict where nobody knows."""
+        """Predicts steps per second. Raises CannotPredict where neither the predictors nor an observation know the
+        cell.
+        """
         try:
             return self.model.predict(cell)
         except CannotPredict:
@@ -58,7 +62,7 @@ class ObservedCells:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGang:
-    """Speed of a running job, in updates of the whole gang per second, and what it runs on."""
+    """Speed of a running job, in updates of the whole gang per second, and the accelerators on which it runs."""
 
     accelerator: str
     accelerators: int
@@ -68,16 +72,17 @@ class MeasuredGang:
 
 @dataclass(frozen=True, slots=True)
 class CorrectedModel:
-    """A model of which one cell was measured by the job itself.
+    """A speed model in which one cell was measured by the running job itself.
 
-    There it answers with the measurement. Elsewhere its answer is multiplied by what was measured over what it would
-    have said there: a job with more work in a step than believed has more of it everywhere. Whether it was the job or
-    the machines nobody knows, so the interval also holds what the model says uncorrected.
+    For the measured cell the model returns the measurement. For every other cell it multiplies its prediction by the
+    ratio of the measured speed to the speed predicted for the measured cell: a job that has more work per step than
+    expected has it on every machine. The ratio could also come from the machines instead of the job, so the returned
+    interval contains the uncorrected prediction too.
     """
 
     model: SpeedModel
     gang: MeasuredGang
-    #: Measured over predicted; 1 where the model says nothing of the measured gang.
+    #: Measured speed over predicted speed; 1 where the model cannot predict the measured gang.
     factor: float
 
     @classmethod
@@ -93,7 +98,7 @@ class CorrectedModel:
         return cls(model, gang, 1.0 if said is None else gang.steps_per_s / said)
 
     def predict(self, cell: SpeedCell) -> Prediction:
-        """Raises CannotPredict where nobody knows."""
+        """Predicts steps per second. Raises CannotPredict where the underlying model does."""
         gang, layout = self.gang, cell.layout
         place = (cell.accelerator.name, layout.accelerators, layout.machines)
         if place == (gang.accelerator, gang.accelerators, gang.machines):

@@ -1,14 +1,15 @@
-"""One job with a deadline that may run on spot machines: its state slot by slot, and simple policies.
+"""One job with a deadline that may run on spot machines: its state in each time slot, and simple policies.
 
-Time goes in slots: at the start of each it is seen whether a spot machine can be held during the slot, and the policy
-says what to hold. Every start of a machine takes `changeover` of paid time without progress. After Wu and others,
-"Can't Be Late" (NSDI'24). Lengths are counted in whole units, so that the plans by dynamic programming and the runs
-follow the same arithmetic.
+Time is divided into slots. At the start of each slot the policy learns whether a spot machine is available for the
+slot, and decides what to hold. Every start of a machine takes `changeover` units of time that are paid but make no
+progress. The model is that of Wu and others, "Can't Be Late" (NSDI'24). Lengths are whole numbers of units, so that
+dynamic programs and replayed runs use the same arithmetic.
 
-Uniform Progress keeps pace with the line from nothing to all work at the deadline: idle and behind it, it goes on
-demand; ahead of it by two changeovers, it leaves on-demand machines again, but for a spot machine only, never to idle.
-Greedy takes spot where there is any, else idles. Both go on demand for good once the slack is down to the job's margin.
-Neither is told anything but the present.
+Uniform Progress follows the straight line from no work at the start to all work at the deadline. When it is idle and
+behind the line, it takes an on-demand machine. When it is ahead of the line by two changeovers, it leaves the on-demand
+machine for a spot machine, but never to idle. Greedy takes a spot machine whenever one is available and idles
+otherwise. Both stay on demand until the end once the slack falls below the job's margin. Neither knows anything but the
+present slot.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from typing import Protocol
 
 
 class HeldMachine(IntEnum):
-    """What the job holds during a slot."""
+    """What the job holds during a slot: no machine, a spot machine or an on-demand machine."""
 
     NOTHING = 0
     SPOT = 1
@@ -27,70 +28,72 @@ class HeldMachine(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeadlineJob:
-    """The work, its deadline, and the market; lengths in units, spot costs 1 per slot."""
+    """A job, its deadline, and its market. Lengths are in units; the spot price is 1 per slot."""
 
-    #: Units in one slot.
+    #: Number of units in one slot.
     slot: int
     work: int
-    #: A whole number of slots.
+    #: Units from the start to the deadline: a whole number of slots.
     deadline: int
-    #: Paid time without progress at each start of a machine.
+    #: Units that each start of a machine takes: they are paid and make no progress.
     changeover: int
     on_demand_price: float
 
     @property
     def slots(self) -> int:
-        """Slots until the deadline."""
+        """Number of slots until the deadline."""
         return self.deadline // self.slot
 
     @property
     def margin(self) -> int:
-        """Slack below which a job must be on demand: one more slot elsewhere might leave too little for the change."""
+        """Slack (units) below which the job must run on demand: after one more slot elsewhere, too little slack could
+        be left for the changeover.
+        """
         return max(2 * self.changeover, self.changeover + self.slot)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineState:
-    """Where the job stands at the start of a slot."""
+    """State of the job at the start of a slot."""
 
-    #: Units until the deadline, and of work.
+    #: Units of time until the deadline, and units of work left.
     time_left: int
     work_left: int
-    #: What it held in the slot before; a spot machine that the market took back is nothing.
+    #: What the job held in the slot before: `NOTHING` if the market revoked its spot machine.
     held: HeldMachine
-    #: Part of the changeover that is still to be paid on it.
+    #: Units of the held machine's changeover that are still to come.
     pending: int
     spot: bool
 
     @property
     def slack(self) -> int:
-        """Time that may be spent without progress."""
+        """Units of time that may pass without progress before the deadline is lost."""
         return self.time_left - self.work_left
 
 
 class SpotPolicy(Protocol):
-    """What to hold, slot by slot. One object serves one run."""
+    """A policy that decides slot by slot what to hold. One object serves one run."""
 
     def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
-        """What to hold in the slot that begins; `HeldMachine.SPOT` only where `now.spot`."""
+        """Returns what to hold in the slot that begins: `HeldMachine.SPOT` only where `now.spot` is true."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineOutcome:
-    """What a run came to; lengths in units, money in slots of spot."""
+    """Result of a run. Lengths are in units; money is in prices of one spot slot."""
 
     spot_work: int
     on_demand_work: int
     cost: float
     starts: int
-    #: Work that was not done by the deadline.
+    #: Units of work that were not done by the deadline.
     late: int
 
 
 @dataclass(slots=True)
 class DeadlineRun:
-    """A run on its way: what is held, paid and done. For whoever drives a job slot by slot."""
+    """The state of a run in progress: what it holds, what it has paid and done. Simulators advance it slot by slot."""
 
     job: DeadlineJob
     left: int
@@ -98,19 +101,19 @@ class DeadlineRun:
     pending: int = 0
     cost: float = 0.0
     starts: int = 0
-    #: Work that was done, by what was held.
+    #: Units of work that were done, by the kind of machine that did them.
     done: list[int] = field(default_factory=lambda: [0, 0, 0])
 
     def lose(self) -> None:
-        """The market took the machine back."""
+        """Records that the market revoked the held machine."""
         self.held, self.pending = HeldMachine.NOTHING, 0
 
     def state_at(self, index: int, spot: bool) -> DeadlineState:
-        """What a policy sees at the start of a slot."""
+        """Returns the state that a policy sees at the start of slot `index`."""
         return DeadlineState(self.job.deadline - index * self.job.slot, self.left, self.held, self.pending, spot)
 
     def spend(self, chosen: HeldMachine) -> None:
-        """Pass a slot with what was chosen."""
+        """Advances by one slot in which the job holds `chosen`."""
         job = self.job
         if chosen is not self.held and chosen is not HeldMachine.NOTHING:
             self.pending = job.changeover
@@ -126,14 +129,17 @@ class DeadlineRun:
         self.cost += (warming + progress) / job.slot * (1.0 if chosen is HeldMachine.SPOT else job.on_demand_price)
 
     def outcome(self) -> DeadlineOutcome:
-        """What it came to."""
+        """Returns the result of the run so far."""
         return DeadlineOutcome(
             self.done[HeldMachine.SPOT], self.done[HeldMachine.ON_DEMAND], self.cost, self.starts, self.left
         )
 
 
 def run_deadline_job(job: DeadlineJob, policy: SpotPolicy, available: Sequence[bool]) -> DeadlineOutcome:
-    """Run a job under a policy over the slots of a trace, of which there must be enough until its deadline."""
+    """Runs a job under a policy over a trace of spot availability, one value per slot.
+
+    Raises ValueError if the policy holds a spot machine in a slot without one. The trace must reach to the deadline.
+    """
     going = DeadlineRun(job, job.work)
     for index in range(job.slots):
         if going.left == 0:
@@ -150,7 +156,7 @@ def run_deadline_job(job: DeadlineJob, policy: SpotPolicy, available: Sequence[b
 
 @dataclass(slots=True)
 class _SafetyNet:
-    """Whether the job has to stay on demand until its end."""
+    """Remembers whether the job must stay on demand until its end."""
 
     sprung: bool = False
 
@@ -161,21 +167,23 @@ class _SafetyNet:
 
 
 class OnDemandPolicy:
-    """No spot machine ever: what there is to save from."""
+    """Always holds an on-demand machine: the baseline against which savings are measured."""
 
     def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
-        """See `SpotPolicy`."""
+        """See `SpotPolicy.hold`."""
         return HeldMachine.ON_DEMAND
 
 
 @dataclass(slots=True)
 class GreedySpotPolicy:
-    """Spot where there is any, else nothing, until only on-demand machines can make the deadline."""
+    """Holds a spot machine when one is available and nothing otherwise, until only on-demand machines meet the
+    deadline.
+    """
 
     _net: _SafetyNet = field(default_factory=_SafetyNet)
 
     def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
-        """See `SpotPolicy`."""
+        """See `SpotPolicy.hold`."""
         if self._net.holds(job, now):
             return HeldMachine.ON_DEMAND
         return HeldMachine.SPOT if now.spot else HeldMachine.NOTHING
@@ -183,12 +191,12 @@ class GreedySpotPolicy:
 
 @dataclass(slots=True)
 class UniformProgress:
-    """Keep pace with the straight line to the deadline, on spot machines where there are any."""
+    """Follows the straight line to the deadline, on spot machines where they are available (see the module)."""
 
     _net: _SafetyNet = field(default_factory=_SafetyNet)
 
     def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
-        """See `SpotPolicy`."""
+        """See `SpotPolicy.hold`."""
         if self._net.holds(job, now):
             return HeldMachine.ON_DEMAND
         if now.held is HeldMachine.ON_DEMAND:
@@ -200,6 +208,6 @@ class UniformProgress:
 
     @staticmethod
     def _ahead(job: DeadlineJob, now: DeadlineState, later: int) -> bool:
-        """Whether the progress is what the line asks for so much later."""
+        """Returns whether the work done is at least what the line requires `later` units from now."""
         line = (job.deadline - now.time_left + later) * job.work / job.deadline
         return job.work - now.work_left >= line

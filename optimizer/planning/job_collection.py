@@ -1,4 +1,4 @@
-"""`walras plan collection`: jobs and machines by the hour, least money within a time, least time within a budget.
+"""`walras plan collection`: the cheapest plan for several jobs within a time, or the fastest within a budget.
 
     minimise  sum usd_per_h[k] h[m, k]     or     S
     s.t.      sum_k rate[m, k] h[m, k] >= work[m]        each job is done
@@ -6,11 +6,11 @@
               sum_m h[m, k] <= machines[k] S              a type has so many machines
               sum usd_per_h[k] h[m, k] <= budget          where one is given
 
-h[m, k] hours of job m on type k (DISPA, 2020). In hours both are linear programs, where shares of time (as published)
-need a search on S. The program is exact where a job may move at no cost: hours that keep these rows always fit into S
-(Gonzalez and Sahni, 1976). So it is a lower bound for every plan, at prices that do not change; `stay` and
-`stay_sooner` are plans in which each job keeps one machine, and `Stay.over` says how far they may be above the best
-such plan.
+h[m, k] are the hours of job m on machine type k, and S is the makespan in hours (DISPA, 2020). With hours as variables
+both problems are linear programs; with shares of time, as published, S needs a search. The program is exact where a job
+may move at no cost, because hours that satisfy these rows always fit into S (Gonzalez and Sahni, 1976). Its value is
+therefore a lower bound for every plan while prices do not change. In a `StationaryPlan` each job keeps one machine, and
+`over_bound` says by what factor such a plan may be above the best plan without moves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,14 +28,14 @@ from walras.units import format_length, format_money
 
 FloatArray = NDArray[np.float64]
 
-#: A job fits if it is over by less than this part of the time or the budget; a search on time ends when it is as near.
+#: A plan fits if it exceeds the time or the budget by less than this part; a search on time stops at this precision.
 _ROUNDING = 1e-9
 _NEAR = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class MachineTypeOffer:
-    """Machines of one type."""
+    """Machines of one type: how many there are, and the price of each."""
 
     name: str
     usd_per_h: float
@@ -44,10 +44,10 @@ class MachineTypeOffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobCollection:
-    """Jobs, and how fast each is on each type."""
+    """Jobs, and the speed of each on each machine type."""
 
     offers: tuple[MachineTypeOffer, ...]
-    #: Steps left of each job (m,), and steps per hour, 0 where it cannot run (m, k).
+    #: Steps left of each job (m,); and steps per hour, 0 where the job cannot run on the type (m, k).
     work: FloatArray
     rate: FloatArray
 
@@ -59,52 +59,55 @@ class JobCollection:
 
     @property
     def usd_per_h(self) -> FloatArray:
-        """Of each type (k,)."""
+        """USD per machine-hour of each type (k,)."""
         return np.array([offer.usd_per_h for offer in self.offers])
 
     @property
     def machines(self) -> FloatArray:
-        """Of each type (k,)."""
+        """Number of machines of each type (k,)."""
         return np.array([float(offer.machines) for offer in self.offers])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FractionalPlan:
-    """The best where moves are free: no plan costs less, or takes less."""
+    """The optimal plan if moves are free: no other plan is cheaper (or faster, if time was minimised)."""
 
     usd: float
-    #: Within which the hours fit.
+    #: The makespan: the hours fit into it.
     time_h: float
-    #: Of each job on each type (m, k).
+    #: Hours of each job on each type (m, k).
     hours: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class StationaryPlan:
-    """A plan in which each job keeps the machine that it starts on."""
+    """A plan in which each job keeps the machine on which it starts."""
 
     usd: float
-    #: Until the last job ends.
+    #: Hours until the last job ends.
     time_h: float
-    #: The type of each job, and which of its machines.
+    #: The type of each job, and the index of its machine within the type.
     offer: tuple[int, ...]
     machine: tuple[int, ...]
-    #: The money, or the time, over the least that a plan without moves could need; 1 is optimal.
+    #: Cost (or time, if time was minimised) over the lower bound of all plans without moves; 1 is optimal.
     over: float
 
 
 def least_cost(given: JobCollection, within_h: float) -> FractionalPlan | None:
-    """The least money with which all jobs are done within a time; None: nothing does."""
+    """Returns the cheapest plan that finishes all jobs within a time (hours); None if no plan does."""
     return _solve(given, within_h=within_h, budget_usd=np.inf)
 
 
 def least_time(given: JobCollection, budget_usd: float) -> FractionalPlan | None:
-    """The least time in which all jobs are done for a budget; None: it is too small at any time."""
+    """Returns the fastest plan within a budget (USD); None if no amount of time makes the budget sufficient."""
     return _solve(given, within_h=None, budget_usd=budget_usd)
 
 
 def _solve(given: JobCollection, within_h: float | None, budget_usd: float) -> FractionalPlan | None:
-    """Hours job by job, and the time as the last column."""
+    """Solves the linear program of the module: the variables are the hours of each job, then the makespan.
+
+    Without `within_h` the makespan is minimised, otherwise the cost. Returns None if no plan is feasible.
+    """
     jobs, kinds = given.rate.shape
     usd = np.tile(given.usd_per_h, jobs)
     done = sparse.block_diag([-row[None, :] for row in given.rate / given.work[:, None]])
@@ -130,10 +133,10 @@ def _solve(given: JobCollection, within_h: float | None, budget_usd: float) -> F
 
 
 def cheapest_stationary_plan(given: JobCollection, within_h: float) -> StationaryPlan | None:
-    """Each job on the cheapest type that still has room for it, the longest first; None: a job found no room.
+    """Places the longest jobs first, each on the cheapest type that still has room for it; None if a job finds no room.
 
-    Its bound leaves out the types on which a job alone would take too long, so no plan without moves is below it. None
-    is no proof that nothing fits; where the bound is None, too, nothing does.
+    The lower bound excludes types on which a job alone would exceed the time, so no plan without moves is below it.
+    None does not prove that no plan exists, except where the linear program of the bound is infeasible as well.
     """
     whole = _whole(given, within_h)
     bound, found = least_cost(whole, within_h), _packed(whole, within_h)
@@ -145,14 +148,14 @@ def cheapest_stationary_plan(given: JobCollection, within_h: float) -> Stationar
 
 
 def soonest_stationary_plan(given: JobCollection, budget_usd: float) -> StationaryPlan | None:
-    """The least time at which such a plan fits the budget, found by bisection; None: the budget is too small.
+    """Bisects on the makespan for the shortest at which such a plan fits the budget; None if the budget is too small.
 
-    The bound is the time below which even the relaxed plan of `stay` is above the budget.
+    The bound is the makespan below which even the linear relaxation of the plans without moves exceeds the budget.
     """
     free = least_time(given, budget_usd)
     if free is None:
         return None
-    # If that is too dear, every such plan is.
+    # At `longest_h` each job runs on its cheapest type: if that exceeds the budget, every plan without moves does.
     longest = longest_h(given)
     most_usd = budget_usd * (1 + _ROUNDING)
 
@@ -174,12 +177,12 @@ def soonest_stationary_plan(given: JobCollection, budget_usd: float) -> Stationa
 
 
 def longest_h(given: JobCollection) -> float:
-    """Within this time each job gets its cheapest machine: all of them could run there one after another."""
+    """Returns hours within which every job can run on its cheapest type, even one after another on one machine."""
     return float(np.sum(given.work / _rate_of_cheapest(given)))
 
 
 def _between(fits: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Two times near each other, the first not fitting (or `low`), the second fitting (as `high` does)."""
+    """Bisects to two nearby times: the first does not fit (or is `low`), the second fits (as `high` must)."""
     while high - low > _NEAR * high:
         middle = (low + high) / 2
         if fits(middle):
@@ -195,7 +198,7 @@ def _rate_of_cheapest(given: JobCollection) -> FloatArray:
 
 
 def _usd(given: JobCollection) -> FloatArray:
-    """Of each job on each type, inf where it cannot run (m, k)."""
+    """USD of each job alone on each type, inf where it cannot run (m, k)."""
     hours = _hours(given)
     runs = np.isfinite(hours)
     usd: FloatArray = np.where(runs, given.usd_per_h * np.where(runs, hours, 0.0), np.inf)
@@ -213,7 +216,7 @@ _Places = Sequence[tuple[int, int]]
 
 
 def _whole(given: JobCollection, within_h: float) -> JobCollection:
-    """Without the types on which a job takes longer than that: who stays cannot begin there."""
+    """Removes the types on which a job takes longer than `within_h`: a job that never moves cannot use them."""
     fits = _hours(given) <= within_h * (1 + _ROUNDING)
     return replace(given, rate=np.where(fits, given.rate, 0.0))
 
@@ -224,7 +227,7 @@ def _cost(given: JobCollection, places: _Places) -> float:
 
 
 def _packed(given: JobCollection, within_h: float) -> _Places | None:
-    """The type and machine of each job: first fit, those that are long on their cheapest type first."""
+    """First fit, jobs that are long on their cheapest type first. Returns the type and machine of each job, or None."""
     hours, usd = _hours(given), _usd(given)
     shortest = hours[np.arange(len(usd)), usd.argmin(axis=1)]
     free = [np.full(offer.machines, within_h) for offer in given.offers]
@@ -253,7 +256,7 @@ def _stationary_plan(given: JobCollection, places: _Places, over: Callable[[floa
 
 @dataclass(frozen=True, slots=True)
 class CollectionJob:
-    """One job: its steps, and steps per second by the name of a machine type."""
+    """One job: its steps, and its steps per second by the name of a machine type."""
 
     name: str
     steps: float
@@ -262,11 +265,11 @@ class CollectionJob:
 
 @dataclass(frozen=True, slots=True)
 class CollectionPlacement:
-    """Where and when a job runs: on one machine, from beginning to end."""
+    """The machine on which a job runs from start to end, and when."""
 
     job: str
     machine_type: str
-    #: Which of the machines of its type, from 0.
+    #: Index of the machine within its type, from 0.
     machine: int
     starts_h: float
     hours: float
@@ -275,7 +278,7 @@ class CollectionPlacement:
 
 @dataclass(frozen=True, slots=True)
 class PlanTotals:
-    """What a plan, or a bound, comes to; None: it says nothing of that."""
+    """Cost (USD) and time of a plan or of a bound; None where the bound says nothing of one of them."""
 
     name: str
     usd: float | None
@@ -284,12 +287,12 @@ class PlanTotals:
 
 @dataclass(frozen=True, slots=True)
 class CollectionPlan:
-    """The plan asked for, what else there could be, and the bounds of what was minimised."""
+    """The requested plan, its alternatives, and lower bounds of the quantity that was minimised."""
 
     plan: PlanTotals
     others: tuple[PlanTotals, ...]
     bounds: tuple[PlanTotals, ...]
-    #: What was minimised, over the least that a plan without moves could need, less 1.
+    #: The minimised quantity over the lower bound of all plans without moves, less 1.
     above_bound: float
     jobs: tuple[CollectionPlacement, ...]
 
@@ -301,10 +304,10 @@ def make_collection_plan(
     within_h: float | None,
     budget_usd: float | None,
 ) -> CollectionPlan:
-    """The least money within a time, or the least time within a budget: just one of them is given.
+    """Minimises cost within a time, or time within a budget: the caller gives exactly one of the two.
 
     Raises:
-        UserError: no plan is known, with the least that is.
+        UserError: no plan is known; the message names the least time or budget with which one is.
     """
     rates = [[job.steps_per_s.get(offer.name, 0.0) * SECONDS_PER_HOUR for offer in offers] for job in jobs]
     given = JobCollection(tuple(offers), np.array([job.steps for job in jobs]), np.array(rates))
@@ -338,7 +341,7 @@ def make_collection_plan(
 
 
 def _as_cheap_but_sooner(given: JobCollection, found: StationaryPlan) -> StationaryPlan:
-    """The plan for a deadline fills machine after machine; the same money may do with less time."""
+    """Shortens a plan made for a deadline, which fills machine after machine: the same money may need less time."""
     sooner = soonest_stationary_plan(given, found.usd)
     if sooner is None or sooner.time_h >= found.time_h:
         return found
@@ -351,19 +354,19 @@ def _too_short(within_h: float, fastest: StationaryPlan, free: FractionalPlan | 
     return UserError(
         f"the jobs {outcome} within {limit}; the fastest plan takes {format_length(fastest.time_h * SECONDS_PER_HOUR)}",
         field="--deadline",
-        fix="a longer one, or more machines",
+        fix="give a longer deadline, or more machines",
     )
 
 
 def _bounds(minimised: str, without_moves: float, free: FractionalPlan) -> tuple[PlanTotals, ...]:
-    """No job ever moves; and moves are free, so that no plan at all is below."""
+    """Returns two lower bounds: one for plans without moves, and one for all plans (moves are free)."""
     if minimised == "usd":
         return PlanTotals("no job moves", without_moves, None), PlanTotals("moves are free", free.usd, None)
     return PlanTotals("no job moves", None, without_moves), PlanTotals("moves are free", None, free.time_h)
 
 
 def _placements(given: JobCollection, names: Sequence[str], found: StationaryPlan) -> list[CollectionPlacement]:
-    """In the order of the file; on one machine they follow each other in that order."""
+    """Returns placements in the order of the file; jobs on one machine follow each other in that order."""
     ends_h: dict[tuple[int, int], float] = {}
     placed = []
     for job, place in enumerate(zip(found.offer, found.machine, strict=True)):

@@ -1,9 +1,9 @@
-"""What is measured of a model's layers on types of accelerator, and what a stage of a pipeline costs by it.
+"""Measured layers of a model on accelerator types, and what a pipeline stage made of these layers costs.
 
-A plan cuts the layers into stages of a pipeline. Each stage is held by as many replicas as the batch is divided among;
-a replica is one tensor-parallel group on one machine. Seconds are of one micro-batch (some samples) on one group.
-Memory counts the parameters six times (weights, gradients, two moments of Adam, buckets for the exchange, a spare copy)
-in single precision, the activations of the micro-batches in flight, and what the frameworks hold themselves.
+A parallel plan cuts the layers into pipeline stages. Each stage is held by data-parallel replicas, and a replica is one
+tensor-parallel group on one machine. Times are seconds of one micro-batch on one group. Memory counts the parameters
+six times in single precision (weights, gradients, the two moments of Adam, communication buckets and a spare copy), the
+activations of the micro-batches in flight, and the frameworks' own memory.
 """
 
 from collections.abc import Mapping
@@ -14,27 +14,27 @@ import numpy as np
 
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: Copies of the parameters that a device keeps, and what frameworks hold beside them with one group or several (bytes).
+#: Copies of the parameters that a device keeps; bytes that the frameworks hold with one group and with several.
 PARAMETER_COPIES = 6
 _FRAMEWORK_BYTES, _FRAMEWORK_BYTES_IN_PARALLEL = 2e9, 3e9
-#: Gradients are exchanged in buckets of this many bytes.
+#: Gradients are all-reduced in buckets of this many bytes.
 _BUCKET_BYTES = 500_000_000
 
-#: (name of the sender's type, its accelerators on a machine, the receiver's name, the receiver's accelerators).
+#: (type name of the sender, its accelerators per machine, type name of the receiver, its accelerators per machine).
 LinkEnds = tuple[str, int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Bandwidth between two machines: GB/s of a message of x bytes is a polynomial in log2(x / 1e6)."""
+    """Bandwidth between two machines: GB/s for a message of x bytes is a polynomial in log2(x / 1e6)."""
 
-    #: Highest power first.
+    #: Coefficients, the highest power first.
     polynomial: tuple[float, ...]
-    #: What is counted on where links are compared.
+    #: Bandwidth that is used to compare links.
     most_bytes_per_s: float
 
     def seconds(self, message_bytes: FloatArray) -> FloatArray:
-        """Time of one message of each size (any shape), above 0."""
+        """Returns the seconds that one message of each size takes (any shape), above 0."""
         size = np.log2(message_bytes / 1e6)
         gb_per_s = np.zeros_like(size)
         for coefficient in self.polynomial:
@@ -48,9 +48,9 @@ class TypeProfile:
 
     name: str
     memory_bytes: float
-    #: Forward and backward pass of each layer, seconds (l,).
+    #: Seconds of the forward and backward pass of each layer (l,).
     pass_s: Mapping[tuple[int, int], FloatArray]
-    #: The optimizer's update of all layers, seconds.
+    #: Seconds of the optimizer's update of all layers.
     update_s: Mapping[tuple[int, int], float]
 
 
@@ -59,19 +59,19 @@ class LayerSizes:
     """Bytes of each layer on one accelerator of a tensor-parallel group, for a micro-batch of one sample (l,)."""
 
     parameters: FloatArray
-    #: Kept for the backward pass.
+    #: Activations that are kept for the backward pass.
     activations: FloatArray
-    #: Sent to the next stage.
+    #: Activations that are sent to the next stage.
     output: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelProfile:
-    """A model, its batch, and all that is measured of it."""
+    """A model, its batch, and its measurements on each accelerator type."""
 
-    #: Samples of one step over the whole gang.
+    #: Samples of one step of the whole gang.
     batch: int
-    #: By tensor-parallel degree; degree 1 is there.
+    #: By tensor-parallel degree; degree 1 is always present.
     sizes: Mapping[int, LayerSizes]
     types: tuple[TypeProfile, ...]
     links: Mapping[LinkEnds, Link]
@@ -82,24 +82,26 @@ class ModelProfile:
         return len(self.sizes[1].parameters)
 
     def degrees(self, name: str) -> list[int]:
-        """Degrees of tensor parallelism whose layers and links are known for the type, ascending."""
+        """Returns the tensor-parallel degrees whose layers and links are known for the type, ascending."""
         return sorted(degree for degree in self.sizes if (name, degree, name, degree) in self.links)
 
 
 def cut_layers(layers: int, stages: int) -> IntArray:
-    """First layer of each stage, and the end (s + 1,): stages as equal as can be, the longer ones last."""
+    """Returns the first layer of each stage, and the end (s + 1,): stages as equal as possible, longer ones last."""
     lengths = np.full(stages, layers // stages)
     lengths[stages - layers % stages :] += 1
     return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def stage_sums(values: FloatArray, cuts: IntArray) -> FloatArray:
-    """Sum over the layers of each stage (s,)."""
+    """Sums a value per layer over the layers of each stage (s,)."""
     return np.array([values[first:end].sum() for first, end in pairwise(cuts.tolist())])
 
 
 def fits(profile: ModelProfile, kind: TypeProfile, degree: int, micro_batch: int, cuts: IntArray) -> BoolArray:
-    """Whether an accelerator of the type holds its part of each stage (s,): earlier ones have more in flight."""
+    """Returns whether each stage fits into an accelerator's memory (s,): earlier stages have more micro-batches in
+    flight.
+    """
     sizes, stages = profile.sizes[degree], len(cuts) - 1
     in_flight = micro_batch * (stages - np.arange(stages))
     held = PARAMETER_COPIES * stage_sums(sizes.parameters, cuts) + in_flight * stage_sums(sizes.activations, cuts)
@@ -107,7 +109,7 @@ def fits(profile: ModelProfile, kind: TypeProfile, degree: int, micro_batch: int
 
 
 def exchange_s(link: Link, stage_bytes: float, replicas: FloatArray) -> FloatArray:
-    """A ring's sum of one stage's gradients over so many replicas, bucket by bucket; 0 of a single one (any shape)."""
+    """Seconds of the ring all-reduce of one stage's gradients, bucket by bucket; 0 for a single replica (any shape)."""
     whole, rest = divmod(stage_bytes, _BUCKET_BYTES)
     total = np.zeros_like(replicas)
     for times, size in ((whole, float(_BUCKET_BYTES)), (1.0, rest)):

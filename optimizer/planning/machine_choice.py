@@ -1,7 +1,8 @@
-"""Which machines to train on: everything that can be had, what no other beats, and the one to take, with the reason.
+"""The choice of machines for a training job: all options, their Pareto front, and the option to take with the reason.
 
-Exhaustive over all counts (Srifty), a window over machines sorted by speed (spotDNN), and the knee of time against
-money (Scavenger). Where the seconds come from is not decided here: a forecast is a function of the counts.
+Three ways to search are offered: exhaustive over all counts (Srifty), a window over machines sorted by speed (spotDNN),
+and the knee of the front of time against money (Scavenger). This module does not forecast: the caller passes the
+forecast as a function of the counts.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,13 +12,13 @@ from math import isfinite
 from walras.contract import SECONDS_PER_HOUR
 from walras.units import format_length, format_money
 
-#: Seconds of a job, by how many machines of each offer it has. Infinite: it cannot run there.
+#: Seconds of a job by the number of machines of each offer; infinite where the job cannot run on them.
 TimeForecast = Callable[[tuple[int, ...]], float]
 
 
 @dataclass(frozen=True, slots=True)
 class MachineOffer:
-    """A machine that can be had: its price, and how many at most."""
+    """A machine that can be rented: its price, and the largest number of them."""
 
     name: str
     usd_per_h: float
@@ -26,9 +27,9 @@ class MachineOffer:
 
 @dataclass(frozen=True, slots=True)
 class RunOption:
-    """One way to run the whole job."""
+    """One way to run the whole job, with its time and cost."""
 
-    #: Machines of each offer, or whatever else the chooser counts; ties in time and money go to the smaller.
+    #: Machines of each offer (or other counts of the caller); the smaller counts win ties in time and money.
     counts: tuple[int, ...]
     time_s: float
     usd: float
@@ -36,20 +37,20 @@ class RunOption:
 
 @dataclass(frozen=True, slots=True)
 class RunGoal:
-    """No later than, and no dearer than; None: no such limit. Without either the knee is asked for."""
+    """A latest end and a largest cost, each None without such a limit. Without limits the knee is chosen."""
 
     deadline_s: float | None = None
     budget_usd: float | None = None
 
     def met(self, option: RunOption) -> bool:
-        """Whether the option keeps both limits."""
+        """Returns whether the option keeps both limits."""
         on_time = self.deadline_s is None or option.time_s <= self.deadline_s
         return on_time and (self.budget_usd is None or option.usd <= self.budget_usd)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionChoice:
-    """The option to take, whether it keeps the goal, why it was taken, and what else no other option beats."""
+    """The option to take, whether it meets the goal, the reason, and the other options of the Pareto front."""
 
     option: RunOption
     kept: bool
@@ -58,7 +59,7 @@ class OptionChoice:
 
 
 def option_of(offers: Sequence[MachineOffer], counts: tuple[int, ...], time_s: float) -> RunOption:
-    """Machines are paid for as long as the job runs."""
+    """Returns the option for these counts: every machine is paid for as long as the job runs."""
     usd_per_h = sum(count * offer.usd_per_h for count, offer in zip(counts, offers, strict=True))
     return RunOption(counts, time_s, time_s / SECONDS_PER_HOUR * usd_per_h)
 
@@ -70,10 +71,11 @@ def speed_windows(
     most: int,
     held: tuple[int, ...] | None = None,
 ) -> Iterator[RunOption]:
-    """Runs of at most `most` neighbours among all machines sorted by speed, slowest first; each set of counts once.
+    """Generates runs of at most `most` neighbours in the list of machines sorted by speed, slowest first, each set of
+    counts once.
 
-    `held`: machines that stay whatever is chosen (survivors of a revocation); they count towards `most` and towards
-    no offer. A set of types that are no neighbours is never tried: that is what makes this fast.
+    `held` counts machines that stay in any case (survivors of a revocation): they count towards `most` but not towards
+    the limit of an offer. Types that are not neighbours in speed are never combined, which keeps the search small.
     """
     held = held or (0,) * len(offers)
     order = sorted(range(len(offers)), key=lambda index: (speeds[index], index))
@@ -100,7 +102,7 @@ def _options(
 
 
 def pareto_front(options: Iterable[RunOption]) -> tuple[RunOption, ...]:
-    """Options that no other beats in time or money without losing in the other, fastest first."""
+    """Returns the options that no other beats in time or money without losing in the other, fastest first."""
     front: list[RunOption] = []
     for option in sorted(options, key=lambda option: (option.time_s, option.usd, option.counts)):
         if not front or option.usd < front[-1].usd:
@@ -109,9 +111,10 @@ def pareto_front(options: Iterable[RunOption]) -> tuple[RunOption, ...]:
 
 
 def knee(front: Sequence[RunOption]) -> RunOption:
-    """Where the front bends most: the option furthest below the line between its ends, both axes scaled to them.
+    """Returns the knee of the front: the option furthest below the line between its ends, with both axes scaled to
+    them.
 
-    On a front of one or two options there is no bend: the cheaper one.
+    A front of one or two options has no knee: the cheaper one is returned.
     """
     assert front, "a front holds at least one option"
     first, last = front[0], front[-1]
@@ -126,9 +129,9 @@ def knee(front: Sequence[RunOption]) -> RunOption:
 
 
 def choose_option(options: Iterable[RunOption], goal: RunGoal) -> OptionChoice | None:
-    """The cheapest that is on time; the fastest that is affordable; else the knee. None where nothing runs at all.
+    """Returns the cheapest option that is on time, or the fastest within the budget, or the knee; None without options.
 
-    Where nothing keeps the goal, the option that misses it least is told, as not kept.
+    Where no option meets the goal, the one that misses it least is returned, marked as not meeting it.
     """
     front = pareto_front(options)
     if not front:

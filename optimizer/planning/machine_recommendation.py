@@ -1,7 +1,8 @@
-"""Which machines to rent for one job: catalog and profiles for `optimizer.planning.machine_setups`.
+"""The recommendation of machines to rent for one job: prepares catalog and profiles for `machine_setups`.
 
-Decides how facts of a catalog become facts of a machine, what is left out and why, and who predicts. Prices are the
-catalog's typical ones; spot machines are counted with the work that revocations cost.
+This module turns rows of a catalog into facts of machines, states which machines are left out and why, and chooses the
+predictors. Prices are the catalog's typical prices; for spot machines the forecast includes the work lost to
+revocations.
 """
 
 import re
@@ -35,16 +36,16 @@ from walras.profiling.profile_documents import ProfileFile
 from walras.spec.job_groups import global_batch_of
 from walras.spec.job_spec import JobSpec, kind_of
 
-#: One direction of a slot of sixteen lanes, bytes per second.
+#: One direction of a PCIe slot with sixteen lanes, bytes per second.
 _SLOT = {"pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9}
-#: Arithmetic of a job of which nobody told it.
+#: Precision of a job that states none.
 _USUAL = "fp32"
-#: A minute for a checkpoint, five from a revocation to the next step.
+#: A checkpoint takes a minute; five minutes pass from a revocation to the next step.
 _COSTS = CheckpointCosts(checkpoint_h=60 / SECONDS_PER_HOUR, restart_h=300 / SECONDS_PER_HOUR)
 
 
 class AcceleratorSheet(Protocol):
-    """What a catalog knows of an accelerator; None: unknown."""
+    """What a catalog knows of an accelerator; None where it is unknown."""
 
     @property
     def name(self) -> str:
@@ -53,17 +54,17 @@ class AcceleratorSheet(Protocol):
 
     @property
     def memory(self) -> float:
-        """Bytes."""
+        """Memory in bytes."""
         ...
 
     @property
     def peak_flops(self) -> Mapping[str, float]:
-        """Dense peak by precision, operations per second."""
+        """Dense peak performance by precision, operations per second."""
         ...
 
     @property
     def memory_bytes_per_s(self) -> float | None:
-        """Memory bandwidth."""
+        """Memory bandwidth, bytes per second."""
         ...
 
     @property
@@ -73,17 +74,17 @@ class AcceleratorSheet(Protocol):
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """Bandwidth of the link, the sum of both directions."""
+        """Bandwidth of the link, both directions together, bytes per second."""
         ...
 
     @property
     def achieves(self) -> float:
-        """What middling training gets of what the data sheet promises, against a V100."""
+        """Part of the data sheet's performance that average training jobs reach, relative to a V100."""
         ...
 
 
 class SoldMachine(Protocol):
-    """A machine that a cloud rents out; prices are of the whole machine, None where it is not sold so."""
+    """A machine that a cloud rents out. Prices are for the whole machine; None where it is not sold on such terms."""
 
     @property
     def cloud(self) -> str: ...
@@ -102,9 +103,9 @@ class SoldMachine(Protocol):
 
 
 class MachineCatalog(Protocol):
-    """A catalog as far as recommendations read it; `walras.spec.catalog.Catalog` is one.
+    """The part of a catalog that recommendations read; `walras.spec.catalog.Catalog` implements it.
 
-    Rows of the catalog itself are dated, and modules below `optimizer` import nothing that reads dates.
+    Rows of the catalog itself carry dates, and modules below `optimizer` import nothing that reads dates.
     """
 
     @property
@@ -113,7 +114,7 @@ class MachineCatalog(Protocol):
         ...
 
     def offers(self, cloud: str | None = None) -> Sequence[SoldMachine]:
-        """Machines of a cloud (None: of any), the cheapest hour of an accelerator first."""
+        """Returns the machines of a cloud (None: of all clouds), in ascending order of price per accelerator-hour."""
         ...
 
 
@@ -121,31 +122,31 @@ class MachineCatalog(Protocol):
 class RecommendationTerms:
     """What may be rented, and on which terms."""
 
-    #: Arithmetic of the job, as catalogs write it; None: as the job's profile or facts say, else fp32.
+    #: Precision of the job as catalogs write it; None: as the job's profile or facts say, else fp32.
     precision: str | None = None
     on_demand: bool = True
     spot: bool = False
-    #: One direction, of machines whose catalog row says nothing; None: such machines work alone.
+    #: Network bandwidth per direction for machines whose catalog row has none; None: such machines are used singly.
     network_bytes_per_s: float | None = None
-    #: Of one spot machine, and what each costs.
+    #: Revocations per hour of one spot machine, and the times that each revocation costs.
     revocations_per_h: float = 0.0
     costs: CheckpointCosts = _COSTS
-    #: Machines of the gang at most, and whether they may be of several types.
+    #: Largest number of machines in the gang, and whether they may be of several types.
     most: int = 8
     mixed: bool = False
-    #: Only this cloud; None: all.
+    #: Only machines of this cloud; None: of all clouds.
     cloud: str | None = None
-    #: What the job does where it runs already: predictions elsewhere are corrected by it. None: it does not run.
+    #: Measured speed of the job where it runs now, which corrects all predictions; None: the job is not running.
     measured: MeasuredGang | None = None
 
     def lasting(self, revocations_per_h: float) -> float:
-        """Part of the paid time that becomes work that lasts."""
+        """Returns the part of the paid time that becomes lasting work at this rate of revocations."""
         return useful_part(self.costs, revocations_per_h)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineRecommendation:
-    """What to rent, out of what; and what could not be judged, each with the reason."""
+    """The machines to rent, the options considered, and the machines that could not be judged, each with the reason."""
 
     recommendation: Recommendation | None
     machines: tuple[CandidateMachine, ...]
@@ -161,9 +162,10 @@ def recommend_machines(
     goal: RunGoal,
     batches: Sequence[int],
 ) -> MachineRecommendation:
-    """The best set for a job. `profiles`: of its own kind and of others, which teach how types compare.
+    """Returns the best set of machines for a job. `profiles` are of its kind and of others, from which types are
+    compared.
 
-    Raises JobSpecError naming the field without which nothing can be told.
+    Raises JobSpecError naming the field without which no forecast is possible.
     """
     terms = terms_for(job, profiles, catalog, terms)
     wanted = (demand.accelerator for demand in job.resources.accelerators)
@@ -174,7 +176,7 @@ def recommend_machines(
 def terms_for(
     job: JobSpec, profiles: Sequence[ProfileFile], catalog: MachineCatalog, terms: RecommendationTerms
 ) -> RecommendationTerms:
-    """The terms with the arithmetic of the job, where they state none. Raises ConfigError for one nobody knows."""
+    """Returns the terms with the job's precision filled in. Raises ConfigError for an unknown precision."""
     terms = replace(terms, precision=terms.precision or _precision(job, _own(job, profiles)))
     _check_precision(terms.precision, catalog)
     return terms
@@ -194,7 +196,7 @@ def recommend_among(
     goal: RunGoal,
     batches: Sequence[int],
 ) -> MachineRecommendation:
-    """The best set of these machines; `left_out`: others, with the reason. Raises JobSpecError as above."""
+    """Returns the best set among these machines; `left_out` maps others to the reason. Raises JobSpecError as above."""
     left_out = dict(left_out)
     work = _remaining_work(job, _own(job, profiles), batches)
     observations: list[Observation] = list(_declared(job, work, catalog, terms))
@@ -225,7 +227,7 @@ def _remaining_work(job: JobSpec, own: ProfileFile | None, batches: Sequence[int
     noise = own.noise_scale if own is not None else None
     if batches and noise is None:
         raise JobSpecError(
-            "nobody measured the noise of this kind's gradient, so what other batches do to learning is unknown",
+            "this kind's gradient noise was not measured, so the effect of other batch sizes on convergence is unknown",
             field="profile",
             fix="profile the job, or leave --batch out",
         )
@@ -235,7 +237,7 @@ def _remaining_work(job: JobSpec, own: ProfileFile | None, batches: Sequence[int
 def _declared(
     job: JobSpec, work: RemainingWork, catalog: MachineCatalog, terms: RecommendationTerms
 ) -> Iterator[Observation]:
-    """Speeds that the job file states, each of the gang that it asks for there."""
+    """Generates the speeds that the job file states, each for the gang that it asks for there."""
     counts = {demand.accelerator: demand.count for demand in job.resources.accelerators}
     for name, steps_per_s in job.throughput.items():
         facts = accelerator_specs(catalog.accelerators.get(name), terms.precision)
@@ -251,7 +253,7 @@ def _allowed(job: JobSpec, accelerators: int) -> bool:
 def candidate_machines(
     catalog: MachineCatalog, accelerators: Iterable[str], terms: RecommendationTerms
 ) -> tuple[list[CandidateMachine], dict[str, str]]:
-    """What there is with these accelerators (`*`: any), and what is left out, with the reason."""
+    """Returns the machines with these accelerators (`*`: any), and those left out, with the reason."""
     wanted = set(accelerators)
     machines, left_out = [], {}
     for entry in catalog.offers(terms.cloud):
@@ -280,7 +282,7 @@ def _precision(job: JobSpec, own: ProfileFile | None) -> str | None:
 
 
 def _check_precision(precision: str | None, catalog: MachineCatalog) -> None:
-    """Raises ConfigError for arithmetic of which no accelerator's peak is known: a slip, or not of this catalog."""
+    """Raises ConfigError for a precision in which no accelerator's peak performance is known."""
     peaks = [tuple(sheet.peak_flops.items()) for sheet in catalog.accelerators.values()]
     if precision is not None and all(peak_of(each, precision) is None for each in peaks):
         known = sorted({name for each in peaks for name, _ in each})
@@ -289,7 +291,7 @@ def _check_precision(precision: str | None, catalog: MachineCatalog) -> None:
 
 
 def accelerator_specs(sheet: AcceleratorSheet | None, precision: str | None) -> AcceleratorSpecs | str:
-    """Of an accelerator, at this precision (None: the usual one); or why it cannot be judged."""
+    """Returns an accelerator's specifications at this precision (None: the usual one), or why it cannot be judged."""
     precision = precision or _USUAL
     if sheet is None:
         return "no catalog knows its accelerator"
@@ -301,7 +303,7 @@ def accelerator_specs(sheet: AcceleratorSheet | None, precision: str | None) -> 
         )
     if sheet.memory_bytes_per_s is None:
         return f"the memory bandwidth of {sheet.name} is unknown"
-    # Data sheets sum both directions of a link.
+    # Data sheets add up both directions of a link.
     link = sheet.link_bytes_per_s / 2.0 if sheet.link_bytes_per_s is not None else _SLOT.get(sheet.link or "")
     return AcceleratorSpecs(
         name=sheet.name,
@@ -316,9 +318,9 @@ def accelerator_specs(sheet: AcceleratorSheet | None, precision: str | None) -> 
 
 
 def specs_by_accelerator(catalog: MachineCatalog) -> dict[str, AcceleratorSpecs]:
-    """Data sheets of the accelerators that a catalog knows, at the precision that nearly every row has.
+    """Returns the specifications of the catalog's accelerators, at the precision that nearly every row has.
 
-    Who says `a100` and not which of them is taken to mean the one with the least memory.
+    A name such as `a100` that leaves the variant open means the variant with the least memory.
     """
     judged = ((name, accelerator_specs(sheet, _USUAL)) for name, sheet in catalog.accelerators.items())
     found = {name: facts for name, facts in judged if isinstance(facts, AcceleratorSpecs)}
@@ -329,7 +331,7 @@ def specs_by_accelerator(catalog: MachineCatalog) -> dict[str, AcceleratorSpecs]
 
 
 def kind_facts(profile: ProfileFile) -> KindFacts:
-    """Facts of the kind that a profile is of."""
+    """Returns the facts of the kind of job that the profile measures."""
     return KindFacts(
         name=profile.kind,
         flops_per_sample=profile.flops_per_sample,
@@ -345,7 +347,9 @@ def kind_facts(profile: ProfileFile) -> KindFacts:
 def observations_of(
     profile: ProfileFile, catalog: MachineCatalog, terms: RecommendationTerms
 ) -> tuple[list[Observation], dict[str, str]]:
-    """What a profile measured; and accelerators whose rows teach nothing, because nobody knows their facts."""
+    """Returns the measurements of a profile, and the accelerators whose rows are unusable because their facts are
+    unknown.
+    """
     kind = kind_facts(profile)
     precision = profile.precision or terms.precision
     known: Mapping[str, AcceleratorSpecs] = {

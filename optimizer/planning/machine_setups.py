@@ -1,8 +1,9 @@
-"""Every way to run one job on machines that can be had: which machines, which batch, how many passes, and how long.
+"""All ways to run one job on available machines: which machines, which batch, how many passes, and the forecast time.
 
-One type at a time, in every count (Srifty); or machines of several types that are neighbours in speed (spotDNN), which
-share the batch by speed so that none waits for another. Where memory does not hold a machine's part of the batch, it is
-taken in more passes. A larger batch needs more samples, by the noise of the gradient; without that only one is tried.
+The search covers every count of one machine type (Srifty), and sets of several types that are neighbours in speed
+(spotDNN), which divide the batch by speed so that none waits for another. Where a machine's memory does not hold its
+part of the batch, the part is processed in several passes (gradient accumulation). A larger batch needs more samples,
+as the gradient's noise scale says; where that is unknown, only the job's own batch is tried.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,59 +32,59 @@ from optimizer.prediction.predictor import (
 from optimizer.prediction.step_time import RooflinePredictor, exposed_s, sync_s
 from walras.training.work_split import SampleBounds, split_samples
 
-#: Passes of one update beyond which a machine is too small for the job.
+#: Largest number of passes per update: a machine that needs more is too small for the job.
 PASSES_MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateMachine:
-    """A machine that can be had, and what is in it."""
+    """A machine that can be rented, and its hardware."""
 
     offer: MachineOffer
     accelerator: AcceleratorSpecs
     accelerators: int
-    #: How often one such machine is taken away; 0: it stays.
+    #: Revocations of one such machine per hour; 0: it is never revoked.
     revocations_per_h: float = 0.0
-    #: From the request until it works, seconds: waited for once, and paid.
+    #: Seconds from the request until the machine works: waited for once, and paid.
     boot_s: float = 0.0
-    #: It is paid for at least so long, seconds.
+    #: Least number of seconds that are billed.
     minimum_billing_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RemainingWork:
-    """What is left of a job: samples, if they are taken `batch` at a time."""
+    """The work left of a job, in samples at batch size `batch`."""
 
     kind: KindFacts
     samples: float
     batch: int
-    #: Batches that it may be given; `batch` alone where nobody knows what others would do to learning.
+    #: Batch sizes that may be tried; `batch` alone where their effect on convergence is unknown.
     batches: tuple[int, ...] = ()
-    #: Of the gradient, in samples; None: not measured.
+    #: Noise scale of the gradient, in samples; None: not measured.
     noise_scale: float | None = None
 
     def steps(self, batch: int) -> float:
-        """Updates to the end."""
+        """Returns the number of updates to the end at this batch size."""
         worth = 1.0 if batch == self.batch else statistical_efficiency(self.noise_scale or 0.0, batch, self.batch)
         return self.samples / (batch * worth)
 
     @property
     def tried(self) -> tuple[int, ...]:
-        """Batches worth a forecast."""
+        """Batch sizes that are worth a forecast."""
         return self.batches if self.batches and self.noise_scale is not None else (self.batch,)
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One way to run the whole job. Times are of the whole job; `early` and `late` hold four cases out of five."""
+    """One way to run the whole job. Times are for the whole job; `early` and `late` bound an 80 % interval."""
 
-    #: Machines of each offer, and accelerators in all of them.
+    #: Machines of each offer, and the number of accelerators in all of them.
     counts: tuple[int, ...]
     accelerators: int
     batch: int
-    #: Passes of one update on the machine that needs most.
+    #: Passes per update on the machine that needs most.
     passes: int
-    #: Samples of one accelerator of each offer, in an update; 0 where none is used.
+    #: Samples per accelerator of each offer in one update; 0 for offers that are not used.
     shares: tuple[int, ...]
     steps_per_s: float
     time_s: float
@@ -92,14 +93,14 @@ class Setup:
     usd: float
 
     def option(self, late: bool) -> RunOption:
-        """To choose by, as expected or as bad as four cases out of five allow."""
+        """Returns the option to compare: with the expected time, or with the upper end of the 80 % interval."""
         time_s = self.late_s if late else self.time_s
         return RunOption((*self.counts, self.batch), time_s, self.usd * time_s / self.time_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The setup to take, whether it keeps the goal even when late, why, and all setups that no other beats."""
+    """The setup to take, whether it meets the goal even when late, the reason, and the Pareto front of all setups."""
 
     setup: Setup
     kept: bool
@@ -114,21 +115,21 @@ def _all_of_it(revocations_per_h: float) -> float:
 
 @dataclass(slots=True)
 class SetupForecasts:
-    """What a model says of a job on machines; remembers what it was told."""
+    """Forecasts of one job on machines, from a speed model; results are cached."""
 
     work: RemainingWork
     machines: Sequence[CandidateMachine]
     model: SpeedModel
-    #: What the law of links is taken from where a gang is of several types.
+    #: The machine that provides the network's law where a gang is of several types.
     links: RooflinePredictor = field(default_factory=RooflinePredictor)
-    #: Part of the time that becomes work that lasts, by how often a gang loses a machine, per hour.
+    #: Part of the time that becomes lasting work, as a function of the gang's revocations per hour.
     lasting: Callable[[float], float] = _all_of_it
     _predictions: dict[SpeedCell, Prediction | None] = field(default_factory=dict)
-    #: What could not be told: machine, and why. One reason each.
+    #: Machines without a forecast, each with one reason.
     refused: dict[str, str] = field(default_factory=dict)
 
     def setups(self, most: int, mixed: bool) -> Iterator[Setup]:
-        """All of at most so many machines. `mixed`: also of several types, where they are neighbours in speed."""
+        """Generates setups of at most `most` machines; if `mixed`, also of several types with similar speeds."""
         for batch in self.work.tried:
             for counts in self._one_type(most):
                 found = self.setup(counts, batch)
@@ -138,7 +139,7 @@ class SetupForecasts:
                 yield from self._several_types(most, batch)
 
     def setup(self, counts: tuple[int, ...], batch: int) -> Setup | None:
-        """Of these machines with this batch; None where nobody can tell, or where it does not fit."""
+        """Returns the setup of these machines at this batch; None if it does not fit or cannot be forecast."""
         used = [position for position, count in enumerate(counts) if count]
         found = self._alike(counts, batch, used[0]) if len(used) == 1 else self._unlike(counts, batch, used)
         if found is None:
@@ -192,13 +193,13 @@ class SetupForecasts:
             yield made[option.counts]
 
     def _speed(self, machine: CandidateMachine, batch: int) -> float:
-        """Updates per second of one machine alone; 0 where nobody knows."""
+        """Updates per second of one machine alone; 0 where no forecast is possible."""
         layout = self._layout(machine, 1, batch)
         predicted = None if layout is None else self._predicted(machine, layout)
         return 0.0 if predicted is None else predicted.steps_per_s
 
     def _layout(self, machine: CandidateMachine, count: int, batch: int) -> Layout | None:
-        """With as few passes as memory allows; None where no number of passes fits."""
+        """Returns the layout with the fewest passes that memory allows; None where no number of passes fits."""
         accelerators = count * machine.accelerators
         if batch < accelerators:
             return None
@@ -206,7 +207,7 @@ class SetupForecasts:
         return None if passes is None else Layout(float(batch), accelerators, count, passes - 1)
 
     def _passes(self, machine: CandidateMachine, local: int) -> int | None:
-        """Least number that a part of the batch must be taken in; 1 where nobody knows what it needs."""
+        """Returns the fewest passes for `local` samples; 1 where the memory need is unknown, None where none fits."""
         kind, memory = self.work.kind, machine.accelerator.memory_bytes
         if memory is None or kind.resident_bytes is None or kind.activation_bytes is None:
             return 1
@@ -230,7 +231,7 @@ class SetupForecasts:
     def _unlike(
         self, counts: tuple[int, ...], batch: int, used: Sequence[int]
     ) -> tuple[Prediction, int, tuple[int, ...]] | None:
-        """The batch by speed; the slowest machine and the slowest network set the pace."""
+        """Divides the batch by speed; the slowest machine and the slowest network set the pace."""
         machines = [self.machines[position] for position in used]
         gang = [counts[position] * machine.accelerators for position, machine in zip(used, machines, strict=True)]
         if batch < sum(gang):
@@ -256,14 +257,14 @@ class SetupForecasts:
         return _slower(slowest, waits), max(many for many in passes if many), shares
 
     def _shares(self, batch: int, gang: Sequence[int], speeds: Sequence[float]) -> tuple[int, ...]:
-        """Samples of one accelerator of each type: whole, at least one, and together at least the batch."""
+        """Samples per accelerator of each type: whole, at least one, and together at least the batch."""
         each = [speed for speed, many in zip(speeds, gang, strict=True) for _ in range(many)]
         parts = split_samples(batch, each, [SampleBounds()] * len(each))
         first = [sum(gang[:position]) for position in range(len(gang))]
         return tuple(parts[start] for start in first)
 
     def _exchange(self, machines: Sequence[CandidateMachine], count: int, gang: int, pass_s: float) -> float | None:
-        """Seconds that an update waits for the gradients of a gang of several types."""
+        """Seconds that an update waits for the gradients in a gang of several types."""
         slowest = min((machine.accelerator for machine in machines), key=lambda facts: facts.network_bytes_per_s or 0.0)
         try:
             layout = Layout(float(gang), gang, count)
@@ -289,20 +290,22 @@ class SetupForecasts:
 
 
 def _slowest(predicted: Sequence[tuple[Prediction, int]]) -> Prediction:
-    """Of updates that take so many passes each: whoever is last."""
+    """Combines predictions, each with its passes per update: the slowest machine sets the pace."""
     whole = [Prediction(p.steps_per_s / many, p.low / many, p.high / many) for p, many in predicted]
     return min(whole, key=lambda prediction: prediction.steps_per_s)
 
 
 def _slower(prediction: Prediction, waits_s: float) -> Prediction:
-    """With so many more seconds in each update."""
+    """Returns the prediction with `waits_s` more seconds in each update."""
     steps = [1.0 / (1.0 / speed + waits_s) for speed in (prediction.steps_per_s, prediction.low, prediction.high)]
     return Prediction(*steps)
 
 
 def recommend_setup(setups: Sequence[Setup], goal: RunGoal) -> Recommendation | None:
-    """The cheapest on time, or the fastest affordable, even when late; where none is so sure, what keeps it if all
-    goes as expected, and else what misses it least: both told as not kept. None where nothing runs at all.
+    """Returns the cheapest setup on time, or the fastest within the budget, judged by its late time.
+
+    Where no setup is that certain, returns the one that meets the goal as expected, else the one that misses it least;
+    both are marked as not meeting the goal. Returns None where no setup runs at all.
     """
     sure = [setup for setup in setups if goal.met(setup.option(late=True))]
     by_option = {setup.option(late=False): setup for setup in setups}

@@ -1,13 +1,14 @@
-"""Parallel plans of one training job over accelerators of two types: the fastest for every number of each.
+"""Parallel plans of one training job over accelerators of two types: the fastest plan for every number of each.
 
-A plan says how many stages the pipeline has, how many replicas hold each stage, on which type, with which degree of
-tensor parallelism, and how large a micro-batch is. Its time is that of the slowest stage for every micro-batch but one,
-one way through the pipeline, and the longest exchange of gradients. All plans of this form are compared: one type holds
-the stages at both ends, the other those between, and at most one stage beside them is held by replicas of both; each
-type has one degree everywhere, higher only where a stage would not fit. Then a pair of counts (first type, second) is
-worth having if no plan with as few of both is as fast.
+A plan states how many stages the pipeline has, how many replicas hold each stage, on which type, with which degree of
+tensor parallelism, and how large a micro-batch is. The time of a step is the time of the slowest stage for every
+micro-batch but one, plus one pass through the whole pipeline, plus the longest all-reduce of gradients. The search
+compares all plans of the following form: one type holds the stages at both ends, the other type holds those between,
+and replicas of both types hold at most one further stage. A type uses the same degree for all stages, and a higher
+degree only for a stage that does not fit otherwise. A pair of counts (first type, second type) is useful if no plan
+with at most as many of both is as fast.
 
-Decides from measured layers alone; prices play no part, so a menu holds whatever accelerators cost.
+The search reads only measured layers. Prices play no part, so a menu of plans stays valid when prices change.
 """
 
 from bisect import bisect_right
@@ -19,7 +20,7 @@ import numpy as np
 from optimizer.planning.layer_profiles import Link, LinkEnds, ModelProfile, cut_layers, exchange_s, fits, stage_sums
 from optimizer.problem import FloatArray, IntArray
 
-#: Who holds a stage: replicas on the first type, on the second, on both.
+#: What holds a stage: replicas on the first type, on the second type, or on both.
 FIRST, SECOND, BOTH = 0, 1, 2
 _ROUNDING = 1e-12
 
@@ -29,14 +30,14 @@ class PlannedStage:
     """One stage of a pipeline."""
 
     layers: int
-    #: Replicas on each type, and the accelerators of one replica there.
+    #: Replicas on each type, and accelerators per replica on that type.
     replicas: tuple[int, int]
     degrees: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class MixedPlan:
-    """The fastest plan on so many accelerators of the two types."""
+    """The fastest plan on a pair of counts of accelerators of the two types."""
 
     accelerators: tuple[int, int]
     steps_per_s: float
@@ -45,11 +46,11 @@ class MixedPlan:
 
 
 def plan_mixes(profile: ModelProfile, most: tuple[int, int]) -> list[MixedPlan]:
-    """The plan of every useful pair of counts up to `most`, by the first count, then the second; empty: none fits.
+    """Returns the plan of every useful pair of counts up to `most`, sorted by both counts; empty if no plan fits.
 
     Args:
         profile: measured layers on one type or two; with one, the second count is always 0.
-        most: accelerators of each type that there are.
+        most: accelerators of each type that exist.
     """
     search = _Search(most)
     for micro_batch in sorted({size for kind in profile.types for size, _ in kind.pass_s}):
@@ -62,20 +63,23 @@ def plan_mixes(profile: ModelProfile, most: tuple[int, int]) -> list[MixedPlan]:
 
 
 def thinned(menu: Sequence[MixedPlan], multiple: int, part: float) -> list[MixedPlan]:
-    """Few plans of a menu, in its order, that hold accelerators of each type in multiples, used or not.
+    """Returns a part of a menu, in its order, in which the plans use accelerators of each type in multiples of
+    `multiple`.
 
-    For each pair of such counts one that is kept holds no more and is at most `part` of the speed slower than the menu.
+    A plan reserves whole multiples even if it does not use all of them. For each pair of such counts, a plan that is
+    kept needs no more accelerators and is slower than the menu's plan by at most `part`.
     """
     counts = np.array([plan.accelerators for plan in menu], dtype=np.int64).reshape(-1, 2)
     rate = np.array([plan.steps_per_s for plan in menu])
     takes = -(-counts // multiple)
-    # Of equal counts the fastest; of those left, the ones that no fewer are as fast as.
+    # Keep the fastest of plans with equal counts; of those, keep the plans that no plan with fewer accelerators
+    # matches.
     order = np.lexsort((-rate, takes[:, 1], takes[:, 0]))
     order = order[np.diff(takes[order], axis=0, prepend=-1).any(axis=1)]
     takes, rate = takes[order], rate[order]
     no_more = (takes[:, None] <= takes[None]).all(axis=2)
     best = np.where(no_more, rate[:, None], 0.0).max(axis=0, initial=0.0)
-    useful = (no_more & (rate[:, None] >= rate[None])).sum(axis=0) == 1  # but itself
+    useful = (no_more & (rate[:, None] >= rate[None])).sum(axis=0) == 1  # every plan dominates itself
     serves = no_more & (rate[:, None] >= (1.0 - part) * best[None])
     serves = serves[np.ix_(useful, useful)]
     score, kept = np.count_nonzero(serves, axis=1), []
@@ -97,34 +101,36 @@ def thinned(menu: Sequence[MixedPlan], multiple: int, part: float) -> list[Mixed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Times:
-    """Plans with one micro-batch, one pipeline and one choice of degrees: k ways to hold the stages, r replicas."""
+    """Step times of plans that share the micro-batch, the stages and the degrees: k ways to hold the stages, r
+    replicas.
+    """
 
     micro_batch: int
     cuts: IntArray
-    #: Degree of each stage on each type (2, s); 0: it fits with none.
+    #: Tensor-parallel degree of each stage on each type (2, s); 0 where the stage fits with no degree.
     degree: IntArray
-    #: Who holds each stage (k, s).
+    #: What holds each stage (k, s).
     holders: IntArray
     replicas: IntArray
-    #: Seconds of a step (k, r); inf where it does not fit.
+    #: Seconds of a step (k, r); inf where the plan does not fit.
     step_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Family:
-    """All plans with one micro-batch and one number of stages."""
+    """All plans with one micro-batch size and one number of stages."""
 
     profile: ModelProfile
     micro_batch: int
     cuts: IntArray
     replicas: IntArray
-    #: Accelerators of each type that there are.
+    #: Number of accelerators of each type that exist.
     most: tuple[int, int]
-    #: Seconds of a message between two ends, by its bytes; inf: no such link was measured.
+    #: Seconds of a message between two ends, by its bytes; inf where no such link was measured.
     _sent: dict[tuple[LinkEnds, float], float] = field(default_factory=dict)
 
     def plans(self) -> Iterator[_Times]:
-        """The plans by the degrees of the two types."""
+        """Generates the step times for every combination of degrees on the two types."""
         kinds = self.profile.types
         holders = _ways_to_hold(len(self.cuts) - 1, len(kinds))
         seen = set()
@@ -138,7 +144,9 @@ class _Family:
                     yield self._times(degree, holders)
 
     def _schedules(self, row: int) -> list[IntArray]:
-        """For each least degree: that of each stage on the type, the lowest with which it fits; 0: none (s,)."""
+        """For each least degree, the lowest degree from there on with which each stage fits on the type; 0 where none
+        does (s,).
+        """
         kind = self.profile.types[row]
         known = [each for each in self.profile.degrees(kind.name) if (self.micro_batch, each) in kind.pass_s]
         held = {each: fits(self.profile, kind, each, self.micro_batch, self.cuts) for each in known}
@@ -166,12 +174,12 @@ class _Family:
         for stage, known in enumerate(self._exchange(degree).transpose(1, 0, 2)):
             np.maximum(exchange, known[holders[:, stage]], out=exchange)
         step_s = (own.sum(axis=1) + 2.0 * sent.sum(axis=1))[:, None] + waves * slowest[:, None] + exchange
-        if len(place) == 1:  # in a longer pipeline the update of a stage hides behind the others
+        if len(place) == 1:  # in a longer pipeline the other stages' work hides the update of a stage
             step_s += self._update(degree)[holders[:, 0], None]
         return _Times(self.micro_batch, self.cuts, degree, holders, self.replicas, step_s)
 
     def _compute(self, degree: IntArray) -> FloatArray:
-        """Seconds of a micro-batch in each stage by who holds it (3, s); inf: it does not fit."""
+        """Seconds of a micro-batch in each stage, by what holds the stage (3, s); inf where it does not fit."""
         found = np.full((3, degree.shape[1]), np.inf)
         for row, kind in enumerate(self.profile.types):
             for each in np.unique(degree[row][degree[row] > 0]).tolist():
@@ -188,7 +196,7 @@ class _Family:
         return found
 
     def _send(self, degree: IntArray) -> FloatArray:
-        """Seconds from each stage to the next by who holds them, the first type's replicas first (3, 3, s - 1)."""
+        """Seconds from each stage to the next, by what holds the sending and the receiving stage (3, 3, s - 1)."""
         size = self.micro_batch * self.profile.sizes[1].output[self.cuts[1:-1] - 1]
         one = np.full((2, 2, len(size)), np.inf)
         kinds = self.profile.types
@@ -210,7 +218,9 @@ class _Family:
         return self._sent[ends, message]
 
     def _exchange(self, degree: IntArray) -> FloatArray:
-        """Seconds of the exchange of gradients by who holds the stage (3, s, r): over the slowest link among them."""
+        """Seconds of the gradients' all-reduce, by what holds the stage (3, s, r); the slowest link among replicas
+        counts.
+        """
         total = stage_sums(self.profile.sizes[1].parameters, self.cuts)
         found = np.full((3, len(total), len(self.replicas)), np.inf)
         known: dict[tuple[int, int, float], FloatArray] = {}
@@ -235,7 +245,10 @@ class _Family:
 
 
 def _family(profile: ModelProfile, micro_batch: int, stages: int, most: tuple[int, int]) -> _Family | None:
-    """All plans of so many stages, with the fewest replicas for each number of micro-batches; None: none has room."""
+    """Returns all plans of so many stages; None if there are fewer accelerators than stages.
+
+    Only the fewest replicas for each number of micro-batches are tried: more would not be faster.
+    """
     waves = np.ceil(profile.batch / (micro_batch * np.arange(1, sum(most) // stages + 1)))
     replicas = np.flatnonzero(np.diff(waves, prepend=np.inf)) + 1
     if not len(replicas):
@@ -244,7 +257,7 @@ def _family(profile: ModelProfile, micro_batch: int, stages: int, most: tuple[in
 
 
 def _ways_to_hold(stages: int, types: int) -> IntArray:
-    """Who holds each stage, in every way that is compared; once each (k, s)."""
+    """Returns every assignment of stages to types that is compared, each once (k, s)."""
     if types == 1:
         return np.zeros((1, stages), dtype=np.int64)
     found = set()
@@ -262,9 +275,10 @@ def _ways_to_hold(stages: int, types: int) -> IntArray:
 
 
 def _by_use(times: _Times) -> tuple[IntArray, IntArray, IntArray]:
-    """Accelerators by type of a replica alone and in the stage held by both (g, 4); ways by these; where each begins.
+    """Groups plans by the accelerators that they use, because only the fastest plan of a group matters.
 
-    Plans that take the same differ in their time alone, so only the fastest of them matters.
+    Returns accelerators per type of a replica alone and within the stage held by both (g, 4), the plans sorted by
+    group, and the first index of each group.
     """
     alone = [np.where(times.holders == row, times.degree[row], 0).sum(axis=1) for row in (FIRST, SECOND)]
     shared = [np.where(times.holders == BOTH, times.degree[row], 0).sum(axis=1) for row in (FIRST, SECOND)]
@@ -275,18 +289,18 @@ def _by_use(times: _Times) -> tuple[IntArray, IntArray, IntArray]:
 
 
 class _Search:
-    """The fastest plan of each pair of counts, kept as plans come."""
+    """Keeps the fastest plan of each pair of counts while plans arrive."""
 
     def __init__(self, most: tuple[int, int]) -> None:
         self._most = most
         self._step_s = np.full((most[0] + 1) * (most[1] + 1), np.inf)
-        #: The plan of each pair: its place among all that came, those of `_known[i]` from `_first[i]`.
+        #: Index of each pair's plan among all plans added; plans of `_known[i]` start at `_first[i]`.
         self._plan = np.full(len(self._step_s), -1, dtype=np.int64)
         self._known: list[_Times] = []
         self._first = [0]
 
     def add(self, times: _Times) -> None:
-        """Weigh these plans against those that came before, for the accelerators that each takes."""
+        """Adds plans, each under the number of accelerators that it uses."""
         if not len(times.holders):
             return
         takes, order, begins = _by_use(times)
@@ -309,7 +323,7 @@ class _Search:
         self._offer(first, second, step_s[mixed][:, place], plan[mixed][:, place])
 
     def _offer(self, first: IntArray, second: IntArray, step_s: FloatArray, plan: IntArray) -> None:
-        """Keep what is faster for its pair of counts than what was known (equal shapes)."""
+        """Keeps the plans that are faster than the known plan of their pair of counts (arrays of equal shape)."""
         within_most = (first <= self._most[0]) & (second <= self._most[1])
         cell, step_s, plan = (first * (self._most[1] + 1) + second)[within_most], step_s[within_most], plan[within_most]
         better = step_s < self._step_s[cell]
@@ -319,7 +333,7 @@ class _Search:
         self._plan[cell[kept]] = plan[kept]
 
     def useful(self) -> list[MixedPlan]:
-        """The plans of pairs than which no pair with as few of both is as fast."""
+        """Returns the plans of useful pairs: those that no pair with at most as many of both matches in speed."""
         step_s = self._step_s.reshape(self._most[0] + 1, self._most[1] + 1)
         fewer = np.full((2, *step_s.shape), np.inf)
         at_most = np.minimum.accumulate(np.minimum.accumulate(step_s, axis=0), axis=1)

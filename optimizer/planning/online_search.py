@@ -1,12 +1,13 @@
-"""Which configuration to try next while a job trains, and when to stop trying (Scavenger, CCGrid 2023).
+"""The configuration to try next while a job trains, and when to stop trying (Scavenger, CCGrid 2023).
 
     tau = a + a_1 b + s_1 K            seconds per iteration; b samples per worker, K workers
 
-The partial online search: another batch is had at once, other workers have to start. So the smallest gang goes first
-through the ends of the range of batches and to what is best between them; then the largest gang is tried, once, where
-it would be best if it scaled without loss. Then the seconds of an iteration follow a law, and what is best is a
-forecast: the job moves there, which it would have to do anyway, and is measured there. It stays unless somewhere that
-nobody tried could still be better by more than a move is worth, given how far the law was off where it was tried.
+This is Scavenger's partial online search. A batch size can be changed at once, while other workers must first start.
+The smallest gang therefore tries both ends of the range of batch sizes and the best batch between them; then the
+largest gang is tried once, at the batch where it would be best if it scaled without loss. From these trials the law
+above is fitted, and the best configuration is a forecast. The job moves there, which it would have to do anyway, and
+measures it. The search ends unless an untried configuration could still be better by more than a move is worth, given
+the law's error on the configurations that were tried.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +25,13 @@ from walras.contract import SECONDS_PER_HOUR
 
 
 def iteration_s(law: tuple[float, float, float], workers: int, batch: float) -> float:
-    """tau by its three coefficients; never below 0, whatever the fit."""
+    """Returns tau in seconds from the law's three coefficients; the fit may be negative, the result is at least 0."""
     start, per_sample, per_worker = law
     return max(0.0, start + per_sample * batch / workers + per_worker * workers)
 
 
 def fit_iteration_law(runs: Sequence[tuple[int, float, float]]) -> tuple[float, float, float]:
-    """tau from (workers, batch, seconds). Raises CannotPredict where the runs do not tell the coefficients apart."""
+    """Fits tau to (workers, batch, seconds). Raises CannotPredict where the runs do not determine the coefficients."""
     design = [[1.0, batch / workers, float(workers)] for workers, batch, _ in runs]
     coefficients = relative_least_squares(
         np.array(design), np.array([seconds for _, _, seconds in runs]), "iteration time"
@@ -39,44 +40,44 @@ def fit_iteration_law(runs: Sequence[tuple[int, float, float]]) -> tuple[float, 
 
 
 def relative_least_squares(design: FloatArray, values: FloatArray, what: str) -> FloatArray:
-    """Coefficients with the smallest relative misses. Raises CannotPredict if the rows do not determine them."""
+    """Returns coefficients with the least squared relative residuals. Raises CannotPredict if rank-deficient."""
     if design.ndim != 2 or np.linalg.matrix_rank(design) < design.shape[1]:
-        raise CannotPredict(f"too few different runs to tell {what} by")
+        raise CannotPredict(f"too few different runs to fit {what}")
     relative = 1.0 / np.maximum(np.abs(values), 1e-12)
     return np.asarray(np.linalg.lstsq(design * relative[:, None], values * relative, rcond=None)[0])
 
 
-#: Samples to the end of the whole job, by batch.
+#: Samples to the end of the whole job, as a function of the batch size.
 SamplesByBatch = Callable[[int], float]
-#: The law is never believed more closely than this.
+#: The law's relative error is taken to be at least this.
 _LAW_ERROR_LEAST = 0.02
-#: Nor than this, where it was tried in no more places than it has coefficients, and so meets all of them.
+#: Least relative error where the law has no more points than coefficients, and therefore fits all of them exactly.
 _LAW_ERROR_UNTOLD = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """What may be tried, what is wanted, and what a worker costs."""
+    """The configurations that may be tried, the aim, and the price of a worker."""
 
     workers: tuple[int, ...]
     batches: tuple[int, ...]
     usd_per_h: float = 1.0
     aim: SearchAim = SearchAim.KNEE
-    #: At most so many trials; the forecast decides then.
+    #: Largest number of trials; after them the forecast decides.
     trials_most: int = 6
-    #: What has at most this much to win (a part of time or money) is not tried.
+    #: A configuration is tried only if it can save more than this part of time or money.
     worth: float = 0.03
 
     @property
     def all(self) -> tuple[TrialConfiguration, ...]:
-        """Every configuration whose batch its workers can share evenly."""
+        """Returns every configuration whose batch divides evenly among its workers."""
         pairs = product(sorted(self.workers), sorted(self.batches))
         return tuple(TrialConfiguration(workers, batch) for workers, batch in pairs if batch % workers == 0)
 
 
 @dataclass(frozen=True, slots=True)
 class OnlineSearch:
-    """The decision as a function of the trials so far. Raises ValueError where there is nothing to choose from."""
+    """Decides the next step from the trials so far. Raises ValueError if there is no configuration to choose from."""
 
     space: SearchSpace
     samples: SamplesByBatch
@@ -112,12 +113,16 @@ class OnlineSearch:
         )
 
     def left(self, trials: Sequence[Trial]) -> float:
-        """Part of the job that the trials have not done; each sample counts by how many its batch needs."""
+        """Returns the part of the job that the trials left undone; a sample counts by the samples that its batch size
+        needs.
+        """
         done = sum(t.steps * t.configuration.batch / self.samples(t.configuration.batch) for t in trials)
         return max(0.0, 1.0 - done)
 
     def _opening(self, tried: dict[TrialConfiguration, float]) -> tuple[TrialConfiguration, str] | None:
-        """What is tried whatever comes of it, and why; None: that is done."""
+        """Returns the next configuration of the fixed opening and the reason to try it; None once the opening is
+        complete.
+        """
         smallest, largest = self.space.all[0].workers, self.space.all[-1].workers
         row = [each for each in self.space.all if each.workers == smallest]
         for end in (row[0], row[-1]):
@@ -128,7 +133,7 @@ class OnlineSearch:
             per_sample = (tried[high] - tried[low]) / (high.batch - low.batch)
 
             def seconds(each: TrialConfiguration) -> float:
-                """If a worker's samples were all that mattered."""
+                """Seconds per job if an iteration's time depended only on the samples per worker."""
                 each_has = each.batch / each.workers - low.batch / low.workers
                 tau = tried.get(each) or max(0.0, tried[low] + per_sample * smallest * each_has)
                 return self.samples(each.batch) / each.batch * tau
@@ -145,14 +150,14 @@ class OnlineSearch:
         runs = [(each.workers, float(each.batch), seconds) for each, seconds in tried.items()]
         law = fit_iteration_law(runs)
         off = [iteration_s(law, workers, batch) / seconds - 1.0 for workers, batch, seconds in runs]
-        # Three coefficients are fitted: the residuals of n runs are those of n - 3.
+        # Three coefficients are fitted, so the residuals of n runs have n - 3 degrees of freedom.
         error = float(np.sqrt(sum(each * each for each in off) / max(1, len(off) - 3)))
         return law, max(error, _LAW_ERROR_LEAST if len(off) > 3 else _LAW_ERROR_UNTOLD)
 
     def _next_without_law(
         self, tried: dict[TrialConfiguration, float], trials: Sequence[Trial], left: float
     ) -> SearchStep:
-        """A range of one or two values tells no law: what lies in the middle of the largest gap, else what was best."""
+        """Handles a range too small to fit the law: tries the middle of the largest gap, then takes the best."""
         untried = [index for index, each in enumerate(self.space.all) if each not in tried]
         if untried and len(trials) < self.space.trials_most and left > 0.0:
             known = [index for index, each in enumerate(self.space.all) if each in tried]
@@ -193,7 +198,9 @@ class OnlineSearch:
     def _rival(
         self, expected: Sequence[ConfigurationForecast], best: ConfigurationForecast, error: float
     ) -> ConfigurationForecast | None:
-        """What nobody tried, and would be taken if the law were as wrong there as it was where it was tried."""
+        """Returns the untried configuration that would be chosen if the law overestimated its time by its error; None
+        if none.
+        """
         found, most = None, self.space.worth
         for rival in expected:
             if rival.measured:
@@ -212,8 +219,11 @@ class OnlineSearch:
 
 
 def _move_s(here: TrialConfiguration, there: TrialConfiguration, trials: Sequence[Trial]) -> tuple[float, float]:
-    """What such a move has taken, in which the workers change or the batch alone: seconds without steps, and seconds
-    that the next workers start beside these. Where there was none such yet, all moves tell."""
+    """Returns median seconds without steps, and seconds in which the next workers start while the old ones still run.
+
+    The medians are over earlier moves of the same sort (workers change, or only the batch does), or over all moves
+    where there was none of that sort.
+    """
     changes = here.workers != there.workers
     moves = [(before.configuration.workers != after.configuration.workers, after) for before, after in pairwise(trials)]
     like = [after for changed, after in moves if changed == changes] or list(trials)
@@ -221,12 +231,12 @@ def _move_s(here: TrialConfiguration, there: TrialConfiguration, trials: Sequenc
 
 
 def samples_by_power(earlier: Sequence[tuple[int, float]]) -> SamplesByBatch:
-    """Samples to the target from finished runs, (batch, samples) each: a power of the batch. One run, or one batch: the
-    same for every batch.
+    """Returns the samples to the target as a function of the batch size, from finished runs of (batch, samples).
 
-    Small batches need as many samples as any, large ones as many steps, and over the wide range in between a straight
-    line in both logarithms tells what lies between two runs. Of what the noise of the gradient would make of it, a +
-    c/sqrt(batch) (Scavenger) lies above it there, and a (1 + batch/phi) (McCandlish) below.
+    The function is a power of the batch; with one run, or runs of one batch size, it is constant. Small batches need as
+    many samples as any, and large ones as many steps. Over the wide range between, a straight line in both logarithms
+    interpolates two runs better than the formulas of gradient noise: a + c/sqrt(batch) (Scavenger) lies above it there,
+    and a (1 + batch/phi) (McCandlish) below. Raises CannotPredict without runs.
     """
     batches = {batch for batch, _ in earlier}
     if not earlier or min(count for _, count in earlier) <= 0.0:

@@ -1,8 +1,7 @@
-"""Which machines of a cluster's own pools to rent for one job: `recommend_machines` over pools instead of a catalog.
+"""The machines of a cluster's own pools to rent for one job: `recommend_machines` over pools instead of a catalog.
 
-A pool has a price of this moment, a limit on how many more machines may be rented, a boot and a minimum that is
-billed; a catalog has none of these. Data sheets of accelerators still come from the catalog, or from a profile that
-states them.
+A pool has a current price, a limit on further machines, a boot time and a minimum that is billed; a catalog has none of
+these. Data sheets of accelerators still come from the catalog, or from a profile that states them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,21 +23,21 @@ from walras.job_request import ANY_ACCELERATOR
 from walras.profiling.profile_documents import ProfileFile
 from walras.spec.job_spec import JobSpec
 
-#: Machines of one type are tried up to this number at most, whatever the quota.
+#: Largest number of machines of one type that is tried, whatever the quota.
 MACHINES_MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RentablePool:
-    """A pool of a running cluster, as far as a plan reads it; the prices are of one machine."""
+    """A pool of a running cluster, as far as a plan reads it. Prices are per machine."""
 
     pool_id: str
     market: Market
     accelerator: str
-    #: On one machine.
+    #: Accelerators per machine.
     accelerators: int
     usd_per_h: float
-    #: Machines that may still be had.
+    #: Machines that may still be rented.
     available: int
     boot_s: float = 0.0
     minimum_billing_s: float = 0.0
@@ -47,13 +46,13 @@ class RentablePool:
 
 @dataclass(frozen=True, slots=True)
 class PoolRecommendation:
-    """What to rent, and the pool of each machine that was judged, by the name of its offer."""
+    """The machines to rent, and the pool of each machine that was judged, by the name of its offer."""
 
     found: MachineRecommendation
     pools: Mapping[str, RentablePool]
 
     def pool_of(self, setup: Setup) -> tuple[RentablePool, int]:
-        """The pool of a setup of one type, and its machines."""
+        """Returns the pool of a setup of one type, and its number of machines."""
         for count, machine in zip(setup.counts, self.found.machines, strict=True):
             if count:
                 return self.pools[machine.offer.name], count
@@ -68,17 +67,17 @@ def recommend_pools(
     terms: RecommendationTerms,
     goal: RunGoal,
 ) -> PoolRecommendation:
-    """The best machines of one pool for a job, out of what may be rented there now.
+    """Returns the best machines of one pool for a job, from what may be rented there now.
 
     Args:
-        job: its `throughput` counts as measured.
+        job: speeds in its `throughput` count as measured.
         pools: in any order; owned and drained ones are left out with the reason.
         profiles: of the job's own kind and of others.
         catalog: data sheets; its machines and prices are not read.
-        terms: `most` bounds the machines; only spot pools have its `revocations_per_h`.
+        terms: `most` bounds the machines; `revocations_per_h` applies to spot pools only.
         goal: a deadline counted from now, or a budget.
 
-    Raises JobSpecError naming the field without which nothing can be told.
+    Raises JobSpecError naming the field without which no forecast is possible.
     """
     terms = terms_for(job, profiles, catalog, terms)
     wanted = {demand.accelerator for demand in job.resources.accelerators}
@@ -115,7 +114,7 @@ def _is_allowed(job: JobSpec, pool: RentablePool) -> bool:
 
 
 def _unavailable(pool: RentablePool) -> str:
-    """Why no machine of the pool can be rented; empty if one can."""
+    """Returns why no machine of the pool can be rented; empty if one can."""
     if pool.market is Market.OWNED:
         return "its machines are owned, not rented"
     if pool.drained:
@@ -126,10 +125,10 @@ def _unavailable(pool: RentablePool) -> str:
 
 
 def rescue_pools(planned: RentablePool, pools: Sequence[RentablePool]) -> tuple[RentablePool, ...]:
-    """On-demand pools of the shape's accelerators on which a job of a spot pool can still keep its deadline.
+    """Returns the on-demand pools, of the planned spot pool's accelerators, that can still keep the job's deadline.
 
-    Nothing is rented there for a job while spot is to be had at its price: the last moment of a deadline is what they
-    are for. Empty for a job that is planned on demand.
+    The job rents nothing there while a spot machine is available at its price: these pools serve the last moment before
+    the deadline would be lost. Empty for a job that is planned on demand.
     """
     if planned.market is not Market.SPOT:
         return ()

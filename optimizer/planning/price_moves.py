@@ -1,9 +1,9 @@
-"""`walras plan moves`: where one job is cheapest as prices change, judged on recorded prices beside a bound.
+"""`walras plan moves`: where one job is cheapest as prices change, replayed on recorded prices and compared to a bound.
 
-Choose once and stay, or move when that pays (DISPA workshop, 2020). The ladder of their study is a ladder of what may
-be chosen from: one shape in one place, other accelerators, larger machines, other places, and at last another choice
-whenever prices change. Prices are step functions of time as markets publish them; those of the instant are known,
-nobody knows the next ones. A move pays if it saves its cost on the work that is left.
+Ways to choose are: choose once and stay, or move when a move pays for itself (DISPA workshop, 2020). As in that study
+the set of places to choose from grows in steps: one shape in one place, other accelerators, larger machines, other
+places, and finally a new choice whenever prices change. Prices are step functions of time, as markets publish them; the
+current price is known, later ones are not. A move pays if it saves more than it costs on the work that is left.
 """
 
 from bisect import bisect_right
@@ -19,12 +19,9 @@ from walras.units import format_length
 
 @dataclass(frozen=True, slots=True)
 class StepFunction:
-    """Values that hold from an instant until the next one; before the first the first holds.
+    """A step function of time: each value holds until the next instant, and the first value also before its instant."""
 
-    Used for a price (USD per hour of one machine) and for a capacity (machines that the market has).
-    """
-
-    #: Ascending, without repeats.
+    #: Seconds, strictly ascending.
     starts_at: tuple[float, ...]
     values: tuple[float, ...]
 
@@ -36,16 +33,16 @@ class StepFunction:
 
     @classmethod
     def of(cls, changes: Iterable[tuple[float, float]]) -> "StepFunction":
-        """From (instant, value) in any order; of several values at one instant the last one counts."""
+        """Builds the function from (instant, value) in any order; the last of several values at one instant counts."""
         last = dict(sorted(changes, key=lambda change: change[0]))
         return cls(tuple(last), tuple(last.values()))
 
     def at(self, at: float) -> float:
-        """The value that holds at an instant."""
+        """Returns the value at an instant."""
         return self.values[max(bisect_right(self.starts_at, at) - 1, 0)]
 
     def next_change_at(self, at: float) -> float | None:
-        """The next instant after `at` at which another value begins; None: never."""
+        """Returns the first instant after `at` at which the value changes; None if there is none."""
         position = bisect_right(self.starts_at, at)
         held = self.values[max(position - 1, 0)]
         for later in range(position, len(self.values)):
@@ -54,33 +51,33 @@ class StepFunction:
         return None
 
     def integral(self, since_at: float, until_at: float) -> float:
-        """Value times seconds over a span; what an hour costs, times 3600, over what was used."""
+        """Integrates over a span in seconds: 3600 times the cost if the value is a price per hour."""
         edges = [since_at, *(at for at in self.starts_at if since_at < at < until_at), until_at]
         return sum((end - start) * self.at(start) for start, end in pairwise(edges))
 
 
-#: A move must save this part of what staying would cost, or a flapping price moves the job for nothing.
+#: A move must save this part of the cost of staying, so that a fluctuating price does not move the job for nothing.
 _HYSTERESIS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class PricedPlace:
-    """A machine of one shape somewhere, as one job sees it."""
+    """A machine shape at a place, with the job's speed on it."""
 
     name: str
     #: USD per hour of the whole machine.
     price: StepFunction
-    #: Of this job on the whole machine.
+    #: Steps per second of this job on the whole machine.
     steps_per_s: float
 
     def usd_per_step(self, at: float) -> float:
-        """At the price of an instant."""
+        """Returns USD per step at the price of an instant."""
         return self.price.at(at) / SECONDS_PER_HOUR / self.steps_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class MoveCost:
-    """What going to another place costs: data sent, and time on the new machine without progress."""
+    """The cost of a move: the data transfer, and seconds on the new machine without progress."""
 
     usd: float
     pause_s: float
@@ -88,7 +85,7 @@ class MoveCost:
 
 @dataclass(frozen=True, slots=True)
 class RunBill:
-    """What a run cost, how long it took, where it ran, in order."""
+    """The cost of a run (USD), its duration (s), and the places where it ran, in order."""
 
     usd: float
     took_s: float
@@ -96,19 +93,19 @@ class RunBill:
 
 
 def cheapest_place(places: Sequence[PricedPlace], at: float) -> PricedPlace:
-    """The least money per step at the prices of an instant; of equals the first."""
+    """Returns the place with the least USD per step at an instant; the first of equals."""
     return min(places, key=lambda place: place.usd_per_step(at))
 
 
 def bill_of_staying(places: Sequence[PricedPlace], steps: float, at: float) -> RunBill:
-    """Choose the cheapest place at the start and stay, whatever prices do."""
+    """Bills the run that chooses the cheapest place at the start and stays, whatever prices do."""
     place = cheapest_place(places, at)
     took_s = steps / place.steps_per_s
     return RunBill(place.price.integral(at, at + took_s) / SECONDS_PER_HOUR, took_s, (place.name,))
 
 
 def move_pays(here: PricedPlace, there: PricedPlace, steps: float, at: float, moving: MoveCost) -> bool:
-    """Whether going there saves more on the steps that are left than it costs, at the prices of an instant."""
+    """Returns whether a move saves more on the remaining steps than it costs, at the prices of an instant."""
     going = there.usd_per_step(at) * steps + _moving_usd(there, at, moving)
     return going < here.usd_per_step(at) * steps * (1 - _HYSTERESIS)
 
@@ -118,7 +115,7 @@ def _moving_usd(there: PricedPlace, at: float, moving: MoveCost) -> float:
 
 
 def bill_of_following(places: Sequence[PricedPlace], steps: float, at: float, moving: MoveCost) -> RunBill:
-    """Choose again whenever a price changes, and move where that pays for itself on the steps that are left."""
+    """Bills the run that chooses again whenever a price changes, and moves where that pays on the remaining steps."""
     place, started_at, usd, chosen = cheapest_place(places, at), at, 0.0, []
     chosen.append(place.name)
     while steps > 0:
@@ -143,7 +140,7 @@ def bill_of_following(places: Sequence[PricedPlace], steps: float, at: float, mo
 
 @dataclass(frozen=True, slots=True)
 class MovePolicyResult:
-    """What one way of choosing places came to, in the mean over all starts."""
+    """Mean result of one way of choosing places over all starts."""
 
     name: str
     usd: float
@@ -155,22 +152,23 @@ class MovePolicyResult:
 
 @dataclass(frozen=True, slots=True)
 class MoveAdvice:
-    """What to do at the last prices that are known, with all steps to go."""
+    """The advice at the last known prices, with all steps still to do."""
 
     place: str
     usd: float
-    #: What the job would cost where it is, and whether going is worth it; None: it is nowhere yet.
+    #: The job's cost where it is, and whether a move pays; None if the job runs nowhere yet.
     stay_usd: float | None
     move: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """Ways to choose, the cheapest first, the bound, and the present."""
+    """The ways to choose, cheapest first, a lower bound, and advice for now."""
 
     starts: int
     ways: tuple[MovePolicyResult, ...]
-    #: Prices known beforehand, moves and waiting free, done no later than the slowest of these ways.
+    #: The bound: prices are known in advance, moves and waiting are free, and the run ends no later than the slowest
+    #: way.
     bound_usd: float
     now: MoveAdvice
 
@@ -178,7 +176,7 @@ class MovePlan:
 def make_move_plan(
     places: Sequence[PricedPlace], steps: float, moving: MoveCost, starts: int, at: str | None
 ) -> MovePlan:
-    """Replay each way from evenly spread starts. `at`: where the job is now.
+    """Replays each way from evenly spaced starts. `at` names the place where the job is now.
 
     Raises:
         UserError: the record is too short for the job.
@@ -208,10 +206,11 @@ def make_move_plan(
 
 
 def least_usd(places: Sequence[PricedPlace], steps: float, since_at: float, until_at: float) -> float:
-    """Below what any plan costs that runs between two instants, long enough for the steps on the fastest place.
+    """Returns a lower bound (USD) for every plan that runs between two instants.
 
-    Between two changes no plan does more steps than the fastest place, nor any for less than the lowest price of a
-    step; the cheapest spans are filled first.
+    Between two price changes no plan does more steps than the fastest place, and none pays less per step than the
+    cheapest place. The bound fills the cheapest spans first. The span must be long enough for the steps on the fastest
+    place.
     """
     fastest = max(place.steps_per_s for place in places)
     changes = {at for place in places for at in place.price.starts_at if since_at < at < until_at}

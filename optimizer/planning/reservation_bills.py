@@ -1,10 +1,10 @@
-"""What users of one reservation are billed under two pricing models, and who would pay less with one of his own.
+"""The users' bills for a shared reservation under two pricing models, and which users would pay less alone.
 
-After "Is Sharing Caring?" (Mehboob and others, ICPE'23). Under `ONE_PRICE` everybody pays the same for an
-accelerator-hour of work, wherever it ran. Under `BY_PLACE` work on demand pays the on-demand price, and the work that
-ran on reserved accelerators shares out what they cost. Both bill together exactly what the reservation and the work on
-demand cost. Who leaves reserves for his own jobs alone, under the same terms, for at least as long as the shared
-reservation is paid for.
+After "Is Sharing Caring?" (Mehboob and others, ICPE'23). Under `ONE_PRICE` everybody pays the same price per
+accelerator-hour of work, wherever it ran. Under `BY_PLACE` work on demand pays the on-demand price, and the work on
+reserved accelerators divides their cost. Under both models the bills add up to the cost of the reservation and the
+on-demand work. A user who leaves reserves accelerators for their own jobs alone, under the same terms, for at least as
+long as the shared reservation is paid for.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from optimizer.planning.reserved_capacity import (
     waits_for_reservation,
 )
 
-#: A leaver saves more than this part of the bill: less is rounding.
+#: A user saves by leaving only above this part of the bill, so that rounding does not count.
 _LEAST_SAVED = 1e-9
 
 
 class PricingModel(StrEnum):
-    """How the cost of a shared reservation is shared out."""
+    """How the cost of a shared reservation is divided among users."""
 
     ONE_PRICE = "one-price"
     BY_PLACE = "by-place"
@@ -32,36 +32,36 @@ class PricingModel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UserBill:
-    """What one user pays. Amounts are in on-demand prices of an accelerator-hour."""
+    """The bill of one user. Amounts are multiples of the on-demand price of an accelerator-hour."""
 
     user: str
-    #: Accelerator-hours, and those of them that ran on demand.
+    #: Accelerator-hours of work, and the part of them that ran on demand.
     work: float
     on_demand_work: float
     one_price: float
     by_place: float
-    #: The cheapest that the user could have alone, and how many accelerators are reserved for that.
+    #: The user's least cost alone, and the number of accelerators reserved for it.
     alone: float
     alone_accelerators: int
 
     def billed(self, model: PricingModel) -> float:
-        """The bill under a pricing model."""
+        """Returns the bill under a pricing model."""
         return self.one_price if model is PricingModel.ONE_PRICE else self.by_place
 
     def saves_by_leaving(self, model: PricingModel) -> float:
-        """How much cheaper the user would be alone; 0 if not at all."""
+        """Returns how much cheaper the user would be alone; 0 if not at all."""
         saved = self.billed(model) - self.alone
         return saved if saved > _LEAST_SAVED * self.billed(model) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationBills:
-    """Who pays what of a shared reservation, the largest work first."""
+    """The bills for a shared reservation, the user with the most work first."""
 
     accelerators: int
     #: Hours for which the reservation is paid.
     span_h: float
-    #: What the reservation and the work on demand cost together, in on-demand prices of an accelerator-hour.
+    #: Cost of the reservation and the on-demand work, in on-demand prices of an accelerator-hour.
     total: float
     bills: tuple[UserBill, ...]
 
@@ -69,9 +69,9 @@ class ReservationBills:
 def bill_reservation(
     jobs: Sequence[CapacityJob], terms: ReservationTerms, accelerators: int | None = None
 ) -> ReservationBills:
-    """Bills of the users of these jobs, which are in order of arrival, for so many reserved accelerators.
+    """Bills the users of these jobs, given in order of arrival, for a number of reserved accelerators.
 
-    `accelerators` None: the cheapest number. Raises ValueError without jobs.
+    With `accelerators` None, the cheapest number is reserved. Raises ValueError without jobs.
     """
     if accelerators is None:
         accelerators = cheapest_reservation(jobs, terms).accelerators
@@ -89,7 +89,7 @@ def bill_reservation(
     alone_terms = replace(terms, least_span_h=span_h)
     bills = []
     for user in sorted(work, key=lambda name: (-work[name], name)):
-        # What was reserved and not used by anybody is everybody's, by work.
+        # Everybody pays for reserved hours that nobody used, in proportion to their work.
         part = (work[user] - on_demand[user]) / reserved_work if reserved_work > 0 else work[user] / all_work
         alone = cheapest_reservation([job for job in jobs if job.user == user], alone_terms)
         bills.append(

@@ -1,13 +1,13 @@
-"""How many accelerators to reserve for jobs that may wait or go on demand: simulated, or by closed forms.
+"""The number of accelerators to reserve for jobs that may wait or run on demand, by simulation or in closed form.
 
-Jobs take reserved accelerators in order of arrival; who would wait too long there goes on demand. A reserved hour is
-paid whether used or not. After "Is Sharing Caring?" (Mehboob and others, ICPE'23): the money is shared out by work
-alike (one price for all), or by where a job ran (each its own price), and users leave who wait too long for what they
-run. A gang keeps the accelerators that it waits for; how long a job runs is known when it arrives, as in that study.
-Prices are per accelerator-hour of work, an hour on demand being 1.
+Jobs take reserved accelerators in order of arrival; a job that would wait too long runs on demand. A reserved hour is
+paid whether used or not. After "Is Sharing Caring?" (Mehboob and others, ICPE'23): the cost is divided equally by work
+(one price for all) or by where a job ran (one price each), and users leave whose wait is too long for the length of
+their jobs. A gang holds accelerators while it waits for the others; the length of a job is known when it arrives, as in
+that study. Prices are per accelerator-hour of work, as multiples of the on-demand price.
 
-Closed forms (Ambati and others, SC'20): jobs arrive at `arrivals` per unit of time and are served at `services` per
-busy server (Poisson, exponential: Erlang B and C).
+Closed forms (Ambati and others, SC'20) are those of M/M queues: Poisson arrivals at rate `arrivals`, exponential
+service at rate `services` per busy server, waiting probabilities by Erlang B and C.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, inf
 
-#: Numbers that are tried at first, and again around the best of them.
+#: Number of grid points that are tried first, and again around the best of them.
 _GRID = 12
 
 
@@ -31,47 +31,47 @@ class CapacityJob:
 
     @property
     def work(self) -> float:
-        """Accelerator-hours."""
+        """Returns accelerator-hours of work."""
         return self.length_h * self.accelerators
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationTerms:
-    """What may be reserved at which price, and who waits how long for it."""
+    """The price of reserved accelerators, and which jobs wait for them how long."""
 
-    #: Of an hour, used or not; an hour on demand is 1.
+    #: Price of a reserved hour, used or not, as a multiple of the on-demand price.
     reserved_price: float
-    #: A job that would wait longer goes on demand.
+    #: A job that would wait longer runs on demand.
     longest_wait_h: float = 0.0
     #: Jobs shorter than this do not wait at all.
     short_h: float = 0.0
-    #: Accelerators are reserved in lots of so many.
+    #: Accelerators are reserved in multiples of this number.
     lot: int = 1
-    #: The reservation is paid for so many hours at least, however soon the last job ends.
+    #: Least number of hours for which the reservation is paid, however soon the last job ends.
     least_span_h: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
-    """What a number of reserved accelerators comes to."""
+    """The result of reserving a number of accelerators."""
 
     accelerators: int
-    #: What everybody pays where all pay alike.
+    #: Price of an accelerator-hour of work if everybody pays the same.
     price: float
-    #: What work on reserved accelerators pays where each pays for where it ran (on demand: 1); None: nothing ran there.
+    #: Price of work on reserved accelerators if each pays for where it ran (on demand: 1); None: no work ran there.
     reserved_work_price: float | None
-    #: Part of the work that goes on demand.
+    #: Part of the work that runs on demand.
     on_demand: float
     mean_wait_h: float
     longest_wait_h: float
-    #: By user: mean wait over mean length.
+    #: By user: mean wait over mean length of the user's jobs.
     slowdowns: dict[str, float]
 
 
 def simulate_reservation(
     jobs: Sequence[CapacityJob], accelerators: int, terms: ReservationTerms
 ) -> CapacityReservation:
-    """Let the jobs, in order of arrival, have so many. Raises ValueError without jobs."""
+    """Simulates the jobs, given in order of arrival, on reserved accelerators. Raises ValueError without jobs."""
     if not jobs:
         raise ValueError("there are no jobs")
     taken = waits_for_reservation(jobs, accelerators, terms)
@@ -94,21 +94,23 @@ def simulate_reservation(
 def waits_for_reservation(
     jobs: Sequence[CapacityJob], accelerators: int, terms: ReservationTerms
 ) -> list[float | None]:
-    """How long each job, in order of arrival, waits for its reserved accelerators, hours; None: it goes on demand."""
+    """Returns each job's wait for reserved accelerators in hours, in order of arrival; None: it runs on demand."""
     free = [0.0] * accelerators
     return [_take(free, job, 0.0 if job.length_h < terms.short_h else terms.longest_wait_h) for job in jobs]
 
 
 def paid_span_h(jobs: Sequence[CapacityJob], waits: Sequence[float | None], terms: ReservationTerms) -> float:
-    """Hours for which the reservation is paid: from the first arrival to the last end, and what the terms demand."""
+    """Returns the hours for which the reservation is paid: from the first arrival to the last end, or the terms'
+    minimum.
+    """
     end_h = max(job.at_h + (wait_h or 0.0) + job.length_h for job, wait_h in zip(jobs, waits, strict=True))
     return max(terms.least_span_h, end_h - jobs[0].at_h)
 
 
 def _take(free: list[float], job: CapacityJob, limit_h: float) -> float | None:
-    """Book the accelerators that are free first; the wait, or None where that is too long.
+    """Takes the accelerators that are free first. Returns the wait in hours, or None where it exceeds `limit_h`.
 
-    `free`: when each is free, ascending.
+    `free` holds the hour at which each accelerator becomes free, ascending; it is updated.
     """
     if job.accelerators > len(free):
         return None
@@ -134,9 +136,9 @@ def _slowdowns(jobs: Sequence[CapacityJob], waits: Sequence[float]) -> dict[str,
 
 
 def cheapest_reservation(jobs: Sequence[CapacityJob], terms: ReservationTerms) -> CapacityReservation:
-    """The number with the lowest price of those tried: a grid up to the peak, drawn closer around its best.
+    """Returns the number of accelerators with the lowest price on a grid up to the peak, refined around the best point.
 
-    Prices rise and fall a little with the number: how far this is from the best of all, the bounds say.
+    The price is not convex in the number, so the result may miss the optimum; the bounds show by how much at most.
     """
     found: dict[int, CapacityReservation] = {}
 
@@ -155,8 +157,9 @@ def cheapest_reservation(jobs: Sequence[CapacityJob], terms: ReservationTerms) -
 
 
 def fewest_without_on_demand(jobs: Sequence[CapacityJob], terms: ReservationTerms) -> CapacityReservation | None:
-    """The fewest that serve every job within the longest wait, with nothing on demand; None if there is no such number
-    up to the peak.
+    """Returns the fewest accelerators that serve every job within the longest wait, with nothing on demand.
+
+    Returns None if no number up to the peak does.
     """
     patient = replace(terms, longest_wait_h=inf, short_h=0.0)
 
@@ -170,7 +173,7 @@ def fewest_without_on_demand(jobs: Sequence[CapacityJob], terms: ReservationTerm
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The first number for which it holds, if it holds from there on; it holds for `high`."""
+    """Bisects for the first number at which a monotone condition holds; it must hold for `high`."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
@@ -179,19 +182,19 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Defection:
-    """Who is left after users have gone who wait too long for what they run, and what those who stay pay."""
+    """The users left after those have gone whose waits are too long, and the price for those who stay."""
 
     rounds: int
     users: int
     stayed: int
     #: Part of the work that stayed.
     work: float
-    #: None: everybody has left.
+    #: None if everybody has left.
     after: CapacityReservation | None
 
 
 def let_users_leave(jobs: Sequence[CapacityJob], terms: ReservationTerms, most: float) -> Defection:
-    """Users leave whose mean wait exceeds `most` times their mean length; then it is chosen anew, until none leaves."""
+    """Removes users whose mean wait exceeds `most` times their mean job length and reserves anew, until none leaves."""
     everybody = {job.user for job in jobs}
     work = sum(job.work for job in jobs)
     rounds, left = 0, list(jobs)
@@ -205,17 +208,19 @@ def let_users_leave(jobs: Sequence[CapacityJob], terms: ReservationTerms, most: 
     return Defection(rounds, len(everybody), 0, 0.0, None)
 
 
-# ------------------------------------------------------------------------------------------ what nobody can beat
+# ---------------------------------------------------------------------------------------------------- lower bounds
 
 
 def peak_accelerators(jobs: Sequence[CapacityJob]) -> int:
-    """Accelerators in use at most where no job waits."""
+    """Returns the largest number of accelerators in use at once if no job waits."""
     return max(level for _, level in _levels(jobs))
 
 
 def bound_without_waiting(jobs: Sequence[CapacityJob], reserved_price: float) -> float:
-    """No reservation has a lower price where no job waits, even if gangs could be split between reserved and on demand:
-    another accelerator pays as long as more than `reserved_price` of the time would use it.
+    """Returns a lower bound on the price of every reservation in which no job waits.
+
+    It holds even if gangs could be split between reserved and on-demand accelerators: a further reserved accelerator
+    pays if it is busy for more than `reserved_price` of the time.
     """
     levels = _levels(jobs)
     span_h = sum(hours for hours, _ in levels)
@@ -226,7 +231,7 @@ def bound_without_waiting(jobs: Sequence[CapacityJob], reserved_price: float) ->
     for level in sorted(lengths):
         if busy_h <= reserved_price * span_h:
             break
-        # Every accelerator up to this level is in use for `busy_h` at least.
+        # Every accelerator up to this level is busy for at least `busy_h`.
         reserved = level
         busy_h -= lengths[level]
     work = sum(hours * level for hours, level in levels)
@@ -235,7 +240,7 @@ def bound_without_waiting(jobs: Sequence[CapacityJob], reserved_price: float) ->
 
 
 def _levels(jobs: Sequence[CapacityJob]) -> list[tuple[float, int]]:
-    """(hours, accelerators in use) from the first arrival to the last end, where no job waits."""
+    """Returns (hours, accelerators in use) from the first arrival to the last end if no job waits."""
     changes: dict[float, int] = {}
     for job in jobs:
         changes[job.at_h] = changes.get(job.at_h, 0) + job.accelerators
@@ -250,19 +255,19 @@ def _levels(jobs: Sequence[CapacityJob]) -> list[tuple[float, int]]:
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """Arrivals and services per unit of time."""
+    """Arrival rate, and service rate per server, per unit of time."""
 
     arrivals: float
     services: float
 
     @property
     def offered(self) -> float:
-        """Servers that would be busy in the mean were there always one free."""
+        """Returns the offered load in Erlang: the mean number of busy servers if one were always free."""
         return self.arrivals / self.services
 
 
 def erlang_b(servers: int, offered: float) -> float:
-    """Chance that an arrival finds every server busy, where none waits."""
+    """Returns the probability that an arrival finds every server busy, if no job waits (Erlang B)."""
     blocked = 1.0
     for number in range(1, servers + 1):
         blocked = offered * blocked / (number + offered * blocked)
@@ -270,7 +275,7 @@ def erlang_b(servers: int, offered: float) -> float:
 
 
 def erlang_c(servers: int, offered: float) -> float:
-    """Chance that an arrival has to wait, where all do; 1 where the servers are too few."""
+    """Returns the probability that an arrival waits, if all jobs wait (Erlang C); 1 if the load exceeds the servers."""
     if offered >= servers:
         return 1.0
     blocked = erlang_b(servers, offered)
@@ -279,21 +284,22 @@ def erlang_c(servers: int, offered: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ReservedServers:
-    """What a number of reserved servers comes to."""
+    """The result of reserving a number of servers."""
 
     servers: int
-    #: Per unit of work, on demand being 1.
+    #: Price per unit of work, as a multiple of the on-demand price.
     price: float
-    #: Part of the jobs that goes on demand.
+    #: Part of the jobs that run on demand.
     on_demand: float
-    #: Mean wait, in the unit of time of the rates.
+    #: Mean wait, in the rates' unit of time.
     wait: float
 
 
 def reserve_without_waiting(load: QueueLoad, reserved_price: float) -> ReservedServers:
-    """The best number of servers where a job that finds none free goes on demand.
+    """Returns the optimal number of servers if a job that finds none free runs on demand.
 
-    The last server that pays is busy for more than `reserved_price` of the time.
+    The last server that pays is busy for more than `reserved_price` of the time. Raises ValueError for a price outside
+    (0, 1].
     """
     if not 0 < reserved_price <= 1:
         raise ValueError("a reserved server costs more than nothing and at most what an on-demand one does")
@@ -308,7 +314,10 @@ def reserve_without_waiting(load: QueueLoad, reserved_price: float) -> ReservedS
 
 
 def reserve_with_waiting(load: QueueLoad, reserved_price: float, servers: int) -> ReservedServers:
-    """What a number of servers costs where every job waits for one; they must be more than the offered load."""
+    """Returns the result of a number of servers if every job waits for one.
+
+    Raises ValueError if the servers do not exceed the offered load.
+    """
     if servers <= load.offered:
         raise ValueError(f"{servers} servers never catch up with an offered load of {load.offered:g}")
     wait = erlang_c(servers, load.offered) / (servers * load.services - load.arrivals)
@@ -316,9 +325,11 @@ def reserve_with_waiting(load: QueueLoad, reserved_price: float, servers: int) -
 
 
 def reserve_for_long_jobs(load: QueueLoad, reserved_price: float, servers: int, shortest: float) -> ReservedServers:
-    """Jobs shorter than `shortest` go on demand at once; the others wait. Lengths beyond it keep no memory.
+    """Returns the result if jobs shorter than `shortest` run on demand at once and the others wait.
 
-    A wait by the two-moment approximation: the long jobs' lengths vary less than exponential ones.
+    Job lengths are exponential, so the part of a length beyond `shortest` is exponential too. The wait is a two-moment
+    approximation, because the long jobs' lengths vary less than exponential ones. Raises ValueError if the servers do
+    not exceed the offered load of the long jobs.
     """
     arrivals = load.arrivals * exp(-load.services * shortest)
     length = shortest + 1.0 / load.services

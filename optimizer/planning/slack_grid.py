@@ -1,14 +1,15 @@
-"""The slack policy for jobs as they are on a cluster: lengths in seconds, many jobs on one grid, no traces at hand.
+"""The slack policy for a cluster's jobs: lengths in seconds, many jobs on one grid, no recorded traces needed.
 
-A plan's costs to go hold for every job with the same changeover and prices and no more time and slack, so jobs that are
-alike share one. Lengths go to the grid on the safe side: slack is rounded down, the changeover and the slots that are
-left up; slack beyond `_MOST_SLACK` units is not used. The chances that availability changes are per `WATCH_S`; on
-longer slots they are scaled as hazards are.
+A plan's costs to go hold for every job with the same changeover and prices and at most its time and slack, so similar
+jobs share a plan. Lengths are rounded to the grid on the safe side: slack down, the changeover and the remaining slots
+up; slack beyond `_MOST_SLACK` units is not used. Probabilities that availability changes are per `WATCH_S`; for longer
+slots they are scaled like hazard rates.
 
-What is believed of a spot market before it is watched is fitted on recorded availability of V100 and K80 machines of
-AWS: of one zone on all traces of December 2022 and February 2023 together, the hypotheses being markets where machines
-come and go more and less often; of several zones one hypothesis for each of some pairs of traces of October to December
-2022, one zone's machine being as good as another's. `MarketBelief` weighs them by what a market shows.
+The prior belief about a spot market that was not yet observed is fitted to recorded availability of V100 and K80
+machines of AWS. For one zone it is fitted to all traces of December 2022 and February 2023 together, and the hypotheses
+are markets in which machines come and go more and less often. For several zones there is one hypothesis for each of
+some pairs of traces of October to December 2022, in which a machine of either zone serves. `MarketBelief` weights the
+hypotheses by what a market shows.
 """
 
 from collections.abc import Generator, Sequence
@@ -28,28 +29,29 @@ from optimizer.planning.slack_policy import (
     spread_market,
 )
 
-#: A market is looked at once in so many seconds: the slots that beliefs are fitted on.
+#: Seconds between observations of a market: the length of the slots to which the beliefs are fitted.
 WATCH_S = 600.0
 _MOST_SLOTS, _MOST_SLACK, _MOST_PER_SLOT = 450, 120, 5
-#: A restart takes at most so many slots: longer ones make longer slots.
+#: A restart takes at most this many slots: longer restarts make longer slots.
 _MOST_CHANGEOVER = 3
-#: Up to so many slots a restart is counted in parts of a slot.
+#: Restarts of at most this many slots are measured in parts of a slot.
 _MOST_SPLIT = 2
-#: Where slack is plenty, rounding may make a restart so much longer.
+#: Where slack is plentiful, rounding may lengthen a restart by this factor.
 _MOST_EXCESS = 1.25
-#: On demand costs between so many times what spot costs.
+#: The on-demand price is limited to this range of multiples of the spot price.
 _LEAST_PRICE, _MOST_PRICE = 1.1, 100.0
-#: Plans are made for this many times the slots and slack that are asked for, so that jobs that follow find one.
+#: Plans are made for this multiple of the requested slots and slack, so that later jobs find one.
 _ROOM = 1.25
-#: Tables of the plans that are kept, in all.
+#: Largest size in bytes of the tables of all plans that are kept.
 _MOST_BYTES = 128 * 2**20
 _ROUNDING = 1e-6
 
-#: Change of what is not there, and of what is, by age (2, AGE_CLASSES).
+#: Probability per slot that an absent machine becomes available, and that a present one is lost, by age class (2,
+#: AGE_CLASSES).
 _Changes = tuple[tuple[float, ...], tuple[float, ...]]
 _ONE_ZONE: _Changes = ((0.412, 0.243, 0.0913, 0.053, 0.0189), (0.266, 0.167, 0.0916, 0.0403, 0.0122))
-#: The same of zones together, one hypothesis for each pair, after the chance per slot that a machine is taken while
-#: another zone has one.
+#: The same for several zones together, one hypothesis for each pair of traces, preceded by the probability per slot
+#: that the held machine is revoked while another zone has one.
 _SEVERAL_ZONES: tuple[tuple[float, _Changes], ...] = (
     (0.0253, ((0.291, 0.181, 0.178, 0.0834, 0.0612), (0.41, 0.258, 0.113, 0.0403, 0.0147))),
     (0.0193, ((0.405, 0.259, 0.125, 0.0741, 0.0719), (0.262, 0.122, 0.0788, 0.0325, 0.0219))),
@@ -63,7 +65,7 @@ _SEVERAL_ZONES: tuple[tuple[float, _Changes], ...] = (
 
 
 def market_belief(zones: int) -> MarketBelief:
-    """What is believed of a market of so many zones that nobody has watched yet; slots of `WATCH_S`."""
+    """Returns the prior belief about a market of so many zones that was not yet observed; slots of `WATCH_S`."""
     return MarketBelief(_hypotheses(zones, WATCH_S))
 
 
@@ -77,27 +79,27 @@ def _hypotheses(zones: int, slot_s: float) -> list[SpotMarket]:
 
 @dataclass(frozen=True, slots=True)
 class SlackSituation:
-    """Where a job stands, seconds; work on the machines that are sure."""
+    """State of a job, in seconds; work is measured on machines that are not revoked."""
 
     work_left_s: float
     time_left_s: float
-    #: Paid time without progress at each start of a machine; and how much of it what is held has still to go.
+    #: Seconds without progress that each start of a machine costs, and how many of them the held machine still needs.
     restart_s: float
     pending_s: float
     held: HeldMachine
-    #: Work on demand costs so many times what it costs on spot.
+    #: The on-demand price as a multiple of the spot price.
     on_demand_price: float
     zones: int
 
     @property
     def slack_s(self) -> float:
-        """Time that may pass without progress."""
+        """Seconds that may pass without progress before the deadline is lost."""
         return self.time_left_s - self.work_left_s
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """What jobs must have in common to share a plan."""
+    """The quantities that jobs must have in common to share a plan."""
 
     slot_s: float
     per_slot: int
@@ -111,7 +113,7 @@ class _Grid:
 
     @classmethod
     def of(cls, now: SlackSituation) -> "_Grid":
-        """Slots of `WATCH_S` or a little more, in as few units as tell a restart's length well enough."""
+        """Returns slots of `WATCH_S` or longer, divided into as few units as measure the restart precisely enough."""
         slot_s, per_slot = WATCH_S, 1
         if now.restart_s > _MOST_SPLIT * WATCH_S:
             slot_s = now.restart_s / min(int(now.restart_s / WATCH_S), _MOST_CHANGEOVER)
@@ -125,8 +127,11 @@ class _Grid:
 
 
 def _units_per_slot(restart: float, slack: float) -> int:
-    """For a restart and a slack in slots: those by which the restart is rounded up least, if the slack can be counted
-    in them; else the fewest that round it up by no more than `_MOST_EXCESS`."""
+    """Returns the number of units per slot, for a restart and a slack in slots.
+
+    It is the number that rounds the restart up least, if the slack can then be counted within `_MOST_SLACK` units;
+    otherwise the fewest units that round it up by no more than `_MOST_EXCESS`.
+    """
 
     def excess(per_slot: int) -> float:
         return round(max(ceil(restart * per_slot - _ROUNDING), 1) / (restart * per_slot), 6) if restart > 0 else 1.0
@@ -138,15 +143,15 @@ def _units_per_slot(restart: float, slack: float) -> int:
 
 
 class SlackPlans:
-    """Plans that were made, by their grid."""
+    """Cache of finished plans, by grid."""
 
     def __init__(self) -> None:
         self._plans: dict[_Grid, SlackPlan] = {}
-        #: Plans that are being made, and what each was asked for.
+        #: Plans in progress, and the slots and slack that were requested of each.
         self._making: dict[_Grid, tuple[tuple[int, int], Generator[None, None, SlackPlan]]] = {}
 
     def make_ready(self, now: SlackSituation, pieces: int) -> bool:
-        """Go on with the plan for such a job, by at most so many of its slots. Returns whether `worth` has it."""
+        """Advances the plan for such a job by at most `pieces` slots. Returns whether `worth` can use it."""
         found = _place(now)
         if found is None:
             return True
@@ -166,11 +171,11 @@ class SlackPlans:
         return False
 
     def worth(self, now: SlackSituation, belief: MarketBelief, *, spot: bool) -> dict[HeldMachine, float]:
-        """Money until the end by what is held in the slot that begins, in parts of what all work left costs on demand,
-        as the grid counts work.
+        """Returns the expected cost to the end for each choice in the slot that begins.
 
-        What may miss the deadline is not among them; empty: everything may. `spot`: a machine can be had, as `belief`
-        (`market_belief`) has seen.
+        Costs are parts of the on-demand cost of all remaining work, as the grid counts work. Choices that may miss the
+        deadline are left out, so the result is empty if all of them may. `spot` says whether a spot machine is
+        available, as `belief` (from `market_belief`) has observed.
         """
         found = _place(now)
         if found is None:
@@ -181,7 +186,8 @@ class SlackPlans:
         pending = _pending(plan.job, ceil(now.pending_s / grid.unit_s - _ROUNDING))
         state = DeadlineState(time_left, time_left - slack, now.held, pending, spot)
         worth = SlackPolicy(plan, belief).worth(plan.job, state)
-        # What is in time costs at most on demand from now until the deadline; `NEVER` times the rarest chance is more.
+        # A plan that is in time costs at most as much as on demand from now on; `NEVER` times the least probability
+        # exceeds that.
         most = plan.job.on_demand_price * (slots + 1)
         whole = plan.job.on_demand_price * state.work_left / grid.per_slot
         return {held: usd / whole for held, usd in worth.items() if usd <= min(most, NEVER)}
@@ -198,13 +204,13 @@ class SlackPlans:
         return known
 
     def _known(self, grid: _Grid, slots: int, slack: int) -> SlackPlan | None:
-        """The plan, where it is for as many slots and as much slack."""
+        """Returns the cached plan if it covers as many slots and as much slack; else None."""
         known = self._plans.get(grid)
         fits = known is not None and known.job.slots >= slots and known.job.deadline - known.job.work >= slack
         return known if fits else None
 
     def _begin(self, grid: _Grid, slots: int, slack: int) -> tuple[tuple[int, int], Generator[None, None, SlackPlan]]:
-        """Returns what the plan will be for, and how it is made."""
+        """Returns the slots and slack that the plan will cover, and the generator that makes it."""
         known = self._plans.get(grid)
         if known is not None:
             slots = max(slots, known.job.slots)
@@ -227,7 +233,7 @@ class SlackPlans:
 
 
 def _place(now: SlackSituation) -> tuple[_Grid, int, int] | None:
-    """The grid, and slots and units of slack that are left on it; None where everything may miss the deadline."""
+    """Returns the grid, and the slots and units of slack left on it; None if every choice may miss the deadline."""
     if not (0 <= now.slack_s < inf and now.work_left_s > 0 and now.restart_s <= now.time_left_s):
         return None
     grid = _Grid.of(now)
@@ -237,9 +243,10 @@ def _place(now: SlackSituation) -> tuple[_Grid, int, int] | None:
 
 
 def within_usable_slack(now: SlackSituation) -> SlackSituation:
-    """Return the same job with its deadline so early that the grid counts all of its slack.
+    """Returns the same job with an earlier deadline, so that the grid counts all of its slack.
 
-    Otherwise more slack than that counts as work: no matter for what is held, but too dear beside another gang.
+    Without this, slack beyond the grid's limit counts as work. That does not change the best choice of machine, but it
+    overstates the job's cost when it is compared with another gang.
     """
     found = _place(now)
     if found is None or found[2] < _MOST_SLACK:
@@ -248,11 +255,11 @@ def within_usable_slack(now: SlackSituation) -> SlackSituation:
 
 
 def _pending(job: DeadlineJob, units: int) -> int:
-    """The part of a changeover to come, among those that a plan knows: the next larger one."""
+    """Returns the smallest remaining changeover of those in the plan that is at least `units`."""
     known = sorted({max(job.changeover - slots * job.slot, 0) for slots in range(1, job.changeover // job.slot + 2)})
     return next((each for each in known if each >= units), known[-1])
 
 
 def likely_stay_s(belief: MarketBelief) -> float:
-    """Seconds for which the market is likely to stay as it is."""
+    """Returns the expected seconds until the market's availability changes."""
     return belief.remaining * WATCH_S

@@ -1,18 +1,19 @@
-"""Our policy for one job with a deadline on spot machines: spend slack where it saves most, by dynamic programming.
+"""Walras's policy for one job with a deadline on spot machines: a dynamic program that spends slack where it saves
+most.
 
     V[r](s, m, z) = min over what to hold of  paid + E[ V[r-1](s', m', z') | z ]
 
-r slots left, s slack, m what is held (and how much of its changeover is unpaid), z the market's state. A state from
-which the deadline could be missed is worth `NEVER`, so no plan that follows these values gambles with it. Slack buys
-three things: idling through a gap instead of paying for on-demand machines, the changeovers of leaving them for spot,
-and safety.
+r is the number of slots left, s the slack, m what is held (and how much of its changeover is unpaid), z the market's
+state. A state from which the deadline could be missed has the value `NEVER`, so a plan that follows these values never
+risks the deadline. Slack can be used in three ways: to idle through a gap in availability instead of paying for
+on-demand machines, to pay the changeovers of leaving on-demand machines for spot machines, and as a safety margin.
 
-A market is a semi-Markov chain: the chance that availability changes after a slot depends on how long it has been as it
-is. Each trace that was recorded earlier is one hypothesis; fitting draws each towards all of them, so that nothing is
-held impossible. For each the cost to go is computed once; in each slot the choice is the one that costs least in the
-mean over the markets, weighed by Bayes' rule with what this trace has shown so far. Markets do not stay what they are:
-in each slot one turns into any of the others by a small chance, so that what was seen days ago counts less, and no plan
-trusts in days of the weather of an hour.
+A market is a semi-Markov chain: the probability that availability changes after a slot depends on how long it has
+lasted. Each recorded trace is one hypothesis; the fit shrinks each hypothesis towards the pooled traces, so that no
+change has probability zero. The cost to go is computed once per hypothesis. In each slot the policy takes the choice
+with the least mean cost over the hypotheses, weighted by Bayes' rule with what the running trace has shown so far.
+Markets drift: in each slot one hypothesis turns into another with a small probability, so that old observations count
+less.
 """
 
 from collections.abc import Generator, Sequence
@@ -28,20 +29,20 @@ from optimizer.planning.deadline_job import DeadlineJob, DeadlineState, HeldMach
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-#: Worth of a state that may miss the deadline: above any bill times the rarest change of the market (1e-4).
+#: Value of a state that may miss the deadline: more than any bill times the least probability of a change (1e-4).
 NEVER = 1e12
 
 
 @dataclass(frozen=True, slots=True)
 class HeldMode:
-    """What is held at the start of a slot."""
+    """What is held at the start of a slot, and the units of its changeover that are still to come."""
 
     held: HeldMachine
     pending: int
 
 
 def held_modes(job: DeadlineJob) -> tuple[HeldMode, ...]:
-    """Everything that can be held at the start of a slot, nothing first."""
+    """Returns all modes in which a slot can start; the one that holds nothing is the first."""
     unpaid = {max(job.changeover - slots * job.slot, 0) for slots in range(1, job.changeover // job.slot + 2)}
     return (
         HeldMode(HeldMachine.NOTHING, 0),
@@ -51,27 +52,27 @@ def held_modes(job: DeadlineJob) -> tuple[HeldMode, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SlotChoice:
-    """One choice in one mode: how slack and mode change, and what is paid (work permitting)."""
+    """One choice in one mode: the change of slack and mode, and the cost while there is work."""
 
     held: HeldMachine
-    #: Slack that the slot takes.
+    #: Units of slack that the slot uses.
     slack: int
-    #: Work that it could do.
+    #: Units of work that the slot can do.
     work: int
-    #: Position in `held_modes` afterwards.
+    #: Index of the mode after the slot in `held_modes`.
     mode: int
-    #: Money per unit that is held.
+    #: Price per unit of time that the machine is held.
     price: float
 
     def usd(self, job: DeadlineJob, work_left: FloatArray) -> FloatArray:
-        """Paid in the slot: all of it, or until the work is done."""
+        """Returns the cost of the slot, which ends early when the work is done."""
         if self.held is HeldMachine.NOTHING:
             return np.zeros_like(work_left)
         return (self.slack + np.minimum(float(self.work), work_left)) * self.price
 
 
 def slot_choices(job: DeadlineJob, mode: HeldMode) -> tuple[SlotChoice, ...]:
-    """The choices in a mode, in the order of `HeldMachine`."""
+    """Returns the choices in a mode, in the order of `HeldMachine`."""
     places = {known: position for position, known in enumerate(held_modes(job))}
     found = [SlotChoice(HeldMachine.NOTHING, job.slot, 0, 0, 0.0)]
     for held, price in ((HeldMachine.SPOT, 1.0), (HeldMachine.ON_DEMAND, job.on_demand_price)):
@@ -83,18 +84,18 @@ def slot_choices(job: DeadlineJob, mode: HeldMode) -> tuple[SlotChoice, ...]:
 
 
 def modes_after_revocation(job: DeadlineJob) -> NDArray[np.intp]:
-    """The mode that each mode becomes when spot machines are taken back."""
+    """Returns the index of the mode that each mode becomes when the market revokes spot machines."""
     return np.array(
         [0 if mode.held is HeldMachine.SPOT else place for place, mode in enumerate(held_modes(job))], dtype=np.intp
     )
 
 
 def slot_values(job: DeadlineJob, slots_left: int, ahead: FloatArray, spot: BoolArray) -> FloatArray:
-    """Values with `slots_left` to go, from what is expected after the slot.
+    """Returns the values with `slots_left` slots to go, from the expected values after the slot (s, m, z).
 
     Args:
         ahead: expected value after the slot, by slack, mode after it, and the market's state now (s, m, z).
-        spot: in which states of the market a spot machine can be held (z,).
+        spot: states of the market in which a spot machine can be held (z,).
     """
     many = len(ahead)
     slack = np.arange(many)
@@ -115,40 +116,42 @@ def slot_values(job: DeadlineJob, slots_left: int, ahead: FloatArray, spot: Bool
 
 
 def deadline_values(job: DeadlineJob, states: int) -> FloatArray:
-    """Values when no slot is left: slack that is not negative means that the work is done (s, m, z)."""
+    """Returns the values when no slot is left: they are 0, because slack of at least 0 means that the work is done (s,
+    m, z).
+    """
     return np.zeros((job.deadline - job.work + 1, len(held_modes(job)), states))
 
 
-#: First slot of each class of ages, and how long each lasts in the mean; the last has no end.
+#: First slot of each age class, and mean number of slots in each; the last class is unbounded.
 _CLASS_STARTS = (1, 2, 4, 10, 28)
 _CLASS_SLOTS = (1, 2, 6, 18)
 AGE_CLASSES = len(_CLASS_STARTS)
-#: Available or not, and the class of how long it has been so.
+#: A state is availability and its age class.
 MARKET_STATES = 2 * AGE_CLASSES
-#: The class of an age that is not known, at the start of a job.
+#: Age in slots that is assumed at the start of a job, when the age is unknown.
 _UNKNOWN_AGE = 4
-#: Slots that the pooled traces count for, in each class of a trace of its own.
+#: Weight of the pooled traces in each class of one trace, in slots.
 _PRIOR_SLOTS = 6.0
 _RAREST = 1e-4
-#: Chance that after a slot the market follows another of the hypotheses, drawn from all.
+#: Probability per slot that the market becomes another hypothesis, drawn uniformly.
 _DRIFT = 0.005
-#: Factors on how often what is not there comes, and on how often what is there goes, in `spread_market`.
+#: Factors on the rates at which machines come and go in `spread_market`.
 _SPREAD = (0.6, 1.7)
 
 
 def age_class(slots: int) -> int:
-    """The class of an age in slots, from 0."""
+    """Returns the class of an age in slots, from 0."""
     return sum(slots >= start for start in _CLASS_STARTS) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SpotMarket:
-    """Chance that availability changes after a slot, by what it is now (0, 1) and its age's class (2, CLASSES)."""
+    """Probability that availability changes after a slot, by availability (0, 1) and age class (2, CLASSES)."""
 
     change: FloatArray
 
     def transitions(self) -> FloatArray:
-        """Between states `available * CLASSES + class`, row by row (STATES, STATES)."""
+        """Returns the transition matrix between states `available * CLASSES + class`, by rows (STATES, STATES)."""
         matrix = np.zeros((MARKET_STATES, MARKET_STATES))
         for available in range(2):
             for place in range(AGE_CLASSES):
@@ -162,7 +165,7 @@ class SpotMarket:
         return matrix
 
     def remaining(self) -> FloatArray:
-        """Slots until availability changes, in the mean, by what it is now and its age's class (2, CLASSES)."""
+        """Returns the expected slots until availability changes, by availability and age class (2, CLASSES)."""
         found = np.zeros((2, AGE_CLASSES))
         for available in range(2):
             here = slice(available * AGE_CLASSES, (available + 1) * AGE_CLASSES)
@@ -173,7 +176,7 @@ class SpotMarket:
 
 
 def fit_spot_markets(traces: Sequence[Sequence[bool]]) -> tuple[SpotMarket, ...]:
-    """One market per trace, each drawn towards all of them where it shows little."""
+    """Fits one market per trace, each shrunk towards the pooled traces in classes with few observations."""
     counts = [_counts(trace) for trace in traces]
     changes, slots = (sum((part[index] for part in counts), np.zeros((2, AGE_CLASSES))) for index in range(2))
     pooled = (changes + 0.5) / (slots + 1.0)
@@ -184,7 +187,9 @@ def fit_spot_markets(traces: Sequence[Sequence[bool]]) -> tuple[SpotMarket, ...]
 
 
 def spread_market(change: FloatArray) -> tuple[SpotMarket, ...]:
-    """Markets around one (2, CLASSES), where machines come and go more and less often: for one that nobody watched."""
+    """Returns markets around one (2, CLASSES) in which machines come and go more and less often: a prior without
+    observations.
+    """
     factors = np.array([(comes, goes) for comes in _SPREAD for goes in _SPREAD])
     return tuple(
         SpotMarket(np.clip(1.0 - (1.0 - change) ** factor[:, None], _RAREST, 1 - _RAREST)) for factor in factors
@@ -192,7 +197,7 @@ def spread_market(change: FloatArray) -> tuple[SpotMarket, ...]:
 
 
 def _counts(trace: Sequence[bool]) -> tuple[FloatArray, FloatArray]:
-    """Changes and slots of a trace, by availability and class."""
+    """Counts the changes and the slots of a trace, by availability and age class."""
     changes, slots = np.zeros((2, AGE_CLASSES)), np.zeros((2, AGE_CLASSES))
     age = _UNKNOWN_AGE
     for now, later in pairwise(trace):
@@ -203,7 +208,7 @@ def _counts(trace: Sequence[bool]) -> tuple[FloatArray, FloatArray]:
 
 
 class MarketBelief:
-    """Which of some markets this is, from the slots that were seen."""
+    """Posterior probabilities of several markets, given the slots that were observed."""
 
     def __init__(self, markets: Sequence[SpotMarket]) -> None:
         #: (hypotheses, 2, CLASSES)
@@ -214,12 +219,13 @@ class MarketBelief:
         self._age = _UNKNOWN_AGE
 
     def see(self, available: bool, slots: int = 1) -> None:
-        """Take in the slot that begins, so many after the one that was seen last.
+        """Updates the posterior with the slot that begins, `slots` slots after the last observed one.
 
-        Where it is as it was then, it is taken to have been so all the time; else to have changed halfway.
+        If availability is as it was then, it is assumed not to have changed meanwhile; otherwise to have changed
+        halfway.
         """
         if self._available is None:
-            # Nothing is known of how long it has been so: only how usual it is.
+            # The age is unknown at first, so the likelihood is the long-run frequency of availability.
             off, on = (1.0 / self._change[:, state].mean(axis=1) for state in range(2))
             self._log += np.log((on if available else off) / (on + off))
         else:
@@ -230,12 +236,12 @@ class MarketBelief:
         self._available = available
 
     def _drift(self, slots: int) -> None:
-        """It may follow another of the markets by now."""
+        """Applies the probability that the market has become another hypothesis meanwhile."""
         stays = (1.0 - _DRIFT) ** slots
         self._log = np.log(stays * self.weights + (1.0 - stays) / len(self._log))
 
     def seen(self, available: bool, slots: int = 1) -> "MarketBelief":
-        """What would be believed had the slot that begins been seen so. This one stays as it is."""
+        """Returns a copy that is updated with such a slot; this object stays unchanged."""
         other = copy(self)
         other._log = self._log.copy()
         other.see(available, slots)
@@ -243,45 +249,48 @@ class MarketBelief:
 
     @property
     def weights(self) -> FloatArray:
-        """Of the markets, summing to 1 (hypotheses,)."""
+        """Posterior probabilities of the markets, which sum to 1 (hypotheses,)."""
         shifted = np.exp(self._log - self._log.max())
         return np.asarray(shifted / shifted.sum(), dtype=np.float64)
 
     @property
     def remaining(self) -> float:
-        """Slots until availability changes, in the mean over the markets."""
+        """Expected slots until availability changes, averaged over the posterior."""
         return float(self.weights @ self._remaining[:, int(bool(self._available)), age_class(self._age)])
 
     @property
     def state(self) -> int:
-        """The market's state, as `SpotMarket.transitions` numbers them."""
+        """Index of the market's current state, as in `SpotMarket.transitions`."""
         return int(bool(self._available)) * AGE_CLASSES + age_class(self._age)
 
 
 def spot_states() -> BoolArray:
-    """In which states a spot machine can be held (STATES,)."""
+    """Returns the states in which a spot machine can be held (STATES,)."""
     return np.arange(MARKET_STATES) >= AGE_CLASSES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlackPlan:
-    """Costs to go of one job under each market. Made once, used by any number of runs."""
+    """Costs to go of one job under each market: computed once, used by any number of runs."""
 
     job: DeadlineJob
     markets: tuple[SpotMarket, ...]
-    #: Expected value after a slot: hypothesis, slots left after it, slack, mode, state of the market in the slot.
+    #: Expected value after a slot, by hypothesis, slots left after it, slack, mode, and the market's state in the slot.
     ahead: NDArray[np.float32]
 
     def policy(self) -> "SlackPolicy":
-        """For one run."""
+        """Returns a policy for one run."""
         return SlackPolicy(self, MarketBelief(self.markets))
 
 
 def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[float] = ()) -> SlackPlan:
-    """The costs to go of a job under each of some markets.
+    """Returns the costs to go of a job under each of several markets.
 
     Args:
-        taken: for each market the chance per slot that the machine is taken while others can be had (several zones).
+        taken: for each market, the probability per slot that the held machine is revoked while others are available
+            (several zones).
+
+    Raises ValueError if `taken` is given for another number of markets.
     """
     pieces = plan_slack_in_pieces(job, markets, taken)
     while True:
@@ -295,12 +304,12 @@ def plan_slack(job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[
 def plan_slack_in_pieces(
     job: DeadlineJob, markets: Sequence[SpotMarket], taken: Sequence[float] = ()
 ) -> Generator[None, None, SlackPlan]:
-    """`plan_slack` with a pause after each slot. All markets at once, laid side by side as states of one."""
+    """Computes `plan_slack` with a pause after each slot; all markets are computed at once, as states of one."""
     gone_chances = np.array(taken or [0.0] * len(markets))
     if len(gone_chances) != len(markets):
         raise ValueError(f"{len(gone_chances)} chances for {len(markets)} markets")
     many, lost = len(markets), modes_after_revocation(job)
-    # By market: where a state comes from, to be multiplied from the left.
+    # One transition matrix per market; it multiplies values from the left.
     chances = np.array([market.transitions() for market in markets])
     spot, gone_too = np.tile(spot_states(), many), np.repeat(gone_chances, MARKET_STATES)
     value = deadline_values(job, many * MARKET_STATES)
@@ -309,7 +318,7 @@ def plan_slack_in_pieces(
         if slots_left:
             before = np.moveaxis(found[slots_left - 1], 0, 2).reshape(value.shape).astype(np.float64)
             value = slot_values(job, slots_left, before, spot)
-        # A machine that the market takes at the end of the slot is nothing at the start of the next.
+        # A machine that the market revokes at the end of the slot is gone at the start of the next one.
         gone = value[:, lost]
         arrived = np.where(spot, (1 - gone_too) * value + gone_too * gone, gone)
         by_market = np.moveaxis(arrived.reshape(*value.shape[:2], many, MARKET_STATES), 2, 0)
@@ -321,26 +330,26 @@ def plan_slack_in_pieces(
 
 @dataclass(slots=True)
 class SlackPolicy:
-    """One run under a plan."""
+    """Runs one job under a plan."""
 
     _plan: SlackPlan
     _belief: MarketBelief
 
     def watch(self, before: Sequence[bool]) -> None:
-        """Take in slots of the same market from before the job came, where somebody watched it."""
+        """Updates the belief with slots of the same market before the job arrived, where they were observed."""
         for available in before:
             self._belief.see(available)
 
     def hold(self, job: DeadlineJob, now: DeadlineState) -> HeldMachine:
-        """See `SpotPolicy`."""
+        """See `SpotPolicy.hold`."""
         self._belief.see(now.spot)
         worth = self.worth(job, now)
         return min(worth, key=lambda held: worth[held])
 
     def worth(self, job: DeadlineJob, now: DeadlineState) -> dict[HeldMachine, float]:
-        """Money until the end, in slots of spot and in the mean, of each choice in the slot that was seen last.
+        """Returns the expected cost to the end, in prices of one spot slot, of each choice in the last observed slot.
 
-        What may miss the deadline is worth more than any bill: the chance of it times `slack_value.NEVER`.
+        A choice that may miss the deadline costs more than any bill: its probability of a miss times `NEVER`.
         """
         weights, state = self._belief.weights, self._belief.state
         after = self._plan.ahead[:, now.time_left // job.slot - 1]

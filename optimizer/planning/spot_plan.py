@@ -1,7 +1,7 @@
-"""`walras plan spot`: what one job with a deadline should do on spot machines, judged on recorded markets.
+"""`walras plan spot`: advice for one job with a deadline on spot machines, replayed on recorded markets.
 
-Takes the job as people state it, turns it into the units of `deadline_job`, and puts the answer together; replays,
-choices and the optimum are elsewhere.
+This module converts the job as users state it into the units of `deadline_job`, and assembles the answer. Replays,
+choices and the optimum are computed in `spot_replay` and `slack_policy`.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,9 +36,9 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length
 
-#: Units that a slot is cut into at most, so that a restart is a whole number of them.
+#: Largest number of units per slot; units make a restart a whole number of them.
 _FINEST = 10
-#: Entries of our plan's table for each market.
+#: Largest number of entries of the plan's table for each market.
 _MOST_ENTRIES = 8_000_000
 _ROUNDING = 1e-9
 _DEAREST_USD = 1e6
@@ -46,33 +46,33 @@ _DEAREST_USD = 1e6
 
 @dataclass(frozen=True, slots=True)
 class SpotTerms:
-    """The job and its market."""
+    """The job and its market, in seconds and USD per hour."""
 
     work_s: float
     deadline_s: float
-    #: Paid time without progress at each start of a machine.
+    #: Seconds without progress that each start of a machine costs.
     restart_s: float
     slot_s: float
-    #: Of the machine, while it is held.
+    #: Prices of one machine while it is held.
     spot_usd_per_h: float
     on_demand_usd_per_h: float
 
     @property
     def usd(self) -> float:
-        """What a slot of spot costs: the unit of money of `deadline_job`."""
+        """Price of one spot slot in USD: the unit of money of `deadline_job`."""
         return self.spot_usd_per_h * self.slot_s / SECONDS_PER_HOUR
 
     def job(self) -> DeadlineJob:
-        """In whole units: work and restart rounded up, the deadline down to whole slots.
+        """Converts to whole units: work and restart are rounded up, the deadline down to whole slots.
 
         Raises:
-            UserError: not even an on-demand machine from the first moment on is in time; or spot is no cheaper.
+            UserError: an on-demand machine from the start would miss the deadline; or spot is no cheaper.
         """
         if not 0 < self.spot_usd_per_h < self.on_demand_usd_per_h <= _DEAREST_USD:
             raise UserError(
                 f"spot at {self.spot_usd_per_h:g} and on demand at {self.on_demand_usd_per_h:g} USD/h leave no choice",
                 field="--spot",
-                fix="above 0, and below --on-demand",
+                fix="give a price above 0 and below --on-demand",
             )
         per_slot = next((k for k in range(1, _FINEST) if _is_whole(self.restart_s / self.slot_s * k)), _FINEST)
         unit_s = self.slot_s / per_slot
@@ -94,12 +94,12 @@ class SpotTerms:
             raise UserError(
                 f"{job.slots} slots of {format_length(self.slot_s)} are too many to plan for",
                 field="--slot",
-                fix=f"a longer one, such as {format_length(2 * self.slot_s)}",
+                fix=f"give longer slots, such as {format_length(2 * self.slot_s)}",
             )
         return job
 
     def hours(self, job: DeadlineJob, units: float) -> float:
-        """Units of a job in hours."""
+        """Converts a job's units to hours."""
         return units / job.slot * self.slot_s / SECONDS_PER_HOUR
 
 
@@ -113,7 +113,7 @@ def _up(number: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SpotPresent:
-    """Where the job stands now."""
+    """State of the job now."""
 
     work_left_s: float
     time_left_s: float
@@ -121,7 +121,7 @@ class SpotPresent:
 
 
 def deadline_state_of(terms: SpotTerms, job: DeadlineJob, now: SpotPresent) -> DeadlineState:
-    """Now, in units. Raises UserError where the deadline is lost, or the job cannot have come there."""
+    """Converts the present state to units. Raises UserError where the deadline is lost or the state is impossible."""
     unit_s = terms.slot_s / job.slot
     for left_s, whole_s, what in (
         (now.work_left_s, terms.work_s, "work"),
@@ -144,38 +144,38 @@ def deadline_state_of(terms: SpotTerms, job: DeadlineJob, now: SpotPresent) -> D
         raise UserError(
             f"{done} of work cannot be done by now",
             field="--work-left",
-            fix="say what is left of --work, and of --deadline with --time-left",
+            fix="give the work left of --work, and with --time-left the time left of --deadline",
         )
     return DeadlineState(time_left, work_left, now.held, 0, spot=True)
 
 
-#: Starts that are solved once more as an integer program, and where that stops.
+#: Starts that are also solved as an integer program, its relative gap, and its time limit in seconds.
 _CHECKED, _GAP, _CHECK_S = 4, 1e-3, 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class SpotPolicyResult:
-    """What a policy came to, in the mean over all starts."""
+    """Mean result of a policy over all starts."""
 
     name: str
     spot_h: float
     on_demand_h: float
     usd: float
-    #: Its cost over that of the bound, less 1.
+    #: The policy's cost over the bound, less 1.
     above_bound: float
     machine_starts: float
-    #: Starts from which it was late.
+    #: Number of starts from which the job missed its deadline.
     late: int
-    #: What it does now where a spot machine can be had, and where none can.
+    #: The policy's choice now if a spot machine is available, and if none is.
     with_spot: str
     without_spot: str
-    #: Hours for which it would then wait for one before it goes on demand.
+    #: Hours for which it would then wait for a spot machine before it takes an on-demand machine.
     waits_h: float
 
 
 @dataclass(frozen=True, slots=True)
 class SpotBound:
-    """What nobody can go below from these starts."""
+    """A lower bound on the cost of every policy from these starts, in the mean."""
 
     name: str
     usd: float
@@ -185,7 +185,7 @@ class SpotBound:
 
 @dataclass(frozen=True, slots=True)
 class SlotAdvice:
-    """What ours expects to pay until the end, by what it does now; None: that might miss the deadline."""
+    """Expected cost to the end (USD) of one choice now, under Walras's policy; None: it might miss the deadline."""
 
     spot: bool
     does: str
@@ -194,7 +194,7 @@ class SlotAdvice:
 
 @dataclass(frozen=True, slots=True)
 class CheckedBound:
-    """The bound beside an integer program on some of the starts, mean USD: for which it has a plan, and proves."""
+    """The bound, and an integer program's best plan and proven lower bound on some of the starts, mean USD."""
 
     starts: int
     bound_usd: float
@@ -204,7 +204,7 @@ class CheckedBound:
 
 @dataclass(frozen=True, slots=True)
 class SpotPlan:
-    """The answer: policies by their cost, the best first."""
+    """The answer of `walras plan spot`: policies by their cost, the best first."""
 
     starts: int
     zones: int
@@ -224,16 +224,16 @@ def make_spot_plan(
     now: SpotPresent,
     check: bool = False,
 ) -> SpotPlan:
-    """Replay every policy from many starts.
+    """Replays every policy from many starts.
 
     Args:
-        traces: of the zones that the job may use, over one time.
-        history: traces of single zones from earlier, for our policy to learn from; none: the first halves of `traces`
-            are taken, and the starts are on the second.
-        check: solve some starts once more as an integer program.
+        traces: availability in the zones that the job may use, over one period.
+        history: earlier traces of single zones, to which our policy is fitted; if empty, it is fitted to the first
+            halves of `traces`, and the starts lie in the second halves.
+        check: whether to solve some starts as an integer program too.
 
     Raises:
-        UserError: what was asked for cannot be done with these traces.
+        UserError: the traces are too short or otherwise unfit for the request.
     """
     job = terms.job()
     state = deadline_state_of(terms, job, now)
@@ -269,13 +269,13 @@ def make_spot_plan(
 
 
 def _each(make: Callable[[], SpotPolicy]) -> Callable[[ReplayStart], SpotPolicy]:
-    """The policy is the same from every start."""
+    """Wraps a policy that does not depend on the start."""
     return lambda _: make()
 
 
 @dataclass(frozen=True, slots=True)
 class _PolicyAdvice:
-    """What a policy does now, and for how many slots it would wait."""
+    """A policy's choices now, and the number of slots for which it would wait."""
 
     with_spot: HeldMachine
     without_spot: HeldMachine
@@ -313,7 +313,7 @@ def _result(
 
 
 def holding_word(held: HeldMachine) -> str:
-    """What holding something is called."""
+    """Returns the word that output uses for a choice."""
     return {HeldMachine.NOTHING: "wait", HeldMachine.SPOT: "spot", HeldMachine.ON_DEMAND: "on demand"}[held]
 
 
@@ -327,7 +327,7 @@ def _bound(terms: SpotTerms, job: DeadlineJob, optimum: ReplayedPolicy, zones: i
 
 
 def _why(results: Sequence[SpotPolicyResult], found: dict[str, ReplayedPolicy]) -> str:
-    """Why the first is the best: against the next that is not late either."""
+    """Explains why the first policy is the best, compared with the second."""
     best, second = results[0], results[1]
     pairs = zip(found[best.name].outcomes, found[second.name].outcomes, strict=True)
     won = sum(ours.cost < theirs.cost - _ROUNDING for ours, theirs in pairs)
@@ -339,7 +339,7 @@ def _why(results: Sequence[SpotPolicyResult], found: dict[str, ReplayedPolicy]) 
 
 def _choices(terms: SpotTerms, plan: SlackPlan, now: DeadlineState) -> list[SlotAdvice]:
     found = []
-    # No plan that is in time pays more than on demand from now until the deadline.
+    # A plan that is in time costs at most as much as on demand from now until the deadline.
     most = plan.job.on_demand_price * now.time_left / plan.job.slot + _ROUNDING
     for spot in (True, False):
         policy = plan.policy()
@@ -355,7 +355,11 @@ def _choices(terms: SpotTerms, plan: SlackPlan, now: DeadlineState) -> list[Slot
 def _check_bound(
     terms: SpotTerms, job: DeadlineJob, starts: Sequence[ReplayStart], optimum: ReplayedPolicy
 ) -> CheckedBound | None:
-    """Some starts spread over all. The program pays for whole slots: what it proves is lowered by one on demand."""
+    """Solves evenly spaced starts as an integer program.
+
+    The program pays for whole slots, so its proven bound is lowered by the price of one on-demand slot. Returns None if
+    no start was solved in time.
+    """
     places = sorted({len(starts) * number // _CHECKED for number in range(_CHECKED)})
     solved = [(place, zones_optimum(job, starts[place].ahead, _GAP, _CHECK_S)) for place in places]
     pairs = [(optimum.outcomes[place].cost, program) for place, program in solved if program is not None]

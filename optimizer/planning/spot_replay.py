@@ -1,17 +1,16 @@
-"""Policies for one job on spot machines, replayed on recorded markets: from many starts, beside the least possible.
+"""Replays of policies for one job on recorded spot markets, from many starts, and the optimum with known traces.
 
-The least that a job could have cost, had its traces been known, is exact under the rules of `deadline_job`: dynamic
-programming over slots, slack, what is held, and in which zone. As an independent check the same is an integer program
-in whole slots (Wu and others, 2024); what the last slot does not need is paid, so it is above the exact optimum by at
-most one slot's price:
+The optimum is exact under the rules of `deadline_job`: a dynamic program over slots, slack, what is held, and in which
+zone. An integer program in whole slots checks it independently (Wu and others, 2024). It pays the unused rest of the
+last slot, so its value exceeds the exact optimum by at most the price of one slot:
 
     min sum_t s_t + k v_t   s.t.  s_t + v_t <= 1,  s_t <= a_t,  starts counted from s and v,
                                   slot sum_t (s_t + v_t) >= work + changeover * starts
 
-A spot machine may be in any of several zones; going to another is a start like any other. Whether to be on spot, on
-demand or on nothing is left to a policy for one market, which sees the zones as one. Which zone is decided here: the
-one whose machine is likely to stay longest, by what was seen of each zone since the job began (and before it, where
-somebody watched), against markets that were fitted on other traces. A machine that is there is kept.
+A spot machine may be in any of several zones; a change of zone is a start like any other. A policy for one market sees
+the zones as one, and decides only between spot, on demand and nothing. This module chooses the zone: the one whose
+machine is likely to stay longest, by the observations of each zone since the job began (and before, where available),
+under markets fitted to other traces. A machine that is available is kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,19 +51,19 @@ T = TypeVar("T")
 
 
 class RandomSource(Protocol):
-    """Where draws come from, handed in by the caller: `random.Random` is one."""
+    """Source of random numbers, passed by the caller: `random.Random` is one."""
 
     def random(self) -> float:
-        """A number from 0 up to, and without, 1."""
+        """Returns a number in [0, 1)."""
         ...
 
     def sample(self, population: Sequence[T], k: int) -> list[T]:
-        """`k` different members."""
+        """Returns `k` different members."""
         ...
 
 
 def run_omniscient(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> DeadlineOutcome:
-    """The best run over zones whose traces are known."""
+    """Returns the optimal run over zones whose traces are known."""
     values, going, at = _costs_to_go(job, zones), DeadlineRun(job, job.work), 0
     for index in range(job.slots):
         if going.left == 0:
@@ -81,7 +80,7 @@ def run_omniscient(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> Deadlin
 
 
 def _costs_to_go(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> list[FloatArray]:
-    """Costs to go with so many slots left, by slack, mode, and zone of the spot machine where one is held."""
+    """Returns the costs to go for each number of slots left, by slack, mode, and zone of the held spot machine."""
     value, lost = deadline_values(job, len(zones)), modes_after_revocation(job)
     values = [value]
     for slots_left in range(1, job.slots + 1):
@@ -96,7 +95,7 @@ def _costs_to_go(job: DeadlineJob, zones: Sequence[Sequence[bool]]) -> list[Floa
 def _cheapest_choice(
     job: DeadlineJob, ahead: FloatArray, now: DeadlineState, at: int, there: Sequence[bool]
 ) -> tuple[HeldMachine, int]:
-    """What to hold, and in which zone: from what is held in zone `at`, with the costs to go after the slot."""
+    """Returns what to hold and where, given the machine held in zone `at` and the costs to go after the slot."""
     worth: dict[tuple[HeldMachine, int], float] = {}
     for zone, has in enumerate(there):
         elsewhere = now.held is HeldMachine.SPOT and zone != at
@@ -113,13 +112,13 @@ def _cheapest_choice(
     return min(worth, key=lambda choice: worth[choice])
 
 
-#: Markets that our plan is made for at most.
+#: Largest number of hypotheses in a plan.
 MOST_HYPOTHESES = 24
 
 
 @dataclass(frozen=True, slots=True)
 class SpotOptimum:
-    """The least cost, in slots of spot: between `at_least`, which is proven, and `usd`, for which there is a plan."""
+    """The least cost in prices of one spot slot: `usd` is reached by a plan, and `at_least` is proven."""
 
     usd: float
     at_least: float
@@ -128,12 +127,13 @@ class SpotOptimum:
 def zones_optimum(
     job: DeadlineJob, zones: Sequence[Sequence[bool]], gap: float = 0.0, limit_s: float = inf
 ) -> SpotOptimum | None:
-    """The least cost in whole slots; None if there is no plan.
+    """Solves the integer program of the module; None if no plan exists or the time limit is reached.
 
-    A spot machine may be in one of several zones: a zone is a market of its own, so a change is a start. `gap`:
-    relative, to stop at.
+    Each zone is a market of its own, so a change of zone is a start.
 
-    `limit_s`: None, too, if it is not solved within so long.
+    Args:
+        gap: relative gap at which to stop.
+        limit_s: time limit in seconds.
     """
     many, kinds = job.slots, len(zones) + 1
     columns = kinds * many
@@ -160,18 +160,18 @@ def zones_optimum(
 
 
 class ZoneChoice:
-    """Which zone's machine is likely to stay longest. One object serves one run."""
+    """Chooses the zone whose machine is likely to stay longest. One object serves one run."""
 
     def __init__(self, markets: Sequence[SpotMarket], zones: int) -> None:
         self._beliefs = [MarketBelief(markets) for _ in range(zones)]
 
     def see(self, available: Sequence[bool]) -> None:
-        """Take in the slot that begins, zone by zone."""
+        """Updates the belief of each zone with the slot that begins."""
         for belief, there in zip(self._beliefs, available, strict=True):
             belief.see(there)
 
     def best(self, available: Sequence[bool]) -> int:
-        """Of the zones that have a machine; of equals the first.
+        """Returns the best zone that has a machine; the first of equals.
 
         Raises:
             ValueError: no zone has one.
@@ -183,7 +183,7 @@ class ZoneChoice:
 def run_in_zones(
     job: DeadlineJob, policy: SpotPolicy, choice: ZoneChoice, zones: Sequence[Sequence[bool]]
 ) -> DeadlineOutcome:
-    """Run a job under a policy that sees the zones as one market; as `deadline_job.run` where there is one zone."""
+    """Runs a job under a policy that sees the zones as one market; with one zone equal to `run_deadline_job`."""
     going, at = DeadlineRun(job, job.work), 0
     for index in range(job.slots):
         if going.left == 0:
@@ -201,16 +201,16 @@ def run_in_zones(
 
 @dataclass(frozen=True, slots=True)
 class MergedZones:
-    """Traces of zones laid over each other."""
+    """Traces of several zones, merged into one market."""
 
-    #: Whether any zone has a machine, slot by slot.
+    #: For each slot, whether any zone has a machine.
     any: tuple[bool, ...]
-    #: Chance per slot that the machine one holds is taken while another zone has one.
+    #: Probability per slot that the held machine is revoked while another zone has one.
     taken: float
 
 
 def merge_zones(zones: Sequence[Sequence[bool]]) -> MergedZones:
-    """The zones as one market, over the slots that all of them have; a machine that is there is kept."""
+    """Merges the zones into one market over the slots that all of them have; a machine that stays available is kept."""
     many = min(len(zone) for zone in zones)
     union = tuple(any(zone[index] for zone in zones) for index in range(many))
     held: int | None = None
@@ -224,27 +224,27 @@ def merge_zones(zones: Sequence[Sequence[bool]]) -> MergedZones:
     return MergedZones(union, (lost + 0.5) / (slots + 1.0) if len(zones) > 1 else 0.0)
 
 
-#: Whether there is a machine: zone by zone, slot by slot.
+#: Availability by zone and slot.
 Zones = tuple[tuple[bool, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayStart:
-    """Traces, and the slot at which a job begins on them."""
+    """Traces of zones, and the slot at which a job begins on them."""
 
     zones: Zones
     first: int
-    #: Until the job's deadline.
+    #: Number of slots until the job's deadline.
     slots: int
 
     @property
     def ahead(self) -> Zones:
-        """The slots until the deadline, zone by zone."""
+        """Returns availability until the deadline, by zone."""
         return tuple(zone[self.first : self.first + self.slots] for zone in self.zones)
 
 
 def draw_starts(zones: Zones, slots: int, many: int, random: RandomSource) -> list[ReplayStart]:
-    """Random starts, one in each of so many equal parts of the traces, so that none of their weather is left out.
+    """Draws one random start in each of `many` equal parts of the traces, so that the starts cover the whole period.
 
     Raises:
         ValueError: the traces are shorter than the job's deadline.
@@ -258,23 +258,23 @@ def draw_starts(zones: Zones, slots: int, many: int, random: RandomSource) -> li
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPolicy:
-    """What a policy came to, start by start."""
+    """Results of a policy, one per start."""
 
     outcomes: tuple[DeadlineOutcome, ...]
 
     @property
     def spot_work(self) -> float:
-        """Mean units of work on spot machines."""
+        """Mean units of work done on spot machines."""
         return fmean(outcome.spot_work for outcome in self.outcomes)
 
     @property
     def on_demand_work(self) -> float:
-        """Mean units of work on on-demand machines."""
+        """Mean units of work done on on-demand machines."""
         return fmean(outcome.on_demand_work for outcome in self.outcomes)
 
     @property
     def cost(self) -> float:
-        """Mean money, in slots of spot."""
+        """Mean cost in prices of one spot slot."""
         return fmean(outcome.cost for outcome in self.outcomes)
 
     @property
@@ -284,7 +284,7 @@ class ReplayedPolicy:
 
     @property
     def late(self) -> int:
-        """Starts from which the work was not done by the deadline."""
+        """Number of starts from which the work was not done by the deadline."""
         return sum(outcome.late > 0 for outcome in self.outcomes)
 
 
@@ -294,7 +294,7 @@ def replay_policy(
     make: Callable[[ReplayStart], SpotPolicy],
     markets: Sequence[SpotMarket] = (),
 ) -> ReplayedPolicy:
-    """A policy, made anew for each start, over all zones; `markets`: for choosing among several zones."""
+    """Replays a policy, made anew for each start, over all zones; `markets` serve the choice among several zones."""
     return ReplayedPolicy(tuple(_replay_one(job, start, make(start), markets) for start in starts))
 
 
@@ -308,15 +308,15 @@ def _replay_one(
 
 
 def replay_optimum(job: DeadlineJob, starts: Sequence[ReplayStart]) -> ReplayedPolicy:
-    """The least that the job could have cost from each start, had the traces been known: exact."""
+    """Returns the optimal run from each start, with the traces known: exact."""
     return ReplayedPolicy(tuple(run_omniscient(job, start.ahead) for start in starts))
 
 
 @dataclass(frozen=True, slots=True)
 class TaughtPolicy:
-    """Our policy, from traces of an earlier time."""
+    """Our policy, fitted to earlier traces."""
 
-    #: Of single zones, for choosing among them.
+    #: Markets of single zones, which serve the choice among zones.
     markets: tuple[SpotMarket, ...]
     plan: SlackPlan
 
@@ -324,16 +324,16 @@ class TaughtPolicy:
 def teach_policy(
     job: DeadlineJob, history: Sequence[tuple[bool, ...]], zones: int, random: RandomSource
 ) -> TaughtPolicy:
-    """Ours for a job that may use so many zones, from the traces of single zones.
+    """Fits our policy, for a job that may use `zones` zones, to earlier traces of single zones.
 
-    Several zones are a market whose machine is there where any has one: groups of the earlier traces, laid over each
-    other, stand for it: all groups, or a random choice where they are many.
+    Several zones together are a market that has a machine where any of them has one. Merged groups of the earlier
+    traces represent it: all groups, or a random choice if there are many.
 
     Raises:
-        ValueError: fewer earlier traces than zones.
+        ValueError: there are fewer earlier traces than zones.
     """
     if len(history) < zones:
-        raise ValueError(f"{len(history)} earlier traces say nothing of {zones} zones at once")
+        raise ValueError(f"{len(history)} earlier traces are too few to represent {zones} zones at once")
     markets = fit_spot_markets(history)
     if zones == 1:
         return TaughtPolicy(markets, plan_slack(job, markets))

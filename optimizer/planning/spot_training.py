@@ -1,23 +1,22 @@
-"""How long asynchronous training on unlike machines takes to reach a loss (spotDNN, IWQoS 2023).
+"""The time in which asynchronous training on unequal machines reaches a loss (spotDNN, IWQoS 2023).
 
-Symbols: T_i seconds of one update by worker i, b_i its batch, v_i = b_i/T_i, w_i its share of all v, R how uneven the
-shares are, j updates until the loss L.
+Symbols: T_i seconds of one update by worker i, b_i its batch, v_i = b_i/T_i its speed, w_i its part of the sum of all
+v, R how uneven these parts are, j the number of updates until the loss L.
 
     T_exp = 1 / sum 1/T_i                    seconds between updates
     b_w   = T_exp sum v_i                    batch, weighted by speed
     R     = sqrt((w_1 - 1)^2 + sum_{i>1} w_i^2)        w_1 the largest
     L     = (g2 b_w + g3) sqrt((R + g4) n) / (j + g1) + g5
 
-Workers update through parameter servers. The bandwidth that each of n workers is left with follows from the server's
-network,
+Workers update through parameter servers. The bandwidth left to each of n workers follows from the servers' network,
 
     B_wk = P B_ps/n + (1-P) B_req  if n B_req > B_ps,  else B_req        P = clamp(alpha sqrt(n) + beta, 0, 1)
 
-and where only speeds were measured (CM-DARE's tables) a saturation law tells steps per second:
+Where only speeds were measured (CM-DARE's tables), a saturation law gives the steps per second:
 
     speed(n) = min(n s, cap)        s: of one worker; cap: of the servers
 
-No command reaches this module yet: tests and benchmarks hold its plans to the published ones.
+No command uses this module yet: tests and benchmarks compare its plans with the published ones.
 """
 
 from collections.abc import Sequence
@@ -31,19 +30,19 @@ from optimizer.prediction.predictor import CannotPredict
 class ServerLink:
     """A parameter server's network, and how workers of one kind contend for it."""
 
-    #: Network of all servers together, and what one worker asks for while it exchanges.
+    #: Bandwidth of all servers together, and of one worker while it exchanges, bytes per second.
     bytes_per_s: float
     wanted_bytes_per_s: float
-    #: P = clamp(alpha sqrt(n) + beta, 0, 1): how likely workers are in each other's way.
+    #: P = clamp(alpha sqrt(n) + beta, 0, 1): the probability that n workers contend for the servers.
     alpha: float
     beta: float
 
     def contention(self, workers: int) -> float:
-        """Probability of contention among so many workers."""
+        """Returns the probability of contention among `workers` workers."""
         return min(1.0, max(0.0, self.alpha * sqrt(workers) + self.beta))
 
     def worker_bytes_per_s(self, workers: int) -> float:
-        """What each worker is left with."""
+        """Returns the bandwidth left to each worker, bytes per second."""
         wanted, share = self.wanted_bytes_per_s, self.bytes_per_s / workers
         if wanted <= share:
             return wanted
@@ -52,41 +51,42 @@ class ServerLink:
 
     @property
     def most_workers(self) -> int:
-        """Beyond so many the link is saturated for certain."""
+        """Returns the number of workers beyond which the link is always saturated."""
         return floor(((1.0 - self.beta) / self.alpha) ** 2)
 
 
 def server_exchange_s(
     model_bytes: float, accelerators: int, worker_bytes_per_s: float, host_bytes_per_s: float
 ) -> float:
-    """A worker sends its gradient and fetches the model, over the network and to each accelerator over the host."""
+    """Seconds in which a worker sends its gradient and fetches the model, over the network and from host to
+    accelerators.
+    """
     return 2.0 * model_bytes / worker_bytes_per_s + 2.0 * accelerators * model_bytes / host_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSaturation:
-    """Updates per second of n equal workers."""
+    """Updates per second of n equal workers: linear in n up to the servers' cap."""
 
     worker_steps_per_s: float
     cap_steps_per_s: float
 
     def steps_per_s(self, workers: int) -> float:
-        """Linear up to the cap."""
+        """Returns min(workers × one worker's speed, cap)."""
         return min(workers * self.worker_steps_per_s, self.cap_steps_per_s)
 
     @property
     def knee(self) -> int | None:
-        """The first number of workers that reaches the cap; None where no cap was seen."""
+        """Returns the first number of workers that reaches the cap; None where the cap is infinite."""
         if isinf(self.cap_steps_per_s):
             return None
         return ceil(self.cap_steps_per_s / self.worker_steps_per_s)
 
 
 def fit_saturation(measured: Sequence[tuple[int, float]]) -> WorkerSaturation:
-    """From (workers, steps per second). A point is saturated where it is below .9 of what the fewest workers promise.
+    """Fits the law to (workers, steps per second). A point below 0.9 of linear scaling from the smallest is saturated.
 
-    The cap is the mean of saturated points; without one it is infinite: nobody has seen it.
-    Raises CannotPredict for no points.
+    The cap is the mean of the saturated points, and infinite without any. Raises CannotPredict without points.
     """
     if not measured:
         raise CannotPredict("no number of workers was measured")
@@ -101,7 +101,7 @@ def fit_saturation(measured: Sequence[tuple[int, float]]) -> WorkerSaturation:
 
 @dataclass(frozen=True, slots=True)
 class LossLaw:
-    """Fitted coefficients; `g4` None: unevenness is left out (sqrt(n) in place of sqrt((R + g4) n))."""
+    """Fitted coefficients; with `g4` None unevenness is ignored (sqrt(n) replaces sqrt((R + g4) n))."""
 
     g1: float
     g2: float
@@ -110,7 +110,7 @@ class LossLaw:
     g4: float | None = None
 
     def updates(self, loss: float, batch: float, workers: int, unevenness: float) -> float:
-        """Until the loss is reached; infinite where it never is, 0 where it already was."""
+        """Returns the number of updates to the loss: infinite where it is never reached, 0 where it already was."""
         if loss <= self.g5:
             return inf
         factor = 1.0 if self.g4 is None else unevenness + self.g4
@@ -120,7 +120,7 @@ class LossLaw:
 
 @dataclass(frozen=True, slots=True)
 class WorkerType:
-    """A machine as a worker: samples and seconds of one update without any exchange."""
+    """A machine as a worker: samples and seconds of one update, without any exchange."""
 
     batch: float
     compute_s: float
@@ -128,9 +128,10 @@ class WorkerType:
 
 
 def worker_measured(samples_per_s: float, batch: float, accelerators: int, network_s: float) -> WorkerType:
-    """From what one machine did alone, at full bandwidth: `network_s` of each update went to the network.
+    """Derives a worker from what one machine measured alone at full bandwidth.
 
-    Copies to its accelerators are taken to be no part of the measurement, as published.
+    `network_s` seconds of each update went to the network; copies to the accelerators are assumed not to be part of the
+    measurement, as in the paper.
     """
     return WorkerType(batch, batch / samples_per_s - network_s, accelerators)
 
@@ -143,7 +144,7 @@ def unevenness(shares: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SpotTraining:
-    """A job on machines of several types: seconds to the loss, by how many there are of each."""
+    """A job on machines of several types: seconds to the loss as a function of the number of each type."""
 
     types: tuple[WorkerType, ...]
     link: ServerLink
@@ -153,7 +154,7 @@ class SpotTraining:
     loss: float
 
     def time_s(self, counts: tuple[int, ...]) -> float:
-        """Infinite for no machines, and where the loss is out of reach."""
+        """Returns seconds; infinite for no machines, and where the loss is out of reach."""
         workers = sum(counts)
         if workers == 0:
             return inf
@@ -172,7 +173,7 @@ class SpotTraining:
         return updates / updates_per_s
 
     def update_s(self, worker: WorkerType, workers: int) -> float:
-        """T_i: of one update by this worker among so many."""
+        """Returns T_i: seconds of one update by this worker among `workers` workers."""
         bytes_per_s = self.link.worker_bytes_per_s(workers)
         return worker.compute_s + server_exchange_s(
             self.model_bytes, worker.accelerators, bytes_per_s, self.host_bytes_per_s

@@ -1,8 +1,8 @@
-"""`walras plan workers`: what a cluster of spot workers around parameter servers takes and costs, and the cheapest.
+"""`walras plan workers`: expected time and cost of clusters of spot workers with parameter servers, and the cheapest.
 
-The end-to-end model of CM-DARE (Li and others, ICDCS'20): speeds add up until the servers saturate, by a measured
-curve; a worker is lost with the chance that its law of survival gives for the run, and replaced; until the replacement
-works, only its own part of the speed is missing (asynchronous training goes on).
+This is the end-to-end model of CM-DARE (Li and others, ICDCS'20). Workers' speeds add up until the servers saturate, by
+a measured curve. A worker is revoked during the run with the probability of its survival law, and is then replaced;
+until the replacement works, only that worker's speed is missing, because training is asynchronous.
 """
 
 from collections import Counter
@@ -18,38 +18,38 @@ from walras.contract import SECONDS_PER_HOUR
 from walras.errors import UserError
 from walras.units import format_length
 
-#: Rounds of the fixed point between the time a run takes and the workers it loses; it settles in a few.
+#: Iterations of the fixed point between a run's time and the workers that it loses; it converges in a few.
 _ROUNDS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerKind:
-    """One kind of worker."""
+    """One kind of worker: its speed alone, its price, its lifetime."""
 
     name: str
     steps_per_s: float
     usd_per_h: float
-    #: None: it is never taken.
+    #: Law of the lifetime; None: the worker is never revoked.
     law: Lifetime | None = None
-    #: From a loss until the replacement works.
+    #: Seconds from a loss until the replacement works.
     replacement_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSaturation:
-    """Steps per second that come through, for the sum of what the workers could do alone (both ascending)."""
+    """Steps per second that the servers deliver, by the sum of the workers' own speeds (both ascending)."""
 
     alone: tuple[float, ...]
     through: tuple[float, ...]
 
     def steps_per_s(self, alone: float) -> float:
-        """Linear between the measured points; beyond the last one nothing is gained."""
+        """Interpolates linearly between the measured points; beyond the last one the speed stays constant."""
         return float(np.interp(alone, (0.0, *self.alone), (0.0, *self.through)))
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterServers:
-    """The parameter servers: what they cost together, and what they let through."""
+    """The parameter servers: their price together, and their saturation curve."""
 
     usd_per_h: float
     saturation: ServerSaturation
@@ -57,7 +57,7 @@ class ParameterServers:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRun:
-    """What a run comes to in the mean."""
+    """Expected values of a run."""
 
     took_s: float
     usd: float
@@ -65,7 +65,7 @@ class ExpectedRun:
 
 
 def expected_run(workers: Sequence[WorkerKind], servers: ParameterServers, steps: float) -> ExpectedRun:
-    """Time, money and losses of a run of so many steps."""
+    """Returns expected time, cost and losses of a run of `steps` steps."""
     alone = sum(worker.steps_per_s for worker in workers)
     speed = servers.saturation.steps_per_s(alone)
     took_s, losses = steps / speed, 0.0
@@ -85,7 +85,7 @@ def expected_run(workers: Sequence[WorkerKind], servers: ParameterServers, steps
 def cheapest_cluster(
     kinds: Sequence[WorkerKind], servers: ParameterServers, steps: float, most: int, limit_s: float
 ) -> tuple[tuple[WorkerKind, ...], ExpectedRun] | None:
-    """The cheapest of all clusters of up to `most` workers that take no longer than `limit_s`; None if none is."""
+    """Returns the cheapest cluster of up to `most` workers that takes at most `limit_s` seconds, or None."""
     fast = [found for found in all_clusters(kinds, servers, steps, most) if found[1].took_s <= limit_s]
     return min(fast, key=lambda found: found[1].usd, default=None)
 
@@ -93,54 +93,54 @@ def cheapest_cluster(
 def all_clusters(
     kinds: Sequence[WorkerKind], servers: ParameterServers, steps: float, most: int
 ) -> Iterator[tuple[tuple[WorkerKind, ...], ExpectedRun]]:
-    """Every cluster of up to `most` workers, the smallest first, with what it comes to."""
+    """Generates every cluster of up to `most` workers, the smallest first, with its expected run."""
     for number in range(1, most + 1):
         for workers in combinations_with_replacement(kinds, number):
             yield workers, expected_run(workers, servers, steps)
 
 
-#: More are not tried one by one.
+#: Largest number of clusters that are enumerated.
 _MOST_CLUSTERS = 5000
 _Found = tuple[tuple[WorkerKind, ...], ExpectedRun]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOffer:
-    """One kind of worker as it can be had."""
+    """One kind of worker that can be rented."""
 
     name: str
     steps_per_s: float
     spot_usd_per_h: float
-    #: None: not known.
+    #: None where it is unknown.
     on_demand_usd_per_h: float | None
     law: Lifetime
     replacement_s: float
 
     def spot(self) -> WorkerKind:
-        """On a machine that may be taken."""
+        """Returns the worker on a machine that may be revoked."""
         return WorkerKind(self.name, self.steps_per_s, self.spot_usd_per_h, self.law, self.replacement_s)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCluster:
-    """What a cluster comes to in the mean."""
+    """Expected values of a cluster."""
 
     name: str
-    #: How many of each kind.
+    #: Number of workers of each kind.
     workers: tuple[tuple[str, int], ...]
     took_s: float
     usd: float
     losses: float
-    #: Part of the money that the cheapest on-demand cluster in time would cost more; None: there is none.
+    #: Saving relative to the cheapest on-demand cluster that is in time; None if there is none.
     saved: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """The clusters to choose from, the one to take first, and what none of them can be below."""
+    """The clusters to choose from, the recommended one first, and a lower bound for all of them."""
 
     clusters: tuple[WorkerCluster, ...]
-    #: The least money where no worker is ever taken.
+    #: Least cost (USD) if no worker were ever revoked.
     bound_usd: float
     tried: int
 
@@ -155,18 +155,20 @@ def make_worker_plan(
     within_s: float = inf,
     asked: Sequence[str] = (),
 ) -> WorkerPlan:
-    """The cheapest cluster of up to `most` workers that is done within a time.
+    """Returns the cheapest cluster of up to `most` workers that finishes within a time.
 
     Args:
-        asked: kinds of the workers of a cluster that is told of besides, by name.
-        saturation: what the workers could do alone, and what of it came through (steps/s, ascending); none: all does.
+        asked: kinds of the workers of one more cluster to report, by name.
+        saturation: (sum of the workers' own speeds, delivered speed) in steps/s, ascending; if empty, all is delivered.
 
     Raises:
-        UserError: no cluster is fast enough, or there are too many to try.
+        UserError: no cluster is fast enough, or there are too many to enumerate.
     """
     tried = sum(comb(len(offers) + number - 1, number) for number in range(1, most + 1))
     if tried > _MOST_CLUSTERS:
-        raise UserError(f"{tried:,} clusters are too many to try", field="--most", fix="fewer workers, or fewer kinds")
+        raise UserError(
+            f"{tried:,} clusters are too many to try", field="--most", fix="give fewer workers, or fewer kinds"
+        )
     endless = sum(offer.steps_per_s for offer in offers) * most
     points = saturation or [(endless, endless)]
     servers = ParameterServers(servers_usd_per_h, ServerSaturation(*map(tuple, zip(*points, strict=True))))
@@ -178,7 +180,7 @@ def make_worker_plan(
         raise UserError(
             f"no cluster is done in {format_length(within_s)}; the fastest takes {format_length(fastest[1].took_s)}",
             field="--within",
-            fix="a longer time, or more workers",
+            fix="give a longer time, or more workers",
         )
     kept = cheapest_cluster([replace(kind, law=None) for kind in kinds], servers, steps, most, within_s)
     assert kept is not None, "without losses the best is faster still"

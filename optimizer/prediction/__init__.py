@@ -1,1 +1,1 @@
-"""Speeds nobody measured, and steps to a target nobody reached yet: fitted models with intervals."""
+"""Fitted models, with intervals, of training speeds that were not measured and of steps to a target not reached yet."""

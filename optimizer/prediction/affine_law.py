@@ -1,18 +1,20 @@
-"""Step time as a line in the batch, for kinds that were measured, across places (an accelerator, and how many of it):
+"""Step time as an affine function of the batch, for kinds of jobs that were measured, across accelerators and gang
+sizes.
 
-what every step costs, and what every sample costs (Scavenger's law).
+The law has a cost per step and a cost per sample (Scavenger).
 
     t = (o_k A_p exp(d_ka) + w_k b C_p exp(e_ka)) exp(f_kp) + s_0 + s_1 layers + s_2 bytes      s: where ranks exchange
 
-k: kind, a: accelerator, p: place, b: samples per accelerator and pass. A_p and C_p are how much dearer a step's fixed
-part and its samples are at a place than at a middling one. Kinds differ from that by d and e on an accelerator, however
-many of it there are (what an accelerator costs a step before it computes, such as waking its threads, is a matter of
-the kind: d is larger than e), and by the smaller f at a place. All are found at once, by least squares of log time with
-priors; intervals follow from how well the observations pin a cell's time down, scaled by how the law tells observations
-from the others. Places that nobody measured are left to predictors that read data sheets.
+k is the kind, a the accelerator, p the place (an accelerator and a number of them), b the samples per accelerator and
+pass. A_p and C_p are the factors of a step's fixed cost and of its cost per sample at a place, relative to a typical
+place. A kind deviates from these factors by d and e on an accelerator, whatever the gang size, and by the smaller f at
+a place. d is larger than e, because the overhead before an accelerator computes (such as waking its threads) depends on
+the kind. All parameters are estimated together, by least squares of log time with priors. Intervals follow from the
+posterior variance of a cell's log time, scaled by leave-one-out errors. Places that were not measured are left to
+predictors that read data sheets.
 
-Every kind has parameters of its own and all kinds share some, so the normal matrix is an arrow. Own parameters are
-eliminated kind by kind: time grows with the number of kinds and not with its cube.
+Every kind has parameters of its own, and all kinds share some, so the normal matrix has arrow form. The own parameters
+are eliminated kind by kind, so time is linear and not cubic in the number of kinds.
 """
 
 from collections.abc import Sequence
@@ -38,7 +40,10 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlopeRows:
-    """n observations: the group, and slopes by (n, few) own and (n, few) shared parameters, at these positions."""
+    """Jacobian of n observations: their groups, and derivatives by own (n, few) and shared (n, few) parameters.
+
+    `own_at` and `shared_at` are the positions of these parameters.
+    """
 
     groups: Positions
     own_at: Positions
@@ -47,12 +52,12 @@ class SlopeRows:
     shared: Array
 
     def over(self, noise: Array) -> "SlopeRows":
-        """In standard deviations of the noise."""
+        """Returns the rows divided by each observation's noise (standard deviation)."""
         own, shared = self.own / noise[:, None], self.shared / noise[:, None]
         return SlopeRows(self.groups, self.own_at, own, self.shared_at, shared)
 
     def times(self, weights: Array, groups: int, own: int, shared: int) -> tuple[Array, Array]:
-        """Weighted sums of slopes: (groups, own) and (shared,)."""
+        """Returns the Jacobian's transpose times the weights, for own (groups, own) and shared (shared,) parameters."""
         by_own, by_shared = np.zeros((groups, own)), np.zeros(shared)
         np.add.at(by_own, (self.groups[:, None], self.own_at), self.own * weights[:, None])
         np.add.at(by_shared, self.shared_at, self.shared * weights[:, None])
@@ -61,20 +66,20 @@ class SlopeRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrowInverse:
-    """Inverse of the normal matrix, in parts: of groups alone, what groups share, and of what is shared."""
+    """Inverse of the arrow-shaped normal matrix in block form: groups, coupling blocks, and shared parameters."""
 
     alone: Array
     across: Array
     shared: Array
 
     def solve(self, own: Array, shared: Array) -> tuple[Array, Array]:
-        """The normal matrix's inverse times (groups, own) and (shared,)."""
+        """Returns the inverse times a vector with parts (groups, own) and (shared,)."""
         by_group = np.einsum("kij,kj->ki", self.alone, own)
         middle = self.shared @ (shared - np.einsum("kig,ki->g", self.across, by_group))
         return by_group - np.einsum("kij,kj->ki", self.alone, self.across @ middle), middle
 
     def variances(self, rows: SlopeRows) -> Array:
-        """Of what each row adds up."""
+        """Returns the variance of the linear combination that each row describes (n,)."""
         group = rows.groups[:, None, None]
         alone = self.alone[group, rows.own_at[:, :, None], rows.own_at[:, None, :]]
         own = np.einsum("ni,nij,nj->n", rows.own, alone, rows.own)
@@ -85,7 +90,7 @@ class ArrowInverse:
 
 
 def invert_arrow(rows: SlopeRows, own_precision: Array, shared_precision: Array) -> ArrowInverse:
-    """Of these rows (in standard deviations of their noise) and priors: (groups, own) and (shared,)."""
+    """Returns the inverse for whitened rows and prior precisions (groups, own) and (shared,)."""
     groups, own = own_precision.shape
     shared = len(shared_precision)
     corner = np.zeros((groups, own, own))
@@ -103,22 +108,22 @@ def invert_arrow(rows: SlopeRows, own_precision: Array, shared_precision: Array)
 
 
 GangPlace = tuple[str, int]
-#: Parameters: (kinds, own) o, w, d, e, f and (shared,) log A, log C, log s.
+#: Parameters: o, w, d, e, f by kind (kinds, own), and log A, log C, log s (shared,).
 AffineParameters = tuple[Array, Array]
 
-#: Standard deviations (log): of a measurement beside its own spread, and of what kinds differ by in the fixed part of a
-#: step on an accelerator. Those are taken with which observations are told best from the others.
+#: Standard deviations (log) that are tried: of a measurement beyond its own spread, and of the kinds' deviations d in
+#: the fixed cost. The pair with the highest leave-one-out likelihood is used.
 _NOISES, _OWNS = (0.02, 0.05, 0.1), (0.2, 0.4, 0.8)
-#: What kinds differ by in the cost of samples, and at a place beside its accelerator, over that.
+#: Standard deviations of e and of f, relative to that of d.
 _SAMPLE_SHARE, _PLACE_SHARE = 0.25, 0.25
-#: Of places.
+#: Prior standard deviation of log A and log C.
 _PLACES = 0.8
-#: Fixed and sample costs of a kind, and costs of exchange, are known this badly before anything is measured.
+#: Prior standard deviation (log) of o, w and s.
 _WIDE = 2.0
 _EXCHANGE_S = np.log([1e-4, 3e-5, 1e-10])
 _LEAST_SCALE, _MOST_SCALE = 1.0, 3.0
 _FEWEST = 6
-#: Kinds that standard deviations are chosen on: each choice is a fit.
+#: Largest number of kinds for the choice of standard deviations, because each choice needs a fit.
 _CHOOSE_ON = 40
 _NEAR_0 = 1e-6
 _ROUNDS, _SETTLED = 60, 1e-6
@@ -126,14 +131,14 @@ _ROUNDS, _SETTLED = 60, 1e-6
 
 @dataclass(frozen=True, slots=True)
 class AffinePredictor:
-    """The predictor."""
+    """The predictor by the affine law."""
 
     @property
     def name(self) -> str:
         return "affine"
 
     def fit(self, observations: Sequence[Observation]) -> "AffineModel":
-        """Raises CannotPredict for fewer than six observations. Time grows in proportion to the number of kinds."""
+        """Fits the law, in time linear in the number of kinds. Raises CannotPredict for fewer than six observations."""
         if len(observations) < _FEWEST:
             raise CannotPredict(f"{len(observations)} observations are too few for lines in the batch")
         kinds = sorted({observation.cell.kind.name for observation in observations})
@@ -149,20 +154,20 @@ class AffinePredictor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CellColumns:
-    """Cells as columns."""
+    """The columns of n cells."""
 
     kinds: NDArray[np.int64]
     places: NDArray[np.int64]
     accelerators: NDArray[np.int64]
     samples: Array
     passes: Array
-    #: (n, 3): 1, layers and gradient bytes where ranks exchange, else 0.
+    #: (n, 3): 1, layers and gradient bytes where ranks exchange gradients, else 0.
     exchange: Array
 
 
 @dataclass(frozen=True, slots=True)
 class _AffineLaw:
-    """Positions of kinds, places and accelerators in vectors of parameters, and the standard deviations chosen."""
+    """Positions of kinds, places and accelerators in the parameter vectors, and the standard deviations in use."""
 
     kinds: dict[str, int]
     places: dict[GangPlace, int]
@@ -194,7 +199,7 @@ class _AffineLaw:
         )
 
     def prior(self, columns: _CellColumns, times: Array) -> tuple[AffineParameters, AffineParameters]:
-        """Centre and standard deviation of every parameter before the fit."""
+        """Returns the prior's mean and standard deviation of every parameter."""
         kinds, places, accelerators = len(self.kinds), len(self.places), len(self.accelerators)
         own = np.zeros((kinds, 2 + 2 * accelerators + places))
         for kind in range(kinds):
@@ -203,7 +208,8 @@ class _AffineLaw:
             own[kind, 1] = np.median(times[at] - np.log(columns.samples[at])) - log(2.0)
         shares = np.repeat([1.0, _SAMPLE_SHARE, _PLACE_SHARE], [accelerators, accelerators, places])
         widths = np.concatenate([np.full(2, _WIDE), self.own_sd * shares])
-        # The accelerator and the place that were measured most are what kinds are compared with elsewhere.
+        # The accelerator and the place with the most observations are the reference, so their deviations are fixed at
+        # 0.
         first = 2 + np.bincount(columns.accelerators).argmax()
         widths[[first, first + accelerators]] = _NEAR_0
         widths[2 + 2 * accelerators + np.bincount(columns.places).argmax()] = _NEAR_0
@@ -212,7 +218,7 @@ class _AffineLaw:
         return (own, shared), (np.tile(widths, (kinds, 1)), wide)
 
     def log_times_and_slopes(self, parameters: AffineParameters, columns: _CellColumns) -> tuple[Array, SlopeRows]:
-        """Log times of cells, and their slopes."""
+        """Returns the log times of cells, and their Jacobian."""
         own, shared = parameters
         k, a, p = columns.kinds, columns.accelerators, columns.places
         accelerators, places = len(self.accelerators), len(self.places)
@@ -231,7 +237,7 @@ class _AffineLaw:
         return np.log(whole), SlopeRows(k, own_at, np.stack([f, s, f, s, f + s], axis=1), shared_at, slopes)
 
     def fitted(self, observations: Sequence[Observation]) -> "tuple[float, AffineModel]":
-        """How likely each observation is, told from the others, and the model."""
+        """Fits the law. Returns the mean leave-one-out log likelihood, and the model."""
         columns = self.columns([observation.cell for observation in observations])
         times = -np.log([observation.steps_per_s for observation in observations])
         spreads = np.array([observation.spread / sqrt(observation.samples) for observation in observations])
@@ -239,7 +245,7 @@ class _AffineLaw:
         found, slopes, whole = self._least(columns, times, noise)
         surprises = (self.log_times_and_slopes(found, columns)[0] - times) / noise
         left = 1.0 - np.minimum(0.99, whole.variances(slopes))
-        # Leave-one-out surprises of a linear model, in the standard deviations it would then have stated.
+        # Leave-one-out residuals of a linear model, in their predictive standard deviations.
         alone = np.abs(surprises) / np.sqrt(left)
         likely = -float((0.5 * alone**2 + np.log(noise / np.sqrt(left))).mean())
         scale = min(_MOST_SCALE, max(_LEAST_SCALE, float(np.quantile(alone, INTERVAL)) / Z80))
@@ -248,7 +254,9 @@ class _AffineLaw:
     def _least(
         self, columns: _CellColumns, times: Array, noise: Array
     ) -> tuple[AffineParameters, SlopeRows, ArrowInverse]:
-        """Parameters, slopes there in standard deviations, and the inverse normal matrix (Levenberg-Marquardt)."""
+        """Minimises by Levenberg-Marquardt. Returns parameters, the whitened Jacobian there, and the inverse normal
+        matrix.
+        """
         (own, shared), (own_sd, shared_sd) = self.prior(columns, times)
         centre, sizes = (own, shared), (*own.shape, len(shared))
         precision = own_sd**-2, shared_sd**-2
@@ -291,16 +299,16 @@ def _exchanged(cell: SpeedCell) -> tuple[float, float, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AffineModel:
-    """Fitted lines."""
+    """The fitted law."""
 
     law: _AffineLaw
     parameters: AffineParameters
     whole: ArrowInverse
-    #: Factor of the standard deviations that the inverse normal matrix gives.
+    #: Factor on the standard deviations that the inverse normal matrix gives.
     scale: float
 
     def knows(self, cell: SpeedCell) -> bool:
-        """Whether kind and place were both measured, if not together."""
+        """Returns whether the kind and the place were both measured, though perhaps not together."""
         return cell.kind.name in self.law.kinds and _place(cell) in self.law.places
 
     def predict(self, cell: SpeedCell) -> Prediction:
@@ -309,7 +317,7 @@ class AffineModel:
         return self._predict_known([cell])[0]
 
     def predict_many(self, cells: Sequence[SpeedCell]) -> list[Prediction | None]:
-        """In order; None for a cell of which kind or place was never measured."""
+        """Returns predictions in the cells' order; None for a cell whose kind or place was never measured."""
         predictions = iter(self._predict_known([cell for cell in cells if self.knows(cell)]))
         return [next(predictions) if self.knows(cell) else None for cell in cells]
 

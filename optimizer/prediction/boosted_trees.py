@@ -1,8 +1,8 @@
-"""Gradient boosting over cells as feature columns, the same ones that the Gaussian process reads.
+"""Gradient-boosted trees over cells as feature columns, the same that the Gaussian process uses.
 
-Trees learn what is left of log step time beside a line of theory and what is usual for the kind. They do not reach
-beyond what was measured: a kind or an accelerator that nobody ran is refused. Intervals are as wide as errors on parts
-told from the others. scikit-learn is loaded when something is fitted.
+The trees fit the residual of log step time after a linear trend and the kind's median. Trees do not extrapolate, so
+cells of a kind or an accelerator that was never measured are refused. The width of intervals is that of
+cross-validation errors. scikit-learn is imported only for a fit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,18 +28,18 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellFeatures:
-    """Cells as columns: n of each."""
+    """Feature columns of n cells."""
 
     kinds: NDArray[Any]
     accelerators: NDArray[Any]
-    #: (n, 2) logs of arithmetic and memory bandwidth, as far as they are achieved, against a middling accelerator.
+    #: (n, 2) logs of achieved arithmetic and memory bandwidth, relative to a typical accelerator.
     facts: Array
     #: (n, 4) logs of samples per pass, accelerators, machines, passes.
     layouts: Array
 
 
 def cell_features(cells: Sequence[SpeedCell]) -> CellFeatures:
-    """Columns of the cells."""
+    """Returns the feature columns of the cells."""
     return CellFeatures(
         kinds=np.array([cell.kind.name for cell in cells], dtype=object),
         accelerators=np.array([cell.accelerator.name for cell in cells], dtype=object),
@@ -59,18 +59,18 @@ def _achieved(facts: AcceleratorSpecs) -> tuple[float, float]:
 
 _PARTS = 4
 _LEAST_SD = 0.01
-#: Fewer observations grow no tree worth asking.
+#: Fewest observations for a fit.
 _FEWEST = 20
 
 
 @dataclass(frozen=True, slots=True)
 class BoostedTrees:
-    """The predictor. Rows are not sampled and the seed is fixed: the same observations give the same trees."""
+    """The predictor. Rows are not sampled and the seed is fixed, so the same observations give the same trees."""
 
     trees: int = 200
     depth: int = 4
     rate: float = 0.1
-    #: Trees grow on at most so many observations, evenly taken: time grows with each.
+    #: Largest number of observations for a fit, evenly taken, because its time is linear in them.
     fit_to: int = 1000
 
     @property
@@ -78,7 +78,7 @@ class BoostedTrees:
         return "boosted"
 
     def fit(self, observations: Sequence[Observation]) -> "BoostedTreesModel":
-        """Raises CannotPredict for fewer than 20 observations."""
+        """Fits the trees. Raises CannotPredict for fewer than 20 observations."""
         if len(observations) < _FEWEST:
             raise CannotPredict(f"{len(observations)} observations are too few to grow trees from")
         errors: list[float] = []
@@ -113,7 +113,7 @@ class BoostedTrees:
 
 
 def _usual(observations: Sequence[Observation]) -> dict[str, float]:
-    """By kind, the median of log step time beside the line of theory."""
+    """Returns the median over each kind of log step time minus the linear trend."""
     times = -np.log([observation.steps_per_s for observation in observations])
     times = times - _line([observation.cell for observation in observations])
     values: dict[str, list[float]] = {}
@@ -123,13 +123,13 @@ def _usual(observations: Sequence[Observation]) -> dict[str, float]:
 
 
 def _line(cells: Sequence[SpeedCell]) -> Array:
-    """Log step time of theory: it grows with the samples of a pass, and with passes."""
+    """Returns the linear trend of log step time: it grows with the samples of a pass and with the passes."""
     layouts = cell_features(cells).layouts
     return np.asarray(0.8 * (layouts[:, 0] + layouts[:, 3]))
 
 
 def _columns(cells: Sequence[SpeedCell], usual: Mapping[str, float], accelerators: Mapping[str, float]) -> NDArray[Any]:
-    """What the trees see: layout, facts, the accelerator as a number, and what is usual for the kind."""
+    """Returns the features: layout, data sheet, the accelerator as a number, and the kind's median."""
     points = cell_features(cells)
     own = [[usual[cell.kind.name], accelerators[cell.accelerator.name]] for cell in cells]
     return np.hstack([points.layouts, points.facts, np.array(own)])
@@ -137,7 +137,7 @@ def _columns(cells: Sequence[SpeedCell], usual: Mapping[str, float], accelerator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoostedTreesModel:
-    """Trees, and what they were grown on."""
+    """The fitted trees, the medians of kinds, and the numbers of accelerators."""
 
     trees: Any
     usual: Mapping[str, float]
@@ -145,11 +145,11 @@ class BoostedTreesModel:
     sd: float
 
     def knows(self, cell: SpeedCell) -> bool:
-        """Whether kind and accelerator were both measured, if not together."""
+        """Returns whether the kind and the accelerator were both measured, though perhaps not together."""
         return cell.kind.name in self.usual and cell.accelerator.name in self.accelerators
 
     def log_times(self, cells: Sequence[SpeedCell]) -> Array:
-        """Of one step, for cells that it knows."""
+        """Returns the log seconds of one step for cells that `knows` accepts."""
         predicted = self.trees.predict(_columns(cells, self.usual, self.accelerators))
         return np.asarray(predicted + _line(cells) + np.array([self.usual[cell.kind.name] for cell in cells]))
 
@@ -159,7 +159,7 @@ class BoostedTreesModel:
         return log_normal_prediction(-float(self.log_times([cell])[0]), self.sd)
 
     def predict_many(self, cells: Sequence[SpeedCell]) -> list[Prediction | None]:
-        """In order; None for a cell of which kind or accelerator was never measured."""
+        """Returns predictions in the cells' order; None for a cell whose kind or accelerator was never measured."""
         known = [cell for cell in cells if self.knows(cell)]
         times = iter(self.log_times(known).tolist() if known else [])
         return [log_normal_prediction(-next(times), self.sd) if self.knows(cell) else None for cell in cells]

@@ -1,12 +1,12 @@
-"""A Gaussian process over kinds, accelerators and layouts: learns from neighbours of a cell what nobody measured.
+"""A Gaussian process over kinds, accelerators and layouts, which predicts unmeasured cells from similar ones.
 
-It models the logarithm of step time as a line that theory gives (time grows with the samples of a pass and falls with
-the speed of the accelerator) plus deviations. Their covariance is a sum of terms: the kind, the accelerator (its name,
-and its facts, so that a new one can be told from them), the layout, and how these go together; each term has a weight.
-Weights are found by likelihood on at most `fit_to` observations, evenly taken. Up to `condition_on` observations, all
-are conditioned on; of more, so many, evenly taken, and all of the kind that is asked about, so that time grows in
-proportion to them. Intervals are widened or narrowed by how its own errors compare with what it expected: leaving out
-one observation, and, for accelerators that nobody measured, leaving out all of one accelerator.
+It models the logarithm of step time as a linear trend (time grows with the samples of a pass and falls with the speed
+of the accelerator) plus deviations. Their covariance is a sum of weighted terms: the kind, the accelerator (its name,
+and its data sheet, so that a new one can be predicted), the layout, and interactions of these. The weights maximise the
+posterior likelihood on at most `fit_to` observations, evenly taken. The process is conditioned on all observations up
+to `condition_on`; of more, it is conditioned on that many, evenly taken, and on all of the queried kind, so that time
+stays linear in their number. Intervals are scaled by leave-one-out errors, and for unmeasured accelerators by errors
+when all observations of one accelerator are left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from optimizer.prediction.predictor import (
     log_normal_prediction,
 )
 
-#: Weights (standard deviations of log time) that a fit starts from, in the order of `terms`.
+#: Initial weights (standard deviations of log time), in the order of `terms`.
 _TERMS: tuple[tuple[str, float], ...] = (
     ("kind", 3.0),
     ("accelerator", 0.5),
@@ -44,14 +44,14 @@ _TERMS: tuple[tuple[str, float], ...] = (
     ("kind, accelerator, layout", 0.1),
 )
 START_WEIGHTS = np.log([*(weight for _, weight in _TERMS), 1.0, 0.05])
-#: Positions in a parameter vector of the length scale (in log layout) and of the noise.
+#: Positions in the parameter vector of the length scale (in log layout) and of the noise.
 LENGTH_AT, NOISE_AT = len(_TERMS), len(_TERMS) + 1
-#: Terms that hold the layout: alone, with the kind, with the accelerator, with both.
+#: Terms that include the layout: alone, with the kind, with the accelerator, with both.
 _OF_LAYOUT = (4, 5, 6, 8)
 
 
 def prior_variances(points: CellFeatures, parameters: Array, odd: Mapping[Pair, float]) -> Array:
-    """Of each point by itself: the diagonal of its covariance with all of them."""
+    """Returns the prior variance of each point: the diagonal of the points' covariance matrix."""
     facts = np.einsum("ij,ij->i", points.facts, points.facts)
     ones = np.ones_like(facts)
     own = own_variances(points.kinds, points.accelerators, odd)
@@ -60,21 +60,21 @@ def prior_variances(points: CellFeatures, parameters: Array, odd: Mapping[Pair, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedFeatures:
-    """What two sets of points share, before any weight: computed once, weighted often."""
+    """Similarities of two sets of points before weighting: computed once, and used for many weights."""
 
     kind: Array
     accelerator: Array
     facts: Array
     distance: Array
-    #: Variances that a kind on an accelerator has for itself, where both points are of that pair.
+    #: Additional variance of an odd pair of kind and accelerator, where both points belong to that pair.
     own: Array
 
     def layout(self, parameters: Array) -> Array:
-        """1 for equal layouts, less the further they are apart."""
+        """Returns the layouts' squared-exponential kernel: 1 for equal layouts, falling with their distance."""
         return np.asarray(np.exp(-0.5 * self.distance * np.exp(-2.0 * parameters[LENGTH_AT])))
 
     def terms(self, layout: Array) -> tuple[Array, ...]:
-        """In the order of `_TERMS`, each with weight 1."""
+        """Returns the terms in the order of `_TERMS`, each with weight 1."""
         both = self.kind * self.accelerator
         return (
             self.kind,
@@ -89,7 +89,7 @@ class SharedFeatures:
         )
 
     def covariance(self, parameters: Array) -> Array:
-        """Sum of all terms; noise is not in it."""
+        """Returns the sum of all weighted terms, without noise."""
         weights = np.exp(2.0 * parameters[:LENGTH_AT])
         total = self.own.copy()
         for weight, term in zip(weights, self.terms(self.layout(parameters)), strict=True):
@@ -97,7 +97,7 @@ class SharedFeatures:
         return total
 
     def slopes(self, parameters: Array, by: Array) -> Array:
-        """Sum over all entries of `by` times the covariance's derivative by each parameter; for noise, its diagonal."""
+        """Returns the sum of `by` times the covariance's derivative by each parameter; for noise, of its diagonal."""
         weights = np.exp(2.0 * parameters[:LENGTH_AT])
         layout = self.layout(parameters)
         sums = [float((by * term).sum()) for term in self.terms(layout)]
@@ -111,7 +111,9 @@ class SharedFeatures:
 
 
 def shared_features(left: CellFeatures, right: CellFeatures, odd: Mapping[Pair, float]) -> SharedFeatures:
-    """(n left, n right) of each; `odd`: pairs of kind and accelerator with a variance of their own."""
+    """Returns the similarities (n left, n right); `odd` maps pairs of kind and accelerator to their additional
+    variance.
+    """
     gaps = left.layouts[:, None, :] - right.layouts[None, :, :]
     kind = (left.kinds[:, None] == right.kinds[None, :]).astype(float)
     accelerator = (left.accelerators[:, None] == right.accelerators[None, :]).astype(float)
@@ -124,30 +126,30 @@ def shared_features(left: CellFeatures, right: CellFeatures, odd: Mapping[Pair, 
     )
 
 
-#: A weight may move so far from where it starts (log): few observations then do not run away.
+#: Prior standard deviation of a log weight, and its largest change: few observations cannot move it far.
 _PULL = 1.0
 _REACH = 3.0
-#: No fit is so sure, or so unsure, of itself.
+#: Limits of the factor on the stated standard deviations.
 _LEAST_SCALE, _MOST_SCALE = 0.3, 4.0
-#: So many accelerators must be known before their data sheets can be trusted to tell of another.
+#: Fewest accelerators from whose data sheets another one's speed is predicted.
 _FEW = 4
-#: Kinds that must have run on an accelerator for its cells to set the weights.
+#: Fewest kinds that must have run on an accelerator for its cells to determine the weights.
 _WELL_KNOWN = 3
-#: Kinds by which an accelerator is half known.
+#: Number of measured kinds at which an accelerator counts as half known.
 _HALF_KNOWN = 1.0
-#: Cells told at once: memory is this times what is conditioned on.
+#: Cells predicted at once: memory grows with this times the observations conditioned on.
 _BATCH = 500
 
 
 def _line(points: CellFeatures) -> Array:
-    """Log step time by theory, up to a constant of each kind."""
+    """Returns the linear trend of log step time, up to a constant of each kind."""
     passes = points.layouts[:, 0] + points.layouts[:, 3]
     return np.asarray(0.8 * passes - points.facts.mean(axis=1))
 
 
 @dataclass(frozen=True, slots=True)
 class GaussianProcess:
-    """The predictor."""
+    """The predictor by a Gaussian process."""
 
     fit_to: int = 250
     condition_on: int = 1000
@@ -158,7 +160,7 @@ class GaussianProcess:
         return "learned"
 
     def fit(self, observations: Sequence[Observation]) -> "GaussianProcessModel":
-        """Raises CannotPredict for fewer than three observations."""
+        """Fits the process. Raises CannotPredict for fewer than three observations."""
         if len(observations) < 3:
             raise CannotPredict(f"{len(observations)} observations are too few to learn from")
         points = cell_features([observation.cell for observation in observations])
@@ -170,7 +172,7 @@ class GaussianProcess:
         few, told, noise = _selected(points, every), times[every] - middle, spreads[every]
         parameters = self._weights(few, told, noise, {})
         if odd := _odd(few, told, noise, parameters):
-            # Found by weights that the odd pairs had bent: they are weighed without them, and looked for again.
+            # The odd pairs biased the weights with which they were found, so the weights are fitted again without them.
             parameters = self._weights(few, told, noise, odd)
         core = np.unique(np.linspace(0, len(times) - 1, min(self.condition_on, len(times))).astype(int))
         kept, told, noise = _selected(points, core), times[core] - middle, spreads[core]
@@ -189,7 +191,7 @@ class GaussianProcess:
         eye = np.eye(len(times))
 
         def unlikely(parameters: Array) -> tuple[float, Array]:
-            """Minus the log of posterior probability up to a constant, and its slope."""
+            """Returns the negative log posterior up to a constant, and its gradient."""
             factor = _factor(shared, parameters, spreads)
             inverse = cho_solve(factor, eye)
             weights = inverse @ times
@@ -207,7 +209,7 @@ class GaussianProcess:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Law:
-    """What a fit chose: weights, and the pairs that have a variance of their own."""
+    """The result of a fit: the parameters, and the additional variance of odd pairs."""
 
     parameters: Array
     odd: Mapping[Pair, float]
@@ -215,7 +217,7 @@ class _Law:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
-    """Observations of one kind that are conditioned on only where that kind is asked about."""
+    """Observations of one kind, on which the process is conditioned only for queries of that kind."""
 
     points: CellFeatures
     times: Array
@@ -233,7 +235,7 @@ def _by_kind(
 
 
 def _well_known(points: CellFeatures) -> NDArray[np.signedinteger[Any]]:
-    """Rows of accelerators where several kinds ran: what a few cells say of another one is to be weighed by these."""
+    """Returns the rows of accelerators on which several kinds ran, or all rows if there are fewer than two of these."""
     evidence = _evidence(points)
     known = np.array([evidence[name] >= _WELL_KNOWN for name in points.accelerators])
     return np.flatnonzero(known if len(set(points.accelerators[known])) >= 2 else np.ones_like(known))
@@ -264,17 +266,19 @@ def _condition(points: CellFeatures, times: Array, spreads: Array, law: _Law) ->
     factor = _factor(shared_features(points, points, law.odd), law.parameters, spreads)
     weights = cho_solve(factor, times)
     precision = np.diag(cho_solve(factor, np.eye(len(times))))
-    # Leave-one-out errors of a Gaussian process, in standard deviations.
+    # Leave-one-out residuals of a Gaussian process, in standard deviations.
     return _Known(points, law, factor, weights, _scale(np.abs(weights) / np.sqrt(precision), _LEAST_SCALE))
 
 
 def _scale(surprises: Array, least: float) -> float:
-    """What standard deviations must be multiplied by for 80 % of such errors to lie inside the interval."""
+    """Returns the factor on standard deviations with which 80 % of these errors lie in the interval, within limits."""
     return min(_MOST_SCALE, max(least, float(np.quantile(surprises, INTERVAL)) / Z80))
 
 
 def _unseen(points: CellFeatures, times: Array, spreads: Array, law: _Law) -> float:
-    """The scale for accelerators that nobody measured, from those that were; wide where that cannot be told."""
+    """Returns the factor for unmeasured accelerators, by leaving out each measured one; the maximum where there are
+    few.
+    """
     names = sorted(set(points.accelerators))
     if len(names) < _FEW:
         return _MOST_SCALE
@@ -284,7 +288,7 @@ def _unseen(points: CellFeatures, times: Array, spreads: Array, law: _Law) -> fl
         common = held[np.isin(points.kinds[held], points.kinds[rest])]
         if len(common) == 0:
             continue
-        # That one of its kinds is odd there is not known of an accelerator that nobody measured.
+        # The odd pairs of an accelerator would be unknown if it had not been measured.
         others = _Law(law.parameters, {pair: own for pair, own in law.odd.items() if pair[1] != name})
         known = _condition(_selected(points, rest), times[rest], spreads[rest], others)
         means, deviations = known.means(_selected(points, common))
@@ -298,11 +302,11 @@ class _Known:
     law: _Law
     factor: tuple[Array, bool]
     weights: Array
-    #: Factor of standard deviations where kind and accelerator are known.
+    #: Factor on standard deviations where kind and accelerator are known.
     scale: float
 
     def means(self, queried: CellFeatures, more: _Seen | None = None) -> tuple[Array, Array]:
-        """Expected deviations from the line, and their standard deviations, unscaled; with `more` known too."""
+        """Returns mean deviations from the trend and their unscaled standard deviations; `more` adds observations."""
         shared = self._with(queried, self.points)
         parameters = self.law.parameters
         own = prior_variances(queried, parameters, self.law.odd) + np.exp(2.0 * parameters[NOISE_AT])
@@ -323,25 +327,25 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GaussianProcessModel:
-    """Conditioned on observations."""
+    """The fitted process, conditioned on observations."""
 
     known: _Known
     more: Mapping[str, _Seen]
     middle: float
-    #: By accelerator that was measured: how many kinds were.
+    #: Number of kinds measured on each accelerator.
     evidence: Mapping[str, int]
-    #: Factor of standard deviations on accelerators that nobody measured.
+    #: Factor on standard deviations for accelerators that were not measured.
     unseen_scale: float
 
     def predict(self, cell: SpeedCell) -> Prediction:
         return self.predict_all([cell])[0]
 
     def predict_many(self, cells: Sequence[SpeedCell]) -> list[Prediction | None]:
-        """In order; nothing is refused."""
+        """Returns predictions in the cells' order; no cell is refused."""
         return [*self.predict_all(cells)]
 
     def predict_all(self, cells: Sequence[SpeedCell]) -> list[Prediction]:
-        """Of many cells at once, which is faster than one by one."""
+        """Predicts many cells at once, which is faster than one by one."""
         queried = cell_features(cells)
         means, deviations = np.empty(len(cells)), np.empty(len(cells))
         for rows, more in self._batches(queried):
@@ -353,12 +357,12 @@ class GaussianProcessModel:
         ]
 
     def _scale_on(self, accelerator: str) -> float:
-        """An accelerator is known by the kinds that ran there, little by little."""
+        """Interpolates between the two factors by the number of kinds that were measured on the accelerator."""
         unseen = _HALF_KNOWN / (_HALF_KNOWN + self.evidence.get(accelerator, 0))
         return float(self.known.scale ** (1.0 - unseen) * self.unseen_scale**unseen)
 
     def _batches(self, queried: CellFeatures) -> Iterator[tuple[NDArray[np.signedinteger[Any]], _Seen | None]]:
-        """Rows to tell at once, and what is known of their kind beside what is known for all."""
+        """Generates rows to predict together, with the additional observations of their kind."""
         special = np.isin(queried.kinds, list(self.more))
         plain = np.flatnonzero(~special)
         for first in range(0, len(plain), _BATCH):

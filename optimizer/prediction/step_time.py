@@ -1,23 +1,23 @@
-"""Where the seconds of a training step go: by facts alone (roofline, links, accumulation), and by measured differences.
+"""The components of a training step's time, from hardware data (roofline, links, accumulation) or from measurements.
 
     pass_s = slowness x max(flops / peak, bytes / memory bandwidth)
     step_s = max((a + 1) pass_s + exposed synchronisation, (a + 1) input_s)      a: passes summed up locally
 
-Slowness is how far a kind stays behind the roofline. It is all that is fitted: of each kind from what was measured on
-single accelerators (of gangs, less their synchronisation, where it ran on none), of an unseen kind from the others.
-Synchronisation is never scaled by it: S bytes exchanged by n ranks over links of B bytes per second, latency per
-message. Interconnects whose bandwidth was measured after launch come in as facts; where too much is missing of what was
-planned, the job is to be planned anew (Srifty).
+Slowness is a kind's factor above the roofline, and the only fitted parameter. It is fitted for each kind from
+measurements on single accelerators (or on gangs, less their synchronisation, if there are no others), and for an
+unmeasured kind from the other kinds. It never scales synchronisation: S bytes exchanged by n ranks over links of B
+bytes per second, with a latency per message. Bandwidths that are measured after launch replace those of the data sheet;
+if they fall too far below the plan, the job should be planned anew (Srifty).
 
-Measured: what a step waits for, from differences between runs that each leave one thing out (Stash, ICDCS 2023).
+Measured stalls are differences between runs that each leave one thing out (Stash, ICDCS 2023).
 
-    alone            made-up data, one accelerator                              compute
-    together         made-up data, all accelerators of a machine                + exchange inside
-    warm             real data that the host has already read                   + preparing it
-    cold             real data that nobody has read yet                         + fetching it
-    apart            made-up data, as many accelerators on several machines     compute + exchange inside and between
+    alone            synthetic data, one accelerator                              compute
+    together         synthetic data, all accelerators of a machine                + exchange inside
+    warm             real data in the host's page cache                           + preparing it
+    cold             real data that was not read before                           + fetching it
+    apart            synthetic data, as many accelerators on several machines     compute + exchange inside and between
 
-Times are of one step with the same samples per accelerator. A difference below 0 is noise and counts as none.
+Times are of one step with the same samples per accelerator. A negative difference is noise and counts as 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,12 +35,15 @@ from optimizer.prediction.predictor import (
     log_normal_prediction,
 )
 
-#: Share of a pass that is the backward one, while which gradients that are ready may already travel.
+#: Part of a pass that is the backward pass, during which gradients that are ready can already be sent.
 BACKWARD = 2.0 / 3.0
 
 
 def ring_all_reduce_s(size_bytes: float, ranks: int, bytes_per_s: float, latency_s: float = 0.0) -> float:
-    """2 (n-1)/n S/B: every byte is sent once to be summed and once to be known. 0 for a single rank."""
+    """Seconds of a ring all-reduce, 2 (n-1)/n S/B and latencies; 0 for a single rank.
+
+    Every byte is sent once for the reduction and once for the broadcast.
+    """
     assert ranks >= 1, "a ring has at least one rank"
     assert bytes_per_s > 0, "a link carries something"
     return 2.0 * (ranks - 1) * (size_bytes / (ranks * bytes_per_s) + latency_s)
@@ -52,7 +55,7 @@ def hierarchical_all_reduce_s(
     speeds: tuple[float, float],
     latency_s: float = 0.0,
 ) -> float:
-    """Reduced inside each machine, in a ring between machines, then told inside each.
+    """Seconds of a reduction inside each machine, a ring between the machines, and a broadcast inside each machine.
 
     `shape`: machines, and accelerators of the fullest one. `speeds`: bytes per second inside and between machines; the
     slowest machine's network sets the pace of the ring. Equal to a ring where there is one machine, or one accelerator
@@ -66,17 +69,17 @@ def hierarchical_all_reduce_s(
 
 
 def exposed_s(sync_s: float, pass_s: float, overlap: float) -> float:
-    """What of a synchronisation the step waits for: what the share `overlap` of the backward pass does not hide."""
+    """Seconds of synchronisation for which the step waits: the part `overlap` of the backward pass hides the rest."""
     return max(0.0, sync_s - overlap * BACKWARD * pass_s)
 
 
-#: This part below what was planned, and another set of machines, or of counts, may be worth its move.
+#: Relative shortfall of bandwidth below the plan at which other machines, or another number of them, may pay.
 TOLERATED_SHORTFALL = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class ObtainedNetwork:
-    """What was planned and what was measured, bytes per second of one direction."""
+    """Planned and measured bandwidth, bytes per second of one direction."""
 
     planned_bytes_per_s: float
     measured_bytes_per_s: float
@@ -87,24 +90,24 @@ class ObtainedNetwork:
 
     @property
     def below(self) -> float:
-        """Part that is missing of what was planned; negative where there is more."""
+        """Relative shortfall of the measured bandwidth; negative where it exceeds the plan."""
         return 1.0 - self.measured_bytes_per_s / self.planned_bytes_per_s
 
     @property
     def replan(self) -> bool:
-        """Whether so much is missing that the plan does not hold."""
+        """Whether the shortfall is so large that the job should be planned anew."""
         return self.below > TOLERATED_SHORTFALL * (1.0 + 1e-9)
 
     @property
     def why(self) -> str:
-        """The verdict with its numbers."""
+        """Explains the verdict with its figures."""
         figures = f"{_gbit(self.measured_bytes_per_s)} of {_gbit(self.planned_bytes_per_s)} between machines"
         if self.replan:
             return f"{figures}: {self.below:.0%} below plan, more than {TOLERATED_SHORTFALL:.0%}, so it is planned anew"
         return f"{figures}: the plan stands"
 
     def facts(self, accelerator: AcceleratorSpecs) -> AcceleratorSpecs:
-        """The accelerator as it is on these machines: what predictions go on from."""
+        """Returns the accelerator's specifications with the measured bandwidth, for further predictions."""
         return replace(accelerator, network_bytes_per_s=self.measured_bytes_per_s)
 
 
@@ -112,47 +115,47 @@ def _gbit(bytes_per_s: float) -> str:
     return f"{8e-9 * bytes_per_s:.3g} Gbit/s"
 
 
-#: Where nothing at all was measured: half of the peak, give or take a factor of two.
+#: Prior of slowness without measurements: half of the peak, with a standard deviation of a factor of two.
 SLOWNESS = log(2.0)
 SPREAD = log(2.0)
-#: Operations for each byte that training moves to and from memory where nobody counted its bytes, by the width of its
-#: numbers. With half of the roofline these give 6,200 images/s of ResNet-50 in bf16 on an H100 (7,100 in MLPerf 4.0,
-#: 2,900 in Lambda's benchmark) and a fifth of the peak of an A100 (.12 and .23 for ResNet-50, .3 to .4 for BERT): the
-#: faster an accelerator's arithmetic is for its memory, the smaller a part of it training reaches.
+#: Operations per byte of memory traffic where the traffic is unknown, by the width of numbers. With half of the
+#: roofline these give 6,200 images/s of ResNet-50 in bf16 on an H100 (7,100 in MLPerf 4.0, 2,900 in Lambda's benchmark)
+#: and a fifth of the peak of an A100 (.12 and .23 for ResNet-50, .3 to .4 for BERT): the higher an accelerator's ratio
+#: of arithmetic to memory bandwidth, the smaller the part of its peak that training reaches.
 INTENSITY_16, INTENSITY_32 = 90.0, 45.0
-#: No interval is narrower than what two runs of one cell differ by on a quiet machine.
+#: Least standard deviation (log) of an interval: two runs of one cell differ by it on a quiet machine.
 _LEAST_SD = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """Where the seconds of one update go."""
+    """The seconds of one update, by component."""
 
-    #: One pass over a local batch, and how many there are.
+    #: One pass over a local batch, and the number of passes.
     pass_s: float
     passes: int
-    #: The whole synchronisation, and what of it the step waits for.
+    #: The whole synchronisation, and the part for which the step waits.
     sync_s: float
     exposed_s: float
-    #: Handing over the input of one pass, which runs beside computing.
+    #: Transfer of the input of one pass, which overlaps with computation.
     input_s: float
 
     @property
     def step_s(self) -> float:
-        """One update."""
+        """Seconds of one update."""
         return max(self.passes * self.pass_s + self.exposed_s, self.passes * self.input_s)
 
     @property
     def input_stall_s(self) -> float:
-        """What computing waits for its input."""
+        """Seconds for which computation waits for its input."""
         return max(0.0, self.passes * (self.input_s - self.pass_s) - self.exposed_s)
 
 
 def roofline_pass_s(cell: SpeedCell) -> float:
-    """Least seconds of forward and backward pass over a local batch. Raises CannotPredict without FLOPs."""
+    """Least seconds of forward and backward pass over a local batch. Raises CannotPredict if the FLOPs are unknown."""
     kind, accelerator = cell.kind, cell.accelerator
     if kind.flops_per_sample is None:
-        raise CannotPredict(f"nobody counted the FLOPs of {kind.name}")
+        raise CannotPredict(f"the FLOPs of {kind.name} are unknown")
     moved = kind.memory_bytes_per_sample
     if moved is None:
         moved = kind.flops_per_sample / (INTENSITY_16 if _is_in_16_bits(accelerator) else INTENSITY_32)
@@ -161,14 +164,14 @@ def roofline_pass_s(cell: SpeedCell) -> float:
 
 
 def _is_in_16_bits(accelerator: AcceleratorSpecs) -> bool:
-    """Whether its peak is that of 16-bit arithmetic, where the peaks of each are known."""
+    """Returns whether the peak is that of 16-bit arithmetic, where the peaks by precision are known."""
     peaks = dict(accelerator.peaks)
     halves = [peaks[name] for name in ("bf16", "fp16") if name in peaks]
     return accelerator.flops_per_s in halves and accelerator.flops_per_s > peaks.get("fp32", 0.0)
 
 
 def sync_s(size_bytes: float | None, accelerator: AcceleratorSpecs, layout: Layout, latency_s: float) -> float:
-    """Of one all-reduce over this layout. Raises CannotPredict where a link or the gradient's size is unknown."""
+    """Seconds of one all-reduce over this layout. Raises CannotPredict if a link or the gradient's size is unknown."""
     if layout.accelerators == 1:
         return 0.0
     inside = -(-layout.accelerators // layout.machines)
@@ -180,7 +183,9 @@ def sync_s(size_bytes: float | None, accelerator: AcceleratorSpecs, layout: Layo
 
 @dataclass(frozen=True, slots=True)
 class RooflinePredictor:
-    """The predictor. `overlap`: share of the backward pass that hides synchronisation; latency is of one message."""
+    """The analytic predictor. `overlap`: part of the backward pass that hides synchronisation; `latency_s`: per
+    message.
+    """
 
     overlap: float = 0.8
     latency_s: float = 20e-6
@@ -190,7 +195,9 @@ class RooflinePredictor:
         return "analytic"
 
     def parts(self, cell: SpeedCell, slowness: float = 1.0) -> StepParts:
-        """Where an update's seconds would go. Raises CannotPredict for missing facts."""
+        """Returns the predicted seconds of an update, by component. Raises CannotPredict if the hardware data are
+        incomplete.
+        """
         pass_s = slowness * roofline_pass_s(cell)
         whole = sync_s(cell.kind.gradient_bytes, cell.accelerator, cell.layout, self.latency_s)
         host = cell.accelerator.host_bytes_per_s
@@ -204,7 +211,7 @@ class RooflinePredictor:
         )
 
     def fit(self, observations: Sequence[Observation]) -> "RooflineModel":
-        """Needs nothing: without observations every kind is taken to reach half of the roofline."""
+        """Fits the slowness of each kind. Without observations every kind is assumed to reach half of the roofline."""
         alone: dict[str, list[float]] = {}
         gangs: dict[str, list[float]] = {}
         for observation in observations:
@@ -220,9 +227,9 @@ class RooflinePredictor:
         return RooflineModel(self, of_kind, general, _residual(bare, observations), bare.unseen_sd)
 
     def _pass_s(self, observation: Observation) -> float | None:
-        """Seconds of a pass in a step that was measured; None where links are unknown, or said to be slower than that.
+        """Seconds of a pass in a measured step; None if links are unknown, or synchronisation alone would take longer.
 
-        The inverse of `StepParts.step_s`, its input left out: all of the step if the pass hides its synchronisation.
+        It inverts `StepParts.step_s`, input aside: the pass takes all of the step if it hides the synchronisation.
         """
         cell, step_s = observation.cell, 1.0 / observation.steps_per_s
         passes = cell.layout.accumulated + 1
@@ -238,17 +245,17 @@ class RooflinePredictor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RooflineModel:
-    """Facts, and how far kinds stay behind them (logarithms)."""
+    """Hardware data, and the logarithm of each kind's slowness."""
 
     law: RooflinePredictor
     of_kind: Mapping[str, float]
     general: float
-    #: Standard deviation of log speed for kinds that were measured, and for others.
+    #: Standard deviation of log speed for measured kinds, and for others.
     seen_sd: float
     unseen_sd: float
 
     def parts(self, cell: SpeedCell) -> StepParts:
-        """Where an update's seconds go."""
+        """Returns the seconds of an update, by component. Raises CannotPredict as `RooflinePredictor.parts`."""
         return self.law.parts(cell, exp(self.of_kind.get(cell.kind.name, self.general)))
 
     def predict(self, cell: SpeedCell) -> Prediction:
@@ -257,7 +264,7 @@ class RooflineModel:
 
 
 def _spread_between_kinds(values: list[float], middle: float) -> float:
-    """How much kinds differ among each other; few kinds are mixed with the prior."""
+    """Standard deviation of log slowness between kinds, with the prior as one more observation."""
     squares = [(value - middle) ** 2 for value in values]
     return sqrt((sum(squares) + SPREAD**2) / (len(squares) + 1))
 
@@ -274,7 +281,7 @@ def _residual(model: RooflineModel, observations: Sequence[Observation]) -> floa
 
 @dataclass(frozen=True, slots=True)
 class StallRuns:
-    """Seconds of one step in each run; `apart` None: never run on several machines."""
+    """Seconds of one step in each run; `apart_s` is None if the job never ran on several machines."""
 
     alone_s: float
     together_s: float
@@ -285,7 +292,7 @@ class StallRuns:
 
 @dataclass(frozen=True, slots=True)
 class StepStalls:
-    """Seconds of one step, by what they go to. Without noise and networks they sum to the cold run."""
+    """Seconds of one step, by cause. Without noise and network, they sum to the cold run."""
 
     compute_s: float
     inside_s: float
@@ -295,12 +302,12 @@ class StepStalls:
 
     @property
     def step_s(self) -> float:
-        """Of a first epoch: everything together."""
+        """Seconds of a step in the first epoch, with all stalls."""
         return self.compute_s + self.inside_s + self.prepare_s + self.fetch_s + self.network_s
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of the whole step, by name; they sum to 1."""
+        """Parts of the whole step by name; they sum to 1."""
         parts = {
             "compute": self.compute_s,
             "inside": self.inside_s,
@@ -312,7 +319,7 @@ class StepStalls:
 
 
 def attribute_stalls(runs: StallRuns) -> StepStalls:
-    """Return which stall each difference between two runs is the time of, in seconds of a step."""
+    """Attributes each difference between two runs to its cause, in seconds of a step."""
     assert runs.alone_s > 0, "a step takes time"
     return StepStalls(
         compute_s=runs.alone_s,

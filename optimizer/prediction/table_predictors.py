@@ -87,7 +87,7 @@ class RatioModel:
         if not points:
             raise CannotPredict(f"no speed of {cell.kind.name} was measured")
         if worth is None:
-            raise CannotPredict(f"{self.rule.name}: nobody rates {cell.accelerator.name}")
+            raise CannotPredict(f"{self.rule.name}: no rating of {cell.accelerator.name} is known")
         level, away = _nearest(points, _size(cell))
         return log_normal_prediction(level + worth, hypot(self.sd, away * _SD_OF_DOUBLE))
 

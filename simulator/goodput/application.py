@@ -1,12 +1,12 @@
-"""Training applications whose batch size and gang may change, and the laws of their goodput.
+"""Training applications whose batch size and gang may change, and their goodput.
 
     goodput = throughput x statistical efficiency
 
-Throughput is samples per second, by layout of the gang and batch. Efficiency is the worth of a sample of a large batch
-against one of the initial batch; it follows from the gradient noise. Goodput is measured in steps at the initial batch
-per second, so that work and progress have one unit whatever batches a job runs through.
+Throughput is samples per second, by layout of the gang and batch. Efficiency is the value of a sample of a large batch
+relative to one of the initial batch; it follows from the gradient noise. Goodput is measured in steps at the initial
+batch per second, so that work and progress have one unit whatever batches a job uses.
 
-Who chooses batch and gang, and what a restart costs, is decided elsewhere.
+Callers choose batch and gang, and charge restarts.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class OutsideProfileError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class GangLayout:
-    """Accelerators on each machine, in rank order; every part is at least 1. (Which machines: `walras.cluster`.)"""
+    """Accelerators on each machine, in rank order; every part is at least 1. The machines themselves are not in it."""
 
     parts: tuple[int, ...]
 
@@ -57,7 +57,7 @@ class StepTimes:
     """Seconds of one pass over a local batch and of the synchronisation in it."""
 
     step_s: float
-    #: Part of `step_s` that passes whose gradients are only summed up locally do without.
+    #: Part of `step_s` that accumulated passes do not have, because they do not synchronise.
     sync_s: float
 
 
@@ -86,7 +86,7 @@ class LearningCurve(Protocol):
 
     @property
     def work(self) -> tuple[float, ...]:
-        """Steps at the initial batch that lie behind a job after k epochs, from 0 for none to all; ascending."""
+        """Returns the steps at the initial batch that a job has done after k epochs, k from 0 to all; ascending."""
         ...
 
     def noise(self, batch: int, epoch: int) -> GradientStatistics:
@@ -103,7 +103,7 @@ class AcceleratorProfile:
     """An application on one type of accelerator."""
 
     law: StepTimeModel
-    #: Samples per accelerator and pass: least and most.
+    #: Least and largest samples per accelerator and pass.
     local_least: int
     local_most: int
 
@@ -113,7 +113,7 @@ class Application:
     """A model with its data set: its learning curve, and its step times by accelerator type."""
 
     name: str
-    #: Batch that training is designed for, against which every other is judged; and the largest that may be used.
+    #: The batch for which training is designed, the reference of all efficiencies; and the largest batch allowed.
     batch_initial: int
     batch_most: int
     learning: LearningCurve
@@ -121,7 +121,7 @@ class Application:
 
     @property
     def work(self) -> float:
-        """Steps at the initial batch that the whole training takes."""
+        """Returns the steps at the initial batch of the whole training."""
         return self.learning.work[-1]
 
     @property
@@ -138,16 +138,16 @@ class BatchSplit:
     accumulated: int = 0
 
     def batch(self, accelerators: int) -> int:
-        """Samples of one update."""
+        """Returns the samples of one update."""
         return accelerators * self.local * (self.accumulated + 1)
 
 
 def split_batch(
     application: Application, accelerator: str, accelerators: int, batch: int, *, accumulated_least: int = 0
 ) -> BatchSplit:
-    """As few passes as memory allows for `batch` samples, rounded up to whole ones, but not above the largest batch.
+    """Splits `batch` samples into as few passes as memory allows, rounded up, but not above the largest batch.
 
-    Raises OutsideTable for a gang so large that the largest batch has no sample for each of its passes.
+    Raises OutsideProfileError for a gang so large that the largest batch has no sample for each of its passes.
     """
     local = -(-batch // accelerators)
     passes = max(-(-local // application.on[accelerator].local_most), accumulated_least + 1)
@@ -163,13 +163,13 @@ def split_batch(
 
 
 def update_time_s(application: Application, accelerator: str, placement: GangLayout, split: BatchSplit) -> float:
-    """Seconds of one update."""
+    """Returns the seconds of one update."""
     times = application.on[accelerator].law.times(placement, split.local)
     return times.step_s + split.accumulated * (times.step_s - times.sync_s)
 
 
 def batch_gain(application: Application, batch: int, epoch: int) -> float:
-    """Steps at the initial batch that one update with this batch is worth, in this epoch."""
+    """Returns the steps at the initial batch to which one update with this batch is equal, in this epoch."""
     return application.learning.noise(batch, epoch).gain(batch / application.batch_initial)
 
 
@@ -179,6 +179,6 @@ def batch_efficiency(application: Application, batch: int, epoch: int) -> float:
 
 
 def goodput(application: Application, accelerator: str, placement: GangLayout, split: BatchSplit, epoch: int) -> float:
-    """Steps at the initial batch per second: throughput x efficiency, in units of the initial batch."""
+    """Returns steps at the initial batch per second: throughput x efficiency."""
     batch = split.batch(placement.accelerators)
     return batch_gain(application, batch, epoch) / update_time_s(application, accelerator, placement, split)

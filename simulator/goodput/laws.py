@@ -1,9 +1,9 @@
-"""Goodput laws: how fast a job of a workload progresses with the gang that it has, epoch by epoch.
+"""Goodput laws: the progress of a job with its gang, epoch by epoch.
 
-A step is one at the initial batch, whatever batch the job runs with. The speed is constant within an epoch, because the
-gradient noise, and with it the worth of a large batch, is known epoch by epoch. The scheduler gives the job its gang;
-the job splits its batch, as well as possible. `StatedStepTimes` and `StatedLearningCurve` are the laws that a person
-writes into a workload file; `GoodputLaws` finds the law of a job by its kind.
+A step is one at the initial batch, whatever batch the job uses. The speed is constant within an epoch, because the
+gradient noise, and with it the efficiency of a large batch, is known per epoch. The scheduler gives the job its gang;
+the job splits its batch optimally. `StatedStepTimes` and `StatedLearningCurve` are the laws of a workload file;
+`GoodputLaws` finds the law of a job by its kind.
 """
 
 from bisect import bisect_right
@@ -29,14 +29,15 @@ from walras.job_request import Kind
 from walras.spec.file_model import check_model, load_mapping
 from walras.spec.workload_file import GoodputLawEntry, GoodputLawsFile, StepTimesEntry, WorkloadFile
 
-#: Batches tried between the initial and the largest, in equal ratios.
+#: Number of batches tried between the initial and the largest one, at equal ratios.
 _BATCHES_TRIED = 24
 
 
 class GoodputLaw:
-    """A `SpeedLaw`: with a fixed `batch`; with the best from `batch` to `most`; or, without either, with the best.
+    """A `SpeedLaw` with a fixed `batch`, with the best batch from `batch` to `most`, or without both with the best of
+    all.
 
-    The best batch is the one of largest goodput, chosen in every epoch for the gang and the gradient noise.
+    The best batch is the one with the largest goodput, chosen in every epoch for the gang and the gradient noise.
     """
 
     def __init__(self, application: Application, batch: int | None = None, most: int | None = None) -> None:
@@ -59,7 +60,7 @@ class GoodputLaw:
         return SpeedSegment(best, until)
 
     def _goodput(self, batch: int, accelerator: str, parts: tuple[int, ...], epoch: int) -> float:
-        """Returns 0 outside of the profile, and where a rank would have too few or too many samples."""
+        """Returns the goodput; 0 outside of the profile, and where a rank would have too few or too many samples."""
         application, placement = self._application, GangLayout(parts)
         profile = application.on.get(accelerator)
         if profile is None:
@@ -81,8 +82,8 @@ def _geometric_batches(first: int, last: int) -> tuple[int, ...]:
 class StatedStepTimes:
     """A `StepTimeModel` from a table by gang and samples per accelerator, linear between the samples.
 
-    A gang that the table does not have is not guessed. The synchronisation in a step is what it takes longer than one
-    accelerator with as many samples; where the table does not say that, there is none.
+    A gang that is not in the table is refused. The synchronisation in a step is its excess over a step of one
+    accelerator with as many samples; it is 0 where the table lacks that step.
     """
 
     def __init__(self, name: str, given: StepTimesEntry) -> None:
@@ -93,7 +94,7 @@ class StatedStepTimes:
 
     @property
     def local_range(self) -> tuple[int, int]:
-        """Fewest and most samples per accelerator of any gang."""
+        """Returns the fewest and most samples per accelerator of any gang."""
         local = [samples for points in self._tables.values() for samples, _ in points]
         return min(local), max(local)
 
@@ -123,7 +124,7 @@ class StatedStepTimes:
 
 
 class StatedLearningCurve:
-    """A `LearningCurve` with a noise scale from each of some steps on. It has no end; each job states its own steps."""
+    """A `LearningCurve` with a noise scale from each of several steps on. It has no end: each job states its steps."""
 
     def __init__(self, initial: int, scales: Mapping[float, float]) -> None:
         self._initial = initial
@@ -146,7 +147,7 @@ class StatedLearningCurve:
 
 
 def stated_application(name: str, given: GoodputLawEntry) -> Application:
-    """Returns the application that a file states."""
+    """Returns the application that a file describes."""
     scales = given.noise_scale if isinstance(given.noise_scale, dict) else {0.0: given.noise_scale}
     profiles = {}
     for accelerator, speed in given.on.items():
@@ -157,7 +158,7 @@ def stated_application(name: str, given: GoodputLawEntry) -> Application:
     )
 
 
-#: In the name of a kind: as other traces write it.
+#: The pattern of batches in the name of a kind, as in other traces.
 _BATCH_SUFFIX = " (batch size "
 
 
@@ -179,14 +180,14 @@ class GoodputLaws:
         return self._steps.get(name)
 
     def batch_most(self, name: str) -> int:
-        """The largest batch that the law allows."""
+        """Returns the largest batch that the law allows."""
         return self._applications[name].batch_most
 
     def kind_of(self, name: str, batch: int | None, most: int | None, where: str) -> Kind:
         """Returns the kind of a job that trains this application, and adds its law to `of`.
 
-        `batch` alone: one that never changes; with `most`: the job chooses between the two; neither: as the law allows.
-        Raises ConfigError, which begins with `where`, for batches beyond the law.
+        `batch` alone never changes; with `most` the job chooses between the two; without both the law decides. Raises
+        ConfigError, which begins with `where`, for batches that the law does not cover.
         """
         application = self._applications[name]
         largest = max(batch or 1, most or 1)
@@ -220,7 +221,7 @@ def law_name(kind: Kind) -> str:
 
 
 def is_law_file(path: str | Path) -> bool:
-    """Whether the path's ending is that of a file of laws; throughput tables are JSON."""
+    """Returns whether the path's ending is that of a file of laws; throughput tables are JSON."""
     return Path(path).suffix in (".yaml", ".yml")
 
 

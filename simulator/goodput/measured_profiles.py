@@ -2,8 +2,8 @@
 
 Step times are linear between local batches where the layout itself was measured, and are interpolated between layouts
 elsewhere (the points lie on a grid, so the triangulation depends on their order, which is kept as given). Learning is
-linear between the batch sizes that were run. Nothing is extrapolated: outside of what was measured, it raises
-`OutsideProfileError`.
+linear between the batch sizes that were run. Nothing is extrapolated: outside of the measurements `OutsideProfileError`
+is raised.
 """
 
 from bisect import bisect_left
@@ -19,11 +19,11 @@ from simulator.goodput.application import GangLayout, GradientStatistics, Outsid
 
 @dataclass(frozen=True, slots=True)
 class RecordedTraining:
-    """One run with one batch: parallel tuples, an entry per epoch."""
+    """One run with one batch: parallel tuples with an entry per epoch."""
 
     #: Progress at the end of the epoch, in steps at the initial batch.
     progress: tuple[float, ...]
-    #: Updates made by then.
+    #: Updates made until then.
     updates: tuple[float, ...]
     grad_sqr: tuple[float, ...]
     grad_var: tuple[float, ...]
@@ -32,11 +32,11 @@ class RecordedTraining:
 class RecordedLearningCurve:
     """A `LearningCurve` that is linear between the batches that were run, and undefined outside of them.
 
-    An epoch is as much work as the recorded run that made least of it.
+    The work of an epoch is that of the recorded run that did least in it.
     """
 
     def __init__(self, name: str, runs: Mapping[int, RecordedTraining], epochs: int) -> None:
-        """`runs` by batch, each of at least `epochs` epochs."""
+        """`runs` by batch; each has at least `epochs` epochs."""
         assert runs, f"{name} has no recorded run"
         assert all(len(run.progress) >= epochs > 0 for run in runs.values()), f"{name} was not run for {epochs} epochs"
         self._name = name
@@ -46,7 +46,7 @@ class RecordedLearningCurve:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Batches that were run, ascending."""
+        """Returns the batches that were run, ascending."""
         return tuple(self._batches)
 
     @property
@@ -103,7 +103,9 @@ class StepTimeCurve:
 
 
 class MeasuredStepTimes:
-    """A `StepTimeModel` from two tables. Layouts on more machines than were measured count as the largest measured."""
+    """A `StepTimeModel` from two tables. A layout on more machines than were measured counts as the largest measured
+    one.
+    """
 
     def __init__(
         self,
@@ -111,9 +113,9 @@ class MeasuredStepTimes:
         curves: Mapping[GangLayout, StepTimeCurve],
         scaling: Sequence[tuple[LayoutPoint, StepTimes]] = (),
     ) -> None:
-        """`curves` of placements in ring order (`GangLayout.in_ring`); `scaling`: further points."""
+        """`curves` by placement in ring order (`GangLayout.in_ring`); `scaling` holds further points."""
         self._name = name
-        #: What was measured: placements in ring order, and further points.
+        #: The measurements: placements in ring order, and further points.
         self.curves = dict(curves)
         self.scaling = tuple(scaling)
         self._known: dict[tuple[GangLayout, int], StepTimes] = {}
@@ -136,7 +138,7 @@ class MeasuredStepTimes:
 
     def _between(self, ring: GangLayout, local: int) -> StepTimes:
         if self._mesh is None:
-            raise self._outside(ring, local, "too few placements were measured to tell others by")
+            raise self._outside(ring, local, "too few placements were measured to interpolate")
         interpolate, most_machines = self._mesh
         step_s, sync_s = interpolate(min(ring.machines, most_machines), ring.accelerators, local)
         if np.isnan(step_s):
@@ -175,7 +177,7 @@ class MeasuredStepTimes:
     def _outside(self, ring: GangLayout, local: int, why: str) -> OutsideProfileError:
         parts = "+".join(map(str, ring.parts))
         return OutsideProfileError(
-            f"nobody measured {self._name} on {parts} accelerators with {local} samples each: {why}",
+            f"{self._name} was not measured on {parts} accelerators with {local} samples each: {why}",
             field="batch_size",
             fix="choose a batch or a gang that was measured",
         )

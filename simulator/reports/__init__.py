@@ -1,1 +1,1 @@
-"""What is made of runs: summaries, comparisons over seeds, sweeps, report pages, and recorded runs simulated again."""
+"""Reports of runs: summaries, comparisons over seeds, sweeps, report pages, and recorded runs simulated again."""

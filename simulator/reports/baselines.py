@@ -1,10 +1,10 @@
-"""What a run is judged against: each job alone in the fleet, lower bounds, and finish-time fairness.
+"""The baselines of a run: each job alone in the fleet, lower bounds, and finish-time fairness.
 
-`JobBaselines` records every job on its way into the simulation: its work, its gang, its true speed on every pool; a few
-numbers a job. `lower_bounds` are three bounds that no scheduler beats and the run's distance to each; they hold for
-the jobs that succeeded (leaving the others out empties the fleet, so bounds only get smaller), with true speeds, free
-restarts and rented machines up to their quota from the beginning. `fairness_metrics` are finish-time fairness in both
-definitions and Jain's index. `docs/metrics.md` states the formulas.
+`JobBaselines` records every job before it is simulated: its work, its gang, and its true speed on every pool, in a few
+numbers per job. `lower_bounds` computes three bounds that no scheduler beats, and the run's distance to each. They
+cover the jobs that succeeded (without the others the fleet is emptier, so bounds only get smaller), with true speeds,
+free restarts, and rented machines up to their quota from the start. `fairness_metrics` computes finish-time fairness in
+both definitions and Jain's index. `docs/metrics.md` states the formulas.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ from walras.job_request import ANY_ACCELERATOR, GangPlan, JobId, JobRequest
 
 
 class JobBaselines:
-    """The jobs of one run. Pools count with their maximum: owned machines, and the quota of rented ones."""
+    """The jobs of one run. Pools count at their maximum: owned machines, and the quota of rented ones."""
 
     def __init__(
         self, pools: Sequence[PoolModel], truth: GroundTruth, alone_s: Mapping[JobId, float] | None = None
     ) -> None:
-        """`alone_s`: each job's time alone, where it does not follow from steps and speeds."""
+        """`alone_s`: seconds of each job alone, where steps and speeds do not determine it."""
         self._types = [model.pool.shape.accelerator for model in pools]
         self._capacity = np.array(
             [max(model.machines, model.pool.quota) * model.pool.shape.accelerators for model in pools], dtype=float
@@ -39,10 +39,10 @@ class JobBaselines:
         self._truth = truth
         self._alone_s = alone_s
         self._configurations: dict[object, int] = {}
-        #: Of every way to be run: steps per second on each pool, and accelerators.
+        #: For every distinct configuration: steps per second on each pool, and accelerators.
         self._speeds: list[list[float]] = []
         self._gangs: list[int] = []
-        #: How many such gangs its parts may be at once.
+        #: Largest number of such gangs that a forked job runs at once.
         self._forks: list[int] = []
         self._row: dict[JobId, int] = {}
         self._arrival: list[float] = []
@@ -103,11 +103,11 @@ class JobBaselines:
     # -- of one job
 
     def name(self, job_id: JobId) -> str:
-        """As its workload calls it; "" if it does not."""
+        """Returns the job's name in its workload; "" if it has none."""
         return self._names[self._row[job_id]]
 
     def gang(self, job_id: JobId) -> int:
-        """Accelerators that it takes, the fewest where that depends on the type."""
+        """Returns the job's accelerators: the fewest, where the number depends on the type."""
         return self._gangs[self._configuration[self._row[job_id]]]
 
     def alone_s(self, job_id: JobId) -> float:
@@ -123,7 +123,7 @@ class JobBaselines:
         return self._deadline[self._row[job_id]]
 
     def has_deadlines(self) -> bool:
-        """Whether any job has one."""
+        """Returns whether any job has a deadline."""
         return any(deadline < inf for deadline in self._deadline)
 
     # -- of all
@@ -131,12 +131,11 @@ class JobBaselines:
     def instance(self, job_ids: Iterable[JobId]) -> SchedulingInstance:
         """Returns these jobs as an instance for the lower bounds.
 
-        A gang whose size depends on the type counts with its smallest. A job that may be forked counts as one gang of
-        all its parts, with their joint speed: no fork of it is faster. A mixed gang counts as one in its fastest pool.
-        A job with plans counts with the fewest accelerators of any, in each pool at the speed of the fastest plan that
-        uses it: what a plan takes of several pools in a time does at least as much work if that time is divided among
-        them in proportion.
-        No bound holds where `alone_s` was given.
+        A gang whose size depends on the type counts with its smallest size. A job that may be forked counts as one gang
+        of all its parts, with their joint speed, because no fork of it is faster. A mixed gang counts as one gang in
+        its fastest pool. A job with plans counts with the fewest accelerators of any plan, in each pool at the speed of
+        the fastest plan that uses the pool: dividing a plan's time among its pools in proportion does at least as much
+        work as the plan. No bound holds if `alone_s` was given.
         """
         assert self._alone_s is None, "no lower bound holds where speeds do not say how long a job takes"
         rows = np.array([self._row[job_id] for job_id in job_ids], dtype=np.int64)
@@ -153,23 +152,23 @@ class JobBaselines:
         )
 
 
-#: Job-pool pairs up to which `CHEAP` includes the linear program, and the priced bound.
+#: Largest number of job-pool pairs for which `CHEAP` includes the linear program and the priced bound.
 FLUID_PAIRS_MAX = 10_000
 PRICED_PAIRS_MAX = 1_000
-#: Prices of the priced bound are constant over this part of the time that its horizon has.
+#: Prices of the priced bound are constant over this part of its horizon.
 _PRICE_INTERVALS = 200.0
 _SUBGRADIENT_STEPS = 300
-#: Runs whose bounds are kept for others of the same jobs: as many as seeds that a comparison usually has.
+#: Number of runs whose bounds are cached for other runs of the same jobs: the usual number of seeds in a comparison.
 _BOUNDS_KEPT = 16
 
 
 class BoundsChoice(StrEnum):
-    """Which lower bounds are computed."""
+    """The choice of lower bounds to compute."""
 
     NONE = "none"
-    #: Those that are cheap at this size.
+    #: The bounds that are cheap at this size.
     CHEAP = "cheap"
-    #: All of them, however long it takes.
+    #: All bounds, whatever time they take.
     ALL = "all"
 
 
@@ -183,7 +182,7 @@ class LowerBounds:
     #: Makespan of the fluid fleet.
     makespan_s: float = nan
     makespan_gap: float = nan
-    #: Mean completion time that prices over time prove.
+    #: Mean completion time that prices over time prove as a lower bound.
     jct_s: float = nan
     jct_gap: float = nan
 
@@ -192,7 +191,7 @@ def lower_bounds(
     succeeded: Iterable[JobMetrics], baselines: JobBaselines, choice: BoundsChoice, *, is_whole: bool = True
 ) -> LowerBounds:
     """Returns the chosen bounds for these jobs of a run. Only whole runs have a makespan bound."""
-    # In the order of their numbers, so that policies that end all jobs meet the same bounds to the last bit.
+    # Sorted by number, so that policies that finish all jobs get bounds that are equal to the last bit.
     done = sorted(succeeded, key=lambda job: job.job_id)
     if choice is BoundsChoice.NONE or not done:
         return LowerBounds()
@@ -213,7 +212,7 @@ def lower_bounds(
 
 
 class _KnownInstance:
-    """An instance that equals another of the same numbers: policies that end all jobs have one in common."""
+    """A cache key: equal instances share bounds, which serves policies that finish the same jobs."""
 
     def __init__(self, instance: SchedulingInstance) -> None:
         self.instance = instance
@@ -236,7 +235,7 @@ def _fluid_bound_s(known: _KnownInstance) -> float:
 
 @lru_cache(maxsize=_BOUNDS_KEPT)
 def _priced_bound_s(known: _KnownInstance) -> float:
-    """Any interval length gives a bound; this one limits the number of intervals."""
+    """Every interval length gives a valid bound; this choice limits the number of intervals."""
     from optimizer.bounds.flow_time import flow_time_bound
 
     instance = known.instance
@@ -246,18 +245,18 @@ def _priced_bound_s(known: _KnownInstance) -> float:
     return flow_time_bound(instance, interval_s=horizon_s / _PRICE_INTERVALS, steps=_SUBGRADIENT_STEPS).mean_s
 
 
-#: Of a job's fairness that counts as 1.
+#: Tolerance above 1 within which rho counts as fair, relative.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class FairnessMetrics:
-    """Fairness over the jobs that succeeded; nan for what does not exist."""
+    """Fairness over the jobs that succeeded; nan for metrics that do not exist."""
 
-    #: Completion time / time in an equal share of the fleet, by the competition that the job met (Themis).
+    #: Completion time / time in an equal share of the fleet, by the contention that the job met (Themis).
     rho_mean: float = nan
     rho_max: float = nan
-    #: Part of the jobs whose rho is above 1 (by more than rounding): an equal share would have served them better.
+    #: Part of the jobs with rho above 1 (by more than rounding), which an equal share would have served better.
     unfair: float = nan
     #: Completion time / completion time of the same job under the policy `isolated` on the same trace (Gavel).
     isolated_mean: float = nan
@@ -296,8 +295,8 @@ def themis_rho(
 ) -> dict[JobId, float]:
     """Returns completion time / (time alone x max(1, contention x gang / accelerators)) of every job that has ended.
 
-    A job of g accelerators that competes with n in a fleet of M has M/n of them to itself in an equal share: it runs at
-    full pace if that is at least g, and g n / M times as long otherwise.
+    With n jobs in a fleet of M accelerators an equal share is M/n. A job of g accelerators runs at full speed in it if
+    the share is at least g, and takes g n / M times as long otherwise.
     """
     rivals = mean_contention(jobs, until_at)
     rho: dict[JobId, float] = {}

@@ -1,9 +1,9 @@
-"""The grounds of the benches: jobs, a cluster, policies and seeds, and what others published of the same jobs.
+"""The grounds of the benches: jobs, a cluster, policies and seeds, and published results for the same jobs.
 
-`small` needs no data that is not shipped. Its generated grounds have the jobs of Gavel's generator on twelve machines
-of each of three types, at a load that is told as a part of what the fleet could just bear. `full` adds the recorded
-workloads of other systems, from a folder of the user's, each in the world in which their recorded runs are reproduced
-or under the scheduler's own mechanism; a ground whose files are not there is left out and named.
+`small` needs only shipped data. Its generated grounds have the jobs of Gavel's generator on twelve machines of each of
+three types; a load is stated as a part of what the fleet can just sustain. `full` adds the recorded workloads of other
+systems, from a folder of the user's, each in the world in which their recorded runs are reproduced or under Walras's
+own mechanism. A ground whose files are missing is left out and named.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ from simulator.workloads.trace_source import ReadOptions
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """A row that others published or recorded: metrics by our names."""
+    """A published or recorded result: metrics under Walras's names."""
 
     policy: str
-    #: Who says so, and how it differs from our runs.
+    #: The source, and how its setting differs from our runs.
     source: str
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -32,24 +32,24 @@ class BenchGround:
 
     name: str
     about: str
-    #: Its policy and its seed stand for none.
+    #: Template of the runs; its policy and seed are replaced.
     run: RunSpec
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
-    #: What others published of the same jobs on the same machines.
+    #: Published results for the same jobs on the same machines.
     published: tuple[PublishedRow, ...] = ()
 
     def runs(self) -> list[RunSpec]:
-        """Every policy with every seed."""
+        """Returns the runs: every policy with every seed."""
         return [replace(self.run, policy=policy, seed=seed) for policy in self.policies for seed in self.seeds]
 
 
 def _mean_of_power(low: float, high: float) -> float:
-    """The mean of 10^U(low, high)."""
+    """Returns the mean of 10^U(low, high)."""
     return float((10**high - 10**low) / ((high - low) * log(10)))
 
 
-#: Mean hours of a job of Gavel's generator on a V100, its mean gang, and how many V100 the fleet is worth.
+#: Mean hours of a job of Gavel's generator on a V100, its mean gang, and the fleet's size in V100.
 _JOB_H = (0.8 * _mean_of_power(1.5, 3) + 0.2 * _mean_of_power(3, 4)) / 60
 _MEAN_GANG = 0.7 * 1 + 0.1 * 2 + 0.15 * 4 + 0.05 * 8
 _WORTH_V100 = 12 * (3 + 2 + 1) / 3
@@ -65,7 +65,7 @@ _PAID = ("walras", "throughput_per_dollar", "max_min_fairness", "edf", "las", "f
 def generated_ground(
     load: float, jobs: int, policies: Sequence[str], seeds: Sequence[int], *, gangs: bool = False
 ) -> BenchGround:
-    """Jobs of Gavel's generator at this part of what the fleet bears; 0: all at once."""
+    """Returns a ground with jobs of Gavel's generator at this part of the sustainable load; 0: all arrive at once."""
     rate = load * _WORTH_V100 / (_JOB_H * (_MEAN_GANG if gangs else 1.0))
     source = WorkloadSource("generate:gavel", made=GeneratorOptions(jobs, round(rate, 4), gangs))
     what = f"load {load:g}" if load else "all at once"
@@ -76,7 +76,7 @@ def generated_ground(
 
 
 def small_bench() -> tuple[BenchGround, ...]:
-    """At most five minutes on two cores."""
+    """Returns the grounds of the small bench, which takes at most five minutes on two cores."""
     seeds = tuple(range(5))
     elastic = RunSpec(WorkloadSource("adaptive"), "sia-64", "walras", bounds=BoundsChoice.ALL)
     paid = RunSpec(WorkloadSource("deadlines"), "mixed-cloud", "walras", bounds=BoundsChoice.ALL)
@@ -101,7 +101,7 @@ _POLLUX = "Pollux's artifact, simulated"
 
 
 def _gavel_grounds(data: Path) -> list[BenchGround]:
-    """Gavel's traces in its own world, and under our mechanism at events; means over the jobs that it measured."""
+    """Gavel's traces in its own world, and under our mechanism at events; metrics cover the jobs that it measured."""
     rows = (
         ("gavel-static", "static_single_seed0_n60", None, 59_362.72, "60 jobs at once, one accelerator each"),
         ("gavel-continuous", "single_small_seed0_rate1.67", "301-500", 53_607.42, "1.67 jobs/h, one accelerator each"),
@@ -120,7 +120,7 @@ def _gavel_grounds(data: Path) -> list[BenchGround]:
 
 
 def _elastic_grounds(data: Path) -> list[BenchGround]:
-    """Workloads of elastic jobs and of jobs that change their batch, each in the world of its authors."""
+    """Workloads of elastic jobs and of jobs that change their batch, each in its authors' world."""
     pollux, shockwave, restricted = data / "golden" / "pollux", data / "golden" / "shockwave", data / "restricted"
     recorded = {"pollux": 2446.13125, "tiresias": 3469.69375, "optimus": 5301.875}
     pollux_run = RunSpec(
@@ -166,7 +166,7 @@ def _elastic_grounds(data: Path) -> list[BenchGround]:
 
 
 def full_bench(data: Path | None) -> tuple[BenchGround, ...]:
-    """The small bench, higher loads, Hadar's jobs, and the recorded workloads of the folder `data`."""
+    """Returns the small bench, higher loads, Hadar's jobs, and the recorded workloads of the folder `data`."""
     hadar = WorkloadSource("generate:hadar-60", made=GeneratorOptions(240, 1.2))
     grounds = [
         *small_bench(),
@@ -188,13 +188,13 @@ def full_bench(data: Path | None) -> tuple[BenchGround, ...]:
 
 
 def missing_files(ground: BenchGround) -> list[str]:
-    """Returns the files and folders of a ground that are not there."""
+    """Returns the missing files and folders of a ground."""
     source = ground.run.source
     wanted = [source.name, source.speeds, source.learning]
     return [each for each in wanted if each is not None and Path(each).is_absolute() and not Path(each).exists()]
 
 
-#: By the name that the command takes; each is handed the folder of recorded workloads, if there is one.
+#: By the name that the command takes; each gets the folder of recorded workloads, or None.
 BENCHES: Mapping[str, Callable[[Path | None], tuple[BenchGround, ...]]] = {
     "small": lambda data: small_bench(),
     "full": full_bench,

@@ -1,8 +1,8 @@
-"""A chart as an SVG element of a page, or as a file of its own. Matplotlib is imported only when one is drawn.
+"""Writes a chart as an SVG element of a page, or as a file. Matplotlib is imported only when one is drawn.
 
-Text from a trace is never read as mathematics. The SVG element holds no reference to anything outside itself; its
-identifiers carry a key, so that several charts can stand on one page; its lines and letters have the page's own colour
-for text, so that it can be read on a dark page too.
+Text from a trace is never interpreted as mathematics. The SVG element refers to nothing outside itself. Its identifiers
+are prefixed with a key, so that several charts can stand on one page. Its lines and letters have the page's own text
+colour, so that it is readable on a dark page too.
 """
 
 import io
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Of a plot's file.
+#: File types of a plot.
 PLOT_ENDINGS = (".png", ".svg", ".pdf")
 CHART_HEIGHT_IN = 2.7
 _WIDTH_IN, _DOTS_PER_IN = 8.6, 200
@@ -29,7 +29,7 @@ _BLACK = "#000000"
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What draws one or several axes, one below the other."""
+    """A chart of one or several axes, one below the other, and the function that draws it."""
 
     draw: "Callable[[list[Axes]], None]"
     height_in: float = CHART_HEIGHT_IN
@@ -63,7 +63,7 @@ def save_chart(chart: Chart, path: Path, field: str = "out") -> None:
         raise ConfigError(f"{path}: figures are written as {known}", field=field, fix="change the file's ending")
     import matplotlib
 
-    # No date, no program: equal figures are equal files.
+    # Neither date nor program is written, so that equal figures are equal files.
     metadata = {
         ".png": {"Software": None},
         ".svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
@@ -86,7 +86,7 @@ def _drawn(chart: Chart) -> "Figure":
 
 
 def _style(key: str) -> dict[Any, Any]:
-    # Names may hold a dollar sign, which would begin mathematics.
+    # Names may contain a dollar sign, which would start mathematics.
     return {
         "text.parse_math": False,
         "svg.hashsalt": key,

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-#: Jobs and attempts up to which the Gantt chart is drawn.
+#: Largest numbers of jobs and of attempts for which the Gantt chart is drawn.
 GANTT_JOBS_MAX, GANTT_SPANS_MAX = 120, 4000
 _BARS_MAX = 30
 _BINS = 400
-#: One after the other, for curves that stand beside each other.
+#: Colours of curves, in order of use.
 CHART_COLORS = (
     "#3b6fb6", "#d1762d", "#4c9a5a", "#b5483f", "#7d62a8", "#8a6d5a", "#c774a8", "#6f6f6f", "#9a9a2f", "#3aa0ad",
 )  # fmt: skip
@@ -42,7 +42,7 @@ def jct_cdf_chart(jct_s: Sequence[float]) -> Chart:
 
 
 def queueing_chart(waiting: StepSeries, until_at: float) -> Chart:
-    """Jobs that hold nothing, over time."""
+    """Jobs without accelerators, over time."""
 
     def draw(axes: "Axes") -> None:
         at, mean = series_means(waiting, until_at)
@@ -97,12 +97,12 @@ def market_price_chart(pools: Mapping[str, PoolTrack], until_at: float) -> Chart
 
 
 def money_chart(usd_by_market: Mapping[str, float]) -> Chart:
-    """USD by market."""
+    """Cost in USD by market."""
     return chart_of(lambda axes: _draw_bars(axes, list(usd_by_market.items()), "USD"), 1.6)
 
 
 def fairness_chart(projects: Sequence[ProjectSummary]) -> Chart:
-    """Mean finish-time fairness of every project (those with the highest, where they are many)."""
+    """Mean finish-time fairness of every project (the highest ones, if there are many)."""
     known = sorted(
         ((each.project, each.rho_mean) for each in projects if isfinite(each.rho_mean)), key=lambda row: -row[1]
     )
@@ -192,5 +192,5 @@ def shortened_name(name: str, longest: int = 28) -> str:
 
 
 def fits_gantt_chart(timeline: Timeline, jobs: int) -> bool:
-    """Whether every attempt can be drawn."""
+    """Returns whether the chart is small enough to draw every attempt."""
     return not timeline.spans_left_out and jobs <= GANTT_JOBS_MAX and len(timeline.spans) <= GANTT_SPANS_MAX

@@ -1,4 +1,4 @@
-"""The charts of several policies side by side. Each has a name, by which `walras simulate plot` draws it alone."""
+"""The charts of several policies side by side. `walras simulate plot` draws each alone, by its name."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from walras.contract import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Curves of one chart: beyond that nobody tells them apart.
+#: Largest number of curves in one chart: more are hard to tell apart.
 CURVES_MAX = 20
 _LINES = ("-", "--")
 _POINTS = 400
@@ -26,7 +26,9 @@ _POINTS = 400
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFigure:
-    """A figure over policies: its words, and what draws it from settings; None where they have nothing to show."""
+    """A figure over policies: its texts, and the function that draws it from settings; None where there is nothing to
+    show.
+    """
 
     title: str
     caption: str
@@ -34,7 +36,7 @@ class ComparisonFigure:
 
 
 def _in_setting(draw: Callable[[FigureSetting], Chart | None]) -> Callable[[Sequence[FigureSetting]], Chart | None]:
-    """Of a figure of one setting: of the first."""
+    """Turns a figure of one setting into one of several, by drawing the first."""
     return lambda settings: draw(settings[0]) if settings else None
 
 
@@ -64,7 +66,7 @@ def _distribution(name: str, label: str, divisor: float = 1.0) -> Callable[[Figu
 
 
 def _means(setting: FigureSetting) -> Chart | None:
-    """Bars of the mean completion time with their intervals, and the bound that no scheduler beats."""
+    """Bars of the mean completion time with their intervals, and the lower bound for every scheduler."""
     rows = [(each.policy, each.metrics["avg_jct_s"]) for each in setting.policies]
     rows = [(policy, value) for policy, value in rows if isfinite(value.mean)]
     if not rows:
@@ -94,7 +96,7 @@ def _hours(value: MeanEstimate) -> list[float]:
 
 
 def _loads(settings: Sequence[FigureSetting]) -> Chart | None:
-    """The mean completion time against the rate of arrivals, for the settings that differ in nothing else."""
+    """Mean completion time by rate of arrivals, for the settings that differ only in the rate."""
     first = next((each for each in settings if isfinite(each.rate_per_h)), None)
     if first is None:
         return None
@@ -141,7 +143,7 @@ def _utilisation(setting: FigureSetting) -> Chart | None:
 
 
 def _sum_at(curves: Mapping[str, LevelCurve], at: FloatArray) -> FloatArray:
-    """The sum of levels at these instants."""
+    """Returns the sum of the curves' levels at these instants."""
     total = np.zeros(len(at))
     for curve in curves.values():
         index = np.searchsorted(curve.at, at, side="right") - 1
@@ -169,7 +171,7 @@ def _over_time(
 
 
 def _prices(setting: FigureSetting) -> Chart | None:
-    """One below the other: units of prices differ from policy to policy."""
+    """One chart below the other, because the units of prices differ between policies."""
     shown = [each for each in setting.policies if each.levels is not None and each.levels.price][:CURVES_MAX]
     if not shown:
         return None
@@ -194,7 +196,7 @@ def _prices(setting: FigureSetting) -> Chart | None:
 
 
 def _market_prices(setting: FigureSetting) -> Chart | None:
-    """The market is the same for every policy: of the first that knows it."""
+    """The market is the same for every policy, so the prices are those of the first policy that has them."""
     levels = next((each.levels for each in setting.policies if each.levels is not None), None)
     moved = {} if levels is None else {pool: c for pool, c in levels.usd_per_h.items() if len(set(c.value)) > 1}
     if not moved:
@@ -212,7 +214,7 @@ def _market_prices(setting: FigureSetting) -> Chart | None:
 
 
 def _money(setting: FigureSetting) -> Chart | None:
-    """Bars by policy, by market where that was kept."""
+    """Cost by policy, divided by market where that was kept."""
     bills = {
         each.policy: each.levels.usd_by_market if each.levels is not None else {"all": each.metrics["usd"].mean}
         for each in setting.policies
@@ -238,7 +240,7 @@ def _money(setting: FigureSetting) -> Chart | None:
 
 
 def _styled(policies: Sequence[PolicyFigures]) -> "list[tuple[dict[str, Any], PolicyFigures]]":
-    """Policies with the colour and the kind of line that each has in every chart of its page."""
+    """Returns the policies with the colour and line style that each has in every chart of the page."""
     n = len(CHART_COLORS)
     return [
         ({"color": CHART_COLORS[row % n], "linestyle": _LINES[row // n % len(_LINES)]}, each)

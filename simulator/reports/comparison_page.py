@@ -1,7 +1,7 @@
 """The page of a comparison or a sweep: policies side by side, in one HTML file that needs no network.
 
-Names may come from a stranger's files: all text goes through `html_text`, and the charts' text is never markup. Where
-runs were kept with their levels, a slider shows what each policy did at one time; its script is the page's only one.
+Names may come from untrusted files: all text goes through `html_text`, and the charts' text is never markup. Where runs
+were kept with their levels, a slider shows what each policy did at one time; its script is the page's only one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,10 +17,10 @@ from simulator.reports.time_slider import slider_html, slider_script, slider_wor
 from walras.html_page import html_document, html_paragraphs, html_section, html_table, html_text, write_page
 
 COMPARISON_PAGE = "compare.html"
-#: Settings whose distributions are drawn; those beyond are in the tables alone.
+#: Number of settings whose distributions are drawn; the others are only in the tables.
 SETTINGS_DRAWN = 12
 _DECIDED = "The same again gives the same. Files by the SHA-256 of their content; lengths in seconds."
-#: In the table of a setting, in this order, where some policy has them.
+#: Metrics in the table of a setting, in this order, where some policy has them.
 _SHOWN = (
     "avg_jct_s", "p95_jct_s", "p99_jct_s", "slowdown_mean", "slowdown_max", "makespan_s", "avg_queueing_s", "rho_mean",
     "unfair", "utilisation", "usd", "preemptions", "losses", "overhead", "deadline_misses", "unfinished", "jct_bound_s",
@@ -75,7 +75,7 @@ def _setting_html(setting: FigureSetting, number: int, is_one_of_many: bool) -> 
 
 
 def _metrics_html(setting: FigureSetting) -> str:
-    """A row for each metric: policies stand beside each other, as in the terminal."""
+    """Returns a table with a row for each metric and a column for each policy, as in the terminal."""
     by_name = {measure.name: measure for measure in RUN_METRICS}
     shown = [by_name[name] for name in _SHOWN if _is_worth_showing(setting, name)]
     rows = [(metric_title(measure), *(_cell(each, measure) for each in setting.policies)) for measure in shown]

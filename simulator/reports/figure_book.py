@@ -1,7 +1,8 @@
-"""What the figures of a comparison or a sweep are drawn from, as plain data: written beside the page, read to plot.
+"""The data of a comparison's or a sweep's figures: written beside the page, and read by `walras simulate plot`.
 
-A book has settings (one for a comparison; every workload, cluster and rate of a sweep), a setting has policies, and a
-policy its metrics with intervals, the distributions of its jobs over all seeds, and maybe levels of its first seed.
+A book has settings (one for a comparison; every workload, cluster and rate for a sweep), a setting has policies, and a
+policy has its metrics with intervals, the distributions of its jobs over all seeds, and the levels of its first seed if
+they were kept.
 """
 
 import json
@@ -24,7 +25,7 @@ from simulator.worlds.world_registry import WALRAS
 from walras.errors import ConfigError
 
 FIGURES_FILE = "figures.json"
-#: Of the file; a reader of another number refuses it.
+#: Schema number of the file; files of another number are rejected.
 FIGURES_SCHEMA = 1
 _BYTES_MAX = 256 * 1024 * 1024
 
@@ -35,14 +36,15 @@ class PolicyFigures:
 
     policy: str
     metrics: dict[str, MeanEstimate]
-    #: By name (`simulator.reports.run_detail.SPREADS`): values in order, each standing for as many jobs.
+    #: Distributions by name (`simulator.reports.run_detail.SPREADS`): sorted values that stand for equally many jobs
+    #: each.
     spreads: dict[str, tuple[float, ...]]
     levels: RunLevels | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FigureSetting:
-    """The same jobs on the same cluster for every policy. `rate_per_h`: nan where it is no generated workload's."""
+    """The same jobs on the same cluster for every policy. `rate_per_h` is nan unless the workload is generated."""
 
     name: str
     workload: str
@@ -53,13 +55,13 @@ class FigureSetting:
 
 @dataclass(frozen=True, slots=True)
 class FigureBook:
-    """Everything that the figures of one page show."""
+    """The contents of all figures of one page."""
 
     title: str
-    #: What the reader has to know: seeds, intervals, conditions.
+    #: Notes for the reader: seeds, intervals, conditions.
     notes: tuple[str, ...]
     settings: tuple[FigureSetting, ...]
-    #: Everything that decides the figures, by name and policy.
+    #: Everything that determines the figures, by name and policy.
     decided_by: tuple[tuple[str, str], ...] = field(default=())
 
 
@@ -138,12 +140,12 @@ def _estimate(rows: Sequence[RunMetrics], name: str) -> MeanEstimate:
 
 
 def _pooled(rows: Sequence[RunMetrics]) -> dict[str, tuple[float, ...]]:
-    """The jobs of all seeds together."""
+    """Pools the jobs of all seeds."""
     return {name: spread_of([value for row in rows for value in row.spreads.get(name, ())]) for name in SPREADS}
 
 
 def policy_labels(policies: Sequence[str]) -> dict[str, str]:
-    """Returns a short name for each policy: of a file its own name, or the whole path where two share one."""
+    """Returns a short name for each policy: for a file its base name, or the whole path if two files share it."""
     short = {
         policy: name_in_file(policy).rpartition(":")[2]
         if is_policy_file(policy)
@@ -169,7 +171,9 @@ def read_figures(folder: Path) -> FigureBook:
     path = folder / FIGURES_FILE
     try:
         if path.stat().st_size > _BYTES_MAX:
-            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", fix="is it the folder of a comparison?")
+            raise ConfigError(
+                f"{path}: more than {_BYTES_MAX:,} bytes", fix="give the folder of a comparison or a sweep"
+            )
         body = json.loads(path.read_bytes())
         if not isinstance(body, dict) or body.pop("schema", None) != FIGURES_SCHEMA:
             raise ValueError(f"it is not of schema {FIGURES_SCHEMA}")

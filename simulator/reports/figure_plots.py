@@ -52,7 +52,7 @@ def _run_timeline(report: RunReport) -> Chart | None:
     return charts.gantt_chart(timeline, names, timeline.ended_at)
 
 
-#: Of the folder of one run, by name; None where the run has nothing to show.
+#: Figures of the folder of one run, by name; None where the run has nothing to show.
 RUN_FIGURES: Mapping[str, Callable[[RunReport], Chart | None]] = {
     "jct": _run_jct,
     "waiting": lambda report: charts.queueing_chart(report.timeline.waiting, report.timeline.ended_at),
@@ -68,8 +68,8 @@ RUN_FIGURES: Mapping[str, Callable[[RunReport], Chart | None]] = {
 def plot_figure(figure: str, folder: Path, out: Path, setting: str | None = None) -> None:
     """Draws a figure of the folder of a run, a comparison or a sweep into a file.
 
-    `setting`: of a sweep, the one to draw, as its page names it; None: the first. Raises ConfigError that names the
-    figures that there are.
+    `setting` names the setting of a sweep as its page does; None: the first one. Raises ConfigError that names the
+    figures that exist.
     """
     is_run = not (folder / FIGURES_FILE).exists() and (folder / SUMMARY_FILE).exists()
     known = RUN_FIGURES if is_run else COMPARISON_FIGURES

@@ -1,10 +1,11 @@
-"""Intervals of metrics where nothing but the jobs could have been otherwise: the trace's jobs are drawn again.
+"""Confidence intervals of metrics by resampling the jobs, for runs in which nothing is random.
 
-A run without chance has one outcome, and other seeds repeat it. What its mean says of other jobs like these is told by
-the moving-block bootstrap: blocks of consecutive arrivals, which met the same crowd, are drawn with replacement until
-there are as many jobs as before, and a metric's interval is where 95 % of such draws lie (percentiles). Policies are
-drawn together, job by job, so their differences are paired. Nothing is simulated again: how the drawn jobs would have
-met each other is not in the interval. Metrics that are no mean or percentile of jobs have none.
+A run without randomness has one outcome, and other seeds repeat it. The moving-block bootstrap says what its mean tells
+of other jobs like these: blocks of consecutive arrivals, which met the same contention, are drawn with replacement
+until there are as many jobs as before. The interval of a metric contains 95 % of such draws (percentiles). The same
+jobs are drawn for all policies, so their differences are paired. Nothing is simulated again, so the interval does not
+cover how the drawn jobs would have affected each other. Metrics that are not a mean or percentile over jobs have no
+interval.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,19 +20,19 @@ from simulator.reports.baselines import ROUNDING
 from simulator.reports.repeated_runs import LEVEL, MeanEstimate
 from simulator.reports.run_detail import JobOutcomes
 
-#: Draws, and those of traces above so many jobs.
+#: Number of draws, and the smaller number for traces with more jobs than this.
 _DRAWS, _DRAWS_OF_LARGE, _LARGE = 1000, 400, 5_000
 _SEED = 1
-#: Jobs below which an interval would mean nothing, and above which it would take minutes.
+#: Fewest jobs for a meaningful interval, and most jobs for which it is computed within minutes.
 _JOBS_MIN, _JOBS_MAX = 10, 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class _JobStatistic:
-    """A metric as a function of one number a job."""
+    """A metric as a function of one number per job."""
 
     column: str
-    #: Of the jobs that have the number.
+    #: The function, over the jobs that have the number.
     over: Callable[[FloatArray], float]
 
 
@@ -66,19 +67,21 @@ _STATISTICS: Mapping[str, _JobStatistic] = {
 
 
 class JobResampling:
-    """Draws of the same jobs for several policies."""
+    """Bootstrap draws of the same jobs for several policies."""
 
     def __init__(self, outcomes: Mapping[str, JobOutcomes]) -> None:
-        """`outcomes`: by policy, the same jobs in the same order for each; others leave no intervals."""
+        """`outcomes`: the same jobs in the same order for each policy; otherwise there are no intervals."""
         ids = {each.job_id for each in outcomes.values()}
         self._outcomes = dict(outcomes)
         self.jobs = len(next(iter(ids))) if len(ids) == 1 else 0
-        #: Jobs of a block: the cube root of their number, as usual for means of dependent values.
+        #: Jobs per block: the cube root of their number, which is usual for means of dependent values.
         self.block = max(1, round(self.jobs ** (1 / 3)))
         self._drawn: dict[tuple[str, str], FloatArray] = {}
 
     def estimate(self, policy: str, metric: str, value: float) -> MeanEstimate:
-        """Returns the metric of a policy, `value`, with its interval; without one if jobs do not tell it."""
+        """Returns the metric of a policy, `value`, with its interval; without one if the metric is not a function of
+        jobs.
+        """
         return self._interval(value, lambda: self._draws(policy, metric), metric)
 
     def difference(self, policy: str, against: str, metric: str, value: float) -> MeanEstimate:
@@ -96,7 +99,7 @@ class JobResampling:
         return MeanEstimate(value, float(low), float(high), self.jobs)
 
     def _draws(self, policy: str, metric: str) -> FloatArray:
-        """Returns the metric of every draw; nan for a draw without a job that has the number."""
+        """Returns the metric of every draw; nan for a draw in which no job has the number."""
         known = self._drawn.get((policy, metric))
         if known is None:
             statistic = _STATISTICS[metric]
@@ -108,9 +111,9 @@ class JobResampling:
         return known
 
     def _orders(self) -> Iterator[NDArray[np.int64]]:
-        """Yields the jobs of every draw, the same each time.
+        """Generates the jobs of every draw, the same for all metrics and policies.
 
-        Blocks begin anywhere, and go on at the first job after the last.
+        A block can start anywhere, and continues at the first job after the last.
         """
         chance, n = np.random.default_rng(_SEED), self.jobs
         within = np.arange(self.block)

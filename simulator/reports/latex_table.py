@@ -1,6 +1,6 @@
 """A comparison as a LaTeX table with intervals, for papers: `booktabs`, policies as rows, metrics as columns.
 
-Names from files are escaped: nothing of theirs is a command.
+Names from files are escaped, so none of them is run as a command.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from simulator.reports.policy_comparison import ComparedMetric, PolicyComparison
 from simulator.reports.run_summary import RUN_METRICS, MetricDefinition
 from walras.errors import ConfigError
 
-#: Metrics of the table, each with its divisor and the unit that is left.
+#: Metrics of the table, each with its divisor and the resulting unit.
 _COLUMNS: tuple[tuple[str, float, str], ...] = (
     ("avg_jct_s", 3600.0, "h"),
     ("p99_jct_s", 3600.0, "h"),
@@ -57,7 +57,7 @@ def latex_table(comparison: PolicyComparison, caption: str) -> str:
 
 
 def latex_caption(comparison: PolicyComparison, workload: str, cluster: str) -> str:
-    """Returns what the table shows, and what its intervals are over."""
+    """Returns the caption: what the table shows, and what its intervals are over."""
     if len(comparison.seeds) > 1:
         intervals = f" Means over {len(comparison.seeds)} seeds with 95 % intervals."
     elif comparison.resampling is not None:
@@ -76,7 +76,7 @@ def write_latex(path: Path, text: str) -> None:
 
 
 def latex_text(text: str) -> str:
-    """Returns text in which nothing is a command; what no font has becomes a question mark."""
+    """Returns text without LaTeX commands; characters that fonts lack become question marks."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
     return "".join(_ESCAPED.get(letter, letter) for letter in shown)
 

@@ -1,7 +1,7 @@
-"""A static page from result files of benches: for every ground its policies beside what others published, best first.
+"""A static page from result files of benches: for every ground the policies beside published results, best first.
 
-Result files may come from strangers: they are bounded, validated, and all of their text is text on the page. Two rows
-stand in one table where ground and inputs have the same names; rows of equal hashes are the same run.
+Result files may be untrusted: their size is limited, they are validated, and all of their text is shown as plain text.
+Two rows are in one table if ground and inputs have the same names; rows with equal hashes are the same run.
 """
 
 import json
@@ -76,7 +76,9 @@ def read_bench_file(path: Path) -> BenchFile:
     """Reads a result file of `walras simulate bench --out`. Raises ConfigError that says what is wrong with it."""
     try:
         if path.stat().st_size > _BYTES_MAX:
-            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", field="file", fix="is it a bench's result?")
+            raise ConfigError(
+                f"{path}: more than {_BYTES_MAX:,} bytes", field="file", fix="give the result file of a bench"
+            )
         body = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}", field="file", fix="check the path") from None
@@ -96,12 +98,12 @@ def read_bench_file(path: Path) -> BenchFile:
 
 
 def write_leaderboard(path: Path, files: Sequence[BenchFile]) -> None:
-    """Writes the page. Raises UserError where that fails."""
+    """Writes the page. Raises UserError where the file cannot be written."""
     write_page(path, leaderboard_html(files), "out")
 
 
 def leaderboard_html(files: Sequence[BenchFile]) -> str:
-    """Returns the page: the same files give the same text."""
+    """Returns the page; the same files give the same text."""
     grounds: dict[str, list[tuple[str, _Ground]]] = {}
     for file in files:
         for ground in file.grounds:
@@ -139,7 +141,7 @@ class _Row:
 
 
 def _our_rows(found: Sequence[tuple[str, _Ground]]) -> list[_Row]:
-    """Every run once, whatever the number of files that have it."""
+    """Returns every run once, however many files contain it."""
     rows: dict[tuple[str, tuple[str, ...]], _Row] = {}
     for file, ground in found:
         for policy, result in ground.policies.items():

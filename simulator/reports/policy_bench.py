@@ -1,8 +1,7 @@
-"""A bench of policies run: every figure beside the bound that no scheduler beats, and beside what others published.
+"""The bench of policies: every figure beside the lower bound for every scheduler, and beside published results.
 
-The grounds are in `simulator.reports.bench_grounds`. The result is plain data: what decides each run by its hash, every
-run's figures, and means with intervals over the seeds. The same inputs give the same bytes; nothing in it is measured
-by a clock.
+The grounds are in `simulator.reports.bench_grounds`. The result is plain data: the hash of each run's inputs, its
+figures, and means with intervals over the seeds. It contains no measured times, so the same inputs give the same bytes.
 """
 
 import json
@@ -28,9 +27,9 @@ from simulator.reports.run_spec import describe_run, run_key
 from simulator.reports.run_summary import RUN_METRICS, nonfinite_to_none
 from walras.errors import ConfigError
 
-#: Of the result file.
+#: Schema number of the result file.
 BENCH_SCHEMA = 2
-#: Of the tables; the file has all.
+#: Metrics in the tables; the file has all of them.
 _METRICS = (
     "avg_jct_s",
     "p95_jct_s",
@@ -52,12 +51,12 @@ class BenchResult:
     rows: dict[str, dict[str, list[RunMetrics]]]
 
     def estimate(self, ground: str, policy: str, metric: str) -> MeanEstimate:
-        """The mean of one metric over the seeds, with its interval."""
+        """Returns the mean of one metric over the seeds, with its interval."""
         return estimate_mean([row.values[metric] for row in self.rows[ground][policy]])
 
     @property
     def violations(self) -> list[str]:
-        """Violated conservation laws, each with its ground and policy."""
+        """Returns the violated conservation laws, each with its ground and policy."""
         return [
             f"{ground}, {policy}: {violation}"
             for ground, policies in self.rows.items()
@@ -86,7 +85,7 @@ def run_bench(
 
 
 def bench_json(result: BenchResult) -> dict[str, Any]:
-    """The result as plain data: what decides each run by its hash, its figures, means and intervals."""
+    """Returns the result as plain data: the hash of each run's inputs, its figures, means and intervals."""
     return {
         "schema": BENCH_SCHEMA,
         "grounds": [
@@ -125,7 +124,7 @@ def write_bench(path: Path, result: BenchResult) -> None:
 
 
 def bench_tables(result: BenchResult) -> list[Table]:
-    """One table for each ground, the lowest mean completion time first."""
+    """Returns one table for each ground, the lowest mean completion time first."""
     titles = {measure.name: measure for measure in RUN_METRICS}
     tables = []
     for ground in result.grounds:
@@ -154,7 +153,7 @@ def _own_cells(result: BenchResult, ground: str, policy: str) -> list[str]:
 
 
 def _published_cells(row: PublishedRow) -> list[str]:
-    """Of what others said; empty for what they did not."""
+    """Cells of a published result; empty where a metric was not published."""
     return [format_number(row.metrics[name]) if name in row.metrics else "" for name in _METRICS]
 
 

@@ -1,6 +1,6 @@
-"""Several policies on the same jobs and the same random draws, seed by seed, with confidence intervals.
+"""Several policies on the same jobs with the same random draws, seed by seed, with confidence intervals.
 
-Where a run draws no random number, other seeds would repeat it: it is made once, and intervals come from its jobs
+If a run draws no random number, other seeds would repeat it. It is then run once, and intervals come from its jobs
 (`simulator.reports.job_resampling`).
 """
 
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from simulator.reports.job_resampling import JobResampling
     from simulator.reports.run_detail import RunDepth
 
-#: Means closer than this part of each other count as equally good.
+#: Means that differ by less than this part count as equally good.
 _TIE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedMetric:
-    """One metric of one policy, over the seeds, or over the jobs of the one run that they all would be."""
+    """One metric of one policy, over the seeds, or over the jobs of the only run if seeds change nothing."""
 
     policy: str
     value: MeanEstimate
-    #: Its difference to the first policy, pair by pair; None for the first one.
+    #: Difference from the first policy in pairs; None for the first policy itself.
     difference: MeanEstimate | None
-    #: No other policy has a better mean.
+    #: True if no other policy has a better mean.
     best: bool
 
 
 @dataclass(frozen=True)
 class PolicyComparison:
-    """Policies by figures. `rows[policy]` are that policy's runs, in the order of the seeds."""
+    """Results of several policies. `rows[policy]` are that policy's runs, in the order of the seeds."""
 
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
     rows: dict[str, list[RunMetrics]]
-    #: Seeds that were asked for and change nothing; there is one run of each policy then.
+    #: Number of requested seeds, if they change nothing; each policy has one run then.
     unused_seeds: tuple[int, ...] = ()
 
     def compared(self, measure: MetricDefinition) -> list[ComparedMetric]:
@@ -86,7 +86,7 @@ class PolicyComparison:
 
     @cached_property
     def resampling(self) -> "JobResampling | None":
-        """The jobs, to be drawn again; None where seeds give the intervals, or where nothing does."""
+        """The bootstrap over jobs; None where seeds give the intervals, or where there are none."""
         details = {policy: self.rows[policy][0].detail for policy in self.policies}
         if not self.unused_seeds or any(detail is None for detail in details.values()):
             return None
@@ -96,7 +96,7 @@ class PolicyComparison:
 
     @property
     def violations(self) -> list[str]:
-        """Violated conservation laws, each with its run."""
+        """Returns the violated conservation laws, each with its run."""
         return [
             f"{policy}, seed {seed}: {violation}"
             for policy in self.policies
@@ -106,7 +106,7 @@ class PolicyComparison:
 
     @property
     def nothing_random(self) -> bool:
-        """Whether several seeds were asked for, and change nothing."""
+        """Returns whether several seeds were requested and change nothing."""
         return bool(self.unused_seeds)
 
 
@@ -119,13 +119,13 @@ def compare_policies(
     *,
     with_levels: bool = False,
 ) -> PolicyComparison:
-    """Runs every policy with every seed that matters; calls `on_run` for each, run or not.
+    """Runs every policy with every seed that matters. Calls `on_run` for each requested run, executed or not.
 
-    `with_levels`: keeps every run's jobs, and the levels of those with the first seed. Raises ConfigError, and what a
+    `with_levels`: keeps every run's jobs, and the levels of runs with the first seed. Raises ConfigError, and what a
     run raises.
     """
     if len(set(policies)) != len(policies):
-        raise ConfigError("a policy is named twice", field="policy", fix="name each once")
+        raise ConfigError("a policy is named twice", field="policy", fix="name each policy once")
     first, others, is_unsure = seeds[0], seeds[1:], may_be_without_chance(template)
     found: dict[tuple[str, int], RunMetrics] = {}
 
@@ -151,7 +151,7 @@ def compare_policies(
 
 
 def _depth(with_levels: bool, is_first: bool, has_others: bool) -> "RunDepth | None":
-    """What is kept of a run: its jobs where seeds may turn out to change nothing, or where figures are drawn."""
+    """Returns what is kept of a run: its jobs where seeds may change nothing, or where figures are drawn."""
     if not with_levels and not (is_first and has_others):
         return None
     from simulator.reports.run_detail import RunDepth
@@ -168,7 +168,7 @@ def _best(means: Sequence[float], lower_is_better: bool | None) -> float | None:
     if lower_is_better is None or not known:
         return None
     best = min(known) if lower_is_better else max(known)
-    # If all are alike, none is marked as best.
+    # If all means are equal, none is marked as best.
     return None if len(known) > 1 and max(known) - min(known) <= _TIE * max(1.0, abs(best)) else best
 
 
@@ -212,7 +212,7 @@ def _title(comparison: PolicyComparison) -> str:
 
 
 def _worth_showing(comparison: PolicyComparison, measure: MetricDefinition) -> bool:
-    """Whether the metric exists, and is not 0, for some run."""
+    """Returns whether the metric exists, and is not 0, for some run."""
     values = [_metric_value(row, measure) for rows in comparison.rows.values() for row in rows]
     return any(isfinite(value) and value != 0.0 for value in values)
 
@@ -235,7 +235,7 @@ def _difference_cell(value: MeanEstimate) -> str:
 
 
 def _interval(value: MeanEstimate) -> str:
-    """Half its width, or its ends where it lies more to one side."""
+    """Formats half the interval's width, or its ends where it is not centred."""
     if not isfinite(value.low):
         return ""
     if value.is_centred:
@@ -284,7 +284,7 @@ def comparison_json(comparison: PolicyComparison) -> dict[str, Any]:
 
 
 def _intervals_over(comparison: PolicyComparison) -> str | None:
-    """What the intervals are over: `seeds`, `jobs`, or None."""
+    """Returns what the intervals are over: `seeds`, `jobs`, or None without intervals."""
     if len(comparison.seeds) > 1:
         return "seeds"
     return None if comparison.resampling is None else "jobs"

@@ -1,7 +1,7 @@
-"""A recorded run as the simulator can run it again: its fleet, its jobs with their true work, and its costs.
+"""A recorded run in the form in which the simulator can repeat it: its fleet, its jobs with their true work, its costs.
 
-Made from events and the commands that they led to, such as a server's journal; kept as JSON lines (a header, then a
-line for each job), so that a run can be studied on another machine without the server's folder.
+It is made from events and the commands that they caused, such as a server's journal. It is kept as JSON lines (a
+header, then a line for each job), so that a run can be studied on another machine without the server's folder.
 """
 
 import json
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecordedPool:
-    """A pool as it was declared last, and the number of its owned machines."""
+    """A pool as last declared, and the number of its owned machines."""
 
     pool: Pool
     machines: int
@@ -49,15 +49,15 @@ class RecordedJob:
 
     at: float
     request: JobRequest
-    #: Steps that it made until it ended (running seconds where none were counted), and its exit code.
+    #: Steps that it made until it ended (seconds of running where steps were not counted), and its exit code.
     steps: float
     exit_code: int = 0
     cancel_at: float = inf
-    #: Submission to end; inf: it had not ended when the record did.
+    #: Seconds from submission to end; inf if it had not ended when the record did.
     jct_s: float = inf
 
     def simulated(self) -> SimulatedJob:
-        """As the simulator takes it. A job that failed never gets past its failure."""
+        """Returns the job for the simulator. A failed job never gets past its failure."""
         if not self.exit_code:
             return SimulatedJob(self.at, self.request, self.steps, cancel_at=self.cancel_at)
         failure = PlannedFailure(self.steps, self.exit_code)
@@ -82,17 +82,17 @@ class RecordingHeader:
 
     recording: int
     pools: tuple[RecordedPool, ...]
-    #: Every policy that was put in force, with its instant.
+    #: Every policy that became active, with its instant.
     policies: tuple[PolicyChanged, ...]
     costs: MeasuredCosts
     acts: UserActions = UserActions()
-    #: Jobs of unknown length, and those that depend on them.
+    #: Jobs of unknown length, and jobs that depend on them.
     left_out: tuple[JobId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A run. Jobs are in order of arrival."""
+    """A recorded run. Jobs are in order of arrival."""
 
     header: RecordingHeader
     jobs: tuple[RecordedJob, ...]
@@ -134,7 +134,7 @@ def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
         tuple(event for event, _ in recorded if isinstance(event, JobProjectChanged)),
     )
     fleet = tuple(RecordedPool(pool, owned[pool_id]) for pool_id, pool in pools.items())
-    # Each job carries its own measurements; rows would be counted anew by a reader.
+    # Each job carries its own measurements; a reader would count separate rows twice.
     return Recording(
         RecordingHeader(
             RECORDING_VERSION, fleet, policies, costs.model_copy(update={"jobs": ()}), acts, tuple(left_out)
@@ -146,7 +146,7 @@ def make_recording(recorded: Sequence[RecordedEvent]) -> Recording:
 def _about_submitted_jobs(
     recorded: Sequence[RecordedEvent], submitted: dict[JobId, JobSubmitted]
 ) -> list[RecordedEvent]:
-    """Returns the record without commands about jobs whose submission is not in it."""
+    """Removes commands about jobs whose submission is not in the record."""
     return [
         (event, [command for command in commands if getattr(command, "job_id", None) in submitted])
         for event, commands in recorded
@@ -165,7 +165,7 @@ def _recorded_jobs(
     left_out: dict[JobId, None] = {}
     for row, (job_id, event) in enumerate(submitted.items()):
         measured = seen.get(row)
-        # A job that did not run to its end has its stated steps, if the speed of its kind is known.
+        # A job that did not run to its end gets its declared steps, if the speed of its kind is known.
         steps = measured.steps if measured is not None else event.job.steps if event.job.kind in timed else None
         if steps is None or not set(event.job.depends_on) <= jobs.keys():
             left_out[job_id] = None
@@ -182,7 +182,7 @@ _HEADER, _JOB = TypeAdapter(RecordingHeader), TypeAdapter(RecordedJob)
 
 
 def write_recording(recording: Recording, path: Path) -> None:
-    """As JSON lines. Infinite instants are written as JSON's `Infinity`, which Python reads back."""
+    """Writes the recording as JSON lines. Infinite instants are written as `Infinity`, which Python reads back."""
     half = path.with_name(f".{path.name}.half")
     try:
         with half.open("w", encoding="utf-8") as file:
@@ -197,10 +197,10 @@ def write_recording(recording: Recording, path: Path) -> None:
 
 
 def read_recording(path: Path) -> Recording:
-    """Raises ConfigError naming the file and the line."""
+    """Reads a recording. Raises ConfigError naming the file and the line."""
     try:
         if path.stat().st_size > _BYTES_MAX:
-            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", fix="is it a recording?")
+            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", fix="give a file made by --export")
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}", fix="give a server's folder, or a file made by --export") from None

@@ -1,6 +1,7 @@
-"""Many runs: their seeds, their execution here, in processes of this machine or on a Dask cluster, means over seeds.
+"""Execution of many runs in this process, in processes of this machine or on a Dask cluster, and means over their
+seeds.
 
-Results arrive as they are ready, and do not depend on where they were made.
+Results arrive as they are ready, and do not depend on where they were computed.
 """
 
 import importlib
@@ -18,7 +19,7 @@ from walras.errors import ConfigError, UserError
 if TYPE_CHECKING:
     from simulator.reports.run_detail import RunDepth, RunDetail
 
-#: Runs of one sweep or comparison at most.
+#: Largest number of runs of one sweep or comparison.
 RUNS_MAX = 100_000
 _SEED_MAX = 2**31 - 1
 
@@ -26,7 +27,7 @@ _SEED_MAX = 2**31 - 1
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Parses `0-4`, `7` or `1,3,5-8` into seeds in that order, each once.
 
-    Raises ConfigError for anything else; in a file model a ValueError would hide the fix.
+    Raises ConfigError for other text, because pydantic would drop the fix of a ValueError.
     """
     seeds: dict[int, None] = {}
     for part in text.split(","):
@@ -49,9 +50,9 @@ class ParallelBackend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParallelWorkers:
-    """The number of runs at a time, and where they are executed. `address`: that of a Dask scheduler.
+    """The number of concurrent runs, and where they are executed. `address` is that of a Dask scheduler.
 
-    `watch` sees each run that is executed in this process.
+    `watch` is called with each run that is executed in this process.
     """
 
     jobs: int = 1
@@ -65,20 +66,20 @@ class RunMetrics:
     """The metrics of one run."""
 
     values: dict[str, float]
-    #: In seconds of the machine that ran it.
+    #: Seconds by the clock of the machine that ran it.
     costs: dict[str, float]
     outcome: str
     violations: tuple[str, ...]
-    #: Whether another seed might give other metrics.
+    #: Whether another seed could give other metrics.
     depends_on_seed: bool = True
-    #: Its jobs and levels, if they were asked for.
+    #: Its jobs and levels, if they were requested.
     detail: "RunDetail | None" = None
-    #: The distributions of its jobs by name, of few numbers; with its jobs.
+    #: Distributions of its jobs by name, of few numbers each; only if jobs were requested.
     spreads: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def execute_for_metrics(cell: RunSpec, watch: RunWatcher | None = None, depth: "RunDepth | None" = None) -> RunMetrics:
-    """Executes one run, and returns its metrics. `depth`: what else is kept of it; None: nothing."""
+    """Executes one run and returns its metrics. `depth`: what else is kept of the run; None: nothing."""
     detail, spreads = None, {}
     if depth is None:
         ran = execute_run(cell, watch=watch)
@@ -150,7 +151,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class MeanEstimate:
-    """A mean with its 95 % confidence interval, for values that are about normal."""
+    """A mean with its 95 % confidence interval, for approximately normal values."""
 
     mean: float
     #: nan with fewer than two values.
@@ -175,7 +176,7 @@ class MeanEstimate:
 
 
 def estimate_mean(values: Sequence[float]) -> MeanEstimate:
-    """Student's interval for the mean. A value that does not exist (nan) in one run leaves no mean at all."""
+    """Returns the mean with Student's interval; nan if any run lacks the value (nan)."""
     n = len(values)
     if n == 0 or not all(isfinite(value) for value in values):
         return MeanEstimate(nan, nan, nan, n)

@@ -1,7 +1,7 @@
 """The report of one run: as tables for the terminal, and as one HTML page of metrics, charts and tables.
 
-The page needs no network, no script and no other file. Every name may come from a stranger's trace: in the page all
-text goes through `html_text` and nothing becomes an attribute, and no table cell is read as markup.
+The page needs no network, no script and no other file. Any name may come from an untrusted trace: on the page all text
+goes through `html_text`, no text becomes an attribute, and no table cell is interpreted as markup.
 """
 
 import json
@@ -26,12 +26,12 @@ from simulator.worlds.world_registry import WALRAS
 from walras.html_page import html_document, html_section, html_table, html_text
 from walras.states import JobState
 
-#: The largest; all of them are in JSON.
+#: Number of projects that are listed, the largest first; JSON has all of them.
 _PROJECTS_SHOWN = 30
 
 
 def print_run_summary(summary: RunSummary, console: Console, world: str = "") -> None:
-    """Prints the summary of one run. `world`: the other simulator's world of the run; "": none."""
+    """Prints the summary of one run. `world`: the other simulator's world of the run; "" for Walras's own."""
     where = f" in the world of {world}" if world else ""
     figures = Table(title=f"{summary.jobs} jobs{where}, run {summary.outcome}", show_header=False)
     for name, text in summary_lines(summary):
@@ -123,7 +123,7 @@ def format_seconds(value: float) -> str:
 
 
 def format_share(value: float) -> str:
-    """As a percentage; `-` for what does not exist."""
+    """Formats a percentage; `-` for nan and inf."""
     return f"{value:.1%}" if isfinite(value) else "-"
 
 
@@ -134,7 +134,7 @@ def format_ratio(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReportedJob:
-    """One job of the report; nan for what does not exist."""
+    """One job of the report; nan for values that do not exist."""
 
     job_id: int
     name: str
@@ -150,7 +150,7 @@ class ReportedJob:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Everything that the report of one run shows."""
+    """The contents of a run's report."""
 
     workload: str
     cluster: str
@@ -159,11 +159,11 @@ class RunReport:
     summary: RunSummary
     jobs: tuple[ReportedJob, ...]
     timeline: Timeline
-    #: The file of conditions; "": none.
+    #: The file of conditions; "" without one.
     conditions: str = ""
-    #: Another simulator's; "": Walras's own.
+    #: The other simulator's world; "" for Walras's own.
     world: str = ""
-    #: Everything that decides the figures, by name (`simulator.reports.run_spec.describe_run`).
+    #: Everything that determines the figures, by name (`simulator.reports.run_spec.describe_run`).
     decided_by: tuple[tuple[str, str], ...] = ()
 
 
@@ -182,7 +182,7 @@ def report_titles(ran: CompletedRun) -> dict[str, Any]:
 
 
 def make_report(ran: CompletedRun, timeline: Timeline) -> RunReport:
-    """Makes the report of a run that has just ended."""
+    """Returns the report of a run that has just ended."""
     jobs = (*ran.result.jobs, *ran.result.unfinished)
     lines = tuple(_reported_job(ran, job) for job in jobs)
     decided_by = flatten_description(json.loads(json.dumps(nonfinite_to_none(describe_run(ran.spec)))))
@@ -190,7 +190,7 @@ def make_report(ran: CompletedRun, timeline: Timeline) -> RunReport:
 
 
 def flatten_description(run: Mapping[str, Any], before: str = "") -> tuple[tuple[str, str], ...]:
-    """Flattens a description into dotted names; leaves out what is empty."""
+    """Flattens a description into dotted names; leaves out empty values."""
     lines: list[tuple[str, str]] = []
     for name, value in run.items():
         if isinstance(value, Mapping):
@@ -215,7 +215,7 @@ def _reported_job(ran: CompletedRun, job: JobMetrics) -> ReportedJob:
     )
 
 
-#: Number of jobs that are listed: those that took longest.
+#: Number of jobs that are listed: those with the longest completion times.
 _JOBS_SHOWN = 50
 _DECIDED = "The same again gives the same. Files by the SHA-256 of their content; lengths in seconds."
 

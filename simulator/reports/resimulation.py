@@ -1,14 +1,15 @@
-"""A recorded run simulated again, with the costs that the run showed: the same workload, or another policy on it.
+"""A recorded run simulated with its measured costs: the same workload again, or another policy on it.
 
-Two live runs of one workload differ: milliseconds decide which job waits a second longer, and one decision leads to the
-next. So a run is simulated with several seeds, each drawing how long starts and exits take around what was measured; a
-job's forecast is the median over seeds, and the range shows how much of it is chance.
+Two live runs of one workload differ, because milliseconds decide which job waits a second longer, and each decision
+affects the next. So a run is simulated with several seeds, each of which draws how much longer or shorter starts and
+exits take than the measured means. A job's forecast is the median over the seeds, and the range shows how much of it is
+chance.
 
-`resimulate` repeats a workload file's run. `replay_recording` repeats a server's journal: the jobs are those that were
-submitted, with the work that they turned out to be. The simulation starts empty, without any measured speed, as the
-run did. User actions (holding, releasing, cancelling, changing priorities) happen again at the same instants; machines
-that the market took back are taken back; machines that died by themselves are not. Until another policy takes over, the
-run's own policies decide: history is simulated, not copied.
+`resimulate` repeats the run of a workload file. `replay_recording` repeats a server's journal: its jobs are those that
+were submitted, with the work that they turned out to have. The simulation starts empty and without any measured speed,
+as the run did. User actions (holding, releasing, cancelling, changing priorities) happen again at the same instants.
+Machines that the market revoked are revoked again; machines that failed are not. The recorded policies decide until
+another policy replaces them, so the past is simulated, not copied.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +42,7 @@ from walras.spec.cluster_file import ClusterConfig
 from walras.spec.workload_file import WorkloadFile
 
 RESIMULATION_SEEDS = 9
-#: As agents and in-job clients do it: word at every heartbeat, speeds over windows of half a second after two steps.
+#: As agents and in-job clients report: at every heartbeat, with speeds over windows of half a second after two steps.
 _HEARTBEAT_S = 5.0
 _HEARTBEATS_PER_LEASE = 10.0
 _WINDOW_S = 0.5
@@ -50,18 +51,18 @@ _UNMEASURED_STEPS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ResimulatedJob:
-    """Completion times of one job, seconds."""
+    """Completion times of one job in the run and in the simulations, seconds."""
 
     job_id: JobId
     run_s: float
-    #: Median over seeds, the least and the most.
+    #: Median, least and largest over the seeds.
     simulated_s: float
     least_s: float
     most_s: float
 
     @property
     def error(self) -> float:
-        """|simulated - run| / run."""
+        """Returns |simulated - run| / run."""
         return abs(self.simulated_s - self.run_s) / self.run_s
 
 
@@ -73,9 +74,9 @@ def resimulate(
     *,
     seeds: int = RESIMULATION_SEEDS,
 ) -> list[ResimulatedJob]:
-    """Simulates a recorded run with several seeds; returns the jobs that ended in it, by number.
+    """Simulates a recorded run with several seeds; returns the jobs that ended in the run, by number.
 
-    Like the run, a simulation begins without knowing any speed and learns them from reports.
+    Like the run, a simulation starts without any measured speed and learns speeds from reports.
     """
     run_s, costs = recorded_completion_times(recorded), measure_costs(recorded)
     simulated: dict[JobId, list[float]] = {job_id: [] for job_id in run_s}
@@ -115,10 +116,10 @@ def resimulation_scenario(
 
 
 def live_world_parameters(costs: MeasuredCosts, rules: RoundRules, lease_s: float | None = None) -> WorldParameters:
-    """Returns the report intervals of a live cluster with such leases (None: the default)."""
+    """Returns the report intervals of a live cluster with leases of `lease_s` seconds (None: the default)."""
     return WorldParameters(
         report_s=_HEARTBEAT_S if lease_s is None else min(_HEARTBEAT_S, lease_s / _HEARTBEATS_PER_LEASE),
-        # The server passes progress on once a round, or sooner where a profiling lease is shorter.
+        # The server forwards progress once a round, or sooner where a profiling lease is shorter.
         forward_every_s=min([length for length in (rules.round_s, rules.profiling_s) if length > 0], default=1.0),
         window_s=_WINDOW_S,
         unmeasured_steps=_UNMEASURED_STEPS,
@@ -133,12 +134,12 @@ ReplayedEvent = (
 
 @dataclass(frozen=True, slots=True)
 class ReplayedJob:
-    """Completion times of one job, seconds."""
+    """Completion times of one job in the recording and in the simulations, seconds."""
 
     job_id: JobId
     kind: str
     recorded_s: float
-    #: Median over the seeds, the least and the most.
+    #: Median, least and largest over the seeds.
     simulated_s: float
     least_s: float
     most_s: float
@@ -146,27 +147,27 @@ class ReplayedJob:
 
 @dataclass(frozen=True, slots=True)
 class RecordingReplay:
-    """The outcome of simulating a recording."""
+    """The result of simulating a recording."""
 
     jobs: tuple[ReplayedJob, ...]
     results: tuple[SimulationResult, ...]
 
     @property
     def median_error(self) -> float:
-        """The median of |simulated - recorded| / recorded over the jobs; nan without jobs."""
+        """Returns the median of |simulated - recorded| / recorded over the jobs; nan without jobs."""
         errors = [abs(job.simulated_s - job.recorded_s) / job.recorded_s for job in self.jobs if job.recorded_s > 0]
         return median(errors) if errors else nan
 
 
 def with_policy_from(recording: Recording, spec: PolicySpec, rules: RoundRules, from_s: float) -> Recording:
-    """Returns the run under its own policies until `from_s` after its first submission, then under this one."""
+    """Returns the run under its own policies until `from_s` seconds after its first submission, then under this one."""
     from_at = recording.jobs[0].at + from_s if from_s > 0 else 0.0
     before = [change for change in recording.header.policies if change.at < from_at]
     return recording.under((*before, PolicyChanged(from_at, spec, rules)))
 
 
 def replay_recording(recording: Recording, seeds: Sequence[int]) -> RecordingReplay:
-    """Simulates it once per seed. Compares the jobs that ended in the run and in every simulation."""
+    """Simulates the recording once per seed. Compares the jobs that ended in the run and in every simulation."""
     simulated: dict[JobId, list[float]] = {}
     results = []
     for seed in seeds:
@@ -211,10 +212,10 @@ def _simulate_recording(recording: Recording, seed: int) -> SimulationResult:
 
 
 def completed_truth(recording: Recording) -> GroundTruth:
-    """Returns the measured speeds, and an estimate for every way to run a job that was not measured.
+    """Returns the measured speeds, and an estimate for every configuration that was not measured.
 
-    The guess: what was measured elsewhere, times the ratios of the types' nominal speeds and of the gangs' sizes; the
-    median where the kind was measured in several places.
+    The estimate scales a speed measured elsewhere by the ratio of the types' nominal speeds and of the gangs' sizes; it
+    is the median if the kind was measured in several places.
     """
     truth = recording.header.costs.truth()
     nominal: dict[str, float] = {}
@@ -273,7 +274,7 @@ def _relative_change(after: float, before: float) -> str:
 
 
 def replay_json(replayed: RecordingReplay, recording: Recording) -> dict[str, Any]:
-    """Returns the same as data."""
+    """Returns the comparison as plain data."""
     body = {
         "seeds": len(replayed.results),
         "median_error": replayed.median_error,

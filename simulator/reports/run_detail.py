@@ -1,6 +1,6 @@
-"""What a run shows beside its metrics: its jobs one by one, and its levels over time. Figures and resampling use it.
+"""The jobs of a run one by one, and its levels over time, which figures and resampling use.
 
-It is made on request: a comparison of metrics alone needs neither.
+They are computed on request, because a comparison of metrics needs neither.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +28,12 @@ class RunDepth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobOutcomes:
-    """The jobs that count in the metrics, in order of arrival; nan for what does not exist."""
+    """The jobs that count in the metrics, in order of arrival; nan for values that do not exist."""
 
     job_id: tuple[int, ...]
     project: tuple[str, ...]
-    #: Of jobs that succeeded: completion time, over the time alone, and over that of an equal share (Themis).
+    #: For jobs that succeeded: completion time, and its ratios to the time alone and to that in an equal share
+    #: (Themis).
     jct_s: tuple[float, ...]
     slowdown: tuple[float, ...]
     rho: tuple[float, ...]
@@ -41,7 +42,7 @@ class JobOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class LevelCurve:
-    """A level over time: from each instant on, its value, or its mean up to the next instant."""
+    """A level over time: its value from each instant on, or its mean until the next instant."""
 
     at: tuple[float, ...]
     value: tuple[float, ...]
@@ -49,43 +50,43 @@ class LevelCurve:
 
 @dataclass(frozen=True, slots=True)
 class RunLevels:
-    """Levels over time, by pool where there are several."""
+    """Levels over time, by pool if there are several."""
 
     ended_at: float
     #: Jobs in the system that hold no accelerator.
     waiting: LevelCurve
-    #: Accelerators there and held.
+    #: Accelerators that exist, and accelerators that are held.
     there: dict[str, LevelCurve]
     held: dict[str, LevelCurve]
-    #: The optimizer's price of an accelerator, in `price_unit`, and the market's of a machine, USD/h.
+    #: The optimizer's price of an accelerator, in `price_unit`, and the market price of a machine, USD/h.
     price: dict[str, LevelCurve]
     usd_per_h: dict[str, LevelCurve]
     price_unit: str
     usd_by_market: dict[str, float]
-    #: By pool, in order of their lease: job, accelerators, from, until.
+    #: By pool, in order of lease: job, accelerators, start, end.
     attempts: dict[str, tuple[tuple[int, int, float, float], ...]] = field(default_factory=dict)
-    #: All attempts that were leased before this instant are among them.
+    #: All attempts that were leased before this instant are included.
     attempts_until: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """The jobs of a run, and its levels if they were asked for."""
+    """The jobs of a run, and its levels if they were requested."""
 
     jobs: JobOutcomes
     levels: RunLevels | None = None
 
 
-#: Of a distribution that is kept: as many numbers stand for any number of jobs.
+#: Largest number of values that are kept of a distribution.
 SPREAD_POINTS = 201
-#: Attempts that are kept of a run, one by one.
+#: Largest number of attempts that are kept of a run.
 ATTEMPTS_KEPT = 4_000
 #: The distributions that are kept of a run.
 SPREADS = ("jct_s", "slowdown", "rho", "queueing_s")
 
 
 def spread_of(values: Sequence[float]) -> tuple[float, ...]:
-    """Returns the values that exist in order, or where there are many their quantiles, the least and the most too."""
+    """Returns the finite values sorted; if there are many, their quantiles, the least and largest included."""
     known = np.sort(np.array([value for value in values if isfinite(value)]))
     if len(known) > SPREAD_POINTS:
         known = np.quantile(known, np.linspace(0.0, 1.0, SPREAD_POINTS))
@@ -98,7 +99,7 @@ def job_spreads(jobs: JobOutcomes) -> dict[str, tuple[float, ...]]:
 
 
 def execute_in_detail(run: RunSpec, depth: RunDepth, watch: RunWatcher | None = None) -> tuple[CompletedRun, RunDetail]:
-    """Simulates, and keeps more than the metrics. Raises what `execute_run` raises."""
+    """Simulates a run and keeps more than the metrics. Raises what `execute_run` raises."""
     if depth is not RunDepth.LEVELS:
         ran = execute_run(run, watch=watch)
         return ran, RunDetail(_job_outcomes(ran))
@@ -158,7 +159,7 @@ def _attempts_by_pool(
 
 
 def thinned_curve(series: StepSeries, until_at: float) -> LevelCurve:
-    """Returns the series with few points; means over equal intervals where it has many. Begins with its first value."""
+    """Returns the series with few points: means over equal intervals if it has many, starting with its first value."""
     at, value = series_means(series, until_at)
     known = [(a, v) for a, v in zip(at.tolist(), value.tolist(), strict=True) if isfinite(v) and a >= series.at[0]]
     return LevelCurve(tuple(a for a, _ in known), tuple(v for _, v in known))

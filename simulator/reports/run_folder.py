@@ -1,4 +1,4 @@
-"""The folder that `walras simulate run --out` leaves: summary, jobs, events, timeline, report. Writing and reading."""
+"""Writes and reads the folder of `walras simulate run --out`: summary, jobs, events, timeline, report."""
 
 import csv
 import gzip
@@ -35,10 +35,10 @@ SUMMARY_FILE, JOBS_FILE, EVENTS_FILE, TIMELINE_FILE, REPORT_FILE = (
     "timeline.json",
     "report.html",
 )
-#: What was believed of speeds before they were measured, for `walras profile report`.
+#: The predicted speeds before they were measured, for `walras profile report`.
 SCORED_FILE = "scored.json"
 _BYTES_MAX = 1024 * 1024 * 1024
-#: Columns of a job that are no numbers.
+#: Columns of a job that are not numbers.
 _TEXT_COLUMNS = frozenset({"name", "project", "state"})
 
 
@@ -74,7 +74,7 @@ def _read_jobs(path: Path) -> tuple[ReportedJob, ...]:
             rows = csv.DictReader(file)
             if not set(titles) <= set(rows.fieldnames or ()):
                 raise _malformed(path, "columns are missing")
-            # Words may be empty; a number that is not there does not exist.
+            # Text may be empty; an empty number is one that does not exist.
             cells = [{name: row[name] or ("" if name in _TEXT_COLUMNS else nan) for name in titles} for row in rows]
         return _REPORTED_JOBS.validate_python(cells)
     except OSError as error:
@@ -99,7 +99,7 @@ def _read_timeline(path: Path) -> Timeline:
     return timeline
 
 
-#: What is kept of a pool over time.
+#: The time series that are kept of a pool.
 POOL_SERIES = ("there", "held", "running", "price", "usd_per_h")
 
 
@@ -112,7 +112,7 @@ def pool_track_data(track: PoolTrack) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _BYTES_MAX:
-            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", fix="is it the folder of a run?")
+            raise ConfigError(f"{path}: more than {_BYTES_MAX:,} bytes", fix="give the folder of a run")
         data = json.loads(path.read_bytes())
     except OSError as error:
         raise _missing(path, error) from None
@@ -166,9 +166,9 @@ def _as_config_error(path: Path) -> Iterator[None]:
 
 @contextmanager
 def open_events_table(folder: Path) -> Iterator[Callable[[EventRow], object]]:
-    """Takes the rows of the events' table one by one, as they happen. Equal runs leave equal bytes.
+    """Returns a function that writes the rows of the events' table one by one. Equal runs give equal bytes.
 
-    The table bears its name once it is whole: a run that ends before its time leaves nothing.
+    The table gets its name once it is complete, so a run that ends early leaves none.
     """
     unfinished = folder / f"{EVENTS_FILE}.unfinished"
     with _as_config_error(folder / EVENTS_FILE):
@@ -187,7 +187,7 @@ def open_events_table(folder: Path) -> Iterator[Callable[[EventRow], object]]:
 
 
 def write_run_folder(folder: Path, ran: CompletedRun, timeline: Timeline) -> None:
-    """Writes everything but the events, which were written as they happened."""
+    """Writes everything but the events, which were written during the run."""
     with _as_config_error(folder):
         body = {"words": report_titles(ran), "run": describe_run(ran.spec), "summary": summary_data(ran.summary)}
         (folder / SUMMARY_FILE).write_text(json.dumps(nonfinite_to_none(body), indent=2) + "\n", encoding="utf-8")
@@ -203,7 +203,7 @@ def write_run_folder(folder: Path, ran: CompletedRun, timeline: Timeline) -> Non
 
 
 def write_report_page(path: Path, report: RunReport) -> None:
-    """Writes the page alone. Raises ConfigError where it cannot be written."""
+    """Writes only the page. Raises ConfigError where it cannot be written."""
     with _as_config_error(path):
         path.write_text(report_html(report), encoding="utf-8")
 
@@ -215,14 +215,14 @@ def _job_cells(ran: CompletedRun, job: JobMetrics) -> Sequence[str]:
 
 
 def _cell_text(value: Any) -> str:
-    """Numbers that read back as the same numbers; empty for what does not exist."""
+    """Formats numbers so that they read back as equal numbers; empty for values that do not exist."""
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return ""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def _timeline_data(timeline: Timeline) -> dict[str, Any]:
-    """Levels as pairs of lists: from each instant on, the value."""
+    """Returns levels as pairs of lists: instants, and the value from each of them on."""
 
     body = {
         "ended_at": timeline.ended_at,

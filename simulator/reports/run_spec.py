@@ -1,7 +1,7 @@
 """One run of a study: its complete specification, the key derived from it, and its execution.
 
 Two specifications with the same key give the same metrics, on any number of processes. The key covers the content of
-every file, not its name, so a file that was changed makes another run.
+every file, not its name, so a changed file makes another run.
 """
 
 import hashlib
@@ -42,22 +42,22 @@ from walras.states import JobState
 if TYPE_CHECKING:
     from simulator.conditions import Conditions
 
-#: Of the description and of what a cell's file holds; another number makes every cell another one.
+#: Schema number of descriptions and of cells' files; a new number invalidates every cell.
 SCHEMA = 2
 _GENERATE = "generate:"
 _REPORT_S = 60.0
-#: How people call what has another name here.
+#: Command-line options whose name differs from that of their field.
 _OPTIONS = {"jobs": "trace-jobs", "rate_per_h": "rate", "columns": "column"}
-#: What finish-time fairness compares with.
+#: The policy with which finish-time fairness compares.
 _REFERENCE = "isolated"
 EventRecorder = Callable[[Event, list[Command]], None]
-#: Handed the number of jobs (None: unknown) and the run.
+#: Called with the number of jobs (None: unknown) and the run.
 RunWatcher = Callable[[int | None, Simulation], None]
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorOptions:
-    """The options of a generated workload; None: the generator's default."""
+    """Options of a generated workload; None: the generator's default."""
 
     jobs: int | None = None
     rate_per_h: float | None = None
@@ -69,20 +69,20 @@ class GeneratorOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSource:
-    """The source of the jobs: a file, the name of one that comes with Walras, or `generate:NAME`."""
+    """The source of the jobs: a file, the name of a shipped workload, or `generate:NAME`."""
 
     name: str
     format: str | None = None
     reading: ReadOptions = field(default_factory=ReadOptions)
     speeds: str | None = None
     measured: str | None = None
-    #: Of Sia's world: a folder that says how applications learn; None: the one of their speeds does.
+    #: For Sia's world: a folder that says how applications learn; None: the folder of their speeds.
     learning: str | None = None
     made: GeneratorOptions = field(default_factory=GeneratorOptions)
 
     @property
     def generator(self) -> str | None:
-        """The name of the generator; None for a file."""
+        """Returns the name of the generator; None for a file."""
         return self.name.removeprefix(_GENERATE) if self.name.startswith(_GENERATE) else None
 
 
@@ -95,51 +95,51 @@ class RunSpec:
     policy: str
     seed: int = 0
     bounds: BoundsChoice = BoundsChoice.CHEAP
-    #: Simulate the policy `isolated` too, for finish-time fairness against it.
+    #: True: the policy `isolated` is simulated too, for finish-time fairness against it.
     fairness: bool = False
-    #: A file of conditions (`simulator.conditions`); None: nothing is random, costs anything or goes wrong.
+    #: A file of conditions (`simulator.conditions`); None: no randomness, no costs and no faults.
     conditions: str | None = None
-    #: Whose rules and physics hold (`simulator.worlds.world_registry`).
+    #: The world whose rules and physics hold (`simulator.worlds.world_registry`).
     world: str = WALRAS
-    #: `1001-2000`: figures over jobs are over those, in order of arrival. None: over all.
+    #: Such as `1001-2000`: metrics over jobs cover these, in order of arrival. None: all jobs.
     window: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """The input of the simulator. The jobs can be iterated once."""
+    """The input of the simulator. The jobs can be iterated only once."""
 
     jobs: Iterable[SimulatedJob]
     scenario: Scenario
-    #: How long each takes alone, in a world where speeds and steps do not say it; lower bounds do not hold there.
+    #: Seconds of each job alone in a world where speeds and steps do not determine it; lower bounds do not hold there.
     alone_s: Mapping[JobId, float] | None = None
-    #: Rows of the workload that could not be read and were left out.
+    #: Number of workload rows that could not be read and were left out.
     skipped: SkippedRows = field(default_factory=SkippedRows)
-    #: Number of jobs, where it is known before they are made.
+    #: Number of jobs, if it is known before they are made.
     count: int | None = None
 
 
 @dataclass(slots=True)
 class CompletedRun:
-    """A run, its outcome, and the baselines of its jobs."""
+    """A run, its result, and the baselines of its jobs."""
 
     spec: RunSpec
     result: SimulationResult
     baselines: JobBaselines
     summary: RunSummary
-    #: Rows of the workload that could not be read and were left out.
+    #: Number of workload rows that could not be read and were left out.
     skipped: SkippedRows = field(default_factory=SkippedRows)
-    #: Whether another seed might give other figures.
+    #: Whether another seed could give other metrics.
     depends_on_seed: bool = True
 
 
 def may_be_without_chance(run: RunSpec) -> bool:
-    """Whether the seed decides nothing before the run begins, so that only the run tells whether it is used."""
+    """Returns whether nothing random precedes the run, so that only the run shows whether the seed is used."""
     return run.source.generator is None and run.world == WALRAS
 
 
 def execute_run(run: RunSpec, recorder: EventRecorder | None = None, watch: RunWatcher | None = None) -> CompletedRun:
-    """Simulates; `watch` sees the run before it begins. Raises ConfigError for anything that a user has to correct."""
+    """Simulates a run; `watch` is called with it before it begins. Raises ConfigError for errors in the input."""
     window = parse_window(run.window)
     ready = prepare_run(run)
     baselines = JobBaselines(ready.scenario.pools, ready.scenario.truth, ready.alone_s)
@@ -171,14 +171,14 @@ def parse_window(text: str | None) -> tuple[int, int] | None:
 
 
 def _isolated_jct_s(run: RunSpec) -> tuple[dict[JobId, float], bool]:
-    """Returns completion times under the policy of reference, and whether a random number was drawn."""
+    """Returns completion times under the reference policy, and whether a random number was drawn."""
     ready = prepare_run(replace(run, policy=_REFERENCE))
     result = simulate(ready.jobs, ready.scenario)
     return {job.job_id: job.jct_s for job in result.jobs if job.state is JobState.SUCCEEDED}, result.drawn
 
 
 def prepare_run(run: RunSpec) -> PreparedRun:
-    """Prepares the jobs and the scenario. Raises ConfigError for what does not fit together."""
+    """Prepares the jobs and the scenario. Raises ConfigError for parts that do not fit together."""
     _refuse_idle_options(run.source)
     if run.world != WALRAS:
         return _prepare_in_world(run)
@@ -193,7 +193,7 @@ def prepare_run(run: RunSpec) -> PreparedRun:
 
 
 def _refuse_idle_options(source: WorkloadSource) -> None:
-    """Rejects options without effect: they are mistakes, or the figures would mean something else than was intended."""
+    """Raises ConfigError for options without effect, because the user meant something else by them."""
     what = "generated jobs are not read" if source.generator is not None else f"{source.name} is read, not generated"
     idle = (
         {"format": source.format is not None, **_options_given(source.reading, ReadOptions())}
@@ -253,7 +253,7 @@ def _load_conditions(path: str) -> "Conditions":
 
 
 def _native_scenario(experiment: Experiment, spec: PolicySpec, rules: RoundRules, seed: int) -> Scenario:
-    # Where a speed changes with progress, jobs report it, as they do in life.
+    # Where a speed changes with progress, jobs report their speed, as live jobs do.
     world = WorldParameters(report_s=_REPORT_S) if experiment.truth.laws else WorldParameters()
     return Scenario(
         experiment.pools, experiment.truth, spec, rules, world=world, incidents=experiment.incidents, seed=seed
@@ -286,7 +286,7 @@ def _load_cluster(name: str) -> ClusterConfig:
 
 @lru_cache(maxsize=100)
 def _cluster_in(path: Path, _mtime_ns: int, _size: int) -> ClusterConfig:
-    """Cached for the many runs of a grid, and the episodes of an agent; read again when the file has changed."""
+    """Cached for the many runs of a grid and the episodes of an agent; read again when the file has changed."""
     return load_yaml(path, ClusterConfig)
 
 
@@ -307,7 +307,7 @@ def _load_trace(run: RunSpec) -> Trace:
 
 
 def describe_run(run: RunSpec) -> dict[str, Any]:
-    """Returns everything that decides the metrics, as plain data. Raises ConfigError for a missing file or policy."""
+    """Returns everything that determines the metrics, as data. Raises ConfigError if a file or policy is missing."""
     return {
         "schema": SCHEMA,
         "walras": walras.__version__,
@@ -332,7 +332,7 @@ def _policy_description(run: RunSpec) -> dict[str, Any]:
 
 
 def _digest_of_policy_file(spec: PolicySpec) -> dict[str, str]:
-    """What a policy in a file is, beside its name; empty for others."""
+    """Returns the digest of a policy's file beside its name; empty for policies that are not files."""
     if not spec.name.startswith(FILE_PREFIX):
         return {}
     return {"policy_file": _digest(Path(spec.name.removeprefix(FILE_PREFIX).rpartition(":")[0]))}

@@ -33,11 +33,11 @@ class PoolSummary:
     pool_id: str
     accelerator: str
     market: str
-    #: Accelerator-hours that existed, were held by attempts, and had all ranks up.
+    #: Accelerator-hours that existed, that attempts held, and in which all ranks were running.
     there_h: float
     held_h: float
     running_h: float
-    #: held / there.
+    #: Held over existing accelerator-hours.
     utilisation: float
     usd: float
 
@@ -58,7 +58,7 @@ class ProjectSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The metrics of one run. Times in seconds; nan for means over nothing."""
+    """The metrics of one run. Times are in seconds; nan for means over nothing."""
 
     outcome: str
     jobs: int
@@ -92,7 +92,7 @@ class RunSummary:
     slowdown_mean: float = nan
     slowdown_max: float = nan
     p99_queueing_s: float = nan
-    #: Jobs with a deadline, and those of them that had not succeeded by then.
+    #: Jobs with a deadline, and the number of them that had not succeeded by their deadline.
     deadlines: int = 0
     deadline_misses: int = 0
     solve_total_s: float = 0.0
@@ -100,7 +100,7 @@ class RunSummary:
     projects: tuple[ProjectSummary, ...] = ()
     fairness: FairnessMetrics = field(default_factory=FairnessMetrics)
     bounds: LowerBounds = field(default_factory=LowerBounds)
-    #: Rows of the workload that could not be read and were left out.
+    #: Number of workload rows that could not be read and were left out.
     skipped_rows: int = 0
     #: Number of jobs that the metrics over jobs cover, ended or not; 0: not counted.
     measured_jobs: int = 0
@@ -114,24 +114,24 @@ class RunSummary:
         return dict(sorted(markets.items()))
 
 
-#: Figures that this machine's clock makes: two equal runs differ in them, and in nothing else.
+#: Metrics measured by this machine's clock: equal runs differ in no others.
 MACHINE_TIMES = frozenset({"wall_s", "solve_mean_s", "solve_max_s", "solve_total_s"})
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryContext:
-    """What a summary needs besides the events and commands of a run; without it some metrics do not exist."""
+    """The input of a summary besides the events and commands of a run; without it some metrics do not exist."""
 
     baselines: JobBaselines
     bounds: BoundsChoice = BoundsChoice.NONE
     #: Completion times of the same jobs under the policy `isolated`, if that was simulated too.
     isolated_jct_s: Mapping[JobId, float] | None = None
     skipped_rows: int = 0
-    #: Figures over jobs are over those with these numbers (from, to), in order of arrival; None: over all.
+    #: Metrics over jobs cover those with these numbers (from, to), in order of arrival; None: all jobs.
     window: tuple[int, int] | None = None
 
     def counts(self, job: JobMetrics) -> bool:
-        """Whether the job counts in metrics over jobs."""
+        """Returns whether the job counts in metrics over jobs."""
         return self.window is None or self.window[0] <= job.job_id <= self.window[1]
 
 
@@ -222,7 +222,7 @@ def _context_metrics(
 
 
 def missed_deadline(job: JobMetrics, baselines: JobBaselines) -> bool:
-    """Whether the job had a deadline and had not succeeded by then. A cancelled job misses no deadline."""
+    """Returns whether the job had a deadline and had not succeeded by it. A cancelled job misses no deadline."""
     deadline_at = baselines.deadline_at(job.job_id)
     if not isfinite(deadline_at) or job.state is JobState.CANCELLED:
         return False
@@ -276,7 +276,7 @@ _JOB_FIELDS = tuple(field.name for field in fields(JobMetrics))
 
 
 def job_data(job: JobMetrics, baselines: JobBaselines | None = None) -> dict[str, Any]:
-    """Returns one job as plain data; with `baselines` also what only the workload knows."""
+    """Returns one job as plain data; with `baselines` also what only the workload says of it."""
     body = {name: getattr(job, name) for name in _JOB_FIELDS}
     body |= {"jct_s": job.jct_s, "queueing_s": job.queueing_s}
     if baselines is None:
@@ -305,9 +305,9 @@ def summary_document(
     baselines: JobBaselines | None = None,
     run: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The summary with the description of the run and the jobs, if given, for `walras.json_output.stream_json`.
+    """Returns the summary with the description of the run and the jobs, if given, for `walras.json_output.stream_json`.
 
-    `per_job` is an iterator: a run of a hundred thousand jobs is written one job at a time.
+    `per_job` is an iterator, so that a run of a hundred thousand jobs is written one job at a time.
     """
     body = summary_data(summary)
     if run is not None:
@@ -318,7 +318,7 @@ def summary_document(
 
 
 def nonfinite_to_none(value: Any) -> Any:
-    """Returns the same data with None for every number that is not finite."""
+    """Returns the same data with None in place of every number that is not finite."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
@@ -375,7 +375,7 @@ RUN_METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition("makespan_bound_s", "makespan bound", "s", None, "bounds.makespan_s"),
     MetricDefinition("makespan_gap", "makespan above that", "part", path="bounds.makespan_gap"),
 )
-#: Of this machine's clock: never compared, never part of what a cell's key promises.
+#: Metrics measured by this machine's clock: never compared, and not determined by a cell's key.
 TIME_METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition("solve_total_s", "policy time", "s", None),
     MetricDefinition("solve_mean_s", "policy time per solve", "s", None),

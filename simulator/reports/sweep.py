@@ -1,8 +1,8 @@
 """Sweeps: grids of runs, from a file (YAML) or options, that can be interrupted and resumed.
 
 The metrics of every run are one file in a folder (`simulator.reports.sweep_store`). A file that is truncated, changed,
-or of another run is rejected, and its run is repeated. The table shows means over the seeds of every setting; the rows
-themselves are in the CSV.
+or of another run is rejected, and its run is repeated. The table shows means over the seeds of every setting; the CSV
+has the single runs.
 """
 
 import csv
@@ -46,22 +46,22 @@ _READING = ("skip_bad_rows", "sort", "only", "since", "until", "sample", "first"
 
 
 class SweepGrid(FileModel):
-    """Every workload x cluster x policy x rate x seed is one run."""
+    """A grid of runs: every workload x cluster x policy x rate x seed is one run."""
 
     workloads: _GridNames
     clusters: _GridNames
     policies: _GridNames
-    #: `0-4`, `1,3,5`, or a list.
+    #: Seeds as `0-4`, `1,3,5`, or a list.
     seeds: tuple[int, ...] = (0,)
     #: Arrivals per hour of generated workloads; empty: the generator's default.
     rates: Annotated[tuple[float, ...], Field(max_length=1000)] = ()
-    #: Of generated workloads.
+    #: Options of generated workloads.
     trace_jobs: Annotated[int, Field(ge=1)] | None = None
     gangs: bool | None = None
     priorities: bool = False
     slos: bool = False
     stretch: Annotated[float, Field(gt=0)] = 1.0
-    #: Of files.
+    #: Options of trace files.
     format: str | None = None
     skip_bad_rows: bool = False
     sort: bool = False
@@ -70,7 +70,7 @@ class SweepGrid(FileModel):
     until: str = ""
     sample: float | None = None
     first: int | None = None
-    #: Ours: the file's.
+    #: The file's column names, by Walras's names.
     columns: Annotated[dict[str, str], Field(default_factory=dict)]
     slices: int = 1
     speeds: str | None = None
@@ -78,9 +78,9 @@ class SweepGrid(FileModel):
     learning: str | None = None
     #: A file of conditions, the same for every run.
     conditions: str | None = None
-    #: Whose rules and physics, the same for every run.
+    #: The world, the same for every run.
     world: str = WALRAS
-    #: `1001-2000`: figures over jobs are over those, in order of arrival.
+    #: Such as `1001-2000`: metrics over jobs cover these, in order of arrival.
     window: str | None = None
     bounds: BoundsChoice = BoundsChoice.CHEAP
     fairness: bool = False
@@ -126,7 +126,7 @@ class GridPoint:
 
 
 def grid_runs(grid: SweepGrid) -> list[tuple[GridPoint, RunSpec]]:
-    """Returns the runs in a fixed order. Raises ConfigError for too large a grid, or rates without a generator."""
+    """Returns the runs in a fixed order. Raises ConfigError for too large a grid, or for rates without a generator."""
     rates: tuple[float | None, ...] = grid.rates or (None,)
     sizes = (len(grid.workloads), len(grid.clusters), len(grid.policies), len(rates), len(grid.seeds))
     runs = 1
@@ -164,7 +164,7 @@ def _reject_idle_options(grid: SweepGrid) -> None:
 
 
 def _workload_source(grid: SweepGrid, workload: str) -> WorkloadSource:
-    """Gives options of files to files, and options of generated workloads to those: a grid may have both."""
+    """Returns the source of a workload, with options of files or of generators only: a grid may have both."""
     speeds = (grid.speeds, grid.measured, grid.learning)
     if WorkloadSource(workload).generator is not None:
         made = GeneratorOptions(grid.trace_jobs, None, grid.gangs, grid.priorities, grid.slos, grid.stretch)
@@ -175,20 +175,20 @@ def _workload_source(grid: SweepGrid, workload: str) -> WorkloadSource:
 
 
 SWEEP_TABLE = "sweep.csv"
-#: Of so many settings (workload, cluster, rate) the first seed's runs are kept with their levels over time.
+#: Number of settings (workload, cluster, rate) whose runs with the first seed are kept with their levels.
 SETTINGS_WITH_LEVELS = 4
 
 
 @dataclass(slots=True)
 class SweepResult:
-    """The outcome of a sweep."""
+    """The result of a sweep."""
 
     places: list[GridPoint]
     rows: list[RunMetrics]
-    #: Number of runs executed now, and files of runs that were rejected.
+    #: Number of runs that were executed now, and of files that were rejected.
     ran: int = 0
     rejected: list[str] = field(default_factory=list)
-    #: Levels of the first seed, by setting, of the first settings of the grid.
+    #: Levels of the first seed, for the first settings of the grid.
     levels: dict[tuple[str, str, float | None, str], RunLevels] = field(default_factory=dict)
 
 
@@ -200,13 +200,13 @@ def run_sweep(
 ) -> SweepResult:
     """Runs what is missing, and writes `sweep.csv`. Calls `on_progress(done, all)` first and after each run.
 
-    Raises ConfigError before anything runs where a file or a name is wrong, and whatever a run raises; runs that had
-    ended by then are kept.
+    Raises ConfigError before any run if a file or a name is wrong, and whatever a run raises; runs that had ended by
+    then are kept.
     """
     cells = grid_runs(grid)
     store, outcome = SweepStore(folder), SweepResult([place for place, _ in cells], [])
     in_levels = _places_with_levels(outcome.places)
-    # Cells of one key (two names of one file) are one run.
+    # Cells with equal keys (two names of one file) are one run.
     described = [describe_run(cell) for _, cell in cells]
     keys = [run_key(each) for each in described]
     wanted = {key for key, place in zip(keys, outcome.places, strict=True) if place in in_levels}
@@ -228,7 +228,7 @@ def run_sweep(
         key = keys[missing[number]]
         store.write(key, described[missing[number]], row)
         levels[key] = row.detail.levels if row.detail is not None else None
-        # Of its jobs only their distributions are kept: a grid may have many runs.
+        # Only distributions of the jobs are kept, because a grid may have many runs.
         found[key] = replace(row, detail=None)
         outcome.ran += 1
         on_progress(len(found) - len(missing) + outcome.ran, len(found))
@@ -241,7 +241,7 @@ def run_sweep(
 
 
 def _places_with_levels(places: Sequence[GridPoint]) -> set[GridPoint]:
-    """The runs of the first settings with the first seed."""
+    """Returns the runs of the first settings with the first seed."""
     settings = list(dict.fromkeys((place.workload, place.cluster, place.rate_per_h) for place in places))
     first = set(settings[:SETTINGS_WITH_LEVELS])
     seed = places[0].seed
@@ -262,7 +262,7 @@ def _write_table(file: TextIO, swept: SweepResult) -> None:
 
 
 def runs_by_setting(swept: SweepResult) -> dict[tuple[str, str, float | None, str], list[RunMetrics]]:
-    """Rows by all but their seed, in the order of the grid."""
+    """Groups the runs by all coordinates but their seed, in the order of the grid."""
     by_setting: dict[tuple[str, str, float | None, str], list[RunMetrics]] = {}
     for place, row in zip(swept.places, swept.rows, strict=True):
         by_setting.setdefault(place.setting, []).append(row)
@@ -274,7 +274,7 @@ def violations_in(swept: Sequence[RunMetrics]) -> list[str]:
     return [violation for row in swept for violation in row.violations]
 
 
-#: Figures of the table; all of them are in the CSV and in JSON.
+#: Metrics of the table; the CSV and JSON have all of them.
 _TABLE_METRICS = (
     "avg_jct_s",
     "p99_jct_s",

@@ -1,6 +1,6 @@
-"""The folder of a sweep: a file per run, named by the hash of its description, and of some runs their levels beside it.
+"""The folder of a sweep: a file per run, named by the hash of its description, and the levels of some runs beside it.
 
-Files are written whole or not at all. One that is truncated, changed, or of another run is not believed.
+Files are written atomically. A file that is truncated, changed, or of another run is rejected.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ _LEVELS = TypeAdapter(RunLevels)
 
 
 class SweepStore:
-    """What is kept of the runs of one sweep."""
+    """The stored results of one sweep."""
 
     def __init__(self, folder: Path) -> None:
-        """Makes the folder. Raises ConfigError where it cannot."""
+        """Creates the folder. Raises ConfigError if that fails."""
         self._folder = folder
         self._cells = folder / _CELLS
         try:
@@ -58,7 +58,7 @@ class SweepStore:
         return levels
 
     def write(self, key: str, described: Mapping[str, Any], row: RunMetrics) -> None:
-        """Writes the metrics of a run, and before them its levels where they were kept."""
+        """Writes the metrics of a run, and first its levels if they were kept."""
         if row.detail is not None and row.detail.levels is not None:
             kept: dict[str, Any] = nonfinite_to_none(asdict(row.detail.levels))
             levels = json.dumps({"levels": kept, "sha256": _result_digest({"run": key}, kept)})
@@ -114,7 +114,7 @@ def _parse_result(content: bytes, described: Mapping[str, Any]) -> RunMetrics | 
     try:
         data = json.loads(content)
         body = data["row"]
-        # Compared as JSON: tuples have become lists.
+        # Compared as JSON, because tuples have become lists.
         same = data["description"] == json.loads(json.dumps(described))
         if not same or data["sha256"] != _result_digest(described, body):
             return None

@@ -1,7 +1,7 @@
-"""The slider of a comparison's page: what every policy did at one time, side by side.
+"""The slider of a comparison's page: the state of every policy at one time, side by side.
 
-The page stays one file that needs no network. Its data are JSON inside of the page, in which nothing is markup, and its
-one script is allowed by its hash alone (`walras.html_page`).
+The page stays one file that needs no network. Its data are JSON inside the page, where nothing is markup, and the
+content security policy allows its one script only by hash (`walras.html_page`).
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any
 from simulator.reports.figure_book import FigureSetting
 from simulator.reports.run_detail import LevelCurve, RunLevels
 
-#: Policies beside each other; those beyond are in the charts alone.
+#: Largest number of policies side by side; the others are only in the charts.
 _POLICIES_MOST = 8
-#: Digits of levels and instants, of which the page holds thousands.
+#: Digits of levels and instants, of which the page has thousands.
 _DIGITS = 6
 _HEADING = "At one time"
 _CAPTION = (
@@ -27,7 +27,7 @@ _WITHOUT = "This part of the page needs its script, which this browser does not 
 
 @cache
 def slider_script() -> str:
-    """Returns the script that every slider of a page is moved by."""
+    """Returns the script that moves every slider of a page."""
     return files("simulator.reports").joinpath("time_slider.js").read_text(encoding="utf-8")
 
 
@@ -42,7 +42,7 @@ def slider_html(setting: FigureSetting) -> str:
     if data is None:
         return ""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    # Inside of a script only the beginning of another tag, or of a comment, could be read as markup.
+    # Inside a script element only the start of another tag, or of a comment, could be read as markup.
     text = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return (
         f'<noscript><p>{_WITHOUT}</p></noscript><div class="time-slider">'
@@ -51,7 +51,7 @@ def slider_html(setting: FigureSetting) -> str:
 
 
 def slider_data(setting: FigureSetting) -> dict[str, Any] | None:
-    """Returns what the script reads: the levels and the attempts of every policy, in seconds; None where none has."""
+    """Returns the script's data: the levels and attempts of every policy, in seconds; None if no policy has any."""
     policies = [
         _policy(each.policy, each.levels) for each in setting.policies if each.levels and each.levels.ended_at > 0
     ][:_POLICIES_MOST]
@@ -87,5 +87,5 @@ def _curve(curve: LevelCurve) -> tuple[list[float], list[float]]:
 
 
 def _short(value: float) -> float:
-    """Seconds to the thousandth and levels to six digits: what nobody can see would be most of the page."""
+    """Rounds seconds to thousandths and levels to six digits, because invisible digits would be most of the page."""
     return round(float(value), 3) if abs(value) >= 1.0 else float(f"{value:.{_DIGITS}g}")

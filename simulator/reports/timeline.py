@@ -1,7 +1,7 @@
-"""The timeline of a run: each pool's accelerators over time, the prices of every solve, the life of every attempt.
+"""The timeline of a run: each pool's accelerators over time, the prices of every solve, the lifetime of every attempt.
 
 A `Timeline` is the recorder of a simulation: it receives each event with its commands. Memory is linear in the number
-of events, so one is made only on request. Attempts are kept up to a number; those beyond are counted.
+of events, so one is made only on request. Attempts are kept up to a limit; further ones are only counted.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ class StepSeries:
     value: list[float] = field(default_factory=list)
 
     def set(self, at: float, value: float) -> None:
-        """Sets the value from `at` on. Of several values at one instant the last one counts."""
+        """Sets the value from `at` on. The last of several values at one instant counts."""
         if self.at and self.at[-1] == at:
             self.value[-1] = value
         elif not self.value or self.value[-1] != value:
@@ -45,7 +45,7 @@ class StepSeries:
 
     @property
     def now(self) -> float:
-        """The last value; 0 before the first."""
+        """Returns the last value; 0 before the first."""
         return self.value[-1] if self.value else 0.0
 
     def add(self, at: float, change: float) -> None:
@@ -55,7 +55,7 @@ class StepSeries:
 
 @dataclass(slots=True)
 class PoolTrack:
-    """One pool over time, in accelerators."""
+    """Time series of one pool, in accelerators."""
 
     pool: Pool
     there: StepSeries = field(default_factory=StepSeries)
@@ -63,13 +63,13 @@ class PoolTrack:
     running: StepSeries = field(default_factory=StepSeries)
     #: The optimizer's price of one accelerator, in `Timeline.price_unit`.
     price: StepSeries = field(default_factory=StepSeries)
-    #: The market's price of one machine, USD/h.
+    #: The market price of one machine, USD/h.
     usd_per_h: StepSeries = field(default_factory=StepSeries)
 
 
 @dataclass(slots=True)
 class AttemptSpan:
-    """One attempt in one of its pools. Instants are nan for what did not happen."""
+    """One attempt in one of its pools. Instants are nan for events that did not happen."""
 
     job_id: JobId
     attempt: int
@@ -77,18 +77,18 @@ class AttemptSpan:
     accelerators: int
     leased_at: float
     running_at: float = nan
-    #: When it was asked to stop; it may still hold its accelerators.
+    #: Instant at which it was asked to stop; it may still hold its accelerators.
     stopping_at: float = nan
     ended_at: float = nan
     state: str = ""
 
     @property
     def is_up(self) -> bool:
-        """Whether all its ranks are up and it was not asked to stop."""
+        """Returns whether all its ranks are running and it was not asked to stop."""
         return isfinite(self.running_at) and not isfinite(self.stopping_at)
 
 
-#: A row of the events' table: instant, what, job, attempt, where, details.
+#: A row of the events' table: instant, event, job, attempt, place, details.
 EventRow = tuple[float, str, str, str, str, str]
 _NODE_EVENTS = {
     NodeJoined: "node joined",
@@ -103,7 +103,7 @@ class Timeline:
 
     def __init__(self, write_row: Callable[[EventRow], object] | None = None) -> None:
         self.pools: dict[PoolId, PoolTrack] = {}
-        #: In order of their lease, the first `SPANS_MAX`.
+        #: Attempts in order of lease, the first `SPANS_MAX`.
         self.spans: list[AttemptSpan] = []
         self.spans_left_out = 0
         #: Jobs in the system that hold no accelerator.
@@ -114,7 +114,7 @@ class Timeline:
         self._active = 0
         self._pool_of: dict[NodeId, PoolId] = {}
         self._open: dict[JobId, list[AttemptSpan]] = {}
-        #: Pool of each machine of each open attempt, and the accelerators that it holds there.
+        #: Pools of each open attempt's machines, and the accelerators that it holds on each.
         self._parts: dict[JobId, dict[NodeId, tuple[PoolId, int]]] = {}
 
     def record(self, event: Event, commands: list[Command]) -> None:
@@ -202,7 +202,7 @@ class Timeline:
 
 
 def _event_rows(event: Event, commands: list[Command]) -> Iterator[EventRow]:
-    """Yields rows about jobs, attempts, machines, prices and policies; none about wakes."""
+    """Generates rows about jobs, attempts, machines, prices and policies; none about timers."""
     at = event.at
     if isinstance(event, JobSubmitted):
         yield at, "job submitted", str(event.job.job_id), "", "", event.job.kind

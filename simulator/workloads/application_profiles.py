@@ -23,7 +23,7 @@ from walras.errors import ConfigError
 _DIGITS = re.compile(r"[1-9]{1,64}")
 _RUN = re.compile(r"validation-([1-9]\d{0,8})\.csv")
 _LARGEST_COUNT = 10**9
-#: Squared gradients of large models are large.
+#: Largest value of a cell: squared gradients of large models are large.
 _LARGEST_NOISE = 1e30
 
 
@@ -100,7 +100,7 @@ def _row_times(row: TraceRow) -> tuple[float, float]:
     return step_s, sync_s
 
 
-#: Epochs of each: a job is done when it has trained them all, whatever its validation says.
+#: Epochs of each application: a job is done after them, whatever its validation shows.
 _EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 #: Largest batch per accelerator, where it is not the largest that was measured.
 _LOCAL_MOST = {"yolov3": 8}

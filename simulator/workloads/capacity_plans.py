@@ -36,7 +36,7 @@ _LARGEST_LOAD = 100_000.0
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """One way to reserve. Prices are per accelerator-hour of work, an hour on demand being 1; None: not known."""
+    """One way to reserve. Prices are per accelerator-hour of work, relative to the on-demand price; None: unknown."""
 
     name: str
     accelerators: int
@@ -57,25 +57,25 @@ class PriceBound:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlans:
-    """Plans, dearest kind first, and what they are measured by."""
+    """Plans, the most expensive kind first, and the lower bounds with which they are compared."""
 
     plans: tuple[CapacityPlan, ...]
     bounds: tuple[PriceBound, ...]
-    #: None: the defection of users is not known.
+    #: None if the defection of users is unknown.
     defection: Defection | None = None
 
 
 def capacity_plans_for_trace(
     path: Path, terms: ReservationTerms, leave_above: float, accelerators: int | None
 ) -> CapacityPlans:
-    """Plans for the jobs of a trace file; `accelerators`: for just this number reserved. Raises ConfigError."""
+    """Returns plans for the jobs of a trace file, with `accelerators` reserved if given. Raises ConfigError."""
     return capacity_plans_for_jobs(trace_demands(path), terms, leave_above, accelerators)
 
 
 def capacity_plans_for_jobs(
     jobs: Sequence[CapacityJob], terms: ReservationTerms, leave_above: float, accelerators: int | None
 ) -> CapacityPlans:
-    """Plans for these jobs, in order of arrival. Raises ValueError without jobs."""
+    """Returns plans for these jobs, given in order of arrival. Raises ValueError without jobs."""
     plans = [_simulated_plan("all on demand", simulate_reservation(jobs, 0, terms))]
     if accelerators is not None:
         plans.append(_simulated_plan("as given", simulate_reservation(jobs, accelerators, terms)))
@@ -94,9 +94,9 @@ def capacity_plans_for_jobs(
 
 
 def capacity_plans_for_rates(arrivals_per_h: float, length_h: float, terms: ReservationTerms) -> CapacityPlans:
-    """Plans for single-accelerator jobs that arrive at random at a rate, of random lengths with a mean.
+    """Returns plans for single-accelerator jobs with Poisson arrivals and exponential lengths.
 
-    Raises UserError where the load is beyond reason.
+    Raises UserError for a load above the supported one.
     """
     load = QueueLoad(arrivals_per_h, 1.0 / length_h)
     if load.offered > _LARGEST_LOAD:
@@ -123,10 +123,10 @@ def capacity_plans_for_rates(arrivals_per_h: float, length_h: float, terms: Rese
 
 
 def trace_demands(path: Path) -> list[CapacityJob]:
-    """The jobs of a trace, as what they take and for how long: on the fastest type, where several are stated. Where no
-    user is named, the project pays.
+    """Returns the accelerators and hours of a trace's jobs, on the fastest type if several are stated.
 
-    Raises ConfigError for a trace without lengths, or with too many jobs.
+    The project stands for the user where no user is named. Raises ConfigError for a trace without lengths, or with too
+    many jobs.
     """
     trace = read_trace(path)
     if len(trace.jobs) > _MOST_JOBS:
@@ -180,12 +180,12 @@ def _fewest_servers(load: QueueLoad, longest_h: float) -> int:
 
 
 def _reservations_for_long_jobs(load: QueueLoad, terms: ReservationTerms) -> Iterator[ReservedServers]:
-    """Yields reservations with increasing numbers of servers, from the fewest that keep up."""
+    """Generates reservations with increasing numbers of servers, from the fewest that exceed the load."""
     servers = 0
     while True:
         servers += 1
         try:
             found = reserve_for_long_jobs(load, terms.reserved_price, servers, terms.short_h)
         except ValueError:
-            continue  # too few ever to catch up
+            continue  # too few servers for the load
         yield found

@@ -48,24 +48,24 @@ TraceReader = Callable[[TraceSource], Iterator[TraceJob]]
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """One way to write jobs down: how it is recognised, and how it is read."""
+    """A trace format: how it is detected, and how it is read."""
 
     name: str
     about: str
     read: TraceReader
     #: File name endings (`.gz` may follow).
     endings: tuple[str, ...]
-    #: CSV with a header: the columns that have to be in it.
+    #: CSV with a header: the columns that must be in it.
     header: tuple[str, ...] = ()
-    #: Without a header: cells between tabs.
+    #: Without a header: the number of tab-separated cells.
     tabs: int = 0
-    #: Its jobs may ask for parts of a GPU.
+    #: Whether its jobs may request parts of a GPU.
     has_parts: bool = False
 
 
-#: Accelerators that one GPU may be counted as.
+#: Largest number of accelerators as which one GPU may be counted.
 SLICES_MOST = 64
-#: Name of the format of workload files, which say more than a trace can.
+#: Name of the format of workload files, which state more than a trace can.
 WORKLOAD_FILE = "workload"
 
 FORMATS: dict[str, TraceFormat] = {
@@ -155,7 +155,7 @@ def find_format(name: str) -> TraceFormat:
 def detect_format(path: str | Path, *, is_mapped: bool = False) -> TraceFormat:
     """Detects the format by ending and first line. Raises ConfigError if none fits.
 
-    `is_mapped`: the user says which columns are which of ours.
+    `is_mapped`: the user maps the file's columns to ours.
     """
     ending = _file_ending(path)
     if is_mapped and ending == ".csv":
@@ -172,7 +172,7 @@ def detect_format(path: str | Path, *, is_mapped: bool = False) -> TraceFormat:
             ):
                 return each
         if any(each.tabs for each in candidates):
-            return candidates[0]  # its reader reports what is wrong with the row
+            return candidates[0]  # its reader reports errors in the row
     raise ConfigError(
         f"{path}: in no format that is known by its ending and first line",
         field="format",
@@ -204,7 +204,7 @@ def write_trace(trace: Trace, path: str | Path, *, force: bool = False) -> None:
     try:
         with ExitStack() as files:
             if target.suffix.lower() == ".gz":
-                # No name and no time in the header: the same jobs give the same bytes.
+                # Neither name nor time is in the header, so that the same jobs give the same bytes.
                 raw = files.enter_context(half.open("wb"))
                 packed = files.enter_context(gzip.GzipFile("", "wb", fileobj=raw, mtime=0))
                 text: TextIO = files.enter_context(io.TextIOWrapper(packed, encoding="utf-8", newline=""))

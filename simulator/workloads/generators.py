@@ -1,21 +1,21 @@
-"""Generated workloads: what the jobs are like, when they arrive, and the generators by name (`GENERATORS`).
+"""Generated workloads: the distributions of jobs, the arrival processes, and the generators by name (`GENERATORS`).
 
 **Jobs.** The distributions are the published ones of Gavel's generated jobs (OSDI 2020), made after the Philly trace:
 gangs of 1, 2, 4 and 8 accelerators for 70, 10, 15 and 5 % of the jobs; four jobs in five run 60 x 10^U(1.5, 3) seconds
 on a V100, the fifth 60 x 10^U(3, 4); 26 kinds, equally likely, of which 19 can run on several accelerators. Users and
-projects are ours: a few of them submit most of the jobs.
+projects are Walras's own: a few of them submit most of the jobs.
 
 **Arrivals** are a Poisson process, a Poisson process with the rhythm of days and weeks, or bursts.
 
 **gavel** repeats Gavel's own generator draw for draw: with its throughput table, the same seed gives the same trace.
 One stream is for the jobs (seed + 2), one for the times between them (seed + 3), one for SLOs (seed + 6). A job draws
-its gang, then its length, then its kind (again while the gang is above 1 and the kind cannot be spread), then its
-weight where weights were requested. The gang is drawn even where every job then gets one accelerator.
+its gang, then its length, then its kind (again while the gang is above 1 and the kind cannot be distributed), then its
+weight where weights were requested. The gang is drawn even if every job then gets one accelerator.
 
 **hadar-60** is the job mix of Hadar's simulations (IPDPS 2024) for a cluster of 60 accelerators, as far as it is known.
 Each job falls into one of four classes of accelerator-hours (0-1, 1-10, 10-50, 60-100) and trains one of five models,
-each equally likely. Gangs follow Gavel's distribution. How classes and models go together was not published in what we
-know, so they are drawn independently.
+each equally likely. Gangs follow Gavel's distribution. The joint distribution of classes and models is unknown to us,
+so they are drawn independently.
 """
 
 import heapq
@@ -36,7 +36,7 @@ from walras.errors import ConfigError
 from walras.job_request import Kind
 from walras.spec.file_model import nearest_word
 
-#: The type that lengths refer to.
+#: The accelerator type to which lengths refer.
 REFERENCE_TYPE = "v100"
 
 
@@ -44,7 +44,7 @@ def _kinds_of_model(model: str, *batches: int) -> tuple[str, ...]:
     return tuple(f"{model} (batch size {batch})" for batch in batches)
 
 
-#: Kinds that can be spread over several accelerators, in Gavel's order.
+#: Kinds that can run on several accelerators, in Gavel's order.
 SPREADABLE = (
     *_kinds_of_model("ResNet-18", 16, 32, 64, 128, 256),
     *_kinds_of_model("ResNet-50", 16, 32, 64, 128),
@@ -53,7 +53,7 @@ SPREADABLE = (
 )
 KINDS = (*SPREADABLE, *_kinds_of_model("Recommendation", 512, 1024, 2048, 4096, 8192), "A3C", "CycleGAN")
 
-#: (user, project), as often as they submit.
+#: (user, project), repeated as often as they submit.
 _OWNERS = (
     *[("ada", "vision")] * 12, *[("bob", "language")] * 8, *[("cho", "vision")] * 6, *[("dee", "speech")] * 4,
     *[("eli", "language")] * 3, *[("fay", "search")] * 2, *[("gus", "speech")] * 2, ("hal", "search"),
@@ -159,17 +159,17 @@ class JobMix:
         return self.job(number, at, gang=gang, kind=self.kind(gang), owner=self.owner(), duration_s=self.duration_s())
 
 
-#: Between the mean of a day and its busiest hour, 15:00.
+#: Ratio of a day's busiest hour, 15:00, to its mean, less 1.
 _SWING = 0.8
 _BUSIEST_H = 15.0
-#: Of a working day's rate; the trace begins on a Monday at 0:00.
+#: Rate relative to a working day's; the trace begins on a Monday at 0:00.
 _WEEKEND = 0.5
 _MEAN_BURST = 10.0
 _BETWEEN_BURST_JOBS_S = 20.0
 
 
 def poisson_arrivals(rate_per_h: float, random: Random) -> Iterator[float]:
-    """Instants of a Poisson process, the first at 0. Rate 0: everything at once."""
+    """Generates the instants (seconds) of a Poisson process, the first at 0. Rate 0: all instants are 0."""
     at = 0.0
     while True:
         yield at
@@ -178,7 +178,7 @@ def poisson_arrivals(rate_per_h: float, random: Random) -> Iterator[float]:
 
 
 def poisson_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
-    """Jobs that know nothing of each other, at a constant mean rate."""
+    """Generates independent jobs at a constant mean rate."""
     streams = RandomStreams(request.seed)
     mix = JobMix(request, streams)
     instants = islice(poisson_arrivals(request.rate_per_h, streams.stream("arrivals")), request.jobs)
@@ -186,14 +186,14 @@ def poisson_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
 
 
 def diurnal_rate(at: float) -> float:
-    """Arrivals at an instant against the mean of a working day."""
+    """Returns the arrival rate at an instant, relative to the mean of a working day."""
     day, second = divmod(at, SECONDS_PER_DAY)
     daily = 1.0 + _SWING * sin(2.0 * pi * (second / SECONDS_PER_HOUR - _BUSIEST_H + 6.0) / 24.0)
     return daily * (_WEEKEND if int(day) % 7 >= 5 else 1.0)
 
 
 def diurnal_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
-    """Busy afternoons, quiet nights and weekends; the rate is that of a mean working day."""
+    """Generates jobs with busy afternoons, quiet nights and weekends; the rate is that of a mean working day."""
     streams = RandomStreams(request.seed)
     mix, thinning = JobMix(request, streams), streams.stream("thinning")
     highest = 1.0 + _SWING
@@ -203,7 +203,7 @@ def diurnal_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
 
 
 def bursty_jobs(request: GeneratorRequest) -> Iterator[TraceJob]:
-    """Users who submit about ten jobs of one kind and gang within minutes: searches for hyperparameters."""
+    """Generates hyperparameter searches: users who submit about ten jobs of one kind and gang within minutes."""
     streams = RandomStreams(request.seed)
     mix = JobMix(request, streams)
     bodies = islice(_merged_bursts(request, streams, mix), request.jobs)
@@ -217,7 +217,7 @@ _BurstJob = tuple[float, int, int, str, tuple[str, str]]
 
 
 def _merged_bursts(request: GeneratorRequest, streams: RandomStreams, mix: JobMix) -> Iterator[_BurstJob]:
-    """Jobs of overlapping bursts, merged: (arrival, order of drawing, gang, kind, owner)."""
+    """Generates the jobs of overlapping bursts, merged: (arrival, order of drawing, gang, kind, owner)."""
     sizes, gaps = streams.stream("bursts"), streams.stream("gaps")
     waiting: list[_BurstJob] = []
     drawn = 0
@@ -235,7 +235,7 @@ def _merged_bursts(request: GeneratorRequest, streams: RandomStreams, mix: JobMi
 
 
 def gavel_jobs(request: GeneratorRequest, table: Mapping[SpeedKey, float] | None = None) -> Iterator[TraceJob]:
-    """Yields the jobs, named by their line from 0. Without a table they have durations on a V100 instead of steps."""
+    """Generates the jobs, named by their line from 0. Without a table they have V100 durations instead of steps."""
     jobs, slos = Random(request.seed + 2), Random(request.seed + 6)
     instants = islice(poisson_arrivals(request.rate_per_h, Random(request.seed + 3)), request.jobs)
     for number, at in enumerate(instants):
@@ -270,9 +270,9 @@ def _gavel_steps(duration_s: float, kind: str, gang: int, table: Mapping[SpeedKe
     return float(int(duration_s * speed))
 
 
-#: Accelerator-hours: small, medium, large, extra large.
+#: Classes of accelerator-hours: small, medium, large, extra large.
 HADAR_CLASSES_H = ((0.0, 1.0), (1.0, 10.0), (10.0, 50.0), (60.0, 100.0))
-#: ResNet-50, ResNet-18, LSTM, CycleGAN, Transformer, at a middling batch size of Gavel's table.
+#: ResNet-50, ResNet-18, LSTM, CycleGAN, Transformer, at a medium batch size of Gavel's table.
 HADAR_MODELS = (
     "ResNet-50 (batch size 64)",
     "ResNet-18 (batch size 64)",

@@ -1,6 +1,6 @@
-"""Kubernetes lists (JSON) as a snapshot: nodes, and Kueue's workloads or, where there are none, pods.
+"""Reads Kubernetes lists (JSON) as a snapshot: nodes, and Kueue's workloads or, if there are none, pods.
 
-`kubectl get nodes,pods,workloads.kueue.x-k8s.io -A -o json` gives one list of all. A job that says no longest time
+`kubectl get nodes,pods,workloads.kueue.x-k8s.io -A -o json` gives one list of all. A job without a time limit
 (`maximumExecutionTimeSeconds`, `activeDeadlineSeconds`) gets the length that the user states.
 """
 
@@ -34,7 +34,9 @@ _Object = Mapping[str, Any]
 
 
 def read_kubernetes_snapshot(path: Path, length_s: float) -> QueueSnapshot:
-    """Reads a list. `length_s`: of jobs that state none. Raises ConfigError for what is no such list."""
+    """Reads a list. `length_s`: seconds of jobs without a time limit. Raises ConfigError for a file that is no such
+    list.
+    """
     try:
         body = json.loads(read_snapshot_text(path))
         items = body["items"] if body.get("kind", "List").endswith("List") else [body]
@@ -53,7 +55,9 @@ def read_kubernetes_snapshot(path: Path, length_s: float) -> QueueSnapshot:
                 _add_pod(snapshot, item, length_s)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__} {error}"[:200]
-            raise ConfigError(f"{path}: items[{place}], a {kind[:40]}, cannot be read: {why}", fix="mend it") from None
+            raise ConfigError(
+                f"{path}: items[{place}], a {kind[:40]}, cannot be read: {why}", fix="correct it"
+            ) from None
         if len(snapshot.jobs) > SNAPSHOT_JOBS_MAX or len(snapshot.nodes) > SNAPSHOT_NODES_MAX:
             raise ConfigError(f"{path}: too many jobs or nodes", fix="is it one cluster?")
     return snapshot
@@ -113,7 +117,7 @@ def _add_pod(snapshot: QueueSnapshot, item: _Object, length_s: float) -> None:
 
 
 def _job(name: str, pod: _Object, gang: int, item: _Object, **more: Any) -> SnapshotJob:
-    """`pod`: the spec of one of its pods, which says type, processors and memory."""
+    """Returns a job. `pod` is the spec of one of its pods, which states type, processors and memory."""
     gpus, cpus, memory = _pod_needs(pod)
     selector = pod.get("nodeSelector") or {}
     product = next((str(selector[label]) for label in _PRODUCT_LABELS if label in selector), "")
@@ -130,7 +134,7 @@ def _job_name(item: _Object) -> str:
 
 
 def _pod_needs(pod: _Object) -> tuple[int, float, float]:
-    """Accelerators, processors and bytes of one pod."""
+    """Returns accelerators, processors and bytes of one pod."""
     gpus, cpus, memory = 0, 0.0, 0.0
     for container in pod["containers"]:
         resources = container.get("resources") or {}

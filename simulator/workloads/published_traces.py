@@ -1,24 +1,24 @@
-"""Readers of trace formats that others publish: one function each, from a `TraceSource` to jobs in order of arrival.
+"""Readers of published trace formats: one function each, from a `TraceSource` to jobs in order of arrival.
 
 **Gavel** (OSDI 2020). Ten tab-separated columns, no header: job type, command, folder, name of the steps argument,
 whether it needs data, steps, scale factor, weight, SLO (a multiple of the time on a V100; not above 0: none), arrival
-in seconds. A job has no name: it is known by its line, from 0.
+in seconds. A job has no name: it is identified by its line, from 0.
 
-**Shockwave** (NSDI 2023). Gavel's columns with the batch rule (`static`, `accordion`, `gns`) after the scale factor
-and the duration, in seconds, before the arrival.
+**Shockwave** (NSDI 2023). Gavel's columns with the batch rule (`static`, `accordion`, `gns`) after the scale factor and
+the duration, in seconds, before the arrival.
 
-**Philly** and its kin, in the columns to which they are commonly brought. CSV with a header: `job_id`, `user` (a
-tenant), `submit_time_s`, `num_gpus`, `duration_s` (of running, without waiting); where there are: `gpu_type`,
-`cluster`, `model`, `batch_size`, `total_steps`, `cpu` and `mem_gib` (of the whole job). A tenant of such a trace is a
-project here. Without a model, all jobs are of the kind `any`.
+**Philly** and similar traces, in the columns to which they are commonly converted. CSV with a header: `job_id`, `user`
+(a tenant), `submit_time_s`, `num_gpus`, `duration_s` (of running, without waiting); optionally `gpu_type`, `cluster`,
+`model`, `batch_size`, `total_steps`, `cpu` and `mem_gib` (of the whole job). A tenant of such a trace becomes a
+project. Without a model, all jobs are of the kind `any`.
 
 **Pollux** (OSDI 2021) and **Sia** (SOSP 2023). CSV with a header: `name`, `time` (arrival, s), `application`,
-`num_replicas`, `batch_size` (global). A job's work is a number of epochs that the application's profile knows and the
+`num_replicas`, `batch_size` (global). A job's work is a number of epochs that the application's profile states and the
 file does not, so these jobs have no length of their own.
 
 **ElasticFlow** (ASPLOS 2023). CSV with a header: `job_id`, `submit_time` and `ddl` (both s since the trace began: the
 deadline is an instant), `iteration`, `model_name`, `batch_size` (global), `num_gpu`, `duration` (s on `num_gpu`),
-maybe `best_effort` (1: the deadline does not count).
+optionally `best_effort` (1: the deadline does not count).
 
 **openb**: pods of Alibaba's GPU cluster of 2023 (`openb_pod_list_*.csv`). CSV with a header: `name`, `cpu_milli`,
 `memory_mib`, `num_gpu`, `gpu_milli` (thousandths of one GPU), `gpu_spec` (types separated by `|`; empty: any), `qos`,
@@ -28,18 +28,18 @@ unless bad rows are skipped.
 
 **GFS**: Alibaba's jobs of high priority and on spot capacity (ASPLOS 2026, `job_info_df.csv`). CSV with a header:
 `job_name`, `organization`, `gpu_model`, `cpu_request` and `gpu_request` (of one worker; a part of a GPU as in openb),
-`worker_num`, `submit_time` (s), `duration` (s), `job_type`: `HP` jobs are of the high class and run to their end,
-`Spot` jobs are of the low one and make way for them.
+`worker_num`, `submit_time` (s), `duration` (s), `job_type`: `HP` jobs have high priority and run to their end, `Spot`
+jobs have low priority and are preempted for them.
 
 **Arena** (EuroSys 2026). CSV with a header: `job_id`, `submission_time` (s; the trace begins with its first job),
 `num_iteration`, `model_name` (`bert__2.6B`), `deadline` (an instant, as the submission), `batch_size` (global),
-`num_gpu`, `gpu_type`. Its brought form, whose instants count from the first job, has `submit_time_s`,
+`num_gpu`, `gpu_type`. Its converted form, whose instants count from the first job, has `submit_time_s`,
 `iterations_in_file`, `model`, `params`, `deadline_s` and `num_gpus` instead.
 
-**SWF**, the Standard Workload Format of the Parallel Workloads Archive: 18 numbers to a line, `;` before comments. A
-processor stands for an accelerator: requested ones, or allocated ones where nothing was requested (-1). The requested
-time is the user's estimate; user, group and executable give user, project and kind. A job without a run time
-(cancelled while it waited) is an error unless bad rows are skipped. Think times and queues are not used.
+**SWF**, the Standard Workload Format of the Parallel Workloads Archive: 18 numbers per line, `;` before comments. A
+processor stands for an accelerator: requested ones, or allocated ones where none were requested (-1). The requested
+time is the user's estimate; user, group and executable give user, project and kind. A job without a run time (cancelled
+while it waited) is an error unless bad rows are skipped. Think times and queues are not used.
 """
 
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ GAVEL_COLUMNS = (
     "job_type", "command", "folder", "steps_argument", "needs_data", "total_steps", "scale_factor", "priority_weight",
     "SLO", "arrival_time",
 )  # fmt: skip
-#: The type that SLOs are multiples of.
+#: The accelerator type whose run times SLOs are multiples of.
 GAVEL_REFERENCE = "v100"
 
 
@@ -247,7 +247,7 @@ def _openb_job(row: TraceRow, *, slices: int) -> TraceJob:
 
 
 def _slices_of(part: float, slices: int) -> int:
-    """Slices that hold this many GPUs, of which each has so many."""
+    """Returns the number of slices that hold this many GPUs, at `slices` per GPU."""
     return ceil(part * slices - _WHOLE)
 
 
@@ -261,7 +261,7 @@ GFS_REQUIRED = (
     "duration",
     "job_type",
 )
-#: Priority of each type of job, and whether others may stop it.
+#: Priority of each type of job, and whether it may be preempted.
 _GFS_TYPES = {"HP": (80, False), "Spot": (20, True)}
 
 

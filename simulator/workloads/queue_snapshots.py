@@ -1,9 +1,9 @@
-"""A snapshot of another scheduler's queue as a trace and a cluster file: "what would Walras do with my queue".
+"""Converts a snapshot of another scheduler's queue to a trace and a cluster file, to see what Walras would do with it.
 
-The readers are `slurm_snapshot` and `kubernetes_snapshot`. A snapshot knows no future: everything is there at its
-instant, what runs has what is left of its time, and nobody knows how long a job really takes, so the time that it
-asked for counts, or a part of it that the user says (`used`). Jobs without accelerators, and machines that are out of
-use, are left out and named.
+The readers are `slurm_snapshot` and `kubernetes_snapshot`. A snapshot does not contain the future: all jobs arrive at
+its instant, and running jobs have only their remaining time. True run times are unknown, so the requested time counts,
+or a part of it that the user states (`used`). Jobs without accelerators, and machines that are out of use, are left out
+and named.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ from walras.spec.cluster_file import ClusterConfig
 from walras.spec.field_types import canonical_accelerator, shown_name
 from walras.spec.file_model import check_model
 
-#: Of a snapshot's file.
+#: Largest size of a snapshot's file, bytes.
 SNAPSHOT_BYTES_MAX = 256 * 1024 * 1024
 SNAPSHOT_JOBS_MAX, SNAPSHOT_NODES_MAX = 1_000_000, 100_000
 _FIRST_FEW = 5
-#: Where a machine or a job does not say its type.
+#: The type of a machine or a job that states none.
 UNKNOWN_TYPE = "gpu"
 
 
@@ -33,7 +33,7 @@ class SnapshotJob:
 
     name: str
     gang: int
-    #: Seconds that it may still take, by what it asked for.
+    #: Seconds that it may still take, by its requested time.
     left_s: float
     is_running: bool
     user: str = ""
@@ -41,10 +41,10 @@ class SnapshotJob:
     #: "": any type.
     accelerator: str = ""
     nodes: int = 1
-    #: Per accelerator.
+    #: Per accelerator: processors, and bytes of memory.
     cpus: float = 0.0
     memory_bytes: int = 0
-    #: Higher goes first where the other scheduler says so.
+    #: Higher goes first, if the other scheduler has priorities.
     order: float = 0.0
 
 
@@ -61,7 +61,7 @@ class SnapshotNode:
 
 @dataclass(slots=True)
 class QueueSnapshot:
-    """What a snapshot holds, and what was left out of it, in words."""
+    """The contents of a snapshot, and what was left out of it with the reasons."""
 
     jobs: list[SnapshotJob] = field(default_factory=list)
     nodes: list[SnapshotNode] = field(default_factory=list)
@@ -69,7 +69,7 @@ class QueueSnapshot:
     first_skipped: list[str] = field(default_factory=list)
 
     def skip(self, why: str) -> None:
-        """Leaves something out, and keeps the first few reasons."""
+        """Counts something that is left out, and keeps the first few reasons."""
         self.skipped += 1
         if len(self.first_skipped) < _FIRST_FEW:
             self.first_skipped.append(why)
@@ -77,7 +77,7 @@ class QueueSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class WrittenSnapshot:
-    """What was written."""
+    """The result of writing a snapshot."""
 
     jobs: int
     running: int
@@ -119,8 +119,8 @@ def write_snapshot(
 ) -> WrittenSnapshot:
     """Writes the jobs as a trace and the machines as a cluster file.
 
-    `used`: the part of the asked time that jobs really take, above 0. Raises ConfigError where there is no job or no
-    machine, and where a file cannot be written.
+    `used`: the part of the requested time that jobs really take, above 0. Raises ConfigError where there is no job or
+    no machine, and where a file cannot be written.
     """
     if not 0 < used <= 1:
         raise ConfigError(f"used {used:g}", field="used", fix="give a part, above 0 and at most 1")
@@ -150,9 +150,9 @@ def write_snapshot(
 
 
 def trace_jobs(jobs: Iterable[SnapshotJob], types: set[str], used: float) -> list[TraceJob]:
-    """Returns the jobs as rows of a trace, those that run first, each name once.
+    """Returns the jobs as rows of a trace, running ones first, each name once.
 
-    A type that no machine has is kept, so that such a job is refused by name; the unknown type is any.
+    A type that no machine has is kept, so that such a job is refused by name; the unknown type becomes any type.
     """
     rows: list[TraceJob] = []
     names: dict[str, int] = {}

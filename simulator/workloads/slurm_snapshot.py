@@ -1,7 +1,7 @@
-"""The text of `squeue` and `sinfo` as a snapshot. What the user runs is in `SQUEUE_COMMAND` and `SINFO_COMMAND`.
+"""Reads the text of `squeue` and `sinfo` as a snapshot. The user runs `SQUEUE_COMMAND` and `SINFO_COMMAND`.
 
-Lines are cells between `|` under a header with Slurm's own titles. Accelerators are what `gres` or `tres` says of
-`gpu`, a machine's, times the machines of the job. A job array that waits stands for as many jobs as it has tasks left.
+Lines are cells separated by `|` under a header with Slurm's own titles. Accelerators are the number of `gpu` in `gres`
+or `tres` per machine, times the machines of the job. A waiting job array counts as one job per remaining task.
 """
 
 import re
@@ -30,15 +30,15 @@ _GPU = re.compile(r"(?:gres[:/])?gpu(?:[:/](?P<type>[A-Za-z][A-Za-z0-9_.-]*))?(?
 _TIME = re.compile(r"(?:(?P<days>\d{1,6})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})", re.ASCII)
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", re.ASCII)
 _WAITING, _RUNNING = {"PENDING"}, {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
-#: Of a node: these beginnings of its state keep it out.
+#: States (by prefix) in which a node is left out.
 _OUT_OF_USE = ("down", "drain", "fail", "maint", "unknown", "power", "boot", "reserved", "future")
 _MIB = 2**20
-#: Where a partition has no limit.
+#: Seconds of a job in a partition without a limit.
 UNLIMITED_S = 7 * 86_400.0
 
 
 def read_slurm_snapshot(queue: Path, machines: Path) -> QueueSnapshot:
-    """Reads both files. Raises ConfigError that names file and line of what is not such a listing."""
+    """Reads both files. Raises ConfigError that names file and line of text that is no such listing."""
     snapshot = QueueSnapshot()
     seen: set[str] = set()
     for row in _rows(machines, _NODE_COLUMNS, SINFO_COMMAND):
@@ -77,9 +77,9 @@ def _rows(path: Path, required: tuple[str, ...], command: str) -> Iterator[_Row]
 def _add_node(snapshot: QueueSnapshot, row: _Row, seen: set[str]) -> None:
     name = name_or_none(row["NODELIST"])
     if name is None:
-        raise ConfigError(f"{row.where}: NODELIST is {row['NODELIST'][:40]!r}", fix="mend the line")
+        raise ConfigError(f"{row.where}: NODELIST is {row['NODELIST'][:40]!r}", fix="correct the line")
     if name in seen:
-        return  # a line for each of its partitions
+        return  # a node has a line for each of its partitions
     seen.add(name)
     if len(seen) > SNAPSHOT_NODES_MAX:
         raise ConfigError(f"{row.where}: more than {SNAPSHOT_NODES_MAX:,} machines", fix="is it one cluster?")
@@ -126,7 +126,7 @@ def _add_jobs(snapshot: QueueSnapshot, row: _Row) -> None:
 
 
 def _tasks(row: _Row, number: str) -> int:
-    """Jobs that a line stands for: `123_[1-10,20%4]` is eleven."""
+    """Returns the number of jobs in a line: `123_[1-10,20%4]` has eleven."""
     _, bracket, inside = number.partition("[")
     if not bracket:
         return 1
@@ -134,7 +134,7 @@ def _tasks(row: _Row, number: str) -> int:
     for part in inside.rstrip("]").split("%")[0].split(","):
         found = _TASKS.fullmatch(part.strip())
         if found is None:
-            raise ConfigError(f"{row.where}: JOBID is {number[:60]!r}", fix="mend the line")
+            raise ConfigError(f"{row.where}: JOBID is {number[:60]!r}", fix="correct the line")
         first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
         count += max(0, last - first) // max(1, step) + 1
     return count

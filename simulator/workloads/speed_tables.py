@@ -1,13 +1,13 @@
 """Speeds for the kinds of a trace: Gavel's throughput tables, or speeds drawn from a seed by one stated rule.
 
 **Throughput table** in the format of Gavel (OSDI 2020), which Shockwave shares. A table is JSON: accelerator ->
-"('type', scale factor)" -> "null" -> steps per second of the gang. In the place of "null", another such name: the
+"('type', scale factor)" -> "null" -> steps per second of the gang. In the place of "null", another such name gives the
 speeds of both where they share accelerators. Speed 0 means that the job cannot run there.
 
 **Seeded speeds**, for a trace that states none. A kind has a sensitivity s ~ U(0.3, 1.7). On a type of nominal speed n
-it makes n^s x e^z steps a second, with z ~ N(0, 0.15), to four digits: the types differ from kind to kind, and not
-always in the same order. Jobs without a kind of their own are dealt out to a given number of kinds at random.
-Everything is drawn from named streams of one seed.
+it makes n^s x e^z steps a second, with z ~ N(0, 0.15), to four digits: ratios of types differ between kinds, and
+sometimes even their order. Jobs without a kind are assigned at random to a given number of kinds. Everything is drawn
+from named streams of one seed.
 """
 
 import json
@@ -25,13 +25,13 @@ from simulator.workloads.trace_source import complete_file, open_text
 from walras.errors import ConfigError
 from walras.job_request import Kind
 
-#: Characters; a longer table is cut off here, and then no JSON.
+#: Largest number of characters; a longer table is cut off here and is then no valid JSON.
 _MAX_TABLE = 256 * 1024 * 1024
 _TABLE_KEY = re.compile(r"^\('([^']*)', (\d{1,6})\)$")
 
 
 def read_throughput_table(path: str | Path) -> dict[SpeedKey, float]:
-    """Steps per second of gangs that run alone. Raises ConfigError naming the entry that is wrong."""
+    """Returns steps per second of gangs that run alone. Raises ConfigError naming the entry that is wrong."""
     speeds: dict[SpeedKey, float] = {}
     for key, entries, where in _table_entries(path):
         alone = entries.get("null")

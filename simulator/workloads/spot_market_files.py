@@ -1,4 +1,4 @@
-"""Files about spot markets: when machines were available, how long they lived, what they cost.
+"""Files about spot markets: availability of machines, their lifetimes, and their prices.
 
 CSV with a header, plain or gzip, read with the same bounds and errors as a trace of jobs.
 """
@@ -11,7 +11,7 @@ from simulator.workloads.trace_source import ReadOptions, TraceRow, TraceSource,
 from walras.errors import ConfigError
 from walras.units import MAX_LENGTH_S
 
-#: Of one file, all its traces together.
+#: Largest number of slots of one file, over all its traces.
 _MOST_SLOTS = 1_000_000
 _MOST_LIVES = 100_000
 _MOST_CHANGES = 20_000
@@ -38,7 +38,7 @@ def read_spot_availability(
             continue
         since_s, trace = ends_s.get(name, 0.0), found.setdefault(name, [])
         ends_s[name] = _end_s(row, since_s)
-        # A slot is as its first instant was.
+        # A slot has the availability of its first instant.
         more = ceil(ends_s[name] / slot_s - 1e-9) - len(trace)
         slots += more
         if slots > _MOST_SLOTS:
@@ -56,9 +56,9 @@ def _end_s(row: TraceRow, since_s: float) -> float:
 
 
 def read_machine_lifetimes(path: str | Path) -> list[tuple[float, bool]]:
-    """Seconds that machines lived, and of each whether it was taken (else it was still alive when last seen).
+    """Returns seconds that machines lived, each with whether it was revoked (else it was still alive when last seen).
 
-    Columns: `lifetime_s`, and `taken` (1 or 0) where some were alive; without it all were taken.
+    Columns: `lifetime_s`, and `taken` (1 or 0) if some were alive; without it all were revoked.
 
     Raises:
         ConfigError: naming the file, the line and the column of what is wrong.

@@ -1,6 +1,6 @@
 """A trace and its jobs as the trace states them, before any cluster is known.
 
-What a job means on a given cluster (which types it accepts, how fast it runs) is `simulator.workloads.trace_binding`.
+`simulator.workloads.trace_binding` determines what a job means on a given cluster: the types it accepts, its speed.
 """
 
 from collections.abc import Sequence
@@ -14,30 +14,30 @@ from walras.job_request import JobIdentity, JobLimits
 class TraceFailure:
     """A failure of a rank after this part of the job's work."""
 
-    #: From 0 to below 1.
+    #: Part of the work, from 0 to below 1.
     part: float
     exit_code: int = 1
-    #: How often; None: every time.
+    #: Number of failures; None: every attempt fails.
     times: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob(JobIdentity, JobLimits):
-    """One row of a trace. Instants count from when the trace began."""
+    """One row of a trace. Instants count from the start of the trace."""
 
-    #: When it is submitted, seconds since the trace began.
+    #: Instant of submission, seconds since the start of the trace.
     at: float
     #: Unique in its trace.
     name: str
     #: Jobs of one kind and gang run equally fast.
     kind: str
-    #: Accelerators that it takes, all at once.
+    #: Accelerators that it holds, all at once.
     gang: int
-    #: Accelerator types that it accepts; none named: every type it has a speed on.
+    #: Accelerator types that it accepts; empty: every type on which it has a speed.
     types: tuple[str, ...] = ()
-    #: Its work.
+    #: Its work in steps.
     steps: float | None = None
-    #: How long it runs, once it runs: on `duration_on`.
+    #: Its run time on `duration_on`, seconds.
     duration_s: float | None = None
     #: The type that `duration_s` and `slo` refer to; "": the fastest of those it may run on.
     duration_on: str = ""
@@ -47,35 +47,36 @@ class TraceJob(JobIdentity, JobLimits):
     estimate_factor: float = 1.0
     #: Steps per second of the gang, by type, ascending by name.
     speeds: tuple[tuple[str, float], ...] = ()
-    #: Elastic: gang sizes that a policy may choose among, ascending, `gang` one of them. Empty: the gang is fixed.
+    #: Elastic: gang sizes from which a policy may choose, ascending, `gang` among them. Empty: the gang is fixed.
     sizes: tuple[int, ...] = ()
-    #: Parts that it may be forked into, each a whole gang; and whether its gang may sit in several pools.
+    #: Largest number of parts into which it may be forked, each a whole gang; and whether its gang may span several
+    #: pools.
     fork_max: int = 1
     mixed: bool = False
-    #: Of an elastic job whose speed no table and no law says: n times the accelerators are n ** scaling as fast.
+    #: For an elastic job without a table or law of speeds: n times the accelerators are n ** scaling as fast.
     scaling: float = 1.0
-    #: Machines that the gang is spread over evenly; 1: as few as possible.
+    #: Machines over which the gang is distributed evenly; 1: as few as possible.
     nodes: int = 1
-    #: A deadline too, as a multiple of the run time on `duration_on`, from submission on.
+    #: A deadline as a multiple of the run time on `duration_on`, counted from submission.
     slo: float | None = None
-    #: Per accelerator.
+    #: Per accelerator: processors, and bytes of memory.
     cpus: float = 0.0
     memory_bytes: int = 0
-    #: Names of jobs above it that have to end first, and how: "" with success, "finished" in any way.
+    #: Names of jobs above it that must end first, and how: "" with success, "finished" in any way.
     depends_on: tuple[str, ...] = ()
     condition: str = ""
-    #: When its user cancels it.
+    #: Instant at which its user cancels it.
     cancel_at: float = inf
     max_restarts: int = 0
-    #: Exit codes worth another try; empty: all.
+    #: Exit codes after which it is retried; empty: all.
     restart_codes: tuple[int, ...] = ()
     failures: tuple[TraceFailure, ...] = ()
     #: Global batch size, and the rule that changes it: "" none; static, accordion, gns as in Shockwave.
     batch: int | None = None
     batch_rule: str = ""
-    #: Of a job whose kind follows a law of goodput: it chooses its batch itself, up to this one. None: it may not.
+    #: For a job whose kind follows a goodput law: the largest batch that it may choose. None: it chooses none.
     batch_max: int | None = None
-    #: Line of the file; not part of what the job is.
+    #: Line of the file; not a property of the job.
     line: int = field(default=0, compare=False)
 
 
@@ -90,7 +91,7 @@ class SkippedRows:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Jobs in order of arrival, and where they came from."""
+    """Jobs in order of arrival, and their source."""
 
     #: The file, or the generator's name.
     source: str

@@ -1,11 +1,11 @@
-"""Binds a trace to a cluster: the types that each job accepts there, how fast it runs, how much work it is.
+"""Binds a trace to a cluster: the types that each job accepts there, its speed, and its work.
 
-A speed comes from the first of these that knows the job's kind: a throughput table, the row itself, the cluster file.
-Where none does, the job's duration counts: it is the run time on the cluster's fastest type (the highest
-`nominal_speed`), and the job runs on the others in the ratio of their nominal speeds.
+A speed comes from the first of these that has the job's kind: a throughput table, the row itself, the cluster file. If
+none has, the job's duration counts: it is the run time on the cluster's fastest type (the highest `nominal_speed`), and
+speeds on the other types follow the ratio of their nominal speeds.
 
-A row without steps is worth its duration at its speed on `duration_on` (or on the fastest type it may use here). So
-only the ratios of its speeds matter. A row with both is taken by its steps.
+The work of a row without steps is its duration times its speed on `duration_on` (or on the fastest type it may use
+here), so only the ratios of its speeds matter. A row with both counts by its steps.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,11 +29,11 @@ class _RowSpeeds:
 
     kind: Kind
     demands: tuple[Demand, ...]
-    #: Steps per second where durations and SLOs were measured.
+    #: Steps per second on the type where durations and SLOs were measured.
     reference: float
     #: False: its speeds are the nominal ones, and its steps seconds of the fastest type.
     is_known: bool
-    #: Follows a law: the whole training, where that says it.
+    #: Set if the speeds follow a law; it holds the steps of the whole training where the law states them.
     law: "_LawSteps | None" = None
 
 
@@ -60,7 +60,7 @@ class TraceBinding:
 
         `machines`: accelerators of the largest machine by type, for laws that ask how a gang is spread.
         """
-        #: Speeds of every kind and gang met so far, each in here before the first job that has it is handed out.
+        #: Speeds of every kind and gang so far; a kind is added before the first of its jobs is yielded.
         self.speeds: dict[SpeedKey, float] = {}
         self._table = table or {}
         self._tabled_kinds = {key.kind for key in self._table}
@@ -252,7 +252,7 @@ class TraceBinding:
 
 
 def machine_sizes(cluster: ClusterConfig) -> dict[str, int]:
-    """Accelerators of the largest machine by type."""
+    """Returns accelerators of the largest machine by type."""
     sizes: dict[str, int] = {}
     for entry in cluster.pools:
         sizes[entry.accelerator] = max(entry.accelerators, sizes.get(entry.accelerator, 0))

@@ -1,8 +1,7 @@
-"""A part of a trace: a range of arrivals, some of its jobs at random, the first of them.
+"""A part of a trace: a range of arrivals, a random sample of its jobs, the first of them.
 
-What was asked for is applied in this order, whatever the order of the options: the range, the sample, the number. The
-clock of the slice begins where the range does. A job whose dependency is not in the slice waits for the others alone:
-what came before counts as over.
+The parts are applied in this order, whatever the order of the options: the range, the sample, the number. The clock of
+the slice begins where the range does. Dependencies on jobs outside of the slice count as fulfilled.
 """
 
 from collections.abc import Sequence
@@ -15,17 +14,17 @@ from simulator.workloads.trace_source import ReadOptions, epoch_seconds
 from walras.errors import ConfigError
 from walras.units import parse_length
 
-#: Of the draw: the same file and part give the same jobs, for every policy and seed of a run.
+#: Seed of the sample: the same file and part give the same jobs, for every policy and seed of a run.
 _SAMPLE_SEED = "sample"
 
 
 def slice_jobs(
     jobs: Sequence[TraceJob], reading: ReadOptions, path: str, began_at: float | None = None
 ) -> list[TraceJob]:
-    """Returns the jobs that were asked for, on a clock that begins with the range.
+    """Returns the requested jobs, on a clock that begins with the range.
 
-    `began_at`: when the trace began, seconds since 1970; None where it has no dates. Raises ConfigError for a range
-    that is none, and for a slice without a job.
+    `began_at`: start of the trace, seconds since 1970; None if it has no dates. Raises ConfigError for an invalid
+    range, and for a slice without a job.
     """
     since_s = _instant(reading.since, "since", began_at) if reading.since else 0.0
     until_s = _instant(reading.until, "until", began_at) if reading.until else inf

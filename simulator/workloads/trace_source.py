@@ -1,7 +1,7 @@
-"""Reading a trace file from an untrusted author: bounds, cells, bad rows, and what must hold between rows.
+"""Reads a trace file from an untrusted author: size limits, cells, bad rows, and conditions between rows.
 
-The bounds are on size, length of a line and number of jobs; no name may occur twice, and arrivals are in order. What
-the columns mean is each format's matter.
+The limits are on size, length of a line and number of jobs; no name may occur twice, and arrivals are in order. Each
+format defines the meaning of its columns.
 """
 
 import csv
@@ -23,7 +23,7 @@ from walras.errors import ConfigError
 from walras.spec.field_types import canonical_accelerator, shown_name
 
 MAX_LINE = 64 * 1024
-#: Of text, after decompression: a small file that unpacks to more is refused on the way.
+#: Largest size of the text after decompression, so that a small file cannot unpack to a huge one.
 MAX_CHARACTERS = 2**31
 MAX_JOBS = 5_000_000
 MAX_GANG = 65_536
@@ -32,34 +32,34 @@ _FIRST_FEW = 5
 _BATCH_IN_NAME = re.compile(r"\(batch size (\d{1,9})\)$")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _LONGEST_QUOTE = 40
-#: A million years: larger instants would lose the seconds.
+#: A million years: larger instants would lose the precision of seconds.
 _MAX_NUMBER = 1e15
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read a file; the defaults accept it only as it is."""
+    """How to read a file; with the defaults every bad row is an error."""
 
     #: Leave out rows that cannot be read; they are counted, and the first few are reported.
     skip_bad_rows: bool = False
-    #: Put the rows in order of arrival first.
+    #: Sort the rows by arrival first.
     sort: bool = False
-    #: Of a file that holds several traces: the one with this word in its column `cluster`.
+    #: For a file of several traces: only rows with this word in the column `cluster`.
     only: str = ""
-    #: The part of the trace that counts (`simulator.workloads.trace_slice`): arrivals from and before these instants,
-    #: such a part of those at random, and so many of them.
+    #: The part of the trace (`simulator.workloads.trace_slice`): arrivals from and before these instants, this part of
+    #: those at random, and this number of them.
     since: str = ""
     until: str = ""
     sample: float | None = None
     first: int | None = None
-    #: Columns with another title in the file: (ours, the file's). Columns that are unknown are ignored then.
+    #: Columns with another title in the file: (ours, the file's). Unknown columns are ignored then.
     columns: tuple[tuple[str, str], ...] = ()
-    #: Accelerators that stand for one GPU where a format has parts of GPUs; 1: a part counts as a whole one.
+    #: Accelerators that stand for one GPU in formats with parts of GPUs; 1: a part counts as a whole one.
     slices: int = 1
 
     @property
     def is_part(self) -> bool:
-        """Whether a part of the trace was asked for."""
+        """Whether a part of the trace was requested."""
         return bool(self.since or self.until or self.sample is not None or self.first is not None)
 
 
@@ -78,7 +78,7 @@ def parse_columns(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(slots=True)
 class TraceClock:
-    """How a file tells instants: in seconds since its trace began, or as dates. None before the first."""
+    """How a file states instants: seconds since its trace began, or dates. None before the first instant."""
 
     is_dated: bool | None = None
 
@@ -229,7 +229,7 @@ class TraceSource:
 
     @property
     def skipped(self) -> SkippedRows:
-        """The rows left out so far."""
+        """Rows that were left out so far."""
         return SkippedRows(self._skipped, tuple(self._first))
 
     def lines(self) -> Iterator[tuple[int, str]]:
@@ -285,9 +285,11 @@ class TraceSource:
         try:
             cells = table.cut(line)
         except (csv.Error, ValueError) as error:
-            raise ConfigError(f"{self.path}:{number}: {error}", fix="mend the row") from None
+            raise ConfigError(f"{self.path}:{number}: {error}", fix="correct the row") from None
         if len(cells) != table.width:
-            raise ConfigError(f"{self.path}:{number}: {len(cells)} columns, {table.width} expected", fix="mend the row")
+            raise ConfigError(
+                f"{self.path}:{number}: {len(cells)} columns, {table.width} expected", fix="correct the row"
+            )
         return TraceRow(cells, table.columns, self.path, number, self.clock)
 
     def _fits(self, job: TraceJob, seen: set[str], arrived_at: float) -> None:
@@ -315,11 +317,11 @@ def header_row_format(source: TraceSource, lines: Iterator[tuple[int, str]], req
     """Reads the next line as a CSV header. Raises ConfigError for a missing or duplicate column."""
     number, line = next(lines, (0, ""))
     if not line.strip():
-        raise ConfigError(f"{source.path}: no header; the file is empty or begins with an empty line", fix="mend it")
+        raise ConfigError(f"{source.path}: no header; the file is empty or begins with an empty line", fix="correct it")
     try:
         titles = [title.strip() for title in split_csv(line)]
     except csv.Error as error:
-        raise ConfigError(f"{source.path}:{number}: {error}", fix="mend the header") from None
+        raise ConfigError(f"{source.path}:{number}: {error}", fix="correct the header") from None
     titles = _our_titles(source, titles, number)
     doubled = next((title for title in titles if titles.count(title) > 1), None)
     if doubled is not None:
@@ -335,7 +337,7 @@ def header_row_format(source: TraceSource, lines: Iterator[tuple[int, str]], req
 
 
 def _our_titles(source: TraceSource, titles: list[str], line: int) -> list[str]:
-    """Returns the titles with our names for the columns that are mapped; one that is replaced is no column any more."""
+    """Returns the titles with our names for the mapped columns; a column that a mapping replaces is dropped."""
     mapped = {theirs: ours for ours, theirs in source.reading.columns}
     for theirs in mapped:
         if theirs not in titles:
@@ -351,12 +353,12 @@ def named_row_format(names: Sequence[str], cut: Callable[[str], Sequence[str]]) 
 
 
 def split_csv(line: str) -> list[str]:
-    """Cells of one line of CSV. A record is one line: no column may hold a line break."""
+    """Returns the cells of one line of CSV. A record is one line: no cell may contain a line break."""
     return next(csv.reader([line], strict=True), []) if '"' in line else line.split(",")
 
 
 def split_tabs(line: str) -> list[str]:
-    """Cells between tabs."""
+    """Returns the cells between tabs."""
     return line.split("\t")
 
 

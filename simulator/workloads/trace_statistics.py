@@ -47,7 +47,7 @@ class ClusterLoad:
     duration_s: Distribution
     #: Accelerators requested ÷ accelerators of the cluster, over the span of arrivals. None: all jobs arrive at once.
     offered_load: float | None
-    #: Least time in which the cluster could do the work, were it perfectly divisible.
+    #: Least seconds in which the cluster could do the work if it were perfectly divisible.
     drained_after_h: float
     #: Jobs larger than every pool: they could never start.
     too_large: int
@@ -55,7 +55,7 @@ class ClusterLoad:
 
 @dataclass(frozen=True, slots=True)
 class TraceDescription:
-    """Everything that `walras workload describe` shows."""
+    """The contents of `walras workload describe`."""
 
     source: str
     format: str
@@ -63,7 +63,7 @@ class TraceDescription:
     skipped: int
     first_at: float
     last_at: float
-    #: Between the first and the last arrival. None: all at once.
+    #: Seconds between the first and the last arrival. None: all arrive at once.
     jobs_per_h: float | None
     gangs: Mapping[int, int]
     #: Of jobs that state it; None: no job does.
@@ -78,7 +78,7 @@ class TraceDescription:
     weights: Mapping[float, int]
     with_deadline: int
     elastic: int
-    #: Jobs that wait for others, that their users cancel, and that fail somewhere.
+    #: Number of jobs with dependencies, of jobs that users cancel, and of jobs that fail.
     dependent: int
     cancelled: int
     failing: int
@@ -170,7 +170,7 @@ def _distribution(values: Sequence[float]) -> Distribution | None:
         return None
     ordered = sorted(values)
     last = len(ordered) - 1
-    # The nearest rank: a value that some job has.
+    # The nearest rank, so that it is a value of some job.
     return Distribution(
         len(ordered), sum(ordered) / len(ordered), tuple(ordered[round(quantile * last)] for quantile in QUANTILES)
     )
@@ -199,7 +199,9 @@ def count_shares(counts: Mapping[Any, int], total: int) -> list[tuple[str, int, 
 
 
 def accelerator_demand(jobs: Sequence[TraceJob]) -> list[tuple[float, int]]:
-    """Accelerators that would be busy from each instant on, if every job with a duration began when it arrives."""
+    """Returns accelerators that would be busy from each instant on, if every job with a duration started at its
+    arrival.
+    """
     changes = [(job.at, job.gang) for job in jobs if job.duration_s is not None]
     changes += [(job.at + job.duration_s, -job.gang) for job in jobs if job.duration_s is not None]
     busy, curve = 0, []
@@ -228,7 +230,7 @@ def plot_trace(trace: Trace, path: str | Path) -> None:
         _plot_durations(durations, trace)
         _plot_demand(wanted, trace)
         figure.suptitle(f"{Path(trace.source).name}: {len(trace.jobs):,} jobs", parse_math=False)
-        # No date in the file, and no name of the program's version.
+        # Neither date nor program version is in the file.
         metadata = {"Date": None} if Path(path).suffix.lower() == ".svg" else {"Software": None}
         try:
             figure.savefig(path, metadata=metadata)

@@ -23,7 +23,7 @@ _FAILURE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{0,30})?(?:e-[0-9]{1,3})?)=([0-9]{1
 
 
 def _split_items(text: str) -> list[str]:
-    """Splits what `format_cell` joined."""
+    """Splits a cell that `format_cell` joined."""
     return [re.sub(r"\\(.)", r"\1", item).strip() for item in re.findall(r"(?:[^|\\]|\\.)+", text)]
 
 
@@ -105,7 +105,7 @@ def _read_speeds(row: TraceRow, column: str) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(speeds.items()))
 
 
-#: How a cell that is not empty is read, by column.
+#: Readers of non-empty cells, by column.
 _OPTIONAL_COLUMNS: dict[str, Callable[[TraceRow, str], Any]] = {
     "types": TraceRow.types,
     "steps": _read_above_zero,
@@ -227,7 +227,7 @@ def walras_row_parser(columns: Collection[str]) -> Callable[[TraceRow], TraceJob
 
 
 def _check_row(row: TraceRow, job: TraceJob) -> None:
-    """Checks what has to hold between the columns of a row."""
+    """Checks the conditions between the columns of a row."""
     if job.sizes and job.gang not in job.sizes:
         raise row.error("sizes", f"has no {job.gang}, the job's gang", "name it too: it is what the job asks for")
     if job.nodes > 1 and any(size % job.nodes for size in (job.gang, *job.sizes)):
@@ -246,9 +246,9 @@ def _check_row(row: TraceRow, job: TraceJob) -> None:
 
 
 def read_walras_csv(source: TraceSource) -> Iterator[TraceJob]:
-    """Yields the jobs in order of arrival. An unknown column is an error, since its values would be lost.
+    """Yields the jobs in order of arrival. An unknown column is an error, because its values would be lost.
 
-    Of another's file, whose columns are mapped, only those that we know count; names and kinds may be missing.
+    In a foreign file with mapped columns unknown columns are ignored, and names and kinds may be missing.
     """
     lines = source.lines()
     is_mapped = bool(source.reading.columns)

@@ -1,7 +1,7 @@
-"""Workload files (`walras.config.Workload`) read as traces, to count, plot and convert their jobs.
+"""Reads workload files (`walras.config.Workload`) as traces, to count, plot and convert their jobs.
 
-A trace has the jobs alone: commands, environments, incidents and laws stay behind. A workload file is simulated as it
-is, and never written.
+A trace has only the jobs: commands, environments, incidents and laws are left out. Simulations read a workload file
+directly, and no command writes one.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def read_workload_file(source: TraceSource) -> Iterator[TraceJob]:
 
 
 def check_convertible(path: str) -> None:
-    """Raises ConfigError for what no trace can say, so that nothing is lost without a word."""
+    """Raises ConfigError for features that a trace cannot state, so that nothing is lost silently."""
     workload = load_yaml(path, WorkloadFile)
     if workload.incidents:
         raise ConfigError(
@@ -54,7 +54,7 @@ def check_convertible(path: str) -> None:
             )
         if arrival.job.hold:
             raise ConfigError(
-                f"{path}: jobs[{row}] is held, and a trace has nobody who releases it",
+                f"{path}: jobs[{row}] is held, and a trace has no user who releases it",
                 field=f"jobs[{row}].job.hold",
                 fix="remove hold, or give not_before",
             )

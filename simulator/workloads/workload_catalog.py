@@ -1,7 +1,7 @@
-"""Workloads that can be had by name: those that come with Walras, and those that others publish and let be passed on.
+"""Workloads by name: those shipped with Walras, and those that others publish under a licence to redistribute.
 
-A published one is fetched from its publisher over https, at the commit that its hash was taken of, and kept only if the
-hash is the recorded one. What nobody licensed is not listed.
+A published one is fetched from its publisher over https, at the commit of the recorded hash, and kept only if its hash
+is the recorded one. Workloads without a licence are not listed.
 """
 
 import hashlib
@@ -28,18 +28,18 @@ _PIECE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class CatalogWorkload:
-    """One workload. `address`: where it is fetched from; empty: it comes with Walras."""
+    """One workload. `address`: its URL; empty: it is shipped with Walras."""
 
     name: str
     about: str
     licence: str
-    #: Of the trace, as `--format` and `--from` take it.
+    #: Format of the trace, as `--format` and `--from` take it.
     format: str
     ending: str
     source: str = "Walras"
     address: str = ""
     sha256: str = ""
-    #: Its exact size.
+    #: Exact size in bytes.
     size_bytes: int = 0
 
 
@@ -84,7 +84,7 @@ _FORMAT_OF_ENDING = {".yaml": "workload", ".csv": "csv", ".jsonl": "jsonl"}
 
 
 def workload_catalog() -> dict[str, CatalogWorkload]:
-    """Returns every workload by its name, those that come with Walras first."""
+    """Returns every workload by its name, shipped ones first."""
     ours = (
         CatalogWorkload(name, "comes with Walras", _OURS, _FORMAT_OF_ENDING[path.suffix], path.suffix)
         for name, path in shipped_files("workloads").items()
@@ -93,10 +93,10 @@ def workload_catalog() -> dict[str, CatalogWorkload]:
 
 
 def get_workload(name: str, folder: Path, *, force: bool = False) -> tuple[CatalogWorkload, Path]:
-    """Copies or fetches a workload into the folder; returns what it is and its file, named NAME with its ending.
+    """Copies or fetches a workload into the folder; returns its entry and its file, named NAME with its ending.
 
-    Raises ConfigError for an unknown name (with the nearest), a file that is there already unless `force`, and content
-    that is not what was recorded; ServerUnreachable where the publisher cannot be reached.
+    Raises ConfigError for an unknown name (with the nearest), a file that exists already unless `force`, and content
+    with another hash; ServerUnreachable where the publisher cannot be reached.
     """
     known = workload_catalog()
     if name not in known:
@@ -150,7 +150,7 @@ def _write_content(wanted: CatalogWorkload, file: IO[bytes]) -> None:
 
 
 class _SecureRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to other https addresses alone."""
+    """Follows redirects only to https addresses."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
         if not newurl.lower().startswith("https://"):

@@ -1,1 +1,1 @@
-"""Other schedulers' simulators as named worlds that reproduce their recorded runs, quirks included."""
+"""Other schedulers' simulators as named worlds that reproduce their recorded runs, defects included."""

@@ -1,9 +1,9 @@
-"""Round mechanisms for the core in worlds of fixed steps: a solve at the end of each step, then a reallocation.
+"""Round mechanisms for worlds of fixed steps: a solve at the end of each step, then a reallocation.
 
-`Reallocation` stops every job that must go, starts the others once all have gone, and begins the next step.
-`PlannedMechanism` runs our own policies in another simulator's world, with its clock, its jobs and its machines: at the
-end of a step the policy is asked about all jobs; a job that the plan gives what it holds stays where it is, the others
-are placed anew, the largest first.
+`Reallocation` stops the jobs that must leave, starts the others once all of these have ended, and begins the next step.
+`PlannedMechanism` runs Walras's policies in another simulator's world, with its clock, jobs and machines. At the end of
+a step it asks the policy for a plan of all jobs; a job whose accelerators do not change stays where it is, and the
+others are placed anew, the largest first.
 """
 
 from abc import ABC, abstractmethod
@@ -23,28 +23,28 @@ from scheduler.core.state.working_set import Cycle
 from walras.job_request import JobId
 from walras.states import Reason
 
-#: A job, the row of a pool, and its place there.
+#: A job, the row of a pool, and the job's place there.
 Move = tuple[JobRecord, int, Place]
 
 
 class Reallocation:
-    """One change at a time; it takes as many events as it takes the attempts to stop and the gangs to be prepared."""
+    """A reallocation in progress. It lasts until the attempts have stopped and the new gangs are prepared."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
         self._stopping: list[JobRecord] = []
         self._starting: list[JobRecord] = []
-        #: Who is to start once those are gone; None: nothing is being changed.
+        #: Starts that follow once the stopping jobs have ended; None while no reallocation is in progress.
         self._moves: Iterator[Move] | None = None
 
     def begin(self, cycle: Cycle, stopping: list[JobRecord], moves: Iterable[Move]) -> None:
-        """Stops these jobs. `moves` are computed once all have ended, each after those before it are placed."""
+        """Stops these jobs. `moves` are computed once all have ended, each after the ones before it are placed."""
         self._stopping, self._starting, self._moves = stopping, [], iter(moves)
         for job in stopping:
             revoke_attempt(cycle, job, Reason.POLICY_PREEMPTED)
 
     def advance(self, cycle: Cycle) -> None:
-        """Do what can be done by now; with the last of it the next step begins."""
+        """Continues the reallocation as far as possible, and begins the next step when it is complete."""
         if self._moves is None or any(job.holds for job in self._stopping):
             return
         self._stopping = []
@@ -58,14 +58,14 @@ class Reallocation:
 
 
 class SteppedMechanism(ABC):
-    """A `RoundMechanism` that asks at the end of every step. Who runs where then is the subclass's matter."""
+    """A `RoundMechanism` that solves at the end of every step. Subclasses decide which jobs run where."""
 
     def __init__(self, step_s: float) -> None:
         self._is_solving = False
         self.reallocation = Reallocation(step_s)
 
     def settle(self, cycle: Cycle) -> None:
-        """Acts only when a step has ended, a solve was answered, or a reallocation is under way."""
+        """Acts when a step has ended, when a solve was answered, and while a reallocation is in progress."""
         if cycle.due.lockstep_round is not None:
             self.step_ended(cycle)
         if self._is_solving and not cycle.solves.in_flight:
@@ -83,34 +83,34 @@ class SteppedMechanism(ABC):
 
     @abstractmethod
     def step_ended(self, cycle: Cycle) -> None:
-        """Let newcomers in, and `request_solve`."""
+        """Admits newcomers, and calls `request_solve`."""
 
     @abstractmethod
     def decide(self, cycle: Cycle) -> None:
-        """Carries out the last answer through `reallocation`; a failed solve leaves the answer before it in force."""
+        """Carries out the last answer through `reallocation`; after a failed solve the previous one stays in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepConfiguration:
-    """One way to run a job: the row of a pool, accelerators there, steps per second."""
+    """One way to run a job: the row of a pool, a number of its accelerators, and steps per second."""
 
     pool: int
     count: int
     steps_per_s: float
 
 
-#: What a job could have now, smallest first in every pool.
+#: Returns the present configurations of a job, in each pool the smallest first.
 ConfigurationsOf = Callable[[JobRecord], Sequence[StepConfiguration]]
 
 
-#: Pool and accelerators of all that are to run.
+#: Pool and number of accelerators of all jobs that are to run.
 WantedAccelerators = Mapping[JobId, tuple[int, int]]
-#: Who stays on the machines that he has, and places for the others, each worked out when those before it have theirs.
+#: Jobs that stay on their machines, and places for the others, each computed once those before it are taken.
 StepPlacement = tuple[set[JobId], Iterator[Move]]
 
 
 class PlannedMechanism(SteppedMechanism):
-    """At the end of a step ask, then stop and start, and begin the next."""
+    """At the end of a step it asks for a plan, stops and starts jobs, and begins the next step."""
 
     def __init__(
         self, step_s: float, ways: ConfigurationsOf, placer: Callable[[Cycle, WantedAccelerators], StepPlacement]
@@ -140,7 +140,7 @@ class PlannedMechanism(SteppedMechanism):
 
 
 def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
-    """The ledger as a problem whose configurations are these ways."""
+    """Returns the ledger as a problem with these configurations."""
     ledger = cycle.ledger
     plain = build_problem(ledger)
     records = [ledger.jobs[JobId(job_id)] for job_id in plain.jobs.job_id.tolist()]
@@ -167,7 +167,7 @@ def step_problem(cycle: Cycle, ways: ConfigurationsOf) -> Problem:
 
 
 def keep_in_place(cycle: Cycle, wanted: WantedAccelerators) -> StepPlacement:
-    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others closely."""
+    """Keeps jobs in place that have as many accelerators of that pool as before; packs the others onto few machines."""
     ledger = cycle.ledger
     kept = {
         job_id
@@ -185,7 +185,9 @@ def _compact_moves(cycle: Cycle, placing: list[tuple[JobId, int, int]]) -> Itera
 
 
 def _compact_place(cycle: Cycle, pool: int, count: int) -> Place:
-    """Whole machines first, then the machine with least room that has enough; apart only where nothing else is left."""
+    """Fills whole machines, then the machine with the least sufficient room; splits the rest only if none is
+    sufficient.
+    """
     machines = [machine for machine in cycle.ledger.fleet.machines if machine is not None and machine.pool == pool]
     free = {machine.row: len(machine.free) for machine in machines}
     place: list[tuple[int, int]] = []

@@ -1,8 +1,8 @@
-"""The worlds that a run may happen in, by name: `walras`, exact and event-driven, and those of other simulators.
+"""The registry of worlds in which a run can happen: `walras`, exact and event-driven, and other simulators' worlds.
 
-The only module that knows all of them. `WORLDS` says what each is and which policies run there; a world's own package
-is imported when a run in it is made, so a native run loads none of them. A world's package turns a trace, a cluster and
-a policy into a run, or raises a ConfigError that says what does not fit.
+Only this module knows all of them. `WORLDS` describes each world and the policies that run there. The package of a
+world is imported when a run in it is made, so a native run imports none of them. It turns a trace, a cluster and a
+policy into a run, or raises a ConfigError that says what does not fit.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from simulator.worlds.world_run import WorldRequest, WorldRun, reject_unsupporte
 from walras.errors import ConfigError
 from walras.spec.file_model import nearest_word
 
-#: The world that is no other simulator's.
+#: The name of Walras's own world.
 WALRAS = "walras"
 
 
@@ -24,17 +24,17 @@ class ForeignWorld:
     """Another simulator's world."""
 
     name: str
-    #: What it is, in one line.
+    #: Description in one line.
     about: str
-    #: Its own policies, by its own names (a test compares them with those of its package).
+    #: The simulator's own policies, by its own names (a test compares them with those of its package).
     policies: tuple[str, ...]
-    #: Whether plan policies of ours run there too.
+    #: Whether Walras's plan policies run there too.
     takes_plans: bool = False
-    #: Whether speeds and steps say how long a job takes, so that lower bounds hold.
+    #: Whether speeds and steps determine the time of a job, so that lower bounds hold.
     is_bounded: bool = False
-    #: Whether it takes a second folder that says how applications learn.
+    #: Whether the world takes a second folder that says how applications learn.
     learns: bool = False
-    #: Imports the world's package and makes the run. Raises ConfigError for what does not fit the world.
+    #: Imports the world's package and makes the run. Raises ConfigError if the request does not fit the world.
     make_run: Callable[[WorldRequest], WorldRun]
 
 
@@ -116,7 +116,7 @@ WORLDS: Mapping[str, ForeignWorld] = {world.name: world for world in _FOREIGN_WO
 
 
 def find_world(name: str) -> ForeignWorld:
-    """Returns another simulator's world. Raises ConfigError that names the nearest word."""
+    """Returns another simulator's world. Raises ConfigError that suggests the nearest name."""
     if name not in WORLDS:
         known = (WALRAS, *WORLDS)
         meant = nearest_word(name, known)

@@ -1,4 +1,4 @@
-"""What every other simulator's world is given and returns, and which workloads and clusters it has to reject."""
+"""The request and the run of another simulator's world, and checks of workloads and clusters that it cannot have."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,33 +18,34 @@ from walras.spec.cluster_file import ClusterConfig
 
 @dataclass(frozen=True, slots=True)
 class WorldRequest:
-    """One run in another simulator's world."""
+    """One requested run in another simulator's world."""
 
     world: str
     trace: Trace
     cluster: ClusterConfig
     policy: PolicySpec
-    #: The policy is the world's own; else a plan policy of ours.
+    #: True: the policy is the world's own; False: a plan policy of Walras.
     is_own: bool
     seed: int = 0
     #: A throughput table, or a folder with the step times of applications.
     speeds: str | None = None
-    #: A folder that says how applications learn; None: `speeds` does.
+    #: A folder that says how applications learn; None: `speeds` contains that too.
     learning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorldRun:
-    """The jobs, which may be read once, and the scenario."""
+    """The jobs, which can be iterated only once, and the scenario."""
 
     jobs: Iterable[SimulatedJob]
     scenario: Scenario
-    #: Time of each job alone, as its user configured it. None: speeds and steps determine it, and lower bounds hold.
+    #: Seconds of each job alone, as its user configured it; None: speeds and steps determine them, and lower bounds
+    #: hold.
     alone_s: Mapping[JobId, float] | None = None
 
 
 def owned_pools(request: WorldRequest) -> tuple[PoolModel, ...]:
-    """The cluster's pools. Raises ConfigError for one that is rented, or has no machine."""
+    """Returns the cluster's pools. Raises ConfigError for a pool that is rented or has no machine."""
     pools = pool_models(request.cluster)
     for model in pools:
         if model.pool.market is not Market.OWNED or not model.machines:
@@ -58,7 +59,7 @@ def owned_pools(request: WorldRequest) -> tuple[PoolModel, ...]:
 
 
 def only_pool(request: WorldRequest) -> PoolModel:
-    """The one pool of the cluster. Raises ConfigError."""
+    """Returns the only pool of the cluster. Raises ConfigError if there are several."""
     pools = owned_pools(request)
     if len(pools) != 1:
         raise ConfigError(
@@ -78,7 +79,7 @@ def required_speeds(request: WorldRequest, what: str) -> str:
     return request.speeds
 
 
-#: What a row may ask for and no other simulator's world knows.
+#: Features of a row that no other simulator's world supports.
 _UNSUPPORTED: Mapping[str, Callable[[TraceJob], bool]] = {
     "depends on another job": lambda row: bool(row.depends_on),
     "fails at a step": lambda row: bool(row.failures),
@@ -93,7 +94,7 @@ _UNSUPPORTED: Mapping[str, Callable[[TraceJob], bool]] = {
 
 
 def reject_unsupported_jobs(request: WorldRequest) -> None:
-    """Raises ConfigError for the first job that asks for what the world does not have."""
+    """Raises ConfigError for the first job that uses a feature that the world does not support."""
     for row in request.trace.jobs:
         strange = next((what for what, asks in _UNSUPPORTED.items() if asks(row)), None)
         if strange is not None:

@@ -1,1 +1,1 @@
-"""Profiles of a job's script: which runs are made, what is measured in them, how a profile is stored and drawn."""
+"""Profiles of a job's script: the runs, their measurements, and how a profile is stored and drawn."""

@@ -18,7 +18,7 @@ _Some = Annotated[Number, Field(ge=0, le=1e24)]
 
 
 class KnownAccelerator(FileModel):
-    """An accelerator that no catalog knows; of the arithmetic that the job uses, one direction of every link."""
+    """An accelerator that no catalog has: peaks at the job's precision, bandwidth of each link in one direction."""
 
     name: AcceleratorName
     flops_per_s: _Fact
@@ -30,16 +30,16 @@ class KnownAccelerator(FileModel):
 
 
 class MeasuredStepRate(FileModel):
-    """A measured speed."""
+    """A measured speed of a gang."""
 
     accelerator: AcceleratorName
     #: Samples of one update over the whole gang.
     batch: WholeNumber = Field(ge=1, le=2**31)
     accelerators: WholeNumber = Field(default=1, ge=1, le=MAX_ACCELERATORS)
     machines: WholeNumber = Field(default=1, ge=1, le=MAX_ACCELERATORS)
-    #: Passes whose gradients were only summed up locally, before the one that synchronised.
+    #: Gradient accumulation: passes before the one that synchronises.
     accumulated: WholeNumber = Field(default=0, ge=0, le=4096)
-    #: Updates of the whole gang: the median.
+    #: Updates per second of the whole gang, median.
     steps_per_s: Annotated[Number, Field(gt=0, le=1e9)]
     #: Relative standard deviation of one measurement.
     spread: Annotated[Number, Field(ge=0, le=10)] = 0.0
@@ -47,21 +47,21 @@ class MeasuredStepRate(FileModel):
 
 
 class ProfileFile(FileModel):
-    """One kind of job. A fact that is left out is not known."""
+    """A file about one kind of job. A fact that is left out is unknown."""
 
     schema_version: Literal[1] = 1
-    #: As in a job's `profile`.
+    #: The name in a job's `profile`.
     kind: ShownName
-    #: Of forward and backward pass, for one sample.
+    #: FLOPs of forward and backward pass, for one sample.
     flops_per_sample: _Fact | None = None
     memory_bytes_per_sample: _Some | None = None
     gradient_bytes: _Some | None = None
     layers: Annotated[WholeNumber, Field(ge=1)] | None = None
-    #: On an accelerator whatever the batch, and more for each sample of it.
+    #: Bytes on an accelerator independent of the batch, and further bytes for each sample.
     resident_bytes: _Some | None = None
     activation_bytes: _Some | None = None
     input_bytes: _Some | None = None
-    #: Of most operations.
+    #: The precision of most operations.
     precision: Precision | None = None
     #: Noise scale of the gradient, in samples (McCandlish et al. 2018).
     noise_scale: _Some | None = None
@@ -81,7 +81,7 @@ PROFILE_FORMAT = 1
 
 
 def profile_as_json(profile: JobProfile) -> dict[str, Any]:
-    """The profile as JSON: seconds, bytes and counts; None for what these runs do not measure."""
+    """Returns the profile as JSON: seconds, bytes and counts; None for what these runs do not measure."""
     facts, rank = profile.facts, profile.run("alone").ranks[0]
     return {
         "format": PROFILE_FORMAT,
@@ -110,7 +110,7 @@ def profile_as_json(profile: JobProfile) -> dict[str, Any]:
 
 
 def profile_file_fields(profile: JobProfile) -> dict[str, Any]:
-    """The fields of a `ProfileFile`: what choosing machines needs to know of the job."""
+    """Returns the fields of a `ProfileFile`: the facts of the job from which machines are chosen."""
     facts, rank = profile.facts, profile.run("alone").ranks[0]
     warm = profile.run("warm")
     data: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""What a profile says: the JSON that `walras profile run` writes, read back, and drawn as stacked bars.
+"""The report of a profile: the JSON that `walras profile run` writes, read back, and drawn as stacked bars.
 
-A profile made on a machine of the cluster comes back as this file. It was written beside a script that anybody may have
-submitted, so it is checked like any file.
+A profile made on a machine of the cluster returns as this file. Any user may have submitted the script beside which it
+was written, so it is validated like any file.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ _Note = Annotated[str, Field(max_length=1000), AfterValidator(shown_name)]
 
 
 class StallTimes(FileModel):
-    """Seconds of one step by what they go to; None for what the runs did not measure."""
+    """Seconds of one step by cause; None for what the runs did not measure."""
 
     compute: _Difference
     prepare: _Difference | None
@@ -34,7 +34,7 @@ class StallTimes(FileModel):
 
 
 class ProfiledModel(FileModel):
-    """What the run alone counted of the model."""
+    """Facts of the model, counted in the run of a single rank."""
 
     parameters: _Count
     parameter_bytes: _Count
@@ -48,7 +48,7 @@ class ProfiledModel(FileModel):
 
 
 class RunTimes(FileModel):
-    """One run: its set-up and the seconds of its updates."""
+    """One run: seconds of its set-up and of its updates."""
 
     ranks: WholeNumber = Field(ge=1, le=4096)
     threads: _Count
@@ -61,17 +61,17 @@ class RunTimes(FileModel):
 
 
 class ProfileReport(FileModel):
-    """A profile: how fast a job's script is on one machine, where the seconds of its steps go, and its model."""
+    """A profile: the speed of a job's script on one machine, the causes of its step time, and its model."""
 
     format: Literal[1]
     job: ShownName
     kind: ShownName
     ranks: WholeNumber = Field(ge=1, le=4096)
-    #: What each rank had, as its machine names it; `cpu` without an accelerator.
+    #: Device of each rank, as its machine names it; `cpu` without an accelerator.
     device: ShownName
     step_s: Annotated[Number, Field(gt=0, le=1e9)]
     steps_per_s: Annotated[Number, Field(gt=0, le=1e9)]
-    #: Over all ranks; None if the script uses no loader of tensors.
+    #: Samples of a step over all ranks; None if the script uses no loader of tensors.
     samples_per_step: Annotated[Number, Field(gt=0, le=1e12)] | None
     stalls_s: StallTimes
     model: ProfiledModel
@@ -80,12 +80,12 @@ class ProfileReport(FileModel):
 
     @property
     def stalls(self) -> tuple[tuple[str, float | None], ...]:
-        """Name and seconds of each stall, in the order in which they are told."""
+        """Returns name and seconds of each stall, in the order of presentation."""
         return tuple((name, getattr(self.stalls_s, name)) for name in StallTimes.model_fields)
 
 
 def profile_report(profile: JobProfile) -> ProfileReport:
-    """The report of a profile that was made here."""
+    """Returns the report of a profile that was made in this process."""
     return ProfileReport.model_validate(profile_as_json(profile))
 
 
@@ -99,9 +99,9 @@ _COLORS = {
 
 
 def draw_profile(report: ProfileReport, path: Path) -> None:
-    """Draw one bar, stacked by where the seconds of a step go; the file name's ending chooses the format.
+    """Draws one bar, stacked by the causes of a step's time; the file name's ending chooses the format.
 
-    Raises UserError where matplotlib is missing or does not know the ending.
+    Raises UserError where matplotlib is missing or does not support the ending.
     """
     try:
         import matplotlib
@@ -123,5 +123,5 @@ def draw_profile(report: ProfileReport, path: Path) -> None:
             figure.savefig(path)
         except (ValueError, OSError) as error:
             raise UserError(
-                f"{path}: {error}", field="--picture", fix="a file that ends in .svg, .png or .pdf"
+                f"{path}: {error}", field="--picture", fix="give a file that ends in .svg, .png or .pdf"
             ) from None

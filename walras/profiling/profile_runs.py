@@ -1,11 +1,11 @@
-"""A profile of a job's script: the runs that tell its stalls apart, what each run measures, and what follows.
+"""A profile of a job's script: the runs that separate its stalls, the measurements of each run, and the result.
 
-alone       made-up data, one rank                       compute
-together    made-up data, all ranks                      + exchange inside the machine
+alone       synthetic data, one rank                     compute
+together    synthetic data, all ranks                    + exchange inside the machine
 apart       the same over the loopback, labelled so      + exchange between machines
-reading     real data: finds the files that are read, and has the host remember them
-warm        real data that the host remembers            + preparing it
-cold        real data that the host was made to forget   + fetching it
+reading     real data: lists the files that are read, and loads them into the page cache
+warm        real data in the page cache                  + preparing it
+cold        real data evicted from the page cache        + fetching it
 
 A `ScriptRunner` starts the processes (`workers.trials`). All errors are about the script: exit code 2.
 """
@@ -25,7 +25,7 @@ class ProfileError(UserError):
 
 
 class NeverStepped(ProfileError):
-    """It ended, or its time ran out, before a torch optimizer stepped."""
+    """The script ended or timed out before a torch optimizer stepped."""
 
 
 class ScriptFailed(ProfileError):
@@ -33,19 +33,19 @@ class ScriptFailed(ProfileError):
 
 
 class LossNotFinite(ProfileError):
-    """Its parameters are no numbers any more."""
+    """The parameters have become NaN or infinite."""
 
 
 class TooFewUpdates(ProfileError):
-    """It ended, or its time ran out, before it had made as many updates as were to be timed."""
+    """The script ended or timed out before it had made the updates to be timed."""
 
 
 class NoSpeed(ProfileError):
-    """Updates took no measurable time, so there is no rate."""
+    """Updates took no measurable time, so no speed follows."""
 
 
-#: A step's time is the median of the means of so many blocks: one disturbed block does not move it, and a loader that
-#: prefetches (several quick steps, then a slow one) is told as it is.
+#: A step's time is the median of the means of this many blocks: one disturbed block does not change it, and a loader
+#: that prefetches (several fast steps, then a slow one) is measured correctly.
 BLOCKS = 5
 
 
@@ -55,20 +55,20 @@ class ProfilingRun:
 
     name: str
     ranks: int = 1
-    #: Every rank a machine of its own, as far as that can be had on one: over the loopback.
+    #: True: every rank counts as a machine of its own, connected over the loopback.
     apart: bool = False
-    #: False: made-up data, held in memory.
+    #: False: synthetic data, held in memory.
     real_data: bool = False
-    #: Count the model's facts; write down which files are read.
+    #: Whether the run counts the model's facts, and whether it lists the files that are read.
     facts: bool = False
     files: bool = False
-    #: Make the host forget these files first.
+    #: Files that are evicted from the host's page cache first.
     evict: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilingExtent:
-    """How long each run is."""
+    """The length of each run: updates, and a time limit in seconds."""
 
     warm_up: int = 5
     updates: int = 40
@@ -77,18 +77,18 @@ class ProfilingExtent:
 
 @dataclass(frozen=True, slots=True)
 class UpdateFacts:
-    """Of one rank and one update. `flops`: of forward and backward pass, as far as torch can count them."""
+    """Facts of one update of one rank. `flops`: of forward and backward pass, as far as torch counts them."""
 
     parameters: int
     parameter_bytes: int
     gradient_bytes: int
-    #: What the optimizer keeps.
+    #: Bytes of the optimizer's state.
     state_bytes: int
     layers: int
     flops: int
-    #: Kept from the forward for the backward pass, parameters left out.
+    #: Bytes kept from the forward for the backward pass, without parameters.
     activation_bytes: int
-    #: Of the arithmetic of most layers; 0: it has none.
+    #: Number format of most layers; 0 if the model has no layers.
     bits: int
     exponent_bits: int
 
@@ -135,7 +135,7 @@ class RunMeasurement:
     ranks: tuple[RankMeasurement, ...]
     #: Files that were read, if the run lists them.
     files: tuple[str, ...] = ()
-    #: Of the files that were to be forgotten: those looked at, and those of them that stayed in memory all the same.
+    #: Evicted files that were checked, and how many of these stayed in the page cache.
     sampled_files: int = 0
     cached_files: int = 0
 
@@ -153,21 +153,23 @@ class RunMeasurement:
         """Raises LossNotFinite or NoSpeed."""
         if not all(rank.finite for rank in self.ranks):
             raise LossNotFinite(
-                f"run {self.run.name!r}: the parameters are no numbers any more after {len(self.ranks[0].update_s)} "
+                f"run {self.run.name!r}: the parameters are NaN or infinite after {len(self.ranks[0].update_s)} "
                 "updates: the loss became NaN or infinite",
-                fix="lower the learning rate, or look at the data",
+                fix="lower the learning rate, or check the data",
             )
         if not (isfinite(self.step_s) and self.step_s > 0):
-            raise NoSpeed(f"run {self.run.name!r}: an update took {self.step_s} s", fix="time more updates: --steps")
+            raise NoSpeed(
+                f"run {self.run.name!r}: an update took {self.step_s} s", fix="time more updates with --steps"
+            )
 
 
 def typical_step_s(seconds: Sequence[float]) -> float:
-    """Median of the means of blocks of consecutive updates."""
+    """Returns the median of the means of blocks of consecutive updates."""
     return median(block_means(seconds))
 
 
 def block_means(seconds: Sequence[float]) -> list[float]:
-    """Mean of each block."""
+    """Returns the mean of each block."""
     size = max(1, len(seconds) // BLOCKS)
     return [fmean(seconds[at : at + size]) for at in range(0, len(seconds) - size + 1, size)]
 
@@ -176,16 +178,16 @@ class ScriptRunner(Protocol):
     """Starts the ranks of a run as processes and waits for them."""
 
     def run(self, run: ProfilingRun, extent: ProfilingExtent, folder: Path) -> RunMeasurement:
-        """Make a run; leaves no process behind. Raises ProfileError if the script cannot be profiled so."""
+        """Executes a run and leaves no process behind. Raises ProfileError if the script cannot be profiled so."""
         ...
 
 
-#: More of the files than this staying in memory makes no run cold.
+#: A run is not cold if more than this part of the files stays in the page cache.
 MAX_CACHED_PART = 0.1
 
 
 class StallSeconds(Protocol):
-    """Seconds of one step by what they go to, as `optimizer.prediction.step_time` attributes them."""
+    """Seconds of one step by cause, as `optimizer.prediction.step_time` attributes them."""
 
     @property
     def compute_s(self) -> float: ...
@@ -199,13 +201,13 @@ class StallSeconds(Protocol):
     def network_s(self) -> float: ...
 
 
-#: Seconds of a step alone, together, warm, cold and apart (None: no such run) -> seconds of each stall.
+#: From the seconds of a step alone, together, warm, cold and apart (None: no such run) to the seconds of each stall.
 AttributeStalls = Callable[[float, float, float, float, float | None], StallSeconds]
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Seconds of one step that go to one cause; None if these runs do not measure it."""
+    """Seconds of one step due to one cause; None if these runs do not measure it."""
 
     name: str
     seconds: float | None
@@ -213,12 +215,12 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
-    """Where the time of a job's script goes, on this machine."""
+    """The causes of the step time of a job's script, on this machine."""
 
     job: str
     kind: str
     ranks: int
-    #: Canonical name of what each rank has; `cpu` without.
+    #: Canonical name of each rank's accelerator; `cpu` without one.
     accelerator: str
     runs: tuple[RunMeasurement, ...]
     stalls: tuple[Stall, ...]
@@ -230,12 +232,12 @@ class JobProfile:
         return self.run("warm").step_s
 
     def run(self, name: str) -> RunMeasurement:
-        """The run of that name."""
+        """Returns the run of that name."""
         return next(measurements for measurements in self.runs if measurements.run.name == name)
 
     @property
     def facts(self) -> UpdateFacts:
-        """Counted in the run of a single rank."""
+        """Facts of the model, counted in the run of a single rank."""
         facts = self.run("alone").ranks[0].facts
         assert facts is not None, "the run alone counts them"
         return facts
@@ -250,7 +252,7 @@ class JobProfile:
 
 @dataclass(frozen=True, slots=True)
 class ProfilingRequest:
-    """The job, and how long to look."""
+    """The job, and the length of its runs."""
 
     job: str
     kind: str
@@ -262,7 +264,7 @@ class ProfilingRequest:
 def profile_script(
     request: ProfilingRequest, runner: ScriptRunner, attribute: AttributeStalls, folder: Path
 ) -> JobProfile:
-    """Make all runs, one after the other, below the folder.
+    """Executes all runs, one after the other, in the folder.
 
     Raises:
         ProfileError: the script cannot be profiled.
@@ -296,7 +298,7 @@ def profile_script(
 
 
 def _reading_notes(ranks: int, loads: bool, files: int, cold: RunMeasurement) -> list[str]:
-    """Notes that a reader needs to interpret the figures."""
+    """Returns notes that a reader needs to interpret the figures."""
     notes = []
     if ranks == 1:
         notes.append("one rank: nothing is exchanged (--ranks N profiles a gang)")

@@ -131,7 +131,7 @@ def parse_yaml(content: str | bytes, *, source: str, max_bytes: int) -> Any:
         raise ConfigError(
             f"{source}:{where} {problem}",
             field=f"line {mark.line + 1}" if mark else "",
-            fix="mend the YAML there, or in the line before",
+            fix="correct the YAML there, or in the line before",
         ) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: {str(error).splitlines()[0]}", fix="remove that character") from None
@@ -237,7 +237,7 @@ def parse_strict_json(content: bytes, *, source: str, max_bytes: int) -> Any:
         raise ConfigError(
             f"{source}: line {error.lineno}, column {error.colno}: {error.msg[0].lower()}{error.msg[1:]}",
             field=f"line {error.lineno}",
-            fix="mend the JSON there, or just before",
+            fix="correct the JSON there, or just before",
         ) from None
     except _JsonRefused as error:
         problem, _, fix = str(error).partition("; ")

@@ -1,1 +1,1 @@
-"""A job's script run here and now, without a server: to profile it, or to search its best configuration."""
+"""Runs a job's script on this machine without a server: to profile it, or to search for its best configuration."""

@@ -1,7 +1,7 @@
-"""What `walras search` starts: one job that moves between configurations of this machine until the best is found.
+"""The trials of `walras search`: one job moves between configurations of this machine until the best is found.
 
-Each trial is a part of the job: it goes on from where the one before it was, and its steps count. The caller decides
-where the job goes; this module decides how long a trial is and which of its measurements are believed.
+Each trial is a part of the job: it continues from the trial before it, and its steps count. The caller decides which
+configuration comes next; this module decides how long a trial is and which of its measurements count.
 """
 
 import os
@@ -23,11 +23,11 @@ from workers.trials.moving_job import IsEnough, MovingJob, StepsLimit, TrialPart
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long a trial is: so many undisturbed half seconds; and how long one may take at most."""
+    """The length of a trial in windows of undisturbed half seconds, and its time limit in seconds."""
 
     windows: int = 4
     timeout_s: float = 300.0
-    #: Go on to the end of the job in the configuration that was found.
+    #: True: the job continues to its end in the configuration that was found.
     to_the_end: bool = False
     finish_timeout_s: float = 24 * 3600.0
 
@@ -41,7 +41,7 @@ class TrialMove:
     wall_s: float
     iteration_s: float | None
     loss: float | None
-    #: Of its seconds, those without steps; and those that its ranks needed to start, while others still trained.
+    #: Seconds of `wall_s` without steps, and seconds in which its ranks started while others still trained.
     move_s: float = 0.0
     standby_s: float = 0.0
 
@@ -56,34 +56,34 @@ class SearchOutcome:
     checkpoint: Manifest | None
     finished: bool
     steps: int
-    #: Seconds that workers were held, each counted by itself.
+    #: Worker-seconds held.
     worker_s: float
 
 
 class MovableJob(Protocol):
-    """A job under way that can be moved."""
+    """A running job that can be moved to another configuration."""
 
     parts: list[TrialPart]
     checkpoint: Manifest | None
     worker_s: float
 
     def train(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
-        """Train on in this configuration until it was `enough`, and go on training; true: the job has ended."""
+        """Trains in this configuration until `enough` is true, then keeps training. Returns whether the job ended."""
         ...
 
     def halt(self) -> None:
-        """Save and end."""
+        """Saves a checkpoint and ends."""
         ...
 
 
-#: (steps done, next step of the search) -> steps to do in all; None: the script decides.
+#: From the steps done and the next step of the search to the steps to do in all; None: the script decides.
 Limit = Callable[[int, SearchStep], int | None]
 
 
 def search_job(
     job: MovingJob, decide: ChooseNext, limit: Limit, extent: Extent, report: Callable[[SearchStep, TrialMove], None]
 ) -> SearchOutcome:
-    """Try until `decide` has settled. Raises SearchError."""
+    """Runs trials until `decide` has settled. Raises SearchError."""
     with job.begin() as moves:
         return search_moving_job(moves, decide, limit, extent, report)
 
@@ -91,7 +91,7 @@ def search_job(
 def search_moving_job(
     moves: MovableJob, decide: ChooseNext, limit: Limit, extent: Extent, report: Callable[[SearchStep, TrialMove], None]
 ) -> SearchOutcome:
-    """The same, of a job that can be moved by whatever means."""
+    """Runs trials of a job that is already running and can be moved. Raises SearchError."""
     tried = 0
     while True:
         ahead = decide(_trials(moves.parts[:tried]))
@@ -103,7 +103,7 @@ def search_moving_job(
             return ends and progress.windows >= extent.windows
 
         def steps(done: int, ahead: SearchStep = ahead, tried: int = tried) -> int | None:
-            # Since it was decided where to go, the job went on where it was.
+            # The job continued where it was while the next move was decided, so less is left than at the decision.
             left = decide(_trials(moves.parts[:tried])).left
             return limit(done, replace(ahead, left=left))
 
@@ -140,7 +140,7 @@ def _trials(parts: Sequence[TrialPart]) -> list[Trial]:
 
 def _trial_of(part: TrialPart) -> Trial:
     if part.iteration_s is None:
-        raise SearchError("its steps were too few to time", fix="longer trials: --windows")
+        raise SearchError("its steps were too few to time", fix="make trials longer with --windows")
     return Trial(
         configuration=part.configuration,
         steps=part.steps,

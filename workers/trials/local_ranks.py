@@ -1,7 +1,7 @@
-"""Ranks that a trial starts here without a supervisor, and an attempt of a job that is searched for.
+"""Ranks that a trial starts on this machine without a supervisor, and one attempt of a searched job.
 
-The ranks get what the ranks of an attempt get, die with this process, and are ended for sure, loader workers and their
-children included. An attempt speaks with them as a supervisor does with `walras.training`.
+The ranks get the environment of an attempt's ranks and die with this process. They are always ended, loader workers and
+their children included. An attempt communicates with them as a supervisor does with `walras.training`.
 """
 
 import os
@@ -28,7 +28,7 @@ _LOG_TAIL_BYTES = 2000
 
 @dataclass(frozen=True, slots=True)
 class ScriptStart:
-    """How a script is started once."""
+    """The arguments of one start of a script."""
 
     ranks: int
     checkpoints: Path
@@ -66,14 +66,14 @@ class ScriptStart:
 
 @dataclass
 class LocalRanks:
-    """One process group. `error`: raised for a rank that cannot be started."""
+    """One process group. `error` is the class raised for a rank that cannot be started."""
 
     error: type[UserError]
     cookie: str = field(default_factory=lambda: secrets.token_hex(16))
     all: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, script: ScriptLaunch, env: Mapping[str, str], log: Path) -> None:
-        """Start one more rank; its output goes to the log."""
+        """Starts one more rank; its output goes to the log."""
         with log.open("wb") as output:
             try:
                 started = subprocess.Popen(
@@ -99,7 +99,7 @@ class LocalRanks:
         return any(rank.poll() is None for rank in self.all)
 
     def end(self) -> None:
-        """Kill the ranks that are left, and every process that they started."""
+        """Kills the remaining ranks, and every process that they started."""
         for rank in self.all:
             if rank.poll() is None:
                 rank.kill()
@@ -140,15 +140,15 @@ class TrialAttempt:
     batch: int
     ranks: LocalRanks = field(default_factory=lambda: LocalRanks(SearchError))
     progress: TrialProgress = field(default_factory=TrialProgress)
-    #: The newest that it committed.
+    #: The newest checkpoint that the attempt committed.
     checkpoint: Manifest | None = None
-    #: The script takes another batch while it trains.
+    #: Whether the script can change its batch while it trains.
     is_adaptive: bool = False
-    #: Number of batch messages: each confirms the batch with which the job goes on.
+    #: Number of batch messages: each confirms the batch with which the job continues.
     batches_confirmed: int = 0
     #: Number of ranks that wait for a `go` message.
     standing_by: int = 0
-    #: Rank 0 has saved and is about to end, as it was asked to.
+    #: Whether rank 0 has saved and is about to end, as requested.
     has_stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -163,7 +163,7 @@ class TrialAttempt:
 
     @property
     def stands_by(self) -> bool:
-        """Whether all ranks wait."""
+        """Returns whether all ranks wait."""
         return self.standing_by >= self.workers
 
     def start(self, script: ScriptLaunch, environments: Sequence[dict[str, str]]) -> None:
@@ -172,11 +172,11 @@ class TrialAttempt:
             self.ranks.start(script, env, self._log(rank))
 
     def broadcast(self, message: dict[str, Any]) -> None:
-        """To every rank."""
+        """Sends a message to every rank."""
         self._channels.broadcast(PeerRole.RANK, message)
 
     def take_over(self, number: int, resume: Manifest | None, steps: int | None, batch: int) -> None:
-        """Ranks that wait train on from here."""
+        """Lets waiting ranks continue the training from this checkpoint."""
         self.standing_by, self.checkpoint = 0, resume
         self.progress = TrialProgress(0 if resume is None else int(resume.step))
         resume_fields = None if resume is None else resume.model_dump()
@@ -184,7 +184,7 @@ class TrialAttempt:
         self.broadcast({"type": "go", "attempt": number, "resume": resume_fields, "steps": steps, "samples": samples})
 
     def poll(self, timeout_s: float) -> bool:
-        """Handle messages. Returns whether any rank still runs. Raises SearchError if one failed."""
+        """Handles messages. Returns whether any rank still runs. Raises SearchError if one failed."""
         for key, _ in self._selector.select(timeout_s):
             self._channels.handle(key.data)
         is_running = self.ranks.are_running
@@ -200,11 +200,11 @@ class TrialAttempt:
 
     @property
     def has_finished(self) -> bool:
-        """Whether every rank has ended with nothing left to do."""
+        """Returns whether every rank has ended successfully."""
         return all(rank.poll() == 0 for rank in self.ranks.all)
 
     def end(self) -> None:
-        """Nothing is left running, loader workers and their children included."""
+        """Ends all ranks, loader workers and their children included, and closes the sockets."""
         self.ranks.end()
         self._channels.close()
         self._selector.close()
@@ -222,7 +222,7 @@ class TrialAttempt:
             if handler is not None:
                 handler(message)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise SearchError(f"a rank tells what cannot be read ({error})") from None
+            raise SearchError(f"a rank sent a malformed message ({error})") from None
 
     def _handle_progress(self, message: dict[str, Any]) -> None:
         rate = message["steps_per_s"]
@@ -253,7 +253,7 @@ class TrialAttempt:
                 said = log_tail(self._log(number))
                 raise SearchError(
                     f"rank {number} failed at step {self.progress.steps} ({describe_exit(code)}):\n{said}",
-                    fix="mend the script",
+                    fix="correct the script",
                 )
 
     def _log(self, rank: int) -> Path:

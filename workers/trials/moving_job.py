@@ -1,10 +1,10 @@
-"""A job that is moved from one number of ranks and batch to another while it trains: real processes on this machine.
+"""A job that moves between numbers of ranks and batches while it trains: real processes on this machine.
 
-Where only the batch differs, and the script says that it bears that, the ranks are told at a step's end. For another
-number of ranks the next ones start, import and build what they need while the old ones train on; then these save, and
-those go on from there. A gang that gave way to a larger one waits in memory: its ranks stand on machines that the
-larger one holds anyway, and the job may come back. On accelerators, whose memory two gangs would have to share, the old
-ranks end first. `configuration_trials` decides where the job goes.
+If only the batch changes, and the script supports that, the ranks are told at the end of a step. For another number of
+ranks the next ones start, import and build what they need while the old ones train; then the old ones save a
+checkpoint, and the next ones continue from it. A gang that is replaced by a larger one waits in memory, because its
+ranks are on machines that the larger one holds anyway and the job may come back. On accelerators, whose memory two
+gangs would have to share, the old ranks end first. `configuration_trials` decides where the job moves.
 """
 
 import os
@@ -23,24 +23,24 @@ from workers.rank_environment import RankSettings, build_client_folder, rank_env
 from workers.trials.local_ranks import LocalRanks, ScriptStart, TrialAttempt, TrialProgress
 
 _POLL_S = 0.02
-#: Steps done -> steps to do in all; None: the script decides.
+#: From the steps done to the steps to do in all; None: the script decides.
 StepsLimit = Callable[[int], int | None]
 IsEnough = Callable[[TrialProgress], bool]
 
 
 @dataclass(frozen=True)
 class MovingJob(ScriptLaunch):
-    """The script, this machine as it is to see it, and a folder for logs and checkpoints, which stay."""
+    """The script, this machine's environment and devices, and a folder for logs and checkpoints, which is kept."""
 
     folder: Path
     #: The environment of this process; ranks see a whitelist of it.
     environ: Mapping[str, str]
-    #: Names of the accelerators in CUDA_VISIBLE_DEVICES; empty on a machine without.
+    #: Names of the accelerators in CUDA_VISIBLE_DEVICES; empty on a machine without accelerators.
     devices: tuple[str, ...] = ()
     grace_s: float = 60.0
 
     def begin(self) -> "MovingRun":
-        """Nothing runs until its first stretch."""
+        """Returns the job, not started yet: the first call of `train` starts it."""
         return MovingRun(self)
 
     def environments(
@@ -51,7 +51,7 @@ class MovingJob(ScriptLaunch):
         steps: int | None,
         attempt: TrialAttempt,
     ) -> list[dict[str, str]]:
-        """Of each rank."""
+        """Returns the environment of each rank."""
         ranks = configuration.workers
         started = ScriptStart(ranks, self.folder / "checkpoints", attempt=number, resume=resume, steps=steps)
         settings = RankSettings(
@@ -64,7 +64,7 @@ class MovingJob(ScriptLaunch):
         )
         env = rank_environment(self.environ, started.command(self), settings)
         env["WALRAS_BATCH"] = str(configuration.batch)
-        env.setdefault("WALRAS_COUNT_FACTS", "0")  # nobody asks here what the model is
+        env.setdefault("WALRAS_COUNT_FACTS", "0")  # no caller of a trial uses the model's facts
         port = str(processes.free_port())
         return [env | {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port} for rank in range(ranks)]
 
@@ -76,13 +76,13 @@ class TrialPart:
     configuration: TrialConfiguration
     from_step: int
     to_step: int
-    #: From when the part before it was asked to give way, until the next is, or until now.
+    #: Seconds from the request that the previous part end, to the same request for this part, or until now.
     wall_s: float = 0.0
-    #: Of these, seconds in which there were no steps, as of when it had been measured for long enough.
+    #: Seconds of these without steps, when it had been measured for long enough.
     move_s: float = 0.0
-    #: Before that: seconds that its ranks took to start, while the part before it trained on.
+    #: Seconds before these in which its ranks started, while the previous part still trained.
     standby_s: float = 0.0
-    #: Seconds per step, as of the same instant; None: not measured for long enough.
+    #: Seconds per step at the same instant; None: it was not measured for long enough.
     iteration_s: float | None = None
     loss: float | None = None
     values: Mapping[str, float] | None = None
@@ -92,7 +92,7 @@ class TrialPart:
         return self.to_step - self.from_step
 
     def measured(self, progress: TrialProgress) -> None:
-        """It has gone on for long enough, or to the end of the job."""
+        """Records the measurements once it has run for long enough, or to the end of the job."""
         self.to_step, self.values = progress.steps, progress.values
         self.loss = progress.values.get("loss", self.loss)
         if progress.steps_per_s:
@@ -101,18 +101,18 @@ class TrialPart:
 
 
 class MovingRun:
-    """A moving job under way. One attempt trains at a time. Leaves no process behind when it is left."""
+    """A running movable job. One attempt trains at a time. No process is left after the context ends."""
 
     def __init__(self, job: MovingJob) -> None:
         self.parts: list[TrialPart] = []
         self.checkpoint: Manifest | None = None
-        #: Seconds that workers were held, each counted by itself; ranks that start beside others share their machines.
+        #: Worker-seconds held; ranks that start beside others share their machines.
         self.worker_s = 0.0
         self._job = job
         self._training: TrialAttempt | None = None
         self._waiting: TrialAttempt | None = None
         self._leaving: list[TrialAttempt] = []
-        #: By their number of workers.
+        #: Waiting attempts by their number of workers.
         self._parked: dict[int, TrialAttempt] = {}
         self._number = 0
         self._until = self._counted_at = self._part_at = 0.0
@@ -126,9 +126,9 @@ class MovingRun:
                 attempt.end()
 
     def train(self, configuration: TrialConfiguration, limit: StepsLimit, enough: IsEnough, timeout_s: float) -> bool:
-        """Train on in this configuration until it was `enough`, and go on training; true: the job has ended.
+        """Trains in this configuration until `enough` is true, and keeps training. Returns whether the job has ended.
 
-        Raises SearchError: a rank failed, nothing was saved, or time ran out.
+        Raises SearchError if a rank failed, nothing was saved, or time ran out.
         """
         self._counted_at = time.monotonic() if self._training is None else self._counted_at
         self._until = time.monotonic() + timeout_s
@@ -141,12 +141,12 @@ class MovingRun:
                 self.parts[-1].measured(attempt.progress)
                 return False
         if not attempt.has_finished:
-            raise SearchError("it ended, and nobody had asked it to", fix="see the logs of its ranks")
+            raise SearchError("the job ended before it was asked to", fix="read the logs of its ranks")
         self.parts[-1].measured(attempt.progress)
         return True
 
     def halt(self) -> None:
-        """Save and end."""
+        """Saves a checkpoint and ends."""
         attempt = self._training
         if attempt is None:
             return
@@ -210,12 +210,12 @@ class MovingRun:
         return True
 
     def _prepare_next_ranks(self, configuration: TrialConfiguration) -> bool:
-        """Start the next ranks, or take parked ones. Returns False if the job ended meanwhile."""
+        """Starts the next ranks, or takes waiting ones. Returns False if the job ended meanwhile."""
         parked = self._parked.pop(configuration.workers, None)
         self._waiting = parked or self._start(configuration, None, None, stands_by=True)
         while not self._waiting.stands_by:
             if not self._waiting.poll(0.0):
-                raise SearchError("the next ranks ended before they trained", fix="see the logs of its ranks")
+                raise SearchError("the next ranks ended before they trained", fix="read the logs of its ranks")
             if not self._poll():
                 return False
         return True
@@ -232,7 +232,7 @@ class MovingRun:
             return False
         if old.checkpoint is None or old.checkpoint == before:
             raise SearchError(
-                "it ended without a checkpoint", fix="the script needs walras.training, with a Checkpoint"
+                "the job ended without a checkpoint", fix="use walras.training with a Checkpoint in the script"
             )
         self.checkpoint = old.checkpoint
         return True
@@ -259,7 +259,7 @@ class MovingRun:
     # ------------------------------------------------------------------------------------------- keeping count
 
     def _poll(self) -> bool:
-        """Handle messages of the training attempt. Returns False once its ranks have ended."""
+        """Handles messages of the training attempt. Returns False once its ranks have ended."""
         attempt = self._training
         assert attempt is not None, "something trains"
         is_running = attempt.poll(_POLL_S)
@@ -277,8 +277,8 @@ class MovingRun:
             self.parts[-1].wall_s = now - self._part_at
         if is_running and now >= self._until:
             raise SearchError(
-                f"after {attempt.progress.steps} steps it had taken too long",
-                fix="does the script use walras.training, with a Checkpoint? More time: --timeout",
+                f"the job exceeded its time limit after {attempt.progress.steps} steps",
+                fix="use walras.training with a Checkpoint in the script, or give more time with --timeout",
             )
         self.checkpoint = attempt.checkpoint or self.checkpoint
         return is_running

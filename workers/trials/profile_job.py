@@ -1,8 +1,8 @@
-"""What `walras profile run` starts: runs of a job's script on this machine, watched by `walras.training.probe`.
+"""Runs of `walras profile run`: executes a job's script on this machine, watched by `walras.training.probe`.
 
-A run gets what an attempt gets (environment, client folder, a folder for checkpoints), but no supervisor: the processes
-end with the profiler, and the folder is removed. Before a cold run the host forgets the data files, which needs no
-privileges. `walras.profiling` decides which runs there are.
+A run gets the environment of an attempt (variables, client folder, a folder for checkpoints), but no supervisor: the
+processes end with the profiler, and the folder is removed. Before a cold run the data files are evicted from the page
+cache, which needs no privileges. `walras.profiling` decides which runs there are.
 """
 
 import json
@@ -39,17 +39,17 @@ from workers.rank_environment import RankSettings, build_client_folder, rank_env
 from workers.trials import local_ranks
 from workers.trials.local_ranks import LocalRanks, describe_exit, log_tail
 
-#: How many files, evenly taken, are looked at to see whether it worked.
+#: Number of evenly spaced files that are checked for successful eviction.
 SAMPLED_FILES = 20
-#: A look starts reading the file; after this long the host forgets it again.
+#: A check may start reading the file; it is evicted again after this many seconds.
 _SETTLE_S = 0.05
 _TRIES = 3
 
 
 def evict_from_page_cache(files: Sequence[str]) -> tuple[int, int]:
-    """Drop the files from the page cache. Returns how many were looked at, and how many of those stayed in it.
+    """Evicts the files from the page cache. Returns how many were checked, and how many of those stayed in it.
 
-    Pages that are just being read cannot be dropped, by whomever: what stayed is tried again.
+    Pages that are being read cannot be evicted, so files that stayed are tried again.
     """
     for name in files:
         _with_open_file(name, _drop_pages)
@@ -73,7 +73,7 @@ def _with_open_file(name: str, what: Callable[[int], bool]) -> bool:
     try:
         handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False  # gone meanwhile: nothing of it is cached for anybody
+        return False  # deleted meanwhile, so no page of it can be cached
     try:
         return what(handle)
     finally:
@@ -81,20 +81,20 @@ def _with_open_file(name: str, what: Callable[[int], bool]) -> bool:
 
 
 def _drop_pages(handle: int) -> bool:
-    os.fsync(handle)  # pages that are not written yet cannot be dropped
+    os.fsync(handle)  # dirty pages cannot be evicted
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
     return True
 
 
 def _is_cached(handle: int) -> bool:
-    """Whether the beginning of a file can be read without waiting for a device. Asking may start reading it."""
+    """Returns whether the file's beginning can be read without waiting for a device. The check may start a read."""
     try:
         return os.preadv(handle, [bytearray(1)], 0, os.RWF_NOWAIT) > 0
     except OSError:
         return False
 
 
-#: Ranks that have written their result get this long to end by themselves.
+#: Seconds that ranks with a written result get to end by themselves.
 GRACE_S = 3.0
 _POLL_S = 0.02
 _SITE = '''"""Begins the probe, and then whatever stood here before."""
@@ -113,19 +113,19 @@ if _next is not None and _next.loader is not None:
 class ProfiledJob(ScriptLaunch):
     """A script to be profiled: how it is started, with how many ranks, batch and environment on this machine."""
 
-    #: Samples of one update of the whole gang of `ranks`; None: as the script does it.
+    #: Samples of one update of the whole gang of `ranks`; None: the script's own number.
     batch: int | None
     ranks: int
     #: The environment of the profiler; ranks see a whitelist of it.
     environ: Mapping[str, str]
-    #: Names of the accelerators in CUDA_VISIBLE_DEVICES; empty on a machine without.
+    #: Names of the accelerators in CUDA_VISIBLE_DEVICES; empty on a machine without accelerators.
     devices: tuple[str, ...] = ()
     cpus: int = 1
 
     def run(self, run: ProfilingRun, extent: ProfilingExtent, folder: Path) -> RunMeasurement:
-        """Start the ranks, wait until all have written their results, end them.
+        """Starts the ranks, waits until all have written their results, and ends them.
 
-        Raises: NeverStepped, ScriptFailed, TooFewUpdates.
+        Raises NeverStepped, ScriptFailed or TooFewUpdates.
         """
         folder.mkdir(parents=True)
         sampled_files, cached_files = evict_from_page_cache(run.evict)
@@ -163,9 +163,9 @@ class ProfiledJob(ScriptLaunch):
         }
         env["PYTHONPATH"] = f"{site}:{env['PYTHONPATH']}"
         env[probe.PROBE_VARIABLE] = json.dumps(wanted)
-        if self.batch is not None:  # the same samples per rank, however many there are
+        if self.batch is not None:  # the same samples per rank in every run
             env["WALRAS_BATCH"] = str(max(1, self.batch * run.ranks // self.ranks))
-        if run.apart:  # no shortcut that two machines would not have
+        if run.apart:  # disable transports that two machines would not have
             env |= {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "LOCAL_WORLD_SIZE": "1"}
         return env
 
@@ -176,7 +176,9 @@ def _of_rank(run: ProfilingRun, rank: int, port: int) -> dict[str, str]:
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, extent: ProfilingExtent) -> None:
-    """Wait until every rank has written its result. Raises for the first that ends without, and when time runs out."""
+    """Waits until every rank has written its result. Raises for the first that ends without one, and when time runs
+    out.
+    """
     until = time.monotonic() + extent.timeout_s
     while True:
         missing = [rank for rank in range(len(ranks)) if not (folder / f"rank-{rank}.json").exists()]
@@ -192,22 +194,22 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], folder: Path, extent: Profil
 
 
 def _raise_for_rank(folder: Path, rank: int, code: int | None, extent: ProfilingExtent) -> None:
-    """Raise the error for a rank without a result. `code` is None if time ran out."""
+    """Raises the error for a rank without a result. `code` is None if time ran out."""
     done = _updates(folder, rank)
     log = log_tail(folder / f"rank-{rank}.log")
     if code:
         raise ScriptFailed(
-            f"rank {rank} failed in update {done + 1} ({describe_exit(code)}):\n{log}", fix="mend the script"
+            f"rank {rank} failed in update {done + 1} ({describe_exit(code)}):\n{log}", fix="correct the script"
         )
     how = "ended" if code == 0 else f"had run for {extent.timeout_s:g} s"
     if done == 0:
         raise NeverStepped(
             f"rank {rank} {how} without a step of a torch optimizer:\n{log}",
-            fix="is this a training script, started by `python` without -I or -S? More time: --timeout",
+            fix="profile a training script, started by `python` without -I or -S, or give more time with --timeout",
         )
     wanted = extent.warm_up + extent.updates
     raise TooFewUpdates(
-        f"rank {rank} {how} after {done} of {wanted} updates", fix="fewer --steps, more epochs, or more --timeout"
+        f"rank {rank} {how} after {done} of {wanted} updates", fix="give fewer --steps, more epochs, or more --timeout"
     )
 
 
@@ -235,11 +237,11 @@ MAX_RANKS = 64
 
 
 def profile_job(spec: JobSpec, ranks: int | None, extent: ProfilingExtent, attribute: AttributeStalls) -> JobProfile:
-    """Profile the job; `ranks` None: as many as its gang has.
+    """Profiles the job; `ranks` None: as many as its gang has.
 
     Raises:
         ProfileError: its script cannot be profiled.
-        JobSpecError: what it asks for cannot be had on one machine.
+        JobSpecError: this machine lacks what the job asks for.
     """
     ranks = ranks or _gang_size(spec)
     accelerators = detect_accelerators(os.environ)
@@ -268,7 +270,9 @@ def profile_job(spec: JobSpec, ranks: int | None, extent: ProfilingExtent, attri
 def _gang_size(spec: JobSpec) -> int:
     count = min((demand.count for demand in spec.resources.accelerators), default=1)
     if count > MAX_RANKS:
-        raise JobSpecError(f"a gang of {count} on one machine", field="resources", fix="--ranks: profile a small one")
+        raise JobSpecError(
+            f"a gang of {count} on one machine", field="resources", fix="profile fewer ranks with --ranks"
+        )
     return count
 
 

@@ -1,9 +1,9 @@
-"""Arena's time model: whole rounds, in which a start costs the seconds that tuning its parallel plan takes.
+"""Arena's time model: whole rounds, in which a start costs the seconds of tuning its parallel plan.
 
 All events happen at the starts of rounds. A job ends at the first start of a round by which its run time contains all
 of its iterations, counted in whole iterations. Tuning that fits into a round costs throughput but no progress; longer
-tuning costs one round of progress, and the throughput of two. The scheduler gets a report of the rounds in which a job
-ends or is submitted; no other round could change a decision.
+tuning costs one round of progress, and the throughput of two rounds. The scheduler gets a report in rounds in which a
+job ends or is submitted, because no other round could change a decision.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,29 +19,29 @@ from simulator.worlds.arena.arena_places import ArenaModel, PlaceTable
 from walras.contract import EXIT_CHECKPOINTED
 from walras.job_request import JobId, Kind
 
-#: Length of a round.
+#: Length of a round, seconds.
 ROUND_S = 300.0
-#: Rounds that tuning takes away from the progress of a start, at most.
+#: Largest number of rounds of progress that the tuning of a start costs.
 _TUNED_ROUNDS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TuningCost:
-    """Seconds of tuning after a start or a change of placement."""
+    """The cost of tuning the parallel plan after a start or a change of placement."""
 
     per_accelerator_s: float
     most_s: float
 
     def seconds(self, accelerators: int) -> float:
-        """Seconds of tuning of a gang of that size."""
+        """Returns the seconds of tuning of a gang of that size."""
         return min(self.per_accelerator_s * accelerators, self.most_s)
 
     def lost_s(self, accelerators: int) -> float:
-        """Seconds of progress that the tuning costs."""
+        """Returns the seconds of progress that the tuning costs."""
         return _TUNED_ROUNDS * ROUND_S if self.seconds(accelerators) > ROUND_S else 0.0
 
 
-#: Tuning under every policy, and under Arena's own, which tunes only plans that it has not measured.
+#: Tuning under all policies but Arena's own, and under Arena's own, which tunes only plans that were not measured.
 TUNING = TuningCost(150.0, 600.0)
 ARENA_TUNING = TuningCost(10.0, 40.0)
 
@@ -56,7 +56,7 @@ class TunedSpan:
     tuning_s: float
 
     def throughput_in(self, round_: int) -> float:
-        """The part of its throughput that counts in the given round."""
+        """Returns the throughput that counts in the given round, less the tuning."""
         since = round_ - self.first_round
         if self.tuning_s > ROUND_S:
             return 0.0 if since <= _TUNED_ROUNDS else self.throughput
@@ -64,7 +64,7 @@ class TunedSpan:
 
 
 def round_throughputs(spans: Iterable[TunedSpan], rounds: int) -> list[float]:
-    """Samples per second of the cluster in each of the first `rounds` rounds."""
+    """Returns the cluster's samples per second in each of the first `rounds` rounds."""
     total = [0.0] * rounds
     for span in spans:
         for round_ in range(span.first_round, min(span.end_round, rounds)):
@@ -73,7 +73,7 @@ def round_throughputs(spans: Iterable[TunedSpan], rounds: int) -> list[float]:
 
 
 def rounds_needed(iterations: float, iteration_s: float) -> int:
-    """Rounds until the run time contains that many whole iterations."""
+    """Returns the rounds until the run time contains that many whole iterations."""
     rounds = max(1, ceil(iterations * iteration_s / ROUND_S))
     while floor(rounds * ROUND_S / iteration_s) < iterations:
         rounds += 1
@@ -84,19 +84,19 @@ def rounds_needed(iterations: float, iteration_s: float) -> int:
 
 @dataclass(slots=True)
 class _Run:
-    """An attempt under way."""
+    """An attempt that is running."""
 
     attempt: SimAttempt
     iteration_s: float
     throughput: float
-    #: Instant from which its run time counts, and the iterations that the job had done by then.
+    #: Instant from which its run time counts, and the job's iterations before it.
     counts_from: float
     base_steps: float
     ends_at: float
     timer: Timer
 
     def steps_at(self, at: float) -> float:
-        """Iterations that the job has done at the start of a round before its end."""
+        """Returns the iterations of the job at the start of a round before its end."""
         return self.base_steps + floor(max(0.0, at - self.counts_from) / self.iteration_s)
 
 
@@ -122,9 +122,9 @@ class ArenaAttempts(AttemptSimulator):
         self._models = models
         self._tuning = tuning
         self._on_span = on_span
-        #: Attempts under way, in order of start.
+        #: Running attempts, in order of start.
         self._live: dict[JobId, _Run] = {}
-        #: The last instant for which a report was requested.
+        #: The last instant for which a report was scheduled.
         self._report_at = -1.0
 
     # -- called by the world
@@ -165,7 +165,7 @@ class ArenaAttempts(AttemptSimulator):
         super().kill(at, attempt)
 
     def _settle(self, at: float, attempt: SimAttempt) -> None:
-        """Iterations are counted at the starts of rounds."""
+        """Does nothing: iterations are counted at the starts of rounds."""
 
     # -- arrivals
 
@@ -175,7 +175,7 @@ class ArenaAttempts(AttemptSimulator):
     # -- called by timers and the scheduler
 
     def _begin_round(self, now: float, command: BeginRound) -> None:
-        """The next report comes with the next end or arrival."""
+        """Does nothing: the next report comes with the next end or arrival."""
 
     def _ranks_up(self, at: float, attempt: SimAttempt) -> Iterable[Event]:
         attempt.phase = SimAttemptPhase.RUNNING

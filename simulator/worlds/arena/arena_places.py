@@ -1,14 +1,15 @@
-"""Arena's table of places: speed of a model with a batch on a number of machines of a type, by the best plan known.
+"""Arena's table of places: speed of a model with a batch on a number of machines of a type, under the best known plan.
 
 CSV with a header: `model`, `params`, `batch_size`, `gpu_type`, `nodes`, `gpus_per_node`, `seconds_per_iteration` (of
 the whole batch), `status`: `ok`; `oom` (does not fit) and `over_300s` (too slow for a round), which no job may use;
 `absent` (not measured), for which the simulator has the following rules:
 
-* On a place that is not the best of its size, the best one's throughput, less a tenth for each halving of the
-  accelerators on one machine.
-* On a best place, what the next larger model of the family reaches there, times 1.8 for each step between them.
+* A place that is not the best of its size has the throughput of the best one, less a tenth for each halving of the
+accelerators per machine.
+* A best place has the throughput of the next larger measured model of the family there, times 1.8 for each step between
+the two models.
 
-Throughputs are samples per second of three decimals, and times of an iteration follow from them with three decimals.
+Throughputs are samples per second, rounded to three decimals; iteration times follow from them, with three decimals.
 """
 
 from collections.abc import Mapping
@@ -29,11 +30,11 @@ _COLUMNS = (
     "model", "params", "batch_size", "gpu_type", "nodes", "gpus_per_node", "seconds_per_iteration", "status",
 )  # fmt: skip
 _STATUSES = ("ok", "oom", "over_300s", "absent")
-#: Part of its throughput that a gang keeps when half as many of its accelerators are on one machine.
+#: Factor on a gang's throughput for each halving of its accelerators per machine.
 _SPREAD = 0.9
-#: Throughput of a model relative to that of the next larger one, where only that one was measured.
+#: Throughput of a model relative to the next larger one, where only the larger one was measured.
 _SMALLER_MODEL = 1.8
-#: Accelerators of a gang: a power of two up to this.
+#: Accelerators of a gang: a power of two up to this number.
 GANG_MAX = 16
 
 
@@ -47,13 +48,13 @@ class ArenaModel:
 
     @property
     def kind(self) -> str:
-        """The name of the kind in a trace."""
+        """Returns the name of the kind in a trace."""
         return f"{self.model} {self.params} (batch size {self.batch})"
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaPlace:
-    """A number of machines of one type, with the same number of accelerators on each."""
+    """A number of machines of one type, with equally many accelerators used on each."""
 
     accelerator: str
     machines: int
@@ -61,7 +62,7 @@ class ArenaPlace:
 
     @property
     def accelerators(self) -> int:
-        """Accelerators in total."""
+        """Number of accelerators on all machines."""
         return self.machines * self.each
 
 
@@ -74,34 +75,35 @@ class PlaceTable:
     """Speeds by model and place."""
 
     measured: _Measured
-    #: Accelerators of one machine by type.
+    #: Accelerators per machine, by type.
     machine_size: Mapping[str, int]
     _throughputs: dict[tuple[ArenaModel, ArenaPlace], float] = field(default_factory=dict)
 
     def models(self) -> dict[str, ArenaModel]:
-        """All models that have a row, by the name of their kind."""
+        """Returns all models that have a row, by the name of their kind."""
         return {model.kind: model for model, _ in self.measured}
 
     def best_place(self, accelerator: str, count: int) -> ArenaPlace:
-        """Whether the place is a part of one machine, or whole machines."""
+        """Returns the densest place for `count` accelerators: a part of one machine, or whole machines."""
         size = self.machine_size[accelerator]
         return ArenaPlace(accelerator, 1, count) if count <= size else ArenaPlace(accelerator, count // size, size)
 
     def throughput(self, model: ArenaModel, place: ArenaPlace) -> float:
-        """Samples per second; 0 where the model cannot run or the speed is unknown."""
+        """Returns samples per second; 0 where the model cannot run or the speed is unknown."""
         found = self._throughputs.get((model, place))
         if found is None:
             found = self._throughputs[model, place] = self._throughput(model, place)
         return found
 
     def seconds_per_iteration(self, model: ArenaModel, place: ArenaPlace) -> float:
-        """Seconds for the whole batch. The model can run there."""
+        """Returns the seconds of an iteration over the whole batch. The model must be able to run there."""
         return round(model.batch / self.throughput(model, place), 3)
 
     def place_of(self, accelerator: str, parts: tuple[int, ...]) -> ArenaPlace:
-        """The place as which a gang with these parts on its machines counts.
+        """Returns the place whose speed a gang with `parts` accelerators on its machines has.
 
-        One with uneven parts counts as spread over as many machines as its smallest part makes necessary.
+        A gang with uneven parts counts as evenly spread, with a power of two on each machine that is at most its
+        smallest part.
         """
         count, least = sum(parts), min(parts)
         each = 1 << (least.bit_length() - 1)
@@ -137,7 +139,7 @@ class PlaceLaw:
     model: ArenaModel
 
     def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
-        """Iterations per second, independent of progress; 0 where the model cannot run."""
+        """Returns iterations per second, independent of progress; 0 where the model cannot run."""
         place = self.table.place_of(accelerator, parts)
         if self.table.throughput(self.model, place) <= 0:
             return SpeedSegment(0.0)

@@ -1,7 +1,7 @@
-"""Arena's first come, first served as a mechanism for the core, and the placement of gangs under our plan policies.
+"""Arena's first come, first served as a round mechanism, and the placement of gangs under Walras's plan policies.
 
-Each type has a queue of its own. Every job keeps the type and the gang that it requested, and no job is preempted or
-moved. Waiting jobs are tried only in rounds in which a job has ended.
+Each type has its own queue. Every job keeps the type and the gang that it requested, and no job is preempted or moved.
+Waiting jobs are tried only in rounds in which a job has ended.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,19 +15,19 @@ from simulator.worlds.arena.arena_places import ArenaPlace, PlaceTable
 from simulator.worlds.stepped_mechanism import Move, Reallocation, StepPlacement, WantedAccelerators
 from walras.job_request import JobId
 
-#: Free accelerators of the machines of one pool, by row.
+#: Free accelerators of one pool's machines, by row.
 Room = dict[int, int]
 
 
 class ArenaFcfs:
-    """The core runs it as a rank policy, without solves; `ArenaRounds` decides."""
+    """A rank policy without solves, because the core needs a policy; `ArenaRounds` makes the decisions."""
 
     preemptive = False
     strict = False
     aware = False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """In order of submission."""
+        """Orders jobs by submission."""
         return (jobs.submitted_at,)
 
 
@@ -37,12 +37,12 @@ class ArenaRounds:
     def __init__(self, rules: RoundRules, places: PlaceTable) -> None:
         self._places = places
         self._reallocation = Reallocation(rules.round_s)
-        #: Jobs that wait, in order of submission, and those that run.
+        #: Waiting jobs in order of submission, and running jobs.
         self._waiting: list[JobId] = []
         self._running: set[JobId] = set()
 
     def settle(self, cycle: Cycle) -> None:
-        """Acts when a round has begun, and until the jobs that start are prepared."""
+        """Decides when a round has begun, and then acts until the jobs that start are prepared."""
         if cycle.due.lockstep_round is not None:
             self._decide(cycle)
         self._reallocation.advance(cycle)
@@ -88,7 +88,7 @@ def _room(cycle: Cycle, pool: int) -> Room:
 
 
 def _emptiest(room: Room, best: ArenaPlace) -> Place:
-    """The machines with most free accelerators, on ties the first; () where the gang does not fit on them."""
+    """Returns the machines with most free accelerators, the first of equals; () where the gang does not fit on them."""
     rows = sorted(room, key=lambda row: (-room[row], row))[: best.machines]
     fits = len(rows) == best.machines and room[rows[-1]] >= best.each
     return tuple((row, best.each) for row in rows) if fits else ()
@@ -115,10 +115,10 @@ def _packed(cycle: Cycle, placing: WantedAccelerators) -> Iterator[Move]:
 
 
 def pack_evenly(room: Room, count: int, each: int) -> Place:
-    """Places equal parts of `each` accelerators, one a machine, on the fullest machines that have room for them.
+    """Places equal parts of `each` accelerators, one part per machine, on the fullest machines that have room for them.
 
-    Where there are not enough such machines, the parts are halved; where even single accelerators on as many machines
-    are not to be had, the emptiest machines hold what they can. There is room for the gang.
+    If too few machines have room, the parts are halved repeatedly. If even single accelerators do not fit, the emptiest
+    machines hold as many as they can. The pool must have room for the gang.
     """
     while each:
         fits = sorted((row for row in room if room[row] >= each), key=lambda row: (room[row], row))

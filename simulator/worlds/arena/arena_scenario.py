@@ -1,10 +1,10 @@
-"""Arena's simulator as a scenario: first come, first served, and plan policies of ours.
+"""Arena's simulator as a scenario: under first come, first served, and under Walras's plan policies.
 
-Runs of its other policies are recorded, but their rules are not published in enough detail to reproduce them.
+Runs of Arena's other policies are recorded, but their rules are not published in enough detail to reproduce them.
 
-Under our policies a job may have every place of Arena's table on which it can run: 1 to 16 accelerators of any type, at
+Under our policies a job may use every place of Arena's table on which it can run: 1 to 16 accelerators of any type, at
 the speed of the best parallel plan known there. The policy knows those speeds, as Arena's own does. Starts and changes
-of place cost what they cost first come, first served.
+of place cost the same as under first come, first served.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,22 +33,22 @@ from simulator.worlds.world_run import WorldRequest, WorldRun, owned_pools, requ
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
-#: The mechanism's name in `RoundRules`, and its numbers.
+#: The mechanism's name in `RoundRules`, and its parameters.
 ARENA = "arena-eurosys26"
 ARENA_RULES = RoundRules(mechanism=ARENA, round_s=ROUND_S, resolve_min_s=0.0, idle_to_round_end=True)
 _FCFS = "fcfs"
-#: The simulator does this part of the iterations of the file.
+#: The simulator runs this part of the file's iterations.
 _ITERATIONS_PART = 5
 
 
 def arena_policy_names() -> tuple[str, ...]:
-    """The policies of Arena's simulator that can be reproduced."""
+    """Returns the policies of Arena's simulator that can be reproduced."""
     return (_FCFS,)
 
 
 @dataclass(frozen=True, slots=True)
 class ArenaWorkload:
-    """Jobs, numbered from 1 in the order of their rows, and the speeds of each of their kinds by place."""
+    """Jobs, numbered from 1 in the order of their rows, and the speed of each kind by place."""
 
     jobs: tuple[SimulatedJob, ...]
     models: Mapping[Kind, ArenaModel]
@@ -56,12 +56,12 @@ class ArenaWorkload:
 
 
 def arrival_round(at: float) -> int:
-    """The round in which a job arrives: the one before the first that starts at its submission or later."""
+    """Returns the round in which a job arrives: the one before the first that starts at or after its submission."""
     return max(0, ceil(at / ROUND_S) - 1)
 
 
 def arena_workload(rows: Iterable[TraceJob], places: PlaceTable) -> ArenaWorkload:
-    """The rows as jobs, each on the type that it requests.
+    """Converts the rows to jobs, each on the type that it requests.
 
     Raises ConfigError for a model that is not in the table, and for a job that cannot run on the place it requests.
     """
@@ -105,7 +105,7 @@ SpanSink = Callable[[TunedSpan], None]
 def arena_scenario(
     workload: ArenaWorkload, policy: str, *, pools: tuple[PoolModel, ...], on_span: SpanSink | None = None
 ) -> Scenario:
-    """A run of Arena's simulator over these jobs. Raises UnknownPolicyError."""
+    """Returns a run of Arena's simulator over these jobs. Raises UnknownPolicyError."""
     if policy != _FCFS:
         raise UnknownPolicyError(f"'{policy}' of Arena's simulator is not known; known: {_FCFS}", field="policy.name")
 
@@ -135,13 +135,13 @@ def _truth(workload: ArenaWorkload, restart_s: float) -> GroundTruth:
 
 @dataclass(frozen=True, slots=True)
 class ArenaConfigurations:
-    """Every best place of a power of two of accelerators where the job can run."""
+    """Returns every best place, of a power of two of accelerators, on which a job can run."""
 
     by_kind: Mapping[Kind, tuple[StepConfiguration, ...]]
 
     @classmethod
     def of(cls, workload: ArenaWorkload, pools: tuple[PoolModel, ...]) -> "ArenaConfigurations":
-        """The places of these jobs on these pools."""
+        """Computes the places of these jobs on these pools."""
         return cls({kind: tuple(_ways(workload.places, model, pools)) for kind, model in workload.models.items()})
 
     def __call__(self, job: JobRecord) -> tuple[StepConfiguration, ...]:
@@ -165,7 +165,7 @@ def arena_plan_scenario(
     tuning: TuningCost = TUNING,
     on_span: SpanSink | None = None,
 ) -> Scenario:
-    """These jobs, free to change type and gang, in Arena's world under a plan policy of ours."""
+    """Returns a run of these jobs in Arena's world under one of Walras's plan policies, free to change gangs."""
     ways = ArenaConfigurations.of(workload, pools)
 
     def rounds(cycle: Cycle, _: Policy, rules: RoundRules) -> PlannedMechanism:
@@ -178,7 +178,7 @@ def arena_plan_scenario(
 
 
 def arena_world_run(request: WorldRequest) -> WorldRun:
-    """Raises ConfigError for a cluster, places or a trace that Arena's simulator cannot have."""
+    """Makes the run. Raises ConfigError for a cluster, places or a trace that Arena's simulator cannot have."""
     pools = owned_pools(request)
     sizes = {model.pool.shape.accelerator: model.pool.shape.accelerators for model in pools}
     if len(sizes) < len(pools):
@@ -191,7 +191,7 @@ def arena_world_run(request: WorldRequest) -> WorldRun:
 
 
 def _alone_s(made: ArenaWorkload, job: SimulatedJob) -> float:
-    """On the type and with the gang of the file."""
+    """Returns the run time alone in seconds, on the type and with the gang of the file."""
     (demand,) = job.request.demands
     place = made.places.best_place(demand.accelerator, demand.count)
     return job.steps * made.places.seconds_per_iteration(made.models[job.request.kind], place)

@@ -1,7 +1,7 @@
-"""The interface of Gavel's policies: a problem as matrices of jobs by type in, shares of jobs and of pairs out.
+"""The interface of Gavel's policies: matrices of jobs by types in, time shares of jobs and of pairs out.
 
-The core runs them as share policies. Their answers are not rounded: noise of 1e-9 decides which jobs get leftover
-accelerators.
+The core runs them as share policies. Their shares are not rounded, because noise of 1e-9 decides which jobs get
+leftover accelerators.
 """
 
 from abc import ABC, abstractmethod
@@ -24,14 +24,14 @@ from walras.job_request import JobId, Kind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GavelProblem(Problem):
-    """Types are in alphabetical order, jobs in order of id."""
+    """A problem as Gavel's policies see it. Types are in alphabetical order, jobs in order of id."""
 
     kind: tuple[Kind, ...] = ()
     #: Instant by which each job should end, counted from its admission; inf without a deadline (n,).
     deadline_at: FloatArray = field(default_factory=lambda: np.zeros(0))
     #: Accelerators of each job's gang (n,).
     count: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
-    #: Rows of the problem's pools in alphabetical order of their type (p,).
+    #: Rows of the problem's pools, in alphabetical order of their types (p,).
     pool_row: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     #: Steps per second, jobs by types (n, p), and accelerators by type (p,).
     speed: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
@@ -39,7 +39,7 @@ class GavelProblem(Problem):
 
 
 def gavel_problem(ledger: Ledger, admitted_at: Mapping[JobId, float]) -> GavelProblem:
-    """The problem as Gavel's policies see it; a deadline is later by the time that the job waited for admission."""
+    """Converts the ledger to a problem; a deadline is delayed by the time that the job waited for admission."""
     problem = build_problem(ledger)
     order = np.argsort(problem.pools.accelerator, kind="stable")
     records = [ledger.jobs[job_id] for job_id in problem.jobs.job_id.tolist()]
@@ -61,7 +61,7 @@ _NO_PROOF = Certificate(Status.DEFINED, 0.0, 0.0, 0.0, 0.0, "gavel")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GavelAllocation:
-    """Shares of time: of jobs on types (n, p), and of two rows of jobs together on a type."""
+    """Time shares of jobs on types (n, p), and of pairs of jobs (two rows) on a type."""
 
     x: FloatArray
     pairs: tuple[tuple[int, int, int, float], ...] = ()
@@ -72,10 +72,10 @@ class GavelPolicy(ABC):
 
     @abstractmethod
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
-        """The shares, and the memory for the next solve."""
+        """Returns the shares, and the memory for the next solve."""
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """The shares of single jobs, by column."""
+        """Returns the shares of single jobs, by column."""
         assert isinstance(problem, GavelProblem), "Gavel's policies are asked by Gavel's mechanism"
         allocation, memory = self.allocate(problem, memory)
         type_of = np.argsort(problem.pool_row)
@@ -84,12 +84,12 @@ class GavelPolicy(ABC):
         return Shares(x, problem.pools.held, free, np.zeros(len(problem.jobs)), _NO_PROOF), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Zero for every configuration: newcomers wait for the next solve."""
+        """Returns zero for every configuration: newcomers wait for the next solve."""
         return np.zeros(len(newcomer.steps_per_s))
 
 
 def gavel_solver(make: Callable[[PolicySpec], GavelPolicy]) -> Callable[[Solve], Proposal]:
-    """Answers `Solve` by these policies."""
+    """Returns a function that answers `Solve` with these policies."""
 
     def solve(command: Solve) -> Proposal:
         problem = command.problem

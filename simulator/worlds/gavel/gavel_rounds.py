@@ -1,14 +1,14 @@
-"""Gavel's round mechanism for the scheduler core: priority is share over received time, one greedy pass per type.
+"""Gavel's round mechanism: priority is share over received time, and each type is filled in one greedy pass.
 
-Follows `GavelScheduler._update_priorities` and `_schedule_jobs_on_workers` as they behave, defects included:
+It follows `GavelScheduler._update_priorities` and `_schedule_jobs_on_workers` as they behave, defects included:
 
 * a solve waits until `RoundRules.resolve_min_s` have passed since the last one, and newcomers wait for the solve;
 * after an idle gap the time since the last round counts as received;
 * leftover accelerators go to the next job in order, whether or not it has a share there.
 
 The world moves in lockstep: decisions are made only at `RoundEnded`. `ServiceTable` has one row for each job, and one
-for each two jobs that may share accelerators, in order of creation (a job's own, then its pairs with the jobs then
-active, by id), which breaks ties; its arrays have one column per pool.
+for each pair of jobs that may share accelerators. Rows are in order of creation (a job's own, then its pairs with the
+jobs then active, by id), which breaks ties; the arrays have one column per pool.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -29,16 +29,16 @@ from simulator.worlds.gavel.gavel_policy import PairSpeeds, gavel_problem
 from walras.job_request import JobId
 from walras.states import Reason
 
-#: The second member of a row for one job.
+#: Stands for the second member in the row of a single job.
 ALONE = JobId(-1)
 
-#: Where each selected job is to run: its pool and the job it shares accelerators with.
+#: The pool of each selected job, and the job with which it shares accelerators.
 GavelSelection = dict[JobId, tuple[int, JobId]]
 
 
 @dataclass(slots=True)
 class NewServiceRow:
-    """A job, or two of equal gangs, and the pools where (both) members have a speed."""
+    """A job, or two jobs with equal gangs, and the pools on which all members have a speed."""
 
     first: JobId
     second: JobId
@@ -47,7 +47,7 @@ class NewServiceRow:
 
 
 class ServiceTable:
-    """Time received, deficit and share of every row on every pool."""
+    """Received time, deficit (both in seconds) and share of every row on every pool."""
 
     def __init__(self, pools: int, prior_s: float) -> None:
         self._prior_s = prior_s
@@ -57,14 +57,14 @@ class ServiceTable:
         self.count: IntArray = np.zeros(0, np.int64)
         self.runs: BoolArray = np.zeros((0, pools), bool)
         self.time_s: FloatArray = np.zeros((0, pools))
-        #: Time received by all rows, removed ones included: by the last solve, and since.
+        #: Seconds received by all rows since the last solve, removed rows included, and a prior for each row.
         self.busy_s: FloatArray = np.zeros(pools)
         self.deficit_s: FloatArray = np.zeros((0, pools))
-        #: Shares of the last solve, not rounded: noise of 1e-9 orders the rows that get leftover accelerators.
+        #: Shares of the last solve, not rounded, because noise of 1e-9 orders the rows that get leftover accelerators.
         self.share: FloatArray = np.zeros((0, pools))
-        #: Whether the last solve covered the members.
+        #: Whether the last solve covered all members of the row.
         self.allocated: BoolArray = np.zeros(0, bool)
-        #: (members, gang, allocated) of every row, as the greedy pass reads them; made anew when rows or shares change.
+        #: (members, gang, allocated) of every row for the greedy pass; rebuilt when rows or shares change.
         self._plain: list[tuple[int, int, int, bool]] = []
 
     def __len__(self) -> int:
@@ -88,9 +88,9 @@ class ServiceTable:
         self._reindex()
 
     def drop(self, ended: Collection[JobId]) -> None:
-        """Removes the rows of these ended jobs, and of every pair that has one of them."""
+        """Removes the rows of these ended jobs, and of every pair that contains one of them."""
         stays = np.ones(len(self), bool)
-        for job_id in ended:  # hardly ever more than one in a round
+        for job_id in ended:  # there is rarely more than one per round
             stays &= (self.first != job_id) & (self.second != job_id)
         self.first, self.second, self.count = self.first[stays], self.second[stays], self.count[stays]
         self.runs, self.time_s, self.deficit_s = self.runs[stays], self.time_s[stays], self.deficit_s[stays]
@@ -107,17 +107,17 @@ class ServiceTable:
         self._plain = list(zip(*columns, strict=True))
 
     def find(self, first: JobId, second: JobId) -> int | None:
-        """Row of a job, or of a pair in the order of their numbers; None if it is gone."""
+        """Returns the row of a job, or of a pair in ascending order of numbers; None if it was removed."""
         return self._index.get((first, second))
 
     def row(self, first: JobId, second: JobId = ALONE) -> int:
-        """Row of a job or of a pair (members in either order)."""
+        """Returns the row of a job or of a pair (members in either order)."""
         return self._index[first, second] if second == ALONE or first < second else self._index[second, first]
 
     def credit(self, received: Iterable[tuple[int | None, int, float]]) -> None:
         """Credits (row, pool, seconds) of the round that has ended; row None: the row was removed.
 
-        A row is there once.
+        A row occurs at most once.
         """
         busy_s, known = self.busy_s.tolist(), []
         for cell in received:
@@ -137,7 +137,7 @@ class ServiceTable:
         self.busy_s[:] = self._prior_s * len(self)
 
     def allocate(self, asked: Iterable[JobId], cells: Sequence[tuple[int, int]], shares: Sequence[float]) -> None:
-        """Takes the answer of a solve: shares of (row, pool), and the jobs that it covers."""
+        """Takes the answer of a solve: shares of (row, pool) cells, and the jobs that the solve covered."""
         known = {ALONE, *asked}
         members = zip(self.first.tolist(), self.second.tolist(), strict=True)
         self.allocated = np.array([first in known and second in known for first, second in members], bool)
@@ -148,12 +148,13 @@ class ServiceTable:
             self.share[rows, pools] = np.clip(shares, 0.0, 1.0)
 
     def select(self, pools: Sequence[int], free: Sequence[int], *, only_shares: bool) -> GavelSelection:
-        """The jobs of the next round: one greedy pass per pool, by share over time received, then deficit, then share.
+        """Selects the jobs of the next round in one greedy pass per pool, by share over received time, then deficit,
+        then share.
 
-        A row that the last solve did not know takes its place like any other, and then leaves it empty.
-        `only_shares`: rows without a share fill nothing.
+        A row that the last solve did not cover takes its place like any other and then leaves it empty. With
+        `only_shares`, rows without a share get no accelerators.
         """
-        # Divided twice, as in Gavel: shares that differ in the last digit may be equal afterwards, or not.
+        # Gavel divides twice; a single division would break other ties among shares that differ in the last digit.
         part = self.time_s / np.maximum(self.busy_s, self._prior_s)
         priority = np.divide(self.share, part, out=np.zeros(part.shape), where=part > 0)
         allowed = self.runs & (priority > 0) if only_shares else self.runs
@@ -191,7 +192,7 @@ TYPE_ORDER = ("v100", "p100", "k80")
 
 
 def full_time_received(ran_s: float, began: bool) -> float:
-    """The time received by a job is the time for which it ran: a start costs nothing."""
+    """Returns all of the run time: a start costs nothing."""
     return ran_s
 
 
@@ -199,13 +200,13 @@ def full_time_received(ran_s: float, began: bool) -> float:
 class GavelRules:
     """Differences in the mechanism between Gavel's policies, and between its forks."""
 
-    #: The order of types is drawn anew for every round, from this seed; None: it never changes.
+    #: Seed with which the order of types is shuffled before every round; None: the order is fixed.
     shuffle_seed: int | None = None
-    #: Rows without a share fill nothing (the FIFO policies).
+    #: True: rows without a share get no accelerators (the FIFO policies).
     only_shares: bool = False
-    #: Two jobs may share accelerators at these speeds; None: no job shares.
+    #: Speeds at which two jobs may share accelerators; None: no job shares.
     pairs: PairSpeeds | None = None
-    #: Seconds that count as received by a job that ran for so long, and was started for this round or not.
+    #: Seconds that count as received, by the run time of a job and whether it was started for this round.
     received_s: Callable[[float, bool], float] = full_time_received
 
 
@@ -225,7 +226,7 @@ class GavelRounds:
         #: Jobs that were started for this round; empty in the first round, in which no job is replaced.
         self._started: set[JobId] = set()
         self._is_first = True
-        #: Active jobs at the last event, and the ends of jobs that ran in this round.
+        #: Number of active jobs at the last event; instants at which jobs that ran in this round ended.
         self._active = 0
         self._ended_at: dict[JobId, float] = {}
         self._began_at = 0.0
@@ -234,10 +235,10 @@ class GavelRounds:
         self._is_solving = False
         #: Whether a job arrived, ended or made no steps since the last solve request.
         self._changed = True
-        cycle.ledger.columns.counts_owed = False  # what each has received is counted in `ServiceTable`, in Gavel's way
+        cycle.ledger.columns.counts_owed = False  # `ServiceTable` counts received time instead, in Gavel's way
 
     def settle(self, cycle: Cycle) -> None:
-        """Acts where a round has ended, a solve is answered, or the last job to be stopped has stopped."""
+        """Acts when a round has ended, a solve was answered, or the last of the stopping jobs has ended."""
         self._note_ends(cycle)
         if cycle.due.lockstep_round is not None:
             self._round_ended(cycle)
@@ -258,7 +259,7 @@ class GavelRounds:
         if self._now_on:
             self._began_at = beat.at
         elif not cycle.backlog.arrived:
-            self._reset_at = 0.0  # no job runs and none will arrive: solve without waiting for the interval
+            self._reset_at = 0.0  # no job runs and none will arrive, so the solve does not wait
         self._admit(cycle)
         is_due = cycle.now - self._reset_at >= self._rules.resolve_min_s or self._reset_at == 0
         if self._changed and is_due:
@@ -279,7 +280,7 @@ class GavelRounds:
                 del self._known[job_id]
 
     def _note_ends(self, cycle: Cycle) -> None:
-        """Credits jobs that have just ended with the time until now."""
+        """Records the end of jobs that have just ended."""
         if len(cycle.ledger.jobs) < self._active:
             self._changed = True
             ended = (job_id for job_id in self._now_on if job_id not in cycle.ledger.jobs)
@@ -288,7 +289,7 @@ class GavelRounds:
         self._active = len(cycle.ledger.jobs)
 
     def _credit(self, stopped_at: dict[JobId, float]) -> None:
-        """The time of the round, summed up in Gavel's order: the last to stop first. A pair's counts once."""
+        """Credits the round's time in Gavel's order of summation: the last to stop first. A pair's time counts once."""
         stopped_at.update(self._ended_at)
         self._ended_at = {}
         received: list[tuple[int | None, int, float]] = []
@@ -305,7 +306,7 @@ class GavelRounds:
         self._rows.credit(received)
 
     def _admit(self, cycle: Cycle) -> None:
-        """Admits new jobs to the rounds from now on."""
+        """Admits new jobs from the next round on."""
         ledger, (arrived, cycle.backlog.arrived) = cycle.ledger, (cycle.backlog.arrived, [])
         if not arrived:
             return
@@ -346,7 +347,7 @@ class GavelRounds:
         proposal = cycle.policy.proposal
         if proposal is None or cycle.policy.solved_at < self._reset_at:
             self._changed = True
-            return  # the solve failed: the last decision stays in force
+            return  # the solve failed, so the last shares stay in force
         known = self._known
         alone = zip(proposal.job_ids, proposal.pool_rows, proposal.shares, strict=True)
         cells = [((self._rows.row(job), pool), share) for job, pool, share in alone if job in known]

@@ -37,11 +37,11 @@ from simulator.worlds.gavel.share_polytope import ConeSolver, solve_cone_program
 from simulator.worlds.world_run import WorldRequest, WorldRun, owned_pools
 from walras.errors import ConfigError, UnknownPolicyError
 
-#: The mechanism's name in `RoundRules`, and its numbers.
+#: The mechanism's name in `RoundRules`, and its parameters.
 GAVEL = "gavel"
 GAVEL_RULES = RoundRules(mechanism=GAVEL, round_s=360.0, resolve_min_s=1920.0, idle_to_round_end=True)
 
-#: Gavel seeds one generator for each purpose: that of the order of types with the seed plus this.
+#: Gavel has one random generator per purpose; the one for the order of types is seeded with the seed plus this.
 _SHUFFLE = 5
 
 
@@ -51,7 +51,7 @@ GAVEL_USD_PER_H = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 
 @dataclass(frozen=True, slots=True)
 class _PolicyEntry:
-    """A policy by Gavel's name for it, and what the mechanism does differently under it."""
+    """A policy under Gavel's name, and the rules of the mechanism under it."""
 
     make: Callable[[int, GroundTruth], GavelPolicy]
     shuffles: bool = False
@@ -87,7 +87,7 @@ _POLICIES: dict[str, _PolicyEntry] = {
 
 
 def gavel_policy_names() -> tuple[str, ...]:
-    """Gavel's names of the policies that can be reproduced; `fifo_fixed` is `fifo` without its defect."""
+    """Returns Gavel's names of the policies that can be reproduced; `fifo_fixed` is `fifo` without its defect."""
     return tuple(_POLICIES)
 
 
@@ -100,7 +100,8 @@ def gavel_scenario(
     rules: RoundRules = GAVEL_RULES,
     solver: ConeSolver = solve_cone_program,
 ) -> Scenario:
-    """A run of Gavel's simulator. Which machine a job runs on never matters there: each pool becomes one machine.
+    """Returns a run of Gavel's simulator. Each pool becomes one machine, because Gavel does not model which machine
+    runs a job.
 
     Raises UnknownPolicyError.
     """
@@ -127,7 +128,7 @@ def gavel_scenario(
 
 
 def merge_machines(model: PoolModel) -> PoolModel:
-    """The pool's machines as one, where it never matters which of them a job runs on."""
+    """Merges the pool's machines into one, for worlds that do not model which of them runs a job."""
     shape, machines = model.pool.shape, model.machines
     large = replace(
         shape,
@@ -140,7 +141,7 @@ def merge_machines(model: PoolModel) -> PoolModel:
 
 
 def gavel_world_run(request: WorldRequest) -> WorldRun:
-    """Raises ConfigError for a cluster or speeds that Gavel's simulator cannot have."""
+    """Makes the run. Raises ConfigError for a cluster or speeds that Gavel's simulator cannot have."""
     pools = owned_pools(request)
     types = [model.pool.shape.accelerator for model in pools]
     if len(set(types)) < len(types) or not set(types) <= set(TYPE_ORDER):

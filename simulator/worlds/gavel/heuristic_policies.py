@@ -1,6 +1,6 @@
-"""Gavel's policies without a program: isolated, AlloX, Gandiva, and three kinds of first come, first served.
+"""Gavel's policies without an optimisation program: isolated, AlloX, Gandiva, and three kinds of FIFO.
 
-`fifo` has the defect that Gavel ships.
+`fifo` has the defect of Gavel's code (see `GavelFifo`).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _NO_SPEED = 1e-10
 
 
 def equal_split_shares(problem: GavelProblem, count: FloatArray) -> FloatArray:
-    """An equal part of every type for each of these units, no unit above all of its time."""
+    """Splits every type equally among these units, and limits each unit to all of its time."""
     x = problem.total / len(count) / count[:, None]
     split: FloatArray = x / np.maximum(1.0, x.sum(axis=1))[:, None]
     return split
@@ -25,7 +25,7 @@ def equal_split_shares(problem: GavelProblem, count: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class GavelIsolated(GavelPolicy):
-    """Every job has 1/M of each type, whatever its gang."""
+    """Gives every job 1/M of each type, whatever its gang."""
 
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         return GavelAllocation(equal_split_shares(problem, problem.count.astype(float))), None
@@ -33,7 +33,9 @@ class GavelIsolated(GavelPolicy):
 
 @dataclass(frozen=True, slots=True)
 class GavelAlloX(GavelPolicy):
-    """The job matched to the last place before a free accelerator runs there until it completes."""
+    """Matches waiting jobs to positions in the queues of free accelerators; the first job of each queue runs there to
+    its end.
+    """
 
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         from scipy.optimize import linear_sum_assignment
@@ -66,7 +68,7 @@ class GavelAlloX(GavelPolicy):
 
 @dataclass(frozen=True, slots=True)
 class GavelGandiva(GavelPolicy):
-    """An equal split over units: single jobs, and pairs drawn at random while not all fit."""
+    """Splits types equally among units: single jobs, and pairs drawn at random while not all jobs fit."""
 
     pairs: PairSpeeds
     seed: int = 0
@@ -107,7 +109,10 @@ class GavelGandiva(GavelPolicy):
         return GavelAllocation(x, packed), {"pairs": units, "random": random.getstate()}
 
     def _is_worth_it(self, problem: GavelProblem, one: int, two: int) -> bool:
-        """Whether both run everywhere, and together keep one speed, summed over the types (not their mean)."""
+        """Returns whether both jobs run on every type and keep at least one speed in sum.
+
+        Kept parts of speed are added over the types, not averaged, as in Gavel.
+        """
         names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
         kept = 0.0
         for a, b in ((one, two), (two, one)):
@@ -119,19 +124,19 @@ class GavelGandiva(GavelPolicy):
         return kept >= 1.0
 
 
-#: Two jobs share accelerators if together they keep more than this of their own speeds.
+#: Two jobs share accelerators if they keep together more than this multiple of their own speeds.
 _WORTH_PACKING = 1.5
 
 
 @dataclass(slots=True)
 class _FreeAccelerators:
-    """Accelerators left by type, and the types that are still offered."""
+    """Free accelerators by type, and the types that are still offered."""
 
     count: list[int]
     offered: list[int]
 
     def with_room(self, count: int) -> list[int]:
-        """Offered types with room for a gang."""
+        """Returns the offered types with room for a gang."""
         return [t for t in self.offered if self.count[t] >= count]
 
     def take(self, type_: int, count: int, listed: int) -> None:
@@ -143,10 +148,10 @@ class _FreeAccelerators:
 
 @dataclass(frozen=True, slots=True)
 class GavelFifo(GavelPolicy):
-    """A job keeps the type it was given until it completes, and hands it to the head of the queue.
+    """Each job keeps its type until it completes, and then leaves it to the head of the queue.
 
-    As shipped (`fixed` False) a type is drawn and then not used: the job goes to the last type on offer, with room or
-    without.
+    As in Gavel's code (`fixed` False) a type is drawn and then not used: the job goes to the last offered type, whether
+    it has room or not.
     """
 
     seed: int = 0
@@ -174,7 +179,10 @@ class GavelFifo(GavelPolicy):
     def _hand_over(
         self, problem: GavelProblem, row_of: dict[int, int], placed: dict[int, int], queue: list[int], free: list[int]
     ) -> None:
-        """Hands over types in order of id; later jobs are not counted yet, so a type may be promised more than once."""
+        """Passes on the types of completed jobs in order of id.
+
+        Later jobs are not counted yet, so a type may be given out more than once.
+        """
         for job_id, type_ in sorted(placed.items()):
             if job_id in row_of:
                 free[type_] -= int(problem.count[row_of[job_id]])
@@ -225,7 +233,7 @@ def _fastest_first(problem: GavelProblem) -> tuple[FloatArray, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class GavelFifoPerf(GavelPolicy):
-    """Gives each job the fastest type with free accelerators, anew at every solve, so that running jobs may move."""
+    """Gives each job the fastest type with free accelerators, anew at every solve, so running jobs may move."""
 
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         x, _ = _fastest_first(problem)
@@ -234,7 +242,7 @@ class GavelFifoPerf(GavelPolicy):
 
 @dataclass(frozen=True, slots=True)
 class GavelFifoPacked(GavelPolicy):
-    """`GavelFifoPerf`; a job that does not fit is co-located with the placed job with which it loses least."""
+    """`GavelFifoPerf`; a job that does not fit is co-located with the placed job with which it loses least speed."""
 
     pairs: PairSpeeds
 
@@ -258,7 +266,7 @@ class GavelFifoPacked(GavelPolicy):
         return GavelAllocation(x, tuple(packed)), None
 
     def _together(self, problem: GavelProblem, one: int, two: int, type_: int, accelerator: str) -> float:
-        """Sum of the parts of their own speed that both jobs keep there."""
+        """Returns the sum of the parts of their own speed that both jobs keep there."""
         kept = (
             self.pairs.colocated_speed(problem.kind[a], problem.kind[b], accelerator, int(problem.count[a]))
             / problem.speed[a, type_]

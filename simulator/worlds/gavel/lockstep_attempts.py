@@ -1,9 +1,9 @@
-"""Attempts that move in lockstep: a round of whole steps, then all wait for the next round.
+"""Attempts that run in lockstep: each makes whole steps in a round, and then all wait for the next round.
 
-The time model of round-based simulators. In a round an attempt makes the whole steps that fit into the round's length,
-or those it has left; the round ends with its last attempt, so it is never exactly as long as configured. A job that
-completes ends at its own instant. Starts and stops cost nothing. While nothing runs, the clock jumps to the next
-arrival.
+This is the time model of round-based simulators. In a round an attempt makes as many whole steps as fit into the
+round's length, or as are left. The round ends with its last attempt, so its length differs from the configured one. A
+job that completes ends at its own instant. Starts and stops cost nothing. While nothing runs, the clock jumps to the
+next arrival.
 """
 
 from collections.abc import Iterable
@@ -26,15 +26,15 @@ class LockstepAttempts(AttemptSimulator):
     ) -> None:
         super().__init__(engine, machines, model, streams)
         engine.on_command[BeginRound] = self._begin_round
-        #: Attempts under way, in order of start.
+        #: Running attempts, in order of start.
         self._live: dict[JobId, SimAttempt] = {}
-        #: Steps of this round by job, and when they are done; completions are reported one by one.
+        #: Steps of each job in this round, and when they are done; completions are reported one by one.
         self._steps: dict[JobId, float] = {}
         self._stops_at: dict[JobId, float] = {}
         self._round_s = 0.0
-        #: Nothing runs and the scheduler has nothing to run: jobs that arrive are the next beat.
+        #: Nothing runs and the scheduler has nothing to run: the next arrivals end the idle round.
         self._idle = True
-        #: Jobs have arrived since the last beat.
+        #: Whether jobs have arrived since the last round ended.
         self._has_arrivals = False
         #: Whether the workload has ended, and whether an idle round has reported that.
         self._arrivals_over = False
@@ -53,7 +53,7 @@ class LockstepAttempts(AttemptSimulator):
         self._starting.append(attempt)
 
     def set_rate(self, now: float, attempt: SimAttempt, full_rate: float) -> None:
-        attempt.full_rate = full_rate  # between rounds
+        attempt.full_rate = full_rate  # called only between rounds
         attempt.rate = full_rate * attempt.pace
 
     def stop(self, now: float, attempt: SimAttempt, grace_s: float) -> None:
@@ -118,25 +118,25 @@ class LockstepAttempts(AttemptSimulator):
         self._engine.schedule(last_at, self._round_over)
 
     def _round_of(self, now: float, attempt: SimAttempt) -> tuple[float, float]:
-        """Steps that the attempt makes in the round that begins now, and when it stops."""
+        """Returns the steps that the attempt makes in the round that begins now, and the instant at which it stops."""
         job = attempt.job
         steps: float = self._whole_steps(attempt)
         left = job.plan.steps - job.steps
         if left < steps:
             steps = left
         stops_at = now + steps / attempt.rate
-        if attempt.partner is not None:  # a pair is through with its slower member
+        if attempt.partner is not None:  # a pair makes the steps for which its slower member has time
             other = attempt.partner
             others = min(self._whole_steps(other), other.job.plan.steps - other.job.steps)
             stops_at = max(stops_at, now + others / other.rate)
         return steps, stops_at
 
     def _completes(self, attempt: SimAttempt, steps: float) -> bool:
-        """Whether the job completes with these steps."""
+        """Returns whether the job completes with these steps."""
         return steps == attempt.job.plan.steps - attempt.job.steps
 
     def _whole_steps(self, attempt: SimAttempt) -> int:
-        """Steps that fit into a round."""
+        """Returns the steps that fit into a round. Raises ConfigError if none does."""
         steps = int(attempt.rate * self._round_s)
         if steps < 1:
             job = attempt.job_id
@@ -179,7 +179,7 @@ class LockstepAttempts(AttemptSimulator):
         return (RoundEnded(at, list(attempts), steps, stopped_at),)
 
     def _wait_for_arrivals(self, now: float) -> None:
-        """Nothing runs: the next arrival ends the idle round; the end of the workload is reported once."""
+        """Waits for arrivals: the next one ends the idle round. The end of the workload is reported once."""
         if self._has_arrivals or (self._arrivals_over and not self._idle_reported):
             self._idle_reported = self._arrivals_over
             self._engine.schedule(now, self._end_idle_round)

@@ -1,8 +1,9 @@
-"""Gavel's policies that solve linear programs, as stated there: one stage, ties left to the solver; water filling.
+"""Gavel's policies that solve linear programs, in Gavel's formulation: one stage, ties left to the solver; water
+filling.
 
 Water filling (without entities) raises the lowest jobs, freezes those that cannot rise further, and repeats. A linear
-program tells which jobs can rise. Gavel uses a mixed-integer one, whose answer is the same but for ties: a mean of
-points in which some rise is a point in which all of them do.
+program finds the jobs that can rise, where Gavel uses a mixed-integer one. The answers are the same but for ties: the
+mean of points in which single jobs rise is a point in which all of them do.
 """
 
 from dataclasses import dataclass, replace
@@ -22,29 +23,29 @@ from simulator.worlds.gavel.share_polytope import (
     units_with_pairs,
 )
 
-#: The type whose speeds agnostic policies use for all types.
+#: The type whose speeds policies that ignore heterogeneity use for all types.
 _REFERENCE = "v100"
-#: The search for the shortest time begins between these, seconds, and ends this close (a ratio).
+#: Bounds (seconds) between which the shortest makespan is searched, and the ratio at which the bisection ends.
 _SHORTEST_S, _LONGEST_S, _CLOSE = 100.0, 1e6, 1.05
-#: Most times that the search tries.
+#: Largest number of makespans that the search tries.
 _SEARCH_MAX = 200
 
 
 def reference_type_speed(problem: GavelProblem) -> FloatArray:
-    """Every type as fast as the reference type (n, p)."""
+    """Returns speeds as if every type were as fast as the reference type (n, p)."""
     names = [problem.pools.accelerator[row] for row in problem.pool_row.tolist()]
     return np.repeat(problem.speed[:, [names.index(_REFERENCE)]], len(names), axis=1)
 
 
 def proportional_rate(problem: GavelProblem, speed: FloatArray) -> FloatArray:
-    """Rate of each job if its time were split over the types by their accelerators."""
+    """Returns the rate of each job if its time were split over the types in proportion to their accelerators."""
     split = problem.total / len(problem.jobs)
     rate: FloatArray = (speed * (split / split.sum())).sum(axis=1)
     return rate
 
 
 def no_shares(problem: GavelProblem) -> GavelAllocation:
-    """Zero shares, where the solver found none."""
+    """Returns zero shares, for use where the solver finds no solution."""
     return GavelAllocation(np.zeros_like(problem.speed))
 
 
@@ -54,7 +55,7 @@ def _units_of(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds | None
 
 @dataclass(frozen=True, slots=True)
 class GavelMaxMinFairness(GavelPolicy):
-    """max min s/w rate / (rate at an equal split of time over the accelerators)."""
+    """Maximises the minimum of s/w rate / (rate at a split of time in proportion to the accelerators)."""
 
     aware: bool = True
     pairs: PairSpeeds | None = None
@@ -65,7 +66,7 @@ class GavelMaxMinFairness(GavelPolicy):
         proportional = proportional_rate(problem, speed)
         polytope = SharePolytope(_units_of(problem, speed, self.pairs), lead=1)
         job, weight, count = polytope.job, problem.jobs.weight, problem.count
-        # Multiplied in Gavel's order: another changes the last digit, and with it the use of leftover accelerators.
+        # Gavel multiplies in this order; another changes the last digit, and with it the use of leftover accelerators.
         if self.pairs is None:
             scale = (1.0 / weight) * (1.0 / proportional)
             worth = polytope.speed * scale[job][:, None] * count[job][:, None]
@@ -80,7 +81,7 @@ class GavelMaxMinFairness(GavelPolicy):
 
 @dataclass(frozen=True, slots=True)
 class GavelMinTotalDuration(GavelPolicy):
-    """Some shares under which all jobs end within nearly the shortest time, found by bisection."""
+    """Finds shares under which all jobs end within nearly the shortest makespan, by bisection."""
 
     aware: bool = True
     pairs: PairSpeeds | None = None
@@ -112,9 +113,9 @@ class GavelMinTotalDuration(GavelPolicy):
 
 @dataclass(frozen=True, slots=True)
 class GavelMaxSumThroughput(GavelPolicy):
-    """max sum of steps per second (per dollar, if prices are given), each job within its deadline if that can be."""
+    """Maximises steps per second (per dollar, if prices are given), subject to deadlines if they are feasible."""
 
-    #: USD per hour by type; None: speed alone counts.
+    #: USD per hour by type; None: prices do not count.
     prices: dict[str, float] | None = None
     keeps_deadlines: bool = False
     solver: ConeSolver = solve_cone_program
@@ -139,11 +140,11 @@ class GavelMaxSumThroughput(GavelPolicy):
 
 @dataclass(frozen=True, slots=True)
 class GavelFinishTimeFairness(GavelPolicy):
-    """min max of expected finish time over that of a job that has 1/M of the cluster to itself.
+    """Minimises the maximum expected finish time relative to that with 1/M of the cluster.
 
         rho = (waited + left / rate) / (isolated time so far + left / isolated rate)
 
-    1/rate <= u through the cone |(2, u - rate)| <= u + rate.
+    A second-order cone gives 1/rate <= u: |(2, u - rate)| <= u + rate.
     """
 
     aware: bool = True
@@ -157,7 +158,7 @@ class GavelFinishTimeFairness(GavelPolicy):
         so_far = self._isolated_so_far(problem, memory)
         per_alone_s = 1.0 / (so_far + left / isolated)
         waited_s = problem.at - problem.jobs.submitted_at
-        # Columns: the largest rho (of several), the shares, the inverse rates.
+        # Columns: the largest rho (several copies), the shares, the inverse rates.
         jobs = np.arange(len(problem.jobs))
         lead = int(len(jobs) > 1)
         polytope = SharePolytope(single_units(problem, speed), lead, trail=len(jobs))
@@ -179,7 +180,7 @@ class GavelFinishTimeFairness(GavelPolicy):
         }
 
     def _isolated_so_far(self, problem: GavelProblem, memory: Memory) -> FloatArray:
-        """What each job's steps until now would have taken it in isolation, at the isolated rates of past solves."""
+        """Returns the seconds that each job's steps until now would have taken at the isolated rates of past solves."""
         so_far = np.zeros(len(problem.jobs))
         if memory is not None:
             for row, job_id in enumerate(problem.jobs.job_id.tolist()):
@@ -190,17 +191,17 @@ class GavelFinishTimeFairness(GavelPolicy):
 
 
 def with_cone_solver(policy: GavelPolicy, solver: ConeSolver) -> GavelPolicy:
-    """The same policy, its programs solved by another solver (those without a program: unchanged)."""
+    """Returns the same policy with another solver; policies without a program stay unchanged."""
     return replace(policy, solver=solver) if hasattr(policy, "solver") else policy  # type: ignore[type-var]
 
 
-#: A job can rise if it can gain this much; levels reached before may be missed by this factor.
+#: A job can rise if it can gain this much; later stages may miss reached levels by this factor.
 _RISE, _SLACK = 1e-5, 1.0001
 
 
 @dataclass(frozen=True, slots=True)
 class GavelWaterFilling(GavelPolicy):
-    """Max-min fairness, level by level: all jobs that can gain get the same gain x gang / weight."""
+    """Max-min fairness by levels: all jobs that can gain get the same gain x gang / weight."""
 
     solver: ConeSolver = solve_cone_program
 
@@ -224,7 +225,9 @@ class GavelWaterFilling(GavelPolicy):
     def _raise(
         self, problem: GavelProblem, worth: FloatArray, reached: FloatArray, rising: BoolArray
     ) -> tuple[GavelAllocation, float] | None:
-        """max min of (worth x - reached) s/w over the rising jobs; no job falls below what it has reached."""
+        """Maximises the minimum of (worth x - reached) s/w over the rising jobs; no job falls below what it has
+        reached.
+        """
         polytope = SharePolytope(single_units(problem, worth), lead=1)
         scale = problem.count / problem.jobs.weight
         lead = np.where(rising, 1.0, 0.0)
@@ -241,7 +244,7 @@ class GavelWaterFilling(GavelPolicy):
 
 
 def _can_rise(solver: ConeSolver, problem: GavelProblem, worth: FloatArray, reached: FloatArray) -> BoolArray:
-    """max sum of rises, none above what counts as one, while all keep what they have."""
+    """Returns the jobs that can rise, by maximising the sum of limited rises while all jobs keep what they have."""
     jobs = np.arange(len(worth))
     polytope = SharePolytope(single_units(problem, worth), trail=len(jobs))
     rise = polytope.columns - len(jobs) + jobs

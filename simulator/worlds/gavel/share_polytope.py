@@ -1,13 +1,13 @@
-"""The polytope of shares that Gavel's programs optimise over, in conic form for an interior-point solver.
+"""The polytope of shares over which Gavel's programs optimise, in conic form for an interior-point solver.
 
     X >= 0;  accelerators of each type: sum s X <= N;  time of each job: sum X <= 1
 
-Columns: type by type in alphabetical order, in each the units (single jobs by id, then pairs); before them come `lead`
-columns, after them `trail`. A program minimises c'x where h - Gx lies in a cone.
+Columns: type by type in alphabetical order, in each type the units (single jobs by id, then pairs); `lead` columns come
+before them and `trail` columns after them. A program minimises c'x where h - Gx lies in a cone.
 
-Which of several optimal points is returned moves Gavel's results (its mechanism fills leftover accelerators by shares
-of 1e-9), so the solver is named: Clarabel, which like the ECOS of the recorded runs ends inside the set of optimal
-points, not at a corner of it.
+The choice among several optimal points changes Gavel's results, because its mechanism assigns leftover accelerators by
+shares of 1e-9. The solver is therefore fixed: Clarabel, which like the ECOS of the recorded runs ends inside the set of
+optimal points, not at a corner of it.
 """
 
 from collections.abc import Callable
@@ -23,35 +23,35 @@ from simulator.worlds.gavel.gavel_policy import GavelAllocation, GavelProblem, P
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConeProgram:
-    """The first rows of h - Gx are >= 0, the others form second-order cones of three rows each."""
+    """A conic program: the first rows of h - Gx are >= 0, the others form second-order cones of three rows each."""
 
     c: FloatArray
     #: A scipy.sparse matrix in compressed columns.
     g: Any
     h: FloatArray
-    #: Second-order cones at the end of the rows.
+    #: Number of second-order cones at the end of the rows.
     cones: int = 0
 
     @property
     def nonnegative(self) -> int:
-        """Rows that are >= 0."""
+        """Number of rows that are >= 0."""
         return len(self.h) - 3 * self.cones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConeSolution:
-    """Outcome of a solver. Gavel also accepts a nearly optimal point, but not as a proof of feasibility."""
+    """Result of a solver. Gavel also accepts a nearly optimal point, but not as a proof of feasibility."""
 
     x: FloatArray
     is_optimal: bool
 
 
-#: None where the solver has no point.
+#: Returns None where the solver finds no point.
 ConeSolver = Callable[[ConeProgram], ConeSolution | None]
 
 
 def solve_cone_program(program: ConeProgram) -> ConeSolution | None:
-    """Solve by Clarabel with its own settings."""
+    """Solves by Clarabel with its default settings."""
     import clarabel as solver
     from scipy import sparse
 
@@ -77,7 +77,7 @@ class SparseRows:
     rows: int = 0
 
     def add(self, rows: int, row: Any, column: Any, value: Any) -> None:
-        """Append a block of rows; `row` counts from the block's first."""
+        """Appends a block of rows; `row` counts from the block's first row."""
         row, column, value = np.broadcast_arrays(row, column, value)
         self.row.append(row.ravel() + self.rows)
         self.column.append(column.ravel())
@@ -85,7 +85,7 @@ class SparseRows:
         self.rows += rows
 
     def csc(self) -> Any:
-        """The matrix, without explicit zeros."""
+        """Returns the matrix, without explicit zeros."""
         from scipy import sparse
 
         row, column, value = (np.concatenate(part) for part in (self.row, self.column, self.value))
@@ -94,13 +94,13 @@ class SparseRows:
         return sparse.csc_matrix((value[kept], (row[kept], column[kept])), shape=shape)
 
 
-#: Second member of a unit of one job.
+#: Stands for the second member in a unit of one job.
 _NOBODY = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShareUnits:
-    """Units that may hold accelerators: rows of jobs, gang, and each member's speed by type (u, p)."""
+    """Units to which accelerators are given: rows of their jobs, gang, and each member's speed by type (u, p)."""
 
     first: IntArray
     second: IntArray
@@ -115,7 +115,7 @@ class ShareUnits:
 
     @property
     def columns(self) -> int:
-        """Shares to choose."""
+        """Number of shares to choose."""
         return len(self) * len(self.total)
 
 
@@ -127,7 +127,7 @@ def single_units(problem: GavelProblem, speed: FloatArray) -> ShareUnits:
 
 
 def units_with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds) -> ShareUnits:
-    """Returns a unit for each job and for each two of one gang. Speeds have single precision, as in Gavel."""
+    """Returns a unit for each job and for each two jobs with equal gangs. Speeds have single precision, as in Gavel."""
     alone = single_units(problem, speed.astype(np.float32).astype(float))
     couples = [(a, b) for a, b in combinations(range(alone.jobs), 2) if problem.count[a] == problem.count[b]]
     if not couples:
@@ -156,7 +156,7 @@ def units_with_pairs(problem: GavelProblem, speed: FloatArray, pairs: PairSpeeds
 
 
 class SharePolytope:
-    """The common constraints, to which a policy adds its own."""
+    """The constraints that all programs share; a policy adds its own."""
 
     def __init__(self, units: ShareUnits, lead: int = 0, trail: int = 0) -> None:
         self.units = units
@@ -168,20 +168,21 @@ class SharePolytope:
         kinds = len(units.total)
         self._at = lead + np.arange(kinds)[None, :] * len(units) + np.arange(len(units))[:, None]
         paired = units.second != _NOBODY
-        #: Members of all units: their job (m,) and how fast they make it on each type (m, p).
+        #: Members of all units: their job (m,) and their speed on each type (m, p).
         self.job = np.append(units.first, units.second[paired])
         self.speed = np.vstack([units.first_speed, units.second_speed[paired]])
         self._column = np.vstack([self._at, self._at[paired]])
 
     def add(self, rows: int, row: Any, column: Any, value: Any, h: FloatArray) -> None:
-        """Rows `Gx <= h`."""
+        """Adds rows `Gx <= h`."""
         self.g.add(rows, row, column, value)
         self.h.append(h)
 
     def add_rates(self, worth: FloatArray, lead: Any, bound: FloatArray, trail: float = 0.0) -> None:
-        """Rows `lead x[0] - sum of worth x + trail y <= bound`, one per job, y being its column after the shares.
+        """Adds rows `lead x[0] - sum of worth x + trail y <= bound`, one per job, where y is the job's column after the
+        shares.
 
-        `lead` None: without the leading column.
+        With `lead` None the leading column is left out.
         """
         jobs = np.arange(self.units.jobs)
         row, column = self.job[:, None] + np.zeros_like(self._column), self._column
@@ -195,7 +196,7 @@ class SharePolytope:
         self.add(self.units.jobs, row, column, value, bound)
 
     def add_base(self) -> None:
-        """X >= 0, the accelerators of each type, the time of each job."""
+        """Adds X >= 0, the accelerators of each type, and the time of each job."""
         units, kinds = self.units, len(self.units.total)
         variables = self.lead + np.arange(units.columns)
         self.add(units.columns, np.arange(units.columns), variables, -1.0, np.zeros(units.columns))
@@ -203,7 +204,7 @@ class SharePolytope:
         self.add(units.jobs, self.job[:, None], self._column, 1.0, np.ones(units.jobs))
 
     def add_inverses(self, inverse: IntArray) -> None:
-        """Cones of three rows each: the job's column `inverse` is no less than 1 / its rate.
+        """Adds a cone of three rows per job: its column `inverse` is at least 1 / its rate.
 
         |(rate - u, 2)| <= rate + u
         """
@@ -224,19 +225,21 @@ class SharePolytope:
         )
 
     def rate_cost(self, price: FloatArray) -> FloatArray:
-        """Objective: minus the sum of all rates, each per USD at the price of its type (p,)."""
+        """Returns the objective: minus the sum of all rates, each per USD at the price of its type (p,)."""
         c = np.zeros(self.columns)
         np.add.at(c, self._column, -(self.speed / price))
         return c
 
     def program(self, c: FloatArray, cones: int = 0) -> ConeProgram:
-        """The program of the added rows with an objective."""
+        """Returns the program of the added rows with an objective."""
         return ConeProgram(c, self.g.csc(), np.concatenate(self.h), cones)
 
     def solve(
         self, solver: ConeSolver, c: FloatArray, cones: int = 0, *, only_optimal: bool = False
     ) -> GavelAllocation | None:
-        """The optimal shares, or nearly (`only_optimal`: no others)."""
+        """Returns optimal or nearly optimal shares (`only_optimal`: only optimal ones); None where the solver finds
+        none.
+        """
         point = solver(self.program(c, cones))
         if point is None or (only_optimal and not point.is_optimal):
             return None

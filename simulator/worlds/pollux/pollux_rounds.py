@@ -1,8 +1,8 @@
-"""The Pollux artifact's Tiresias and Optimus, and its mechanism for the core: reallocation at every step.
+"""The Pollux artifact's Tiresias and Optimus, and its round mechanism: reallocation at every step.
 
 A policy decides how many accelerators each job has next, and the order of placement. A job whose number of accelerators
-stays keeps its machines; the others release theirs, and are then placed in the policy's order, each on the machines
-with the most free accelerators (the first of them on ties). Nothing is moved to bring a gang closer together.
+does not change keeps its machines. The others release theirs and are placed in the policy's order, each on the machines
+with the most free accelerators (the first of equals). No job is moved to bring a gang closer together.
 """
 
 from abc import ABC, abstractmethod
@@ -20,9 +20,9 @@ from simulator.worlds.pollux.pollux_training import PolluxTraining
 from simulator.worlds.stepped_mechanism import Move, Reallocation
 from walras.job_request import JobId, Kind
 
-#: Tiresias: a job that has received this much goes to the second queue (16 accelerator-hours).
+#: Tiresias: a job that has received so many accelerator-seconds goes to the second queue (16 accelerator-hours).
 _LONG_S = 57_600.0
-#: Optimus: applications that use one accelerator only.
+#: Optimus: applications that use only one accelerator.
 _SINGLE = frozenset({"ncf"})
 
 
@@ -32,42 +32,42 @@ class PolluxJob:
 
     job_id: JobId
     training: PolluxTraining
-    #: Accelerators that it requested.
+    #: Number of accelerators that it requested.
     gang: int
-    #: Steps behind it, and accelerator-seconds received.
+    #: Steps done, and accelerator-seconds received.
     steps: float
     attained_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class PolluxFleet:
-    """All accelerators there are, free or not."""
+    """The accelerators of the cluster, free or not."""
 
     accelerators: int
     machine_size: int
 
 
 class PolluxPolicy(ABC):
-    """The core runs them as rank policies, without solves; `allocate` decides."""
+    """A policy of the artifact. The core runs it as a rank policy without solves; `allocate` makes the decisions."""
 
     preemptive = True
     strict = False
     aware = False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """In order of submission."""
+        """Orders jobs by submission."""
         return (jobs.submitted_at,)
 
     @abstractmethod
     def allocate(self, jobs: Sequence[PolluxJob], fleet: PolluxFleet) -> list[tuple[PolluxJob, int]]:
-        """Jobs (of those given, which are in order of their rows) with accelerators, in order of placing."""
+        """Returns jobs with their numbers of accelerators, in order of placement. `jobs` are in order of their rows."""
 
 
 class PolluxTiresias(PolluxPolicy):
-    """Two queues by received service, each first come, first served; jobs that do not fit are skipped."""
+    """Two queues by attained service, each first come, first served; jobs that do not fit are skipped."""
 
     def __init__(self) -> None:
-        #: Jobs in either queue, in order.
+        #: Jobs of each queue, in order.
         self._new: dict[JobId, None] = {}
         self._old: dict[JobId, None] = {}
 
@@ -90,9 +90,9 @@ class PolluxTiresias(PolluxPolicy):
 
 
 class PolluxOptimus(PolluxPolicy):
-    """One accelerator each, then one more to the job that gains most by it; speeds are known, not learned.
+    """Gives each job one accelerator, then one more to the job that gains most by it; speeds are known, not learned.
 
-    The gain is a difference of update times, not of rates, and one that is not positive ends a job's growth.
+    The gain is a difference of update times, not of rates; a job grows no further once its gain is not positive.
     """
 
     def allocate(self, jobs: Sequence[PolluxJob], fleet: PolluxFleet) -> list[tuple[PolluxJob, int]]:
@@ -101,7 +101,7 @@ class PolluxOptimus(PolluxPolicy):
         updates = [job.training.updates_left(job.training.epoch(job.steps)) for job in jobs]
 
         def entry(row: int) -> tuple[float, int]:
-            """Largest gain first, then the earliest row."""
+            """Returns the heap entry that puts the largest gain first, then the earliest row."""
             return -_optimus_gain(jobs[row].training, count[row], updates[row], fleet.machine_size), row
 
         heap = [entry(row) for row in count] if left else []
@@ -124,7 +124,7 @@ def _optimus_gain(training: PolluxTraining, count: int, updates: float, machine_
 
 
 class PolluxRounds:
-    """A `RoundMechanism`: at the end of a step decide, stop and start, and begin the next."""
+    """A `RoundMechanism`: at the end of a step it decides, stops and starts jobs, and begins the next step."""
 
     def __init__(self, rules: RoundRules, policy: PolluxPolicy, trainings: dict[Kind, PolluxTraining]) -> None:
         self._policy = policy
@@ -132,7 +132,7 @@ class PolluxRounds:
         self._reallocation = Reallocation(rules.round_s)
 
     def settle(self, cycle: Cycle) -> None:
-        """Acts when a step has ended, and until the reallocation is complete."""
+        """Decides when a step has ended, and then acts until the reallocation is complete."""
         if cycle.due.lockstep_round is not None:
             self._decide(cycle)
         self._reallocation.advance(cycle)
@@ -181,7 +181,7 @@ def _fleet_of(cycle: Cycle) -> PolluxFleet:
 
 
 def place_on_emptiest(machines: list[FleetMachine | None], accelerators: int) -> Place:
-    """Free accelerators of the emptiest machines, one machine after the other."""
+    """Returns free accelerators of the emptiest machines, one machine after the other."""
     free = {
         machine.row: len(machine.free) for machine in machines if machine and machine.condition is MachineCondition.UP
     }

@@ -1,10 +1,11 @@
-"""The Pollux artifact's simulator as a scenario: under its own policies, or under plan policies of ours.
+"""The Pollux artifact's simulator as a scenario: under its own policies, or under Walras's plan policies.
 
-Its third policy, Pollux itself, searches at random without a seed and is not reproduced.
+Its third policy, Pollux itself, is not reproduced, because it searches at random without a seed.
 
 Under our policies jobs change their batch with their gang: in every epoch a job trains with the batch of largest
-goodput for the gang that it has, as `simulator.goodput.laws` says; step times and the gradient noise are known, epochs
-to come are not. What the artifact does not let adapt does not adapt: ncf has one accelerator and one batch.
+goodput for its gang, as `simulator.goodput.laws` computes it. Step times and the gradient noise of the present epoch
+are known, later epochs are not. Applications that do not adapt in the artifact do not adapt here: ncf has one
+accelerator and one batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,12 +41,12 @@ from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import Kind
 
-#: The mechanism's name in `RoundRules`, and its numbers.
+#: The mechanism's name in `RoundRules`, and its parameters.
 POLLUX = "pollux-osdi21"
 POLLUX_RULES = RoundRules(mechanism=POLLUX, round_s=60.0, resolve_min_s=0.0, idle_to_round_end=True)
-#: Every start costs this much, the first too.
+#: Seconds that every start costs, the first included.
 RESTART_S = 30.0
-#: The type of accelerator that the profiles were measured on.
+#: The accelerator type on which the profiles were measured.
 _T4 = "t4"
 #: The cluster of the recorded runs: 16 machines of 4 T4.
 T4_POOL = PoolModel(Pool(PoolId("t4"), Shape("t4x4", "t4", 4, 48.0, 192 * 2**30)), machines=16)
@@ -54,9 +55,10 @@ _POLICIES: dict[str, Callable[[], PolluxPolicy]] = {"tiresias": PolluxTiresias, 
 
 
 class PackedGangSpeeds(Mapping[SpeedKey, float]):
-    """The speeds announced to the scheduler: means on as few machines as possible, computed on demand.
+    """The speeds announced to the scheduler: means over the training, on as few machines as possible, computed on
+    demand.
 
-    How fast a job is at a time and place is the time model's matter.
+    The time model determines a job's actual speed at a time and place.
     """
 
     def __init__(self, trainings: Mapping[Kind, PolluxTraining], pool: PoolModel) -> None:
@@ -78,12 +80,12 @@ class PackedGangSpeeds(Mapping[SpeedKey, float]):
 
 
 def pollux_policy_names() -> tuple[str, ...]:
-    """The artifact's policies that can be reproduced."""
+    """Returns the artifact's policies that can be reproduced."""
     return tuple(_POLICIES)
 
 
 def pollux_scenario(workload: PolluxWorkload, policy: str, *, pool: PoolModel = T4_POOL) -> Scenario:
-    """A run of the artifact's simulator over these jobs, on the pool they were made for.
+    """Returns a run of the artifact's simulator over these jobs, on the pool for which they were made.
 
     Raises UnknownPolicyError.
     """
@@ -110,12 +112,12 @@ def _reject_solve(command: Solve) -> Proposal:
     raise AssertionError(f"{command.policy.name} asks for no solve")
 
 
-#: Applications that have one accelerator, and the batch that they always train with.
+#: Applications with one accelerator, and the batch with which they always train.
 _FIXED = {"ncf": 32_768}
 
 
 class AdaptivePolluxTraining(PolluxTraining):
-    """An application that is trained with the batch of largest goodput, in every epoch and on every placement."""
+    """An application that trains with the batch of largest goodput, in every epoch and on every placement."""
 
     def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
         found = self._goodput.get((placement, epoch))
@@ -132,7 +134,7 @@ class AdaptivePolluxTraining(PolluxTraining):
         return found
 
     def _with(self, batch: int, placement: GangLayout, epoch: int) -> float:
-        """Goodput with this batch; 0 where a rank would have too few samples or too many."""
+        """Returns the goodput with this batch; 0 where a rank would have too few samples or too many."""
         application, count = self.application, placement.accelerators
         least = 1 if count == 1 and batch > application.batch_initial else 0
         split = split_batch(application, self._accelerator, count, batch, accumulated_least=least)
@@ -156,7 +158,7 @@ def with_adaptive_batches(workload: PolluxWorkload) -> PolluxWorkload:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveConfigurations:
-    """What every job could have now, by its goodput in the epoch in which it is."""
+    """Returns every configuration of a job, by its goodput in its present epoch."""
 
     trainings: Mapping[Kind, PolluxTraining]
     sizes: Mapping[Kind, tuple[int, ...]]
@@ -164,7 +166,7 @@ class AdaptiveConfigurations:
 
     @classmethod
     def of(cls, workload: PolluxWorkload, pool: PoolModel) -> "AdaptiveConfigurations":
-        """Of these jobs on this pool."""
+        """Returns the configurations of these jobs on this pool."""
         trainings = workload.trainings.items()
         sizes = {kind: (1,) if each.application.name in _FIXED else gang_sizes_in(pool) for kind, each in trainings}
         return cls(workload.trainings, sizes, pool.pool.shape.accelerators)
@@ -179,7 +181,7 @@ class AdaptiveConfigurations:
 
 
 def pollux_plan_scenario(workload: PolluxWorkload, policy: PolicySpec, *, pool: PoolModel = T4_POOL) -> Scenario:
-    """These jobs, with batches that adapt, in the artifact's world under a plan policy of ours."""
+    """Returns a run of these jobs, with adaptive batches, in the artifact's world under a plan policy of Walras."""
     ours = with_adaptive_batches(workload)
     ways = AdaptiveConfigurations.of(ours, pool)
 
@@ -197,7 +199,7 @@ def pollux_plan_scenario(workload: PolluxWorkload, policy: PolicySpec, *, pool: 
 
 
 def pollux_world_run(request: WorldRequest) -> WorldRun:
-    """Raises ConfigError for a cluster, speeds or a trace that the artifact's simulator cannot have."""
+    """Makes the run. Raises ConfigError for a cluster, speeds or a trace that the artifact's simulator cannot have."""
     pool = only_pool(request)
     shape = pool.pool.shape
     if shape.accelerator != _T4:

@@ -1,8 +1,8 @@
-"""The jobs of the Pollux artifact's workloads, and how their training progresses in its simulator.
+"""The jobs of the Pollux artifact's workloads, and the progress of their training in its simulator.
 
-Two things are the artifact's own. The seconds that an epoch takes are rounded to whole ones where it ends. And a single
-accelerator that trains with more than the initial batch splits it into at least two passes (the gradient noise could
-not be estimated from one). `TrainingLaw` and `best_goodput` serve the worlds in which jobs change their batch with
+Two rules are peculiar to the artifact. The seconds of an epoch are rounded to a whole number at its end. And a single
+accelerator that trains with more than the initial batch splits it into at least two passes, because the gradient noise
+cannot be estimated from one. `TrainingLaw` and `best_goodput` serve the worlds in which jobs change their batch with
 their gang.
 """
 
@@ -31,7 +31,9 @@ from walras.spec.file_model import nearest_word
 
 
 class PolluxTraining:
-    """An application trained with one batch size on one type of accelerator. Jobs alike share one: it remembers."""
+    """An application trained with one batch size on one accelerator type. Equal jobs share one object and its cached
+    speeds.
+    """
 
     def __init__(self, application: Application, accelerator: str, batch: int) -> None:
         self.application = application
@@ -44,12 +46,12 @@ class PolluxTraining:
 
     @property
     def local_least(self) -> int:
-        """Smallest batch per accelerator."""
+        """Returns the smallest batch per accelerator."""
         return self.application.on[self._accelerator].local_least
 
     @property
     def accelerator(self) -> str:
-        """The type that it is trained on."""
+        """Returns the accelerator type on which it trains."""
         return self._accelerator
 
     def epoch(self, steps: float) -> int:
@@ -57,21 +59,21 @@ class PolluxTraining:
         return bisect_right(self._marks, steps) - 1
 
     def advance(self, placement: GangLayout, steps: float, time_s: float) -> tuple[float, float]:
-        """Train on: the steps behind the job afterwards, and the seconds that are left because it was done before."""
+        """Trains for `time_s` seconds. Returns the steps done afterwards, and the seconds left if the job is done."""
         marks, epoch = self._marks, self.epoch(steps)
         while time_s > 0 and epoch < len(marks) - 1:
             steps_per_s = self._steps_per_s(placement, epoch)
             reached = steps + steps_per_s * time_s
             if reached < marks[epoch + 1]:
                 return reached, 0.0
-            # To even where two whole seconds are equally near, as Python rounds.
+            # `round` rounds halves to even, as in the artifact.
             time_s -= round((marks[epoch + 1] - steps) / steps_per_s)
             epoch += 1
             steps = marks[epoch]
         return steps, time_s
 
     def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
-        """Goodput in this epoch, with the batch split anew over the gang."""
+        """Returns the goodput in this epoch, with the batch split anew over the gang."""
         found = self._goodput.get((placement, epoch))
         if found is None:
             application, count = self.application, placement.accelerators
@@ -86,7 +88,7 @@ class PolluxTraining:
         return self._steps_per_s(placement, min(self.epoch(steps), self.application.epochs - 1))
 
     def predicted_s(self, accelerators: int, machine_size: int) -> float:
-        """Seconds of one update as Optimus foresees them: packed, and on one accelerator always in two passes."""
+        """Returns the seconds of one update that Optimus predicts: packed, and in two passes on one accelerator."""
         key = (accelerators, machine_size)
         found = self._predicted_s.get(key)
         if found is None:
@@ -98,7 +100,7 @@ class PolluxTraining:
         return found
 
     def mean_steps_per_s(self, placement: GangLayout) -> float:
-        """Steps per second over the whole training on this placement."""
+        """Returns the mean steps per second over the whole training on this placement."""
         found = self._mean_steps_per_s.get(placement)
         if found is None:
             marks, epochs = self._marks, range(self.application.epochs)
@@ -107,7 +109,7 @@ class PolluxTraining:
         return found
 
     def updates_left(self, epoch: int) -> float:
-        """Updates that Optimus takes to be left. The present epoch does not count as any of them."""
+        """Returns the updates that Optimus assumes to be left; those of the present epoch do not count."""
         application = self.application
         if epoch >= application.epochs - 1:
             return 1.0
@@ -115,12 +117,12 @@ class PolluxTraining:
         return learning.updates(batch, application.epochs) - learning.updates(batch, epoch + 1)
 
 
-#: Batches that are tried, in equal ratios.
+#: Number of batches that are tried, at equal ratios.
 _BATCHES = 50
 
 
 def best_goodput(first: int, last: int, goodput_of: Callable[[int], float]) -> float:
-    """The largest goodput of the batches from the first to the last; 0 where none can be had."""
+    """Returns the largest goodput among batches from the first to the last; 0 where no batch can be used."""
     if first > last:
         return 0.0
     ratio = (last / first) ** (1.0 / (_BATCHES - 1))
@@ -137,12 +139,12 @@ def _goodput_or_zero(goodput_of: Callable[[int], float], batch: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TrainingLaw:
-    """A `simulator.ground_truth.SpeedLaw`: how a job of one kind gets on, by type of accelerator."""
+    """A `simulator.ground_truth.SpeedLaw`: the progress of a job of one kind, by accelerator type."""
 
     trainings: Mapping[str, PolluxTraining]
 
     def speed_segment(self, accelerator: str, parts: tuple[int, ...], steps: float) -> SpeedSegment:
-        """From `steps` on, until the epoch ends."""
+        """Returns the speed from `steps` on, until the epoch ends."""
         training = self.trainings[accelerator]
         marks, after = training.application.learning.work, training.epoch(steps) + 1
         until = marks[after] if after < len(marks) - 1 else inf
@@ -150,7 +152,7 @@ class TrainingLaw:
 
 
 def gang_sizes_in(model: PoolModel) -> tuple[int, ...]:
-    """Gangs that a job may have on this type: part of one machine, then whole machines."""
+    """Returns the gang sizes that a job may have on this type: parts of one machine, then whole machines."""
     size = model.pool.shape.accelerators
     parts = [1 << power for power in range(size.bit_length()) if 1 << power < size]
     return (*parts, *(size * machines for machines in range(1, model.machines + 1)))
@@ -158,7 +160,7 @@ def gang_sizes_in(model: PoolModel) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PolluxWorkload:
-    """Jobs, numbered from 1 in the order of their rows, and what each kind of them trains."""
+    """Jobs, numbered from 1 in the order of their rows, and the training of each kind."""
 
     jobs: tuple[SimulatedJob, ...]
     trainings: Mapping[Kind, PolluxTraining]
@@ -167,10 +169,10 @@ class PolluxWorkload:
 def pollux_workload(
     rows: Iterable[TraceJob], applications: Mapping[str, Application], pool: Pool, machines: int
 ) -> PolluxWorkload:
-    """Returns the rows as jobs of one pool of `machines` machines.
+    """Converts the rows to jobs of one pool of `machines` machines.
 
-    Raises ConfigError for an application without a profile and a job larger than the pool, OutsideTable (one too) for
-    a batch that the profile says nothing about.
+    Raises ConfigError for an application without a profile and a job larger than the pool, and OutsideProfileError (a
+    ConfigError too) for a batch that the profile does not cover.
     """
     shape, most = pool.shape, machines * pool.shape.accelerators
     trainings: dict[Kind, PolluxTraining] = {}
@@ -194,7 +196,7 @@ def pollux_workload(
 def _training_kind(
     row: TraceJob, applications: Mapping[str, Application], accelerator: str, trainings: dict[Kind, PolluxTraining]
 ) -> Kind:
-    """The row's kind, known to `trainings` from now on."""
+    """Returns the row's kind, and registers its training in `trainings`."""
     if row.batch is None:
         raise ConfigError(f"line {row.line}: {row.name!r} has no batch size", field="batch_size", fix="give one")
     ending = f" (batch size {row.batch})"

@@ -1,8 +1,8 @@
-"""Attempts in steps of a fixed length: the scheduler decides at the end of each, and never in between.
+"""Attempts in steps of a fixed length: the scheduler decides at the end of each step, and never in between.
 
-The time model of the Pollux artifact. Steps are counted from the beginning of time, so the scheduler first sees a job
-at the end of the step in which it was submitted. An attempt first waits out its restart, then trains; a job ends at its
-own instant. While there is no job the clock jumps to the end of the step of the next arrival.
+This is the time model of the Pollux artifact. Steps are counted from time 0, so the scheduler first sees a job at the
+end of the step in which it was submitted. An attempt first waits for its restart, then trains; a job ends at its own
+instant. While there is no job, the clock jumps to the end of the step of the next arrival.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,10 +36,10 @@ class SteppedAttempts(AttemptSimulator):
         engine.on_command[BeginRound] = self._begin_step
         self._trainings = trainings
         self._step_s = step_s
-        #: Attempts under way, in order of start, and the steps that each will have made by the end of this step.
+        #: Running attempts in order of start, and the steps that each job will have done by the end of this step.
         self._live: dict[JobId, SimAttempt] = {}
         self._reached: dict[JobId, float] = {}
-        #: Nothing runs: the next arrival sets the clock going.
+        #: Nothing runs: the next arrival starts the clock.
         self._idle = True
 
     # -- called by the world
@@ -64,7 +64,7 @@ class SteppedAttempts(AttemptSimulator):
         super().kill(at, attempt)
 
     def _settle(self, at: float, attempt: SimAttempt) -> None:
-        """Steps are counted at the ends of steps; what a killed attempt made since then is lost unseen."""
+        """Does nothing: steps are counted at the ends of steps, so a killed attempt loses those since the last one."""
 
     # -- arrivals
 
@@ -94,7 +94,7 @@ class SteppedAttempts(AttemptSimulator):
         self._engine.schedule(ends_at, self._due)
 
     def _train(self, attempt: SimAttempt, until_at: float) -> tuple[float, float]:
-        """Steps behind the job at an instant, if it runs on until then, and the seconds that it does not need."""
+        """Returns the job's steps at `until_at` if it runs until then, and the seconds left after it was done."""
         training_s = until_at - max(attempt.base_at, attempt.up_at)
         if training_s <= 0.0:
             return attempt.job.steps, 0.0
@@ -102,7 +102,7 @@ class SteppedAttempts(AttemptSimulator):
         return self._training(attempt).advance(placement, attempt.job.steps, training_s)
 
     def _training(self, attempt: SimAttempt) -> PolluxTraining:
-        """What the attempt trains, where it is."""
+        """Returns the training of the attempt's kind."""
         return self._trainings[attempt.job.plan.request.kind]
 
     def _credit(self, attempt: SimAttempt, steps: float) -> None:
@@ -128,7 +128,7 @@ class SteppedAttempts(AttemptSimulator):
         return (AttemptEnded(at, job_id, attempt.number, EndCause.EXITED, 0, steps=job.steps),)
 
     def _due(self, at: float, _: object) -> Iterable[Event]:
-        """Whatever else happens at this instant happens first."""
+        """Schedules the end of the step after all other events of this instant."""
         self._engine.schedule(at, self._step_over)
         return ()
 

@@ -1,2 +1,3 @@
-"""Shockwave's simulator (NSDI 2023), a fork of Gavel's: rounds of 120 s, jobs that change their batch size, restarts
-that cost time."""
+"""Shockwave's simulator (NSDI 2023), a fork of Gavel's: rounds of 120 s, jobs that change their batch size, and
+restarts that cost time.
+"""

@@ -1,6 +1,7 @@
 """Shockwave's time model: lockstep rounds in which starts cost steps and jobs change their batch size.
 
-A job that a batch change left without a step remains until it has had nothing to do for five rounds in a row.
+A job that has no step left after a change of batch stays active until it has been without work for five rounds in a
+row.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,25 +19,25 @@ from simulator.worlds.gavel.lockstep_attempts import LockstepAttempts
 from simulator.worlds.shockwave.shockwave_batches import BatchSchedule, StepCount, count_round
 from walras.job_request import JobId, Kind
 
-#: A job that was not running in the round before loses this much of a round...
+#: Seconds of a round that a job loses if it did not run in the round before...
 OVERHEAD_S = 20.0
-#: ...if it ran for longer than this.
+#: ...and runs for longer than this.
 SPARED_S = 115.0
 
 
 def charged_time_s(ran_s: float, started: bool) -> float:
-    """What counts of the time a job ran in a round."""
+    """Returns the part of a job's run time in a round (seconds) that counts."""
     return ran_s - OVERHEAD_S if started and ran_s > SPARED_S else ran_s
 
 
 def charged_steps(steps: float, ran_s: float, started: bool) -> float:
-    """What counts of the steps it made in that time: whole ones."""
+    """Returns the whole steps that count of those made in `ran_s` seconds."""
     if not (started and ran_s > SPARED_S):
         return steps
     return float(floor(steps * (ran_s - OVERHEAD_S) / ran_s))
 
 
-#: A job is taken off after this many rounds in a row in which it had nothing to do.
+#: A job is removed after this many rounds in a row without work.
 EMPTY_MAX = 5
 
 
@@ -57,9 +58,9 @@ class ShockwaveAttempts(LockstepAttempts):
         self._truth = truth
         self._batchings = batchings
         self._counts: dict[JobId, StepCount] = {}
-        #: Rounds in a row in which a job had nothing to do.
+        #: Number of consecutive rounds in which a job had no work.
         self._empty: dict[JobId, int] = {}
-        #: Jobs that ran in the round before this one; None: there was none.
+        #: Jobs that ran in the round before this one; None in the first round.
         self._ran: set[JobId] | None = None
 
     def _begin_round(self, now: float, command: BeginRound) -> None:
@@ -110,7 +111,7 @@ class ShockwaveAttempts(LockstepAttempts):
         )
 
     def _restate(self, attempt: SimAttempt, kind: Kind, speed: float, count: StepCount) -> None:
-        """From now on the job's counter counts larger or smaller steps; what it has done is what it had done."""
+        """Converts the job's counters to the steps of its new batch size."""
         job = attempt.job
         attempt.rate = attempt.alone_rate = speed
         request = replace(job.plan.request, kind=kind, steps=float(count.total))

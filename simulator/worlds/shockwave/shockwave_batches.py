@@ -1,14 +1,14 @@
-"""Jobs that change their batch size while they train: when, what happens to their step counts, and their fairness.
+"""Jobs that change their batch size while they train: the rules, the step counters, and finish-time fairness.
 
-Two rules. Accordion: the largest batch, except in the critical epochs of its network. Gradient noise scale: twice the
-batch at each of the epochs that were profiled. A job requests a change at the end of a round in which it ran and makes
-it at the end of the next one. Steps are counted at the current batch, so a change rewrites the counter.
+There are two rules. Accordion uses the largest batch, except in the critical epochs of its network. The gradient noise
+scale doubles the batch at each of the profiled epochs. A job requests a change at the end of a round in which it ran,
+and makes it at the end of the next one. Steps are counted at the current batch, so a change converts the counter.
 
-Finish-time fairness as Shockwave reports it is completion time over that on a private share of the cluster:
+Shockwave reports finish-time fairness as completion time relative to that on a private share of the cluster:
 
     rho = JCT / (time alone x max(1, jobs / accelerators))
 
-The time alone is computed at the batches that were profiled for each epoch, which are not quite those that a job has.
+The time alone uses the profiled batch of each epoch, which can differ from the batch that the job has in the run.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from walras.job_request import Kind
 
 
 class BatchRule(StrEnum):
-    """Who changes a job's batch size."""
+    """The rule that changes a job's batch size."""
 
     STATIC = "static"
     ACCORDION = "accordion"
@@ -32,7 +32,7 @@ class BatchRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainedNetwork:
-    """What is trained: samples in an epoch and the batches that it can have."""
+    """A network: samples per epoch, and the batch sizes that it can use."""
 
     samples: int
     smallest: int
@@ -41,7 +41,7 @@ class TrainedNetwork:
     is_dynamic: bool = True
 
     def epoch_steps(self, batch: int) -> int:
-        """Steps of one epoch."""
+        """Returns the steps of one epoch."""
         return -(-self.samples // batch)
 
 
@@ -53,7 +53,7 @@ NETWORKS = {
     "Recommendation": TrainedNetwork(117_907, 512, 8192),
 }
 
-#: Epochs after which the gradient noise lets the batch double, by network, gang and original batch.
+#: Epochs after which the gradient noise scale allows twice the batch, by network, gang and original batch.
 _BREAKS: dict[tuple[str, int], dict[int, tuple[int, ...]]] = {
     ("ResNet-18", 1): {16: (31, 41, 51, 71), 32: (21, 31, 51), 64: (11, 31), 128: (11,)},
     ("ResNet-18", 2): {16: (21, 31, 91, 111), 32: (11, 21, 41), 64: (21, 41), 128: (41,)},
@@ -70,7 +70,7 @@ _BREAKS: dict[tuple[str, int], dict[int, tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BatchSchedule:
-    """How one job's batch size changes. Raises ConfigError for a network or batch without a profile."""
+    """The schedule of one job's batch size. Raises ConfigError for a network or batch without a profile."""
 
     name: str
     original: int
@@ -93,11 +93,11 @@ class BatchSchedule:
         return NETWORKS[self.name]
 
     def kind(self, batch: int) -> Kind:
-        """Kind of the job at this batch."""
+        """Returns the job's kind at this batch."""
         return Kind(f"{self.name} (batch size {batch})")
 
     def wanted(self, batch: int, epoch: int) -> int | None:
-        """The batch that the rule wants instead of the present one; None: it stays."""
+        """Returns the batch that the rule requests; None if the present one stays."""
         network = self.network
         if self.rule is BatchRule.STATIC or not network.is_dynamic:
             return None
@@ -111,16 +111,16 @@ class BatchSchedule:
 
     @property
     def breaks(self) -> tuple[int, ...]:
-        """Epochs after which the gradient noise lets the batch double."""
+        """Returns the epochs after which the gradient noise scale allows twice the batch."""
         return _BREAKS.get((self.name, self.gang), {}).get(self.original, ())
 
     def doubled(self, epoch: int) -> int:
-        """The batch that the gradient noise lets the job have in this epoch."""
+        """Returns the batch that the gradient noise scale allows in this epoch."""
         passed = sum(at <= epoch for at in self.breaks)
         return min(self.original << passed, self.network.largest)
 
     def is_critical(self, epoch: int) -> bool:
-        """Whether the gradient changes so much in this epoch that Accordion keeps the first batch."""
+        """Returns whether the gradient changes so much in this epoch that Accordion keeps the original batch."""
         match self.name:
             case "LM":
                 return epoch < 10
@@ -135,7 +135,7 @@ class BatchSchedule:
 
 
 def batch_schedule_of(kind: str, gang: int, rule: str) -> BatchSchedule:
-    """What a trace's row says about a job's batch. Raises ConfigError."""
+    """Reads a job's batch schedule from the fields of a trace's row. Raises ConfigError."""
     batch = batch_in_kind(kind)
     if batch is None:
         raise ConfigError(f"{kind!r} names no batch size", field="job_type", fix="write 'NAME (batch size NUMBER)'")
@@ -147,7 +147,7 @@ def batch_schedule_of(kind: str, gang: int, rule: str) -> BatchSchedule:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """A job's step counter: its batch, steps done and in all at that batch, and the next batch."""
+    """A job's step counter: its batch, its steps done and in all at that batch, and the requested batch."""
 
     batch: int
     steps: int
@@ -169,7 +169,10 @@ def count_round(batching: BatchSchedule, count: StepCount, steps: int, is_known:
 
 
 def _restate_count(network: TrainedNetwork, count: StepCount, batch: int) -> StepCount:
-    """The count at another batch. An epoch that has begun is taken for done, so a job may have no step left."""
+    """Converts the counter to another batch.
+
+    An epoch that has begun counts as done, so the job may have no step left.
+    """
     before, after = network.epoch_steps(count.batch), network.epoch_steps(batch)
     epochs = -(-count.total // before)
     total = -(-count.total * count.batch // batch)
@@ -179,7 +182,7 @@ def _restate_count(network: TrainedNetwork, count: StepCount, batch: int) -> Ste
 
 
 _DECIMALS = 5
-#: Accordion's profile holds on to the first batch for this part of the epochs.
+#: Part of the epochs during which Accordion's profile keeps the original batch.
 _HELD = 0.3
 
 
@@ -214,6 +217,6 @@ def profiled_batch(batching: BatchSchedule, epoch: int, epochs: int) -> int:
 
 
 def shockwave_fairness(jct_s: Sequence[float], alone: Sequence[float], accelerators: int) -> list[float]:
-    """rho of each job, of five decimals; above 1: unfair."""
+    """Returns rho of each job, rounded to five decimals; a job above 1 is treated unfairly."""
     share = max(1.0, len(jct_s) / accelerators)
     return [round(jct / (time_s * share), _DECIMALS) for jct, time_s in zip(jct_s, alone, strict=True)]

@@ -1,6 +1,6 @@
-"""Shockwave's simulator as a scenario: under those of its policies that need no solver of its own, or under ours.
+"""Shockwave's simulator as a scenario: under those of its policies that need no special solver, or under Walras's.
 
-Our plan policies see the work that a job has left at its present batch: batches to come are unknown.
+Our plan policies see the work that a job has left at its present batch; later batches are unknown.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,14 +42,14 @@ from walras.job_request import JobId
 
 @dataclass(frozen=True, slots=True)
 class ShockwaveGandivaFair(GavelPolicy):
-    """Accelerators over jobs, for every job: as shipped, whatever its gang."""
+    """Gives every job (accelerators / jobs) of the time: whatever its gang, as in Shockwave's code."""
 
     def allocate(self, problem: GavelProblem, memory: Memory) -> tuple[GavelAllocation, Memory]:
         share = min(1.0, float(problem.total.sum()) / len(problem.jobs))
         return GavelAllocation(np.where(problem.speed > 0, share, 0.0)), None
 
 
-#: The mechanism's name in `RoundRules`, and its numbers.
+#: The mechanism's name in `RoundRules`, and its parameters.
 SHOCKWAVE = "shockwave-nsdi23"
 SHOCKWAVE_RULES = RoundRules(mechanism=SHOCKWAVE, round_s=120.0, resolve_min_s=1000.0, idle_to_round_end=True)
 
@@ -62,14 +62,14 @@ _POLICIES: dict[str, Callable[[], GavelPolicy]] = {
 
 
 def shockwave_policy_names() -> tuple[str, ...]:
-    """Shockwave's names of the policies that can be reproduced."""
+    """Returns Shockwave's names of the policies that can be reproduced."""
     return tuple(_POLICIES)
 
 
 def batch_schedules(rows: Iterable[TraceJob]) -> dict[JobId, BatchSchedule]:
-    """How the batch size of every job of a trace lives, by the numbers that `Placing` gives them.
+    """Returns the batch schedule of every job of a trace, by the numbers that `Placing` gives the jobs.
 
-    Raises ConfigError naming the line of a job that the profile cannot have.
+    Raises ConfigError naming the line of a job that the profile does not cover.
     """
     found: dict[JobId, BatchSchedule] = {}
     for number, row in enumerate(rows, start=1):
@@ -81,7 +81,7 @@ def batch_schedules(rows: Iterable[TraceJob]) -> dict[JobId, BatchSchedule]:
 
 
 def one_machine_pool(pool: PoolModel, batchings: Mapping[JobId, BatchSchedule]) -> PoolModel:
-    """The pool's machines as one. Raises ConfigError for a job larger than that."""
+    """Merges the pool's machines into one. Raises ConfigError for a job that is larger."""
     whole = merge_machines(pool)
     for job_id, batching in batchings.items():
         if batching.gang > whole.pool.shape.accelerators:
@@ -102,7 +102,7 @@ def shockwave_scenario(
     rules: RoundRules = SHOCKWAVE_RULES,
     solver: ConeSolver = solve_cone_program,
 ) -> Scenario:
-    """A run of Shockwave's simulator on one type of accelerator, whose machines count as one.
+    """Returns a run of Shockwave's simulator on one accelerator type, whose machines are merged into one.
 
     Jobs without a batching keep their batch. Raises UnknownPolicyError, and ConfigError for a job larger than the pool.
     """
@@ -127,13 +127,13 @@ def shockwave_scenario(
     return Scenario((whole,), truth, PolicySpec(policy), rules, wiring=wiring)
 
 
-#: A plan is made for every round: no solve waits for the minimum interval.
+#: A plan is made for every round, so no solve waits for the minimum interval.
 SHOCKWAVE_PLAN_RULES = replace(SHOCKWAVE_RULES, resolve_min_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class FixedGangConfigurations:
-    """The one way to run a job: its gang, at the speed of its present batch."""
+    """Returns the only configuration of a job: its gang, at the speed of its present batch."""
 
     truth: GroundTruth
     accelerator: str
@@ -146,7 +146,7 @@ class FixedGangConfigurations:
 def shockwave_plan_scenario(
     pool: PoolModel, truth: GroundTruth, policy: PolicySpec, batchings: Mapping[JobId, BatchSchedule]
 ) -> Scenario:
-    """A run of these jobs in Shockwave's world, on one type of accelerator, whose machines count as one.
+    """Returns a run of these jobs in Shockwave's world, on one accelerator type, whose machines are merged into one.
 
     Raises ConfigError for a job larger than the pool.
     """
@@ -165,7 +165,7 @@ def shockwave_plan_scenario(
 
 
 def shockwave_world_run(request: WorldRequest) -> WorldRun:
-    """Raises ConfigError for a cluster, speeds or a trace that Shockwave's simulator cannot have."""
+    """Makes the run. Raises ConfigError for a cluster, speeds or a trace that Shockwave's simulator cannot have."""
     pool = only_pool(request)
     accelerator = pool.pool.shape.accelerator
     truth = GroundTruth(read_throughput_table(required_speeds(request, "a throughput table")))

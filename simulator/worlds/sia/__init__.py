@@ -1,1 +1,1 @@
-"""Sia's simulator (SOSP 2023) with the Gavel that it is compared with: adaptive jobs on three types of accelerators."""
+"""Sia's simulator (SOSP 2023) with the Gavel with which it is compared: adaptive jobs on three accelerator types."""

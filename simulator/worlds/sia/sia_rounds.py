@@ -1,8 +1,8 @@
-"""Sia's Gavel for the scheduler core: at the end of every step a solve, a ranking, and new places.
+"""Sia's implementation of Gavel as a round mechanism: at the end of every step a solve, a ranking, and new places.
 
-The policy maximises the sum of throughputs as Sia's simulator states it: rows by name, shares of five decimals. Jobs
-are ranked by share over received time, and the accelerators of each type are numbered, machine by machine. A job that
-keeps its accelerators runs on.
+The policy maximises the sum of throughputs as Sia's simulator does: rows sorted by name, shares rounded to five
+decimals. Jobs are ranked by share over received time, and the accelerators of each type are numbered, machine by
+machine. A job that keeps its accelerators continues to run.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from walras.job_request import JobId
 
 
 class ReceivedService:
-    """Time received by every job on every type, against that of all jobs: never reset, jobs that ended included."""
+    """Seconds received by every job on every type, and by all jobs: never reset, ended jobs included."""
 
     def __init__(self, types: int, prior_s: float) -> None:
         self._prior_s = prior_s
@@ -32,7 +32,7 @@ class ReceivedService:
         self._all_s: FloatArray = np.zeros(types)
 
     def admit(self, job_id: JobId) -> None:
-        """Adds a job, as if it had run for half a round on every type."""
+        """Adds a job as if it had run for half a round on every type."""
         self._received_s[job_id] = np.full(len(self._all_s), self._prior_s)
         self._all_s += self._prior_s
 
@@ -41,12 +41,12 @@ class ReceivedService:
         del self._received_s[job_id]
 
     def credit(self, job_id: JobId, type_: int, time_s: float) -> None:
-        """Credits a job with running time on a type, seconds."""
+        """Credits a job with seconds of run time on a type."""
         self._received_s[job_id][type_] += time_s
         self._all_s[type_] += time_s
 
     def ranked(self, shares: Mapping[JobId, FloatArray]) -> list[tuple[JobId, int]]:
-        """Jobs on types: most share for time received first, then most share, then type by type in the jobs' order."""
+        """Returns (job, type) pairs: largest share over received time first, then largest share, then type and job."""
         priority = {
             job_id: np.where(share > 0, share / (self._received_s[job_id] / self._all_s), 0.0)
             for job_id, share in shares.items()
@@ -70,10 +70,10 @@ def pick_by_priority(
 def number_accelerators(
     picked: Sequence[JobId], count: Mapping[JobId, int], before: Mapping[JobId, tuple[int, ...]]
 ) -> dict[JobId, tuple[int, ...]]:
-    """The accelerators of one type that each picked job gets, ascending; larger gangs first.
+    """Returns the numbers of the accelerators of one type that each picked job gets, ascending; larger gangs first.
 
-    Among gangs of one size those that ran there keep theirs if all of them are still free (`before`); the others take
-    the lowest that are, beyond what such gangs have taken or passed over before.
+    Among gangs of equal size, those that ran on the type keep their accelerators (`before`) if all of them are still
+    free. The others take the lowest free numbers above all that such gangs have taken or skipped before.
     """
     used: set[int] = set()
     numbers: dict[JobId, tuple[int, ...]] = {}
@@ -97,13 +97,13 @@ def number_accelerators(
     return numbers
 
 
-#: Shares below this, such as the 1e-9 that a solver leaves, count as 0.
+#: Decimals to which shares are rounded, so that a solver's noise of 1e-9 counts as 0.
 _DECIMALS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SiaGavel(GavelPolicy):
-    """max sum of updates per second."""
+    """Maximises the sum of updates per second."""
 
     names: Mapping[JobId, str]
     solver: ConeSolver = solve_cone_program
@@ -125,15 +125,15 @@ class SiaGavel(GavelPolicy):
 
 
 class SiaRounds(SteppedMechanism):
-    """Solves, ranks, reallocates, and begins the next step."""
+    """A `RoundMechanism` that solves, ranks, reallocates, and begins the next step."""
 
     def __init__(self, rules: RoundRules) -> None:
         super().__init__(rules.round_s)
         self._rules = rules
         self._service: ReceivedService | None = None
-        #: Jobs that were admitted and have not ended, with the instant.
+        #: Instant of admission of each job that has not ended.
         self._known: dict[JobId, float] = {}
-        #: Type and accelerators (numbered within it) of the jobs that run.
+        #: Type and accelerators (numbered within the type) of each running job.
         self._now_on: dict[JobId, tuple[int, tuple[int, ...]]] = {}
 
     def step_ended(self, cycle: Cycle) -> None:
@@ -152,7 +152,7 @@ class SiaRounds(SteppedMechanism):
         self.request_solve(cycle, lambda: gavel_problem(ledger, self._known))
 
     def decide(self, cycle: Cycle) -> None:
-        """Rank by the shares that the solve answered (the last ones if it failed), and number the accelerators."""
+        """Ranks by the shares of the last successful solve, and numbers the accelerators."""
         assert self._service is not None
         ledger, proposal, pools = cycle.ledger, cycle.policy.proposal, cycle.ledger.fleet.pools
         shares = {job_id: np.zeros(len(pools)) for job_id in self._known if job_id in ledger.jobs}
@@ -184,7 +184,7 @@ class SiaRounds(SteppedMechanism):
 
 
 def _place_of_numbers(cycle: Cycle, pool: int, numbers: tuple[int, ...]) -> Place:
-    """Machines (in the order in which they joined) and how many of their accelerators have these numbers."""
+    """Returns the machines, in the order in which they joined, and the count of these accelerator numbers on each."""
     fleet = cycle.ledger.fleet
     rows = [machine.row for machine in fleet.machines if machine is not None and machine.pool == pool]
     size = fleet.pools[pool].pool.shape.accelerators

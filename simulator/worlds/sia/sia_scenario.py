@@ -1,11 +1,11 @@
-"""Sia's simulator as a scenario: with the Gavel that it is compared with, or under plan policies of ours.
+"""Sia's simulator as a scenario: with the Gavel with which it is compared, or under Walras's plan policies.
 
-Sia's own policy is not reproduced: its program has many equal optima, and no two solvers choose the same one.
+Sia's own policy is not reproduced, because its program has many equal optima and solvers choose different ones.
 
 Under our policies jobs change batch, gang and type: in every epoch a job trains with the batch of largest goodput for
-the gang that it has; step times and the gradient noise are known, where Sia learns them as the jobs run. Places are
-made anew at every step, as Sia makes them, since a job that keeps its shape moves for free: the larger gangs first, on
-whole machines where they fill them.
+its gang. Step times and the gradient noise are known, while Sia learns them during the run. Places are computed anew at
+every step, as in Sia, because a job that keeps its shape moves for free: the larger gangs first, on whole machines
+where they fill them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,16 +46,16 @@ from simulator.worlds.world_run import WorldRequest, WorldRun, owned_pools, requ
 from walras.errors import ConfigError, UnknownPolicyError
 from walras.job_request import JobId, Kind
 
-#: The mechanism's name in `RoundRules`, and its numbers.
+#: The mechanism's name in `RoundRules`, and its parameters.
 SIA = "sia-sosp23"
 SIA_GAVEL_RULES = RoundRules(mechanism=SIA, round_s=360.0, resolve_min_s=0.0, idle_to_round_end=True)
 _GAVEL = "gavel"
-#: Sia's names of the types that it measured, by ours.
+#: Sia's names of the measured types, by Walras's names.
 _SIA_TYPES = {"t4": "aws", "a100-40gb": "dgx-ext", "rtx-2080ti": "rtx"}
 
 
 def sia_policy_names() -> tuple[str, ...]:
-    """The policies of Sia's simulator that can be reproduced."""
+    """Returns the policies of Sia's simulator that can be reproduced."""
     return (_GAVEL,)
 
 
@@ -66,7 +66,7 @@ def sia_scenario(
     pools: tuple[PoolModel, ...] = SIA_POOLS,
     solver: ConeSolver = solve_cone_program,
 ) -> Scenario:
-    """A run of Sia's simulator over these jobs, on the pools they were made for.
+    """Returns a run of Sia's simulator over these jobs, on the pools for which they were made.
 
     Raises UnknownPolicyError.
     """
@@ -91,8 +91,8 @@ def sia_scenario(
 def _packed_speeds(workload: SiaWorkload, pools: tuple[PoolModel, ...]) -> dict[SpeedKey, float]:
     """Returns the speeds announced to the scheduler: updates per second on as few machines as possible.
 
-    The time model sets a job's progress at a time and placement. Raises ConfigError (OutsideTable) where it has no
-    entry.
+    The time model sets a job's progress at a time and placement. Raises OutsideProfileError (a ConfigError) where it
+    has no entry.
     """
     ways = {(job.request.kind, job.request.demands[0].count) for job in workload.jobs}
     speeds: dict[SpeedKey, float] = {}
@@ -109,7 +109,7 @@ SIA_RULES = RoundRules(mechanism=SIA, round_s=60.0, resolve_min_s=0.0, idle_to_r
 
 
 class AdaptiveSiaTraining(SiaTraining):
-    """Training on one type with the batch of largest goodput in every epoch and on every placement."""
+    """Training on one type with the batch of largest goodput, in every epoch and on every placement."""
 
     def _steps_per_s(self, placement: GangLayout, epoch: int) -> float:
         found = self._goodput.get((placement, epoch))
@@ -122,7 +122,7 @@ class AdaptiveSiaTraining(SiaTraining):
         return found
 
     def _with(self, batch: int, placement: GangLayout, epoch: int) -> float:
-        """Goodput with this batch; 0 where a rank would have too few samples."""
+        """Returns the goodput with this batch; 0 where a rank would have too few samples."""
         count = placement.accelerators
         least = 1 if count == 1 and batch > self.application.batch_initial else 0
         application = self._within(placement)
@@ -146,7 +146,7 @@ def with_adaptive_sia_batches(workload: SiaWorkload) -> SiaWorkload:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveSiaConfigurations:
-    """The configurations of every job, by goodput in its present epoch."""
+    """Returns the configurations of a job, by goodput in its present epoch."""
 
     trainings: Mapping[Kind, Mapping[str, SiaTraining]]
     pools: tuple[PoolModel, ...]
@@ -185,7 +185,7 @@ def _moves(cycle: Cycle, places: Mapping[JobId, tuple[int, Place]]) -> Iterator[
 def pack_in_order(counts: Mapping[JobId, int], machines: list[int], size: int) -> dict[JobId, Place]:
     """Places gangs on machines of `size` accelerators, one after the other, the larger first, then by number.
 
-    No gang is split needlessly where every gang is whole machines or a power of two that divides one.
+    No gang is split needlessly if every gang is whole machines or a power of two that divides a machine.
     """
     places: dict[JobId, Place] = {}
     at, used = 0, 0
@@ -204,7 +204,7 @@ def pack_in_order(counts: Mapping[JobId, int], machines: list[int], size: int) -
 def sia_plan_scenario(
     workload: SiaWorkload, policy: PolicySpec, *, pools: tuple[PoolModel, ...] = SIA_POOLS
 ) -> Scenario:
-    """These jobs, with batches that adapt, in Sia's world under a plan policy of ours."""
+    """Returns a run of these jobs, with adaptive batches, in Sia's world under one of Walras's plan policies."""
     ours = with_adaptive_sia_batches(workload)
     ways = AdaptiveSiaConfigurations(ours.trainings, pools)
 
@@ -221,7 +221,7 @@ def sia_plan_scenario(
 
 
 def sia_world_run(request: WorldRequest) -> WorldRun:
-    """Raises ConfigError for a cluster, speeds or a trace that Sia's simulator cannot have."""
+    """Makes the run. Raises ConfigError for a cluster, speeds or a trace that Sia's simulator cannot have."""
     pools = tuple(sorted(map(_with_sia_type, owned_pools(request)), key=lambda model: model.pool.shape.accelerator))
     types = [model.pool.shape.accelerator for model in pools]
     if len(set(types)) < len(types):
@@ -247,7 +247,7 @@ def _with_sia_type(model: PoolModel) -> PoolModel:
 
 
 def _sia_alone_s(made: SiaWorkload, job_id: JobId, pools: tuple[PoolModel, ...]) -> float:
-    """On the fastest type, with the gang and the batch of the workload."""
+    """Returns the run time alone in seconds on the fastest type, with the gang and batch of the workload."""
     job = made.jobs[job_id - 1]  # numbered from 1 in their order
     gang, speeds = job.request.demands[0].count, []
     for model in pools:

@@ -1,8 +1,8 @@
 """The jobs of Sia's simulator and their time model: Pollux's training by type, slowed down and with other limits.
 
-The largest batch per accelerator depends on the placement. And where any placement of as many accelerators was
-measured, no placement of that many trains with more than was measured there. A job that continues in the same shape on
-the same type pays no restart.
+The largest batch per accelerator depends on the placement. If some placement of as many accelerators was measured, no
+placement of that many trains with more than was measured there. A job that continues in the same shape on the same type
+pays no restart.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ from walras.cluster import Pool, PoolId, Shape
 from walras.errors import ConfigError
 from walras.job_request import Demand, JobId, JobRequest, Kind
 
-#: Speed of a job that wants more accelerators than the type has, as the policy sees it: updates per second.
+#: Updates per second that the policy assumes for a job that wants more accelerators than the type has.
 _TOO_LARGE = 0.1
 
 
@@ -42,7 +42,7 @@ class SiaApplication:
 
     application: Application
     steps: dict[str, MeasuredStepTimes]
-    #: Every speed is divided by this; what a start or a change costs.
+    #: Divisor of every speed; seconds that a start or a change costs.
     slow_down: float
     restart_s: float
 
@@ -91,7 +91,7 @@ class SiaTraining(PolluxTraining):
         return 1.0 / update_time_s(application, self._type, placement, split) / self._slow_down
 
     def _within(self, placement: GangLayout) -> Application:
-        """The application with the largest batch per accelerator that this placement has."""
+        """Returns the application with the largest batch per accelerator that this placement allows."""
         found = self._applications.get(placement)
         if found is None:
             profile = self.application.on[self._type]
@@ -104,9 +104,10 @@ class SiaTraining(PolluxTraining):
 
 
 def largest_local_batch(steps: MeasuredStepTimes, placement: GangLayout) -> int:
-    """Largest batch per accelerator that was measured there, or else on as many machines and accelerators, or more.
+    """Returns the largest batch per accelerator that was measured on this placement.
 
-    Raises ConfigError where nothing that large was measured.
+    If it was not measured, placements with at least as many machines and accelerators count. Raises ConfigError where
+    none was measured.
     """
     curve = steps.curves.get(placement.in_ring())
     if curve is not None:
@@ -153,14 +154,14 @@ SIA_POOLS = (_sia_pool("aws", 4, 6), _sia_pool("dgx-ext", 8, 2), _sia_pool("rtx"
 def read_sia_applications(
     learning: str | Path, steps: str | Path, types: Iterable[str] = ("aws", "dgx-ext", "rtx")
 ) -> dict[str, SiaApplication]:
-    """The applications whose step times on these types are below `steps`, by name.
+    """Reads the applications whose step times on these types are below the folder `steps`, by name.
 
-    How they learn is what Pollux's profiles below `learning` say. Raises ConfigError.
+    Pollux's profiles below `learning` say how they learn. Raises ConfigError.
     """
     names = [name for name in _APPLICATIONS if (Path(steps) / name).is_dir()]
     if not names:
         raise ConfigError(
-            f"{steps}: no application's profile; known are {', '.join(_APPLICATIONS)}", fix="see the path"
+            f"{steps}: no application's profile; known are {', '.join(_APPLICATIONS)}", fix="check the path"
         )
     return {name: _read_application(name, Path(learning) / name, Path(steps) / name, tuple(types)) for name in names}
 
@@ -179,20 +180,20 @@ def _read_application(name: str, learning: Path, steps: Path, types: tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class SiaWorkload:
-    """Jobs, numbered from 1 in the order of their rows, and what each kind of them trains on each type."""
+    """Jobs, numbered from 1 in the order of their rows, and the training of each kind on each type."""
 
     jobs: tuple[SimulatedJob, ...]
     trainings: Mapping[Kind, Mapping[str, SiaTraining]]
-    #: What a start costs each kind, seconds.
+    #: Seconds that a start of each kind costs.
     restart_s: Mapping[Kind, float]
 
 
 def sia_workload(
     rows: Iterable[TraceJob], applications: Mapping[str, SiaApplication], pools: tuple[PoolModel, ...] = SIA_POOLS
 ) -> SiaWorkload:
-    """The rows as jobs that may run on every pool.
+    """Converts the rows to jobs that may run on every pool.
 
-    Raises ConfigError for an application without a profile, a job without a batch size and one larger than every pool.
+    Raises ConfigError for an application without a profile, a job without a batch size, and one larger than every pool.
     """
     most = max(pool.machines * pool.pool.shape.accelerators for pool in pools)
     trainings: dict[Kind, dict[str, SiaTraining]] = {}

@@ -85,7 +85,7 @@ def test_a_kind_without_a_speed_runs_for_its_measured_seconds(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("steps: 40,", "", r"jobs\[0\]: nobody said how many steps 'late' takes"),
+        ("steps: 40,", "", r"jobs\[0\]: the steps of 'late' are unknown"),
         ("profile: rnn", "profile: gan", "no speed is known for kind 'gan' on 1 x a100"),
         ("a100:2", "a100:5", r"job 1 \(early\) wants 5 x a100; no pool is that large"),
         ("[early]", "[never]", r"jobs\[0\]: 'late' depends on 'never'"),

@@ -140,7 +140,7 @@ def test_a_dry_run_submits_nothing(run: Run, fake: Any) -> None:
         (b"run: x\nsteps: -1", (), ["steps", "above 0"]),
         (b"runn: x", (), ["did you mean `run`"]),
         (b"run: \xff", (), ["line 1", "UTF-8"]),
-        (b"run: [", (), ["line 2", "mend the YAML"]),
+        (b"run: [", (), ["line 2", "correct the YAML"]),
         (b"run: x\ncheckpoint: {dir: ../../etc}", (), ["checkpoint.dir", "'..'"]),
         (b"run: x # " + b"y" * 300_000, (), ["262,144", "name them in `run`"]),
         (b"run: x", ("-s", "priority=400"), ["priority", "100 or less"]),

@@ -24,7 +24,7 @@ def test_a_kind_or_a_type_that_nobody_knows_is_refused() -> None:
     model = RULE.fit([Observation(cell("cnn", "p100"), 3.0)])
     with pytest.raises(CannotPredict, match="no speed of lstm"):
         model.predict(cell("lstm", "p100"))
-    with pytest.raises(CannotPredict, match="nobody rates tpu"):
+    with pytest.raises(CannotPredict, match="no rating of tpu"):
         model.predict(cell("cnn", "tpu"))
 
 
