@@ -137,7 +137,7 @@ def assignment_problem_of(
     if only_fitting:
         wanted &= fitting_columns(problem, free)
     kept = np.flatnonzero(wanted)
-    if len(kept) == len(columns) and columns.job[0] == 0 and np.all(np.diff(columns.job) <= 1):
+    if 0 < len(kept) == len(columns) and columns.job[0] == 0 and np.all(np.diff(columns.job) <= 1):
         return AssignmentProblem(
             columns.job, value, columns.use_column, columns.use_pool, columns.use_count, free, columns.running
         ), kept
