@@ -48,9 +48,11 @@ class AssignmentProblem:
         """First column of each job (n,)."""
         return np.searchsorted(self.job, np.arange(self.jobs))
 
-    @property
+    @cached_property
     def size(self) -> FloatArray:
         """Accelerators of each column over all pools (c,)."""
+        if not self.limits:
+            return sum_by(self.use_column, self.use_count, len(self.job))
         of_pools = self.use_pool < len(self.capacity) - self.limits
         return sum_by(self.use_column[of_pools], self.use_count[of_pools], len(self.job))
 

@@ -30,7 +30,6 @@ from optimizer.assignment.assignment_problem import Assignment, AssignmentProble
 from optimizer.assignment.guarantee_rows import GuaranteedEntities, GuaranteeQuestion, assign_with_guarantees
 from optimizer.assignment.limit_rows import LimitedEntities
 from optimizer.assignment.plan_draft import PlanDraft, accelerators_held, note_entity_prices
-from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 
 #: Slack for counts that went through float arithmetic.
@@ -135,7 +134,13 @@ def assignment_problem_of(
     """The competing jobs' columns with a value above 0, and which columns of the problem they are (c,)."""
     columns = problem.columns
     wanted = competing[columns.job] & (value > 0)
-    kept = np.flatnonzero(wanted & fitting_columns(problem, free) if only_fitting else wanted)
+    if only_fitting:
+        wanted &= fitting_columns(problem, free)
+    kept = np.flatnonzero(wanted)
+    if 0 < len(kept) == len(columns) and columns.job[0] == 0 and np.all(np.diff(columns.job) <= 1):
+        return AssignmentProblem(
+            columns.job, value, columns.use_column, columns.use_pool, columns.use_count, free, columns.running
+        ), kept
     present = np.zeros(len(competing), dtype=np.bool_)
     present[columns.job[kept]] = True
     place = np.full(len(columns), -1, dtype=np.int64)
@@ -156,6 +161,6 @@ def assignment_problem_of(
 def fitting_columns(problem: Problem, free: FloatArray) -> BoolArray:
     """Whether what is free holds each column (c,)."""
     columns = problem.columns
-    short = columns.use_count > free[columns.use_pool] + _WHOLE
-    fits: BoolArray = sum_by(columns.use_column, short.astype(np.float64), len(columns)) == 0
+    fits: BoolArray = np.ones(len(columns), dtype=np.bool_)
+    fits[columns.use_column[columns.use_count > free[columns.use_pool] + _WHOLE]] = False
     return fits

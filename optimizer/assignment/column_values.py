@@ -61,11 +61,12 @@ def column_values_of(
     n, c = len(jobs), len(columns)
     size = sum_by(columns.use_column, columns.use_count, c)
     usable = _allowed(problem)
+    at = slice(None) if usable.all() else usable
     ends_s = np.full(c, np.inf)
     ratio = np.zeros(c)
     np.divide(reference.rate[columns.job], columns.steps_per_s, out=ratio, where=usable)
     restart_s = (jobs.restart_s if len(jobs.restart_s) else np.zeros(n))[columns.job]
-    ends_s[usable] = np.maximum((lengths.left_s[columns.job] * ratio)[usable], _LEAST_S)
+    ends_s[at] = np.maximum((lengths.left_s[columns.job] * ratio)[at], _LEAST_S)
     ends_s += np.where(columns.running, 0.0, restart_s)
     felt_s = np.where(columns.running, ends_s / (1.0 + terms.stay), ends_s)
     least_s = _least_by(columns.job, felt_s, n)
@@ -80,7 +81,8 @@ def column_values_of(
     able = np.isfinite(need) & (need > 0)
     priority[able] = best_size[able] ** (1.0 - terms.size) * need[able] ** -terms.gamma
     value = np.zeros(c)
-    value[usable] = priority[columns.job[usable]] * (least_s[columns.job[usable]] / felt_s[usable]) ** terms.eta
+    job = columns.job[at]
+    value[at] = priority[job] * (least_s[job] / felt_s[at]) ** terms.eta
     if terms.usd > 0:
         cost = problem.pools.usd_per_h[columns.use_pool] * columns.use_count
         value = np.maximum(value - terms.usd * sum_by(columns.use_column, cost, c), 0.0)

@@ -105,7 +105,7 @@ def assign_with_guarantees(
     plain = method(question)
     if not asked.is_short(plain.column):
         return plain, question, np.zeros(m)
-    from optimizer.assignment.local_search import prices_of_gangs  # compiled: only where a guarantee binds
+    from optimizer.assignment.gang_prices import prices_of_gangs  # compiled: only where a guarantee binds
 
     with_bonuses, origin = asked.with_bonuses()
     chosen = method(with_bonuses).column
@@ -163,18 +163,23 @@ class GuaranteeQuestion:
         place[question.use_column] = question.use_pool
         is_running = question.running if len(question.running) else np.zeros(len(question.job), dtype=np.bool_)
         alike, size = (many == 1) & ~is_running, question.size
-        free, waits = alike & (self.use.sum(axis=0) == 0), column < 0
+        is_inside: BoolArray = np.any(self.use > 0, axis=0)
         spare = self.held(column) - self.left
-        for taken in column[column >= 0].tolist():
+        held = column[column >= 0]
+        held = held[alike[held] & is_inside[held]]
+        if not len(held):
+            return column
+        waits = (column < 0)[question.job]
+        others = np.flatnonzero(alike & ~is_inside & waits & (question.value >= question.value[held].min()))
+        for taken in held.tolist():
             use = self.use[:, taken]
-            if not alike[taken] or not np.any(use > 0) or np.any((use > 0) & (use > spare + _WHOLE)):
+            if np.any((use > 0) & (use > spare + _WHOLE)):
                 continue
-            equal = free & (place == place[taken]) & (size == size[taken])
-            equal &= waits[question.job] & (question.value >= question.value[taken])
+            equal = (place[others] == place[taken]) & (size[others] == size[taken])
+            equal &= (column[question.job[others]] < 0) & (question.value[others] >= question.value[taken])
             if equal.any():
-                other = int(np.flatnonzero(equal)[0])
+                other = int(others[np.argmax(equal)])
                 column[question.job[taken]], column[question.job[other]] = -1, other
-                waits[question.job[taken]], waits[question.job[other]] = True, False
                 spare -= use
         return column
 

@@ -1,10 +1,9 @@
 """The assignment of gangs, where no exact answer is quick: prices, greedy fills at them, then local search.
 
-Prices move with the excess of demand, each step smaller than the last (a subgradient method), and every few steps the
-jobs are placed by what they gain at them; so they are beside who runs now. The best of these fills is improved: a job
-is put somewhere or moved, whoever stands in its way is taken out (cheapest first, by value or by what moving them
-loses), needless ones are put back, the others where they still fit; only a strict gain is kept. Any prices bound what
-an assignment can be worth (weak duality); those with the smallest bound are the ones quoted.
+The best fill at prices (`gang_prices`) is improved: a job is put somewhere or moved, whoever stands in its way is taken
+out (cheapest first, by value or by what moving them loses), needless ones are put back, the others where they still
+fit; only a strict gain is kept. Between two gains little changes: who is cheapest to take out of a pool is sorted once,
+columns that take the same cost a waiting job the same, and who was tried in vain is not tried again.
 
 Loops are compiled where numba is installed and the work is enough for it (`compiled_loops`).
 """
@@ -14,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
+from optimizer.assignment.gang_prices import fill_at_prices, gang_table, lag_behind_best
 from optimizer.classes.compiled_loops import INTERPRETED, CompiledLoops, interpreted_floats
-from optimizer.problem import FloatArray, IntArray
+from optimizer.problem import IntArray
 
 _loops = CompiledLoops(globals())
 
-PRICE_STEPS = 40
-FILL_EVERY = 4
 SEARCH_PASSES = 4
 #: Places looked at in the local search, all told: it ends there.
 WORK_MAX = 40_000_000
@@ -32,38 +30,15 @@ def assign_gangs(question: AssignmentProblem) -> Assignment:
     """Assign jobs to columns within the capacity so that the values sum up to much."""
     if not question.jobs:
         return Assignment(np.zeros(0, dtype=np.int64), np.zeros(len(question.capacity)), 0.0, 0.0)
-    table = _arrays(question)
-    column, prices, bound, order = _priced(question, table)
+    table = gang_table(question)
+    column, prices, bound, order = fill_at_prices(question, table)
     strict = _STRICT * float(question.value.max())
     slack = bound - question.value_of(column)
     if slack > strict:
-        lag = _loops.run("_lag", len(question.use_count), *table, prices)
+        lag = lag_behind_best(question, table, prices)
         pools = len(question.capacity) - question.limits
         column = _improved(column, *table, question.capacity, pools, order, lag, slack, strict)
-    return Assignment(column, prices, question.value_of(column), float(bound))
-
-
-def prices_of_gangs(question: AssignmentProblem) -> tuple[FloatArray, float]:
-    """The prices that `assign_gangs` finds, of floors as well (`guarantee_rows`), and the bound that they prove."""
-    if not question.jobs:
-        return np.zeros(len(question.capacity)), 0.0
-    _, prices, bound, _ = _priced(question, _arrays(question))
-    return prices, float(bound)
-
-
-def _priced(
-    question: AssignmentProblem, table: tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]
-) -> tuple[IntArray, FloatArray, float, IntArray]:
-    """The best fill at prices, the prices of the smallest bound, that bound, and the jobs by density."""
-    size, running = question.size, _running_column(question)
-    density = np.maximum.reduceat(question.value / size, question.first)
-    order = np.argsort(-density, kind="stable")
-    steps = (PRICE_STEPS + 1) * len(question.use_count)
-    top = float(density.max())
-    start = question.start if len(question.start) else np.zeros(len(question.capacity))
-    told = *table, question.capacity, running, order, start, question.step or top, top, size
-    column, prices, bound = _loops.run("_at_prices", steps, *told)
-    return column, prices, bound, order
+    return Assignment(column, prices, question.value_of(column), bound)
 
 
 def _improved(column: IntArray, *told: Any) -> IntArray:
@@ -81,21 +56,7 @@ def _improved(column: IntArray, *told: Any) -> IntArray:
     return column
 
 
-def _arrays(question: AssignmentProblem) -> tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]:
-    """First column of each job (n + 1,), values (c,), first use of each column (c + 1,), pool and count of each use."""
-    columns = len(question.job)
-    order = np.argsort(question.use_column, kind="stable")
-    use_first = np.searchsorted(question.use_column[order], np.arange(columns + 1))
-    first = np.append(question.first, columns)
-    return first, question.value, use_first, question.use_pool[order], question.use_count[order]
-
-
-def _running_column(question: AssignmentProblem) -> IntArray:
-    """Column in which each job runs, -1: it does not (n,)."""
-    running = np.full(question.jobs, -1, dtype=np.int64)
-    runs = np.flatnonzero(question.running)
-    running[question.job[runs]] = runs
-    return running
+# Numba's cache of a module does not see that another has changed, so modules share no loops.
 
 
 @_loops
@@ -110,108 +71,6 @@ def _fits(c, use_first, use_pool, use_count, free):  # type: ignore[no-untyped-d
 def _take(c, sign, use_first, use_pool, use_count, free):  # type: ignore[no-untyped-def]
     for u in range(use_first[c], use_first[c + 1]):
         free[use_pool[u]] -= sign * use_count[u]
-
-
-@_loops
-def _cost(c, use_first, use_pool, use_count, prices):  # type: ignore[no-untyped-def]
-    cost = 0.0
-    for u in range(use_first[c], use_first[c + 1]):
-        cost += use_count[u] * prices[use_pool[u]]
-    return cost
-
-
-@_loops
-def _fill(first, value, use_first, use_pool, use_count, free, order, prices, column):  # type: ignore[no-untyped-def]
-    """Place the jobs that have no place in this order, each where it gains most of what fits; their value."""
-    total = 0.0
-    for j in order:
-        if column[j] >= 0:
-            continue
-        best, chosen = -np.inf, -1
-        for c in range(first[j], first[j + 1]):
-            net = value[c] - _cost(c, use_first, use_pool, use_count, prices)
-            if net > best and _fits(c, use_first, use_pool, use_count, free):
-                best, chosen = net, c
-        if chosen >= 0:
-            column[j] = chosen
-            _take(chosen, 1.0, use_first, use_pool, use_count, free)
-            total += value[chosen]
-    return total
-
-
-@_loops
-def _demand(first, value, use_first, use_pool, use_count, size, prices, load, rank):  # type: ignore[no-untyped-def]
-    """What all jobs want at these prices, and what they gain in all; `rank` receives the net density of each."""
-    load[:] = 0.0
-    gained = 0.0
-    for j in range(len(first) - 1):
-        best, chosen, top = 0.0, -1, -np.inf
-        for c in range(first[j], first[j + 1]):
-            net = value[c] - _cost(c, use_first, use_pool, use_count, prices)
-            top = max(top, net / size[c])
-            if net > best:
-                best, chosen = net, c
-        rank[j] = -top
-        if chosen >= 0:
-            gained += best
-            _take(chosen, -1.0, use_first, use_pool, use_count, load)
-    return gained
-
-
-@_loops
-def _at_prices(  # type: ignore[no-untyped-def]
-    first, value, use_first, use_pool, use_count, capacity, running, order, start, widest, top, size
-):
-    """The best fill found while prices look for demand = capacity; the prices of the smallest bound; that bound."""
-    n, pools = len(first) - 1, len(capacity)
-    prices, load, rank = start.copy(), np.zeros(pools), np.zeros(n)
-    free = capacity.copy()
-    best = np.full(n, -1, np.int64)
-    best_total = 0.0
-    for j in order:  # those who run stay, most valuable first; the others fill up
-        c = running[j]
-        if c >= 0 and value[c] > 0.0 and _fits(c, use_first, use_pool, use_count, free):
-            best[j] = c
-            best_total += value[c]
-            _take(c, 1.0, use_first, use_pool, use_count, free)
-    best_total += _fill(first, value, use_first, use_pool, use_count, free, order, prices, best)
-    bound, quoted = np.inf, prices.copy()
-    for step in range(PRICE_STEPS + 1):
-        gained = _demand(first, value, use_first, use_pool, use_count, size, prices, load, rank)
-        for r in range(pools):
-            gained += capacity[r] * prices[r]
-        if gained < bound:
-            bound = gained
-            quoted[:] = prices
-        if step % FILL_EVERY == 0 or step == PRICE_STEPS:
-            free[:] = capacity
-            column = np.full(n, -1, np.int64)
-            by_gain = np.argsort(rank, kind="mergesort")
-            total = _fill(first, value, use_first, use_pool, use_count, free, by_gain, prices, column)
-            if total > best_total * (1.0 + 1e-9):
-                best_total, best = total, column
-        for r in range(pools):
-            excess = (load[r] - capacity[r]) / abs(capacity[r]) if capacity[r] != 0 else 1.0
-            excess = min(1.0, max(-1.0, excess))
-            prices[r] = min(top, max(0.0, prices[r] + excess * widest / 4.0 / (1.0 + step / 2.0)))
-    return best, quoted, bound
-
-
-@_loops
-def _lag(first, value, use_first, use_pool, use_count, prices):  # type: ignore[no-untyped-def]
-    """How much less each job gains in each of its columns than at best, at these prices (c,)."""
-    lag = np.zeros(len(value))
-    for j in range(len(first) - 1):
-        best = 0.0
-        for c in range(first[j], first[j + 1]):
-            lag[c] = value[c] - _cost(c, use_first, use_pool, use_count, prices)
-            best = max(best, lag[c])
-        for c in range(first[j], first[j + 1]):
-            lag[c] = best - lag[c]
-    return lag
-
-
-# ------------------------------------------------------------------------------------------------ local search
 
 
 @_loops
@@ -235,43 +94,50 @@ def _new_home(k, without, first, value, use_first, use_pool, use_count, free):  
 
 
 @_loops
-def _displaced(  # type: ignore[no-untyped-def]
-    j, r, missing, scarce, by_move, first, value, use_first, use_pool, use_count, free, column, members, load, victims,
-    losses
-):  # fmt: skip
-    """Jobs whose leaving pool r frees `missing` places, cheapest per place first, needless ones spared; how many.
-
-    Only those that take of the row `scarce` besides; -1: any.
-    """
-    count, freed = 0, 0.0
+def _cheapest(  # type: ignore[no-untyped-def]
+    j, r, by_move, first, value, use_first, use_pool, use_count, free, column, members, load, losses, queue
+):
+    """`queue` receives the places in the list of pool r of those who are not job j, cheapest to take out first."""
     for i in range(load[r]):
         k = members[r, i]
-        losses[i] = np.inf
-        if k == j:
-            continue
         c = column[k]
-        if scarce >= 0:
-            takes = False
-            for v in range(use_first[c] + 1, use_first[c + 1]):
-                takes = takes or use_pool[v] == scarce
-            if not takes:
-                continue
         loss = value[c]
         if by_move:
             home = _new_home(k, r, first, value, use_first, use_pool, use_count, free)
             loss -= value[home] if home >= 0 else 0.0
-        losses[i] = loss / use_count[use_first[c]]
-    while freed < missing - 1e-9:
-        best, at = np.inf, -1
-        for i in range(load[r]):
-            if losses[i] < best:
-                best, at = losses[i], i
-        if at < 0:
-            return 0
-        losses[at] = np.inf
-        victims[count] = members[r, at]
-        freed += use_count[use_first[column[members[r, at]]]]
+        losses[i] = np.inf if k == j else loss / use_count[use_first[c]]
+    queue[: load[r]] = np.argsort(losses[: load[r]], kind="mergesort")
+
+
+@_loops
+def _takes_of(c, row, use_first, use_pool):  # type: ignore[no-untyped-def]
+    """Whether column c takes of this row of an entity."""
+    takes = False
+    for v in range(use_first[c] + 1, use_first[c + 1]):
+        takes = takes or use_pool[v] == row
+    return takes
+
+
+@_loops
+def _displaced(  # type: ignore[no-untyped-def]
+    j, r, missing, scarce, queue, use_first, use_pool, use_count, column, members, load, victims
+):
+    """Jobs whose leaving pool r frees `missing` places, in this order, needless ones spared; how many.
+
+    Only those that take of the row `scarce` besides; -1: any.
+    """
+    count, freed = 0, 0.0
+    for i in queue[: load[r]]:
+        if freed >= missing - 1e-9:
+            break
+        k = members[r, i]
+        if k == j or (scarce >= 0 and not _takes_of(column[k], scarce, use_first, use_pool)):
+            continue
+        victims[count] = k
+        freed += use_count[use_first[column[k]]]
         count += 1
+    if freed < missing - 1e-9:
+        return 0
     kept = 0
     for i in range(count):  # the later ones may have made the earlier ones needless
         held = use_count[use_first[column[victims[i]]]]
@@ -335,24 +201,44 @@ def _file(j, c, use_first, use_pool, pools, column, members, load):  # type: ign
 
 
 @_loops
+def _file_all(placed, use_first, use_pool, use_count, pools, column, members, load, free):  # type: ignore[no-untyped-def]
+    """All jobs go to these columns, none of which has been taken."""
+    for j in range(len(placed)):
+        if placed[j] >= 0:
+            _file(j, placed[j], use_first, use_pool, pools, column, members, load)
+            _take(placed[j], 1.0, use_first, use_pool, use_count, free)
+
+
+@_loops
 def _try(  # type: ignore[no-untyped-def]
     j, c, by_move, first, value, use_first, use_pool, use_count, pools, free, column, members, load, victims, losses,
-    homes
+    homes, queues, is_sorted
 ):  # fmt: skip
-    """(gain, displaced) of putting job j into column c; -inf where that cannot be."""
+    """(gain, displaced) of putting job j into column c; -inf where that cannot be.
+
+    Who is cheapest to take out of a pool (`queues`) is kept until `is_sorted` is reset; where j leaves a place, it is
+    found anew if others might move there.
+    """
     if column[j] >= 0:
         _take(column[j], -1.0, use_first, use_pool, use_count, free)
     u, count, possible = use_first[c], 0, _fits(c, use_first, use_pool, use_count, free)
     if not possible and _in_one_pool(c, use_first, use_pool, pools):
-        missing, scarce = use_count[u] - free[use_pool[u]], -1
+        r = use_pool[u]
+        missing, scarce = use_count[u] - free[r], -1
         for v in range(u + 1, use_first[c + 1]):
             lack = use_count[v] - free[use_pool[v]]
             if lack > 1e-9 and (scarce < 0 or lack > missing):
                 scarce, missing = use_pool[v], max(missing, lack)
+        way = 2 if by_move and column[j] >= 0 else int(by_move)
+        if way == 2 or not is_sorted[r, way]:
+            _cheapest(
+                j if way == 2 else -1, r, by_move, first, value, use_first, use_pool, use_count, free, column, members,
+                load, losses, queues[r, way],
+            )  # fmt: skip
+            is_sorted[r, way] = way < 2
         count = _displaced(
-            j, use_pool[u], missing, scarce, by_move, first, value, use_first, use_pool, use_count, free, column,
-            members, load, victims, losses,
-        )  # fmt: skip
+            j, r, missing, scarce, queues[r, way], use_first, use_pool, use_count, column, members, load, victims
+        )
         possible = count > 0
         if possible and use_first[c + 1] - u > 1:
             for i in range(count):
@@ -367,6 +253,37 @@ def _try(  # type: ignore[no-untyped-def]
     gain = _change(j, c, victims, count, first, value, use_first, use_pool, use_count, free, column, homes)
     _undo(j, c, victims, count, use_first, use_pool, use_count, free, column, homes)
     return gain, count
+
+
+@_loops
+def _are_alike(c, d, use_first, use_pool, use_count):  # type: ignore[no-untyped-def]
+    """Whether columns c and d take the same of the same rows."""
+    wide = use_first[c + 1] - use_first[c]
+    alike = wide == use_first[d + 1] - use_first[d]
+    for i in range(wide if alike else 0):
+        u, v = use_first[c] + i, use_first[d] + i
+        alike = alike and use_pool[u] == use_pool[v] and use_count[u] == use_count[v]
+    return alike
+
+
+@_loops
+def _kinds(use_first, use_pool, use_count):  # type: ignore[no-untyped-def]
+    """A number for each column, the same for columns that take the same (c,); how many there are."""
+    kind, slots = np.zeros(len(use_first) - 1, np.int64), 1
+    while slots < 2 * len(kind):
+        slots *= 2
+    member, number, kinds = np.full(slots, -1, np.int64), np.zeros(slots, np.int64), 0
+    for c in range(len(kind)):
+        at = 0
+        for u in range(use_first[c], use_first[c + 1]):
+            at = ((at * 31 + use_pool[u]) * 31 + int(8.0 * use_count[u])) % slots
+        while member[at] >= 0 and not _are_alike(c, member[at], use_first, use_pool, use_count):
+            at = (at + 1) % slots
+        if member[at] < 0:
+            member[at], number[at] = c, kinds
+            kinds += 1
+        kind[c] = number[at]
+    return kind, kinds
 
 
 @_loops
@@ -385,42 +302,58 @@ def _search(  # type: ignore[no-untyped-def]
     most = int(min(float(n), capacity.max() + 1.0)) + 1
     members, load = np.zeros((pools, most), np.int64), np.zeros(pools, np.int64)
     victims, homes, losses = np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most)
-    for j in range(n):
-        if placed[j] >= 0:
-            _file(j, placed[j], use_first, use_pool, pools, column, members, load)
-            _take(placed[j], 1.0, use_first, use_pool, use_count, free)
-    work = 0
+    queues, is_sorted = np.zeros((pools, 3, most), np.int64), np.zeros((pools, 3), np.bool_)
+    _file_all(placed, use_first, use_pool, use_count, pools, column, members, load, free)
+    # Gains so far, and of each job: how many there were when it was last tried in vain, and the work of that.
+    work, gains, tried, tried_work = 0, 0, np.full(n, -1, np.int64), np.zeros(n, np.int64)
+    # Whoever waits loses others the same with each column of a kind, but for rounding, until there is a gain.
+    kind, kinds = _kinds(use_first, use_pool, use_count)
+    loss, taken, known = np.zeros((kinds, 2)), np.zeros((kinds, 2), np.int64), np.full((kinds, 2), -1, np.int64)
     for _ in range(passes):
-        improved = False
+        before = gains
         for j in order:
-            best, chosen, way = strict, -1, False
+            if tried[j] == gains:
+                work += tried_work[j]
+                if work > work_max:
+                    return work
+                continue
+            best, chosen, best_way, begun = strict, -1, False, work
             for c in range(first[j], first[j + 1]):
                 is_worse = column[j] >= 0 and value[c] <= value[column[j]] + strict
                 if c == column[j] or is_worse or lag[c] >= slack:
                     continue
+                k, waits = kind[c], column[j] < 0
                 for by_move in (False, True):
-                    gain, count = _try(
-                        j, c, by_move, first, value, use_first, use_pool, use_count, pools, free, column, members,
-                        load, victims, losses, homes,
-                    )  # fmt: skip
+                    way = int(by_move)
                     work += 1 + load[use_pool[use_first[c]]] * (1 + by_move * (first[j + 1] - first[j]))
+                    if waits and known[k, way] == gains and value[c] - loss[k, way] < best - strict:
+                        gain, count = -np.inf, taken[k, way]
+                    else:
+                        gain, count = _try(
+                            j, c, by_move, first, value, use_first, use_pool, use_count, pools, free, column, members,
+                            load, victims, losses, homes, queues, is_sorted,
+                        )  # fmt: skip
+                        if waits:
+                            loss[k, way], taken[k, way], known[k, way] = value[c] - gain, count, gains
                     if gain > best:
-                        best, chosen, way = gain, c, by_move
+                        best, chosen, best_way = gain, c, by_move
                     if count == 0:
                         break
+            tried[j], tried_work[j] = gains, work - begun
             if chosen >= 0:
-                improved = True
+                gains += 1
                 slack -= best
                 gain, count = _try(
-                    j, chosen, way, first, value, use_first, use_pool, use_count, pools, free, column, members, load,
-                    victims, losses, homes,
+                    j, chosen, best_way, first, value, use_first, use_pool, use_count, pools, free, column, members,
+                    load, victims, losses, homes, queues, is_sorted,
                 )  # fmt: skip
                 _change(j, chosen, victims, count, first, value, use_first, use_pool, use_count, free, column, homes)
                 for i in range(count):
                     _file(victims[i], homes[i], use_first, use_pool, pools, column, members, load)
                 _file(j, chosen, use_first, use_pool, pools, column, members, load)
+                is_sorted[:] = False
             if work > work_max:
                 return work
-        if not improved:
+        if gains == before:
             break
     return work

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.classes.deduplication import job_offsets
 from optimizer.classes.segments import max_by
 from optimizer.policy import OrderFacts
 from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Problem
@@ -36,28 +37,41 @@ class ReferenceConfigurations:
 
 def best_rates_of(problem: Problem) -> FloatArray:
     """Steps per second of each job's fastest configuration that the empty fleet could hold; 0: none (n,)."""
-    usable = usable_columns(problem.columns, problem.pools.capacity)
+    return _best_rates(problem, usable_columns(problem.columns, problem.pools.capacity))
+
+
+def _best_rates(problem: Problem, usable: BoolArray) -> FloatArray:
     columns = problem.columns
-    return max_by(columns.job[usable], columns.steps_per_s[usable], len(problem.jobs))
+    return max_by(columns.job, np.where(usable, columns.steps_per_s, 0.0), len(problem.jobs))
 
 
 def reference_configurations(problem: Problem) -> ReferenceConfigurations:
     """What every job is measured by, whether it runs or not."""
     columns, jobs = problem.columns, problem.jobs
-    rate, size = best_rates_of(problem), column_accelerators(columns)
+    is_usable, size = usable_columns(columns, problem.pools.capacity), column_accelerators(columns)
+    rate = _best_rates(problem, is_usable)
     elastic, least = np.zeros(len(jobs), dtype=np.bool_), np.ones(len(jobs))
     if np.array_equal(size, jobs.gang[columns.job]):
         return ReferenceConfigurations(rate, elastic, least)  # one count a job
-    usable = np.flatnonzero(usable_columns(columns, problem.pools.capacity))
+    usable = np.flatnonzero(is_usable)
     elastic = _has_counts(columns, usable, size, len(jobs), len(problem.pools))
-    job = columns.job[usable]
-    each = columns.steps_per_s[usable] / size[usable]
-    order = np.lexsort((size[usable], -each, job))
-    first = order[np.unique(job[order], return_index=True)[1]]
-    first = first[elastic[job[first]]]
-    rate[job[first]] = columns.steps_per_s[usable[first]]
-    least[job[first]] = size[usable[first]]
+    usable = usable[elastic[columns.job[usable]]]
+    best = _most_thrifty(columns.job[usable], columns.steps_per_s[usable] / size[usable], size[usable])
+    rate[columns.job[usable[best]]] = columns.steps_per_s[usable[best]]
+    least[columns.job[usable[best]]] = size[usable[best]]
     return ReferenceConfigurations(rate, elastic, least)
+
+
+def _most_thrifty(job: IntArray, each: FloatArray, size: FloatArray) -> IntArray:
+    """The column of each job, ascending, of most steps per accelerator, of equals the smallest, then the first."""
+    if not len(job):
+        return np.zeros(0, dtype=np.int64)
+    begins = np.concatenate(([True], job[1:] != job[:-1]))
+    first, row = np.flatnonzero(begins), np.cumsum(begins) - 1
+    is_best = each == np.maximum.reduceat(each, first)[row]
+    among = np.where(is_best, size, np.inf)
+    best = np.flatnonzero(is_best & (among == np.minimum.reduceat(among, first)[row]))
+    return best[np.concatenate(([True], job[best[1:]] != job[best[:-1]]))]
 
 
 def modest_columns(problem: Problem, reference: ReferenceConfigurations) -> BoolArray:
@@ -73,12 +87,12 @@ def modest_columns(problem: Problem, reference: ReferenceConfigurations) -> Bool
 
 def _has_counts(columns: Columns, usable: IntArray, size: FloatArray, jobs: int, pools: int) -> BoolArray:
     """Whether each job has usable columns of several sizes that begin in the same pool (n,)."""
-    pool = columns.use_pool[np.searchsorted(columns.use_column, usable)]
-    place = columns.job[usable] * pools + pool
-    smallest, largest = np.full(jobs * pools, np.inf), np.zeros(jobs * pools)
-    np.minimum.at(smallest, place, size[usable])
-    np.maximum.at(largest, place, size[usable])
-    several: BoolArray = np.any((largest > smallest).reshape(jobs, pools), axis=1)
+    pool = columns.use_pool[job_offsets(columns.use_column, len(columns))[usable]]
+    place, size = columns.job[usable] * pools + pool, size[usable]
+    one_of_them = np.zeros(jobs * pools)
+    one_of_them[place] = size
+    several = np.zeros(jobs, dtype=np.bool_)
+    several[columns.job[usable[size != one_of_them[place]]]] = True
     return several
 
 

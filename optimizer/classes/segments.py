@@ -16,7 +16,7 @@ from optimizer.problem import FloatArray, IntArray
 
 def sum_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:
     """Sum of the values of each owner, 0 for an owner without any (owners,)."""
-    return np.bincount(owner, weights=values, minlength=owners).astype(np.float64)
+    return np.asarray(np.bincount(owner, weights=values, minlength=owners), dtype=np.float64)
 
 
 def max_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:

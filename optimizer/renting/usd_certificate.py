@@ -18,9 +18,9 @@ import numpy as np
 
 from optimizer.assignment.assignment_problem import AssignmentProblem, Contest
 from optimizer.assignment.column_assignment import assignment_problem_of, unlisted_gain
+from optimizer.assignment.gang_prices import prices_of_gangs
 from optimizer.assignment.guarantee_rows import guaranteed_entities, rows_of_floors
 from optimizer.assignment.limit_rows import limited_entities
-from optimizer.assignment.local_search import prices_of_gangs
 from optimizer.assignment.plan_draft import accelerators_held
 from optimizer.assignment.planned_mixtures import UnlistedGangs
 from optimizer.assignment.transportation import assign_single_accelerators, takes_single_accelerators

@@ -104,9 +104,9 @@ def _newcomer_columns(newcomer: Newcomer) -> Columns:
 
 def usable_columns(columns: Columns, capacity: FloatArray) -> BoolArray:
     """Columns that make progress and whose gang fits each pool it uses while nothing else runs there (c,)."""
+    usable: BoolArray = columns.steps_per_s > 0
     too_large = columns.use_count > capacity[columns.use_pool] + _WHOLE
-    blocked = sum_by(columns.use_column, too_large.astype(np.float64), len(columns)) > 0
-    usable: BoolArray = (columns.steps_per_s > 0) & ~blocked
+    usable[columns.use_column[too_large]] = False
     return usable
 
 

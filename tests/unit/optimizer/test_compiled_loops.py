@@ -28,7 +28,7 @@ _COMPILE_WITHOUT_CACHE = """
 from numba.core import caching
 caching.CacheImpl._locator_classes = []
 from optimizer.assignment import local_search
-print(local_search._loops.compiled("_cost") is not local_search._cost)
+print(local_search._loops.compiled("_fits") is not local_search._fits)
 """
 
 

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
+from optimizer.assignment import gang_prices as prices_of
 from optimizer.assignment import local_search as gangs_of
 from optimizer.assignment import transportation as transport_of
 from optimizer.assignment.assignment_problem import AssignmentProblem
+from optimizer.assignment.guarantee_rows import rows_of_floors
 from optimizer.assignment.local_search import assign_gangs
 from optimizer.assignment.transportation import assign_by_search, solve_transportation
 from optimizer.classes.compiled_loops import interpreted_floats
@@ -139,15 +141,68 @@ def test_the_compiled_search_is_its_definition() -> None:
     for _ in range(10):
         gangs = some_gangs(rng, 12, 3, 6)
         order = np.arange(12)
-        table = gangs_of._arrays(gangs)
-        told = (*table, gangs.capacity, gangs_of._running_column(gangs), order, np.zeros(3), 1.0, 1.0, gangs.size)
-        mine, theirs = gangs_of._loops.compiled("_at_prices")(*told), gangs_of._at_prices(*told)
+        table = prices_of.gang_table(gangs)
+        told = (*table, gangs.capacity, 3, prices_of.running_column(gangs), order, np.zeros(3), 1.0, 1.0, gangs.size)
+        mine, theirs = prices_of._loops.compiled("_at_prices")(*told), prices_of._at_prices(*told)
         np.testing.assert_array_equal(mine[0], theirs[0])
         np.testing.assert_array_equal(mine[1], theirs[1])
         lag = np.zeros(len(gangs.value))
         for search, found in ((gangs_of._loops.compiled("_search"), mine), (gangs_of._search, theirs)):
             search(*table, gangs.capacity, 3, found[0], order, lag, 1e9, 1e-9, 4, 10**6)
         np.testing.assert_array_equal(mine[0], theirs[0])
+
+
+def prices_as_defined(gangs: AssignmentProblem) -> tuple[np.ndarray, float]:
+    """The prices of the smallest bound of 40 subgradient steps, each over all columns; that bound."""
+    prices, top = np.zeros(len(gangs.capacity)), float((gangs.value / gangs.size).max())
+    quoted, bound = prices, np.inf
+    for step in range(prices_of.PRICE_STEPS + 1):
+        net, load = gangs.net(prices), np.zeros(len(prices))
+        for j, first in enumerate(gangs.first.tolist()):
+            columns = np.flatnonzero(gangs.job == j)
+            wanted = first + int(np.argmax(net[columns]))
+            if net[wanted] > 0:
+                uses = gangs.use_column == wanted
+                np.add.at(load, gangs.use_pool[uses], gangs.use_count[uses])
+        if gangs.dual_bound(prices) < bound:
+            quoted, bound = prices, gangs.dual_bound(prices)
+        excess = np.clip((load - gangs.capacity) / np.abs(gangs.capacity), -1.0, 1.0)
+        prices = np.clip(prices + excess * top / 4.0 / (1.0 + step / 2.0), 0.0, top)
+    return quoted, bound
+
+
+@pytest.mark.parametrize("floor", [0.0, 3.0])
+def test_jobs_that_are_left_out_of_a_step_would_have_wanted_nothing(floor: float) -> None:
+    """In a crowd most jobs are; prices and bound are those of all jobs at every step, of floors as well."""
+    rng = np.random.default_rng(2)
+    for _ in range(4):
+        gangs = some_gangs(rng, 300, 3, 12)
+        if floor:
+            use = np.where(gangs.job < 40, gangs.use_count, 0.0)
+            gangs = rows_of_floors(gangs, np.array([use]), np.array([floor]))
+        prices, bound = prices_of.prices_of_gangs(gangs)
+        wanted, least = prices_as_defined(gangs)
+        np.testing.assert_allclose(prices, wanted, rtol=1e-9, atol=1e-12)
+        assert bound == pytest.approx(least, rel=1e-12)
+
+
+def test_what_is_left_out_of_a_search_would_have_gained_nothing() -> None:
+    """A search that ended by itself, begun again at its end with nothing remembered, changes nothing."""
+    rng = np.random.default_rng(3)
+    improved = 0
+    for _ in range(12):
+        gangs = some_gangs(rng, 120, 3, 12)
+        table = prices_of.gang_table(gangs)
+        column, _, _, order = prices_of.fill_at_prices(gangs, table)
+        told = gangs.capacity, 3, column, order, np.zeros(len(gangs.value)), 1e9, 1e-9, 50, 10**9
+        begun = column.copy()
+        search = gangs_of._loops.compiled("_search")
+        search(*table, *told)
+        improved += bool((column != begun).any())
+        ended = column.copy()
+        search(*table, *told)
+        np.testing.assert_array_equal(column, ended)
+    assert improved >= 3
 
 
 def test_who_runs_stays_where_nothing_better_is_to_be_had() -> None:
