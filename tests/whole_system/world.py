@@ -13,6 +13,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -26,10 +27,12 @@ import workers.agent.machine_notices as notices_module
 import workers.agent.server_client as shipping_module
 from scheduler.live import main as main_module
 from scheduler.live.assembly import ServerConfig, settings_for_cluster
+from scheduler.live.http import connection_guard as guard_module
 from scheduler.live.http import overview_api as overview_module
 from scheduler.live.loop import solver_pool as solver_pool_module
 from scheduler.live.loop import worker_process as worker_process_module
 from scheduler.live.main import ListenOptions
+from scheduler.live.services import cluster_metrics as metrics_module
 from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
@@ -41,7 +44,7 @@ from tests.whole_system.final_checks import check_end
 from tests.whole_system.lives import AgentLife, ServerLife, SimStore
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
-from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
+from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, HEARTBEAT_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
 from tests.whole_system.rented import KNOWN_WITHIN_S, PlayedCloud, rented_entry
 from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
 from walras.clocks import Clocks
@@ -132,7 +135,7 @@ class World:
         try:
             life.store = SimStore(self._data.path, self.clocks(), chance)
             life.store.world = self
-            settings = settings_for_cluster(self._cluster)
+            settings = replace(settings_for_cluster(self._cluster), heartbeat_s=HEARTBEAT_S)
             config = ServerConfig(self._data, self._cluster, self.plan.policy, settings, self.clocks(), chance)
             why = f"exit code {await main_module._serve(config, alone_with(life.store), ListenOptions(), None)}"
         except Exception as error:
@@ -393,8 +396,10 @@ class World:
             (StartForecasts, "watch", _rest),
             (PolicyShadow, "watch", _rest),
             (worker_process_module, "new_worker_process", InlineWorker),
-            (notices_module, "NOTICE_POLL_S", 2.0),
-            (shipping_module, "SHIP_EVERY_S", 4.0),
+            (notices_module, "NOTICE_POLL_S", 4.0),
+            (shipping_module, "SHIP_EVERY_S", 8.0),
+            (metrics_module, "_LOOK_AT_LAG_EVERY_S", 10.0),
+            (guard_module, "_SWEEP_S", 10.0),
             (agent_module, "tools_here", list),
             (launch_module.shutil, "disk_usage", disk_usage),
             *(() if self.cloud is None else self.cloud.changes()),
