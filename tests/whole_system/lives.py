@@ -3,17 +3,32 @@
 A life has its process, so that a fault ends it at any await, and what of it invariants look at.
 """
 
+import tempfile
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
+from scheduler.live.store.database_file import open_database
 from scheduler.live.store.sqlite_store import SqliteStore
 from scheduler.live.store.store_interface import WriteBatch
 from tests.whole_system.virtual_loop import ProcessKilled, SimProcess
+from walras.clocks import Clocks
 from workers.agent.agent import Agent
 from workers.agent.report_store import AgentStore
 
 if TYPE_CHECKING:
     from tests.whole_system.world import World
+
+
+@cache
+def new_database(clocks: Clocks) -> bytes:
+    """A database as a first start makes it: made once, and copied by every seed."""
+    with tempfile.TemporaryDirectory(prefix="walras-fuzz-") as folder:
+        path = Path(folder) / "walras.db"
+        open_database(path, clocks, Random("new database")).close()
+        return path.read_bytes()
 
 
 class SimStore(SqliteStore):

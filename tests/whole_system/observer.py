@@ -46,8 +46,8 @@ MOST_ATTEMPTS = 25
 ANSWERS_ARRIVE_S = 20.0
 #: A machine whose newest answered call is older than this may not know what the server wants.
 HEARD_S = 6.0
-#: Looks, every two seconds, that may find an attempt with the server and not on its machine.
-MOST_LOOKS_MISSING = 7
+#: Looks, every three seconds, that may find an attempt with the server and not on its machine.
+MOST_LOOKS_MISSING = 5
 
 
 @dataclass

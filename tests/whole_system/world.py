@@ -32,6 +32,7 @@ from scheduler.live.http import overview_api as overview_module
 from scheduler.live.loop import solver_pool as solver_pool_module
 from scheduler.live.loop import worker_process as worker_process_module
 from scheduler.live.main import ListenOptions
+from scheduler.live.providers import local_provider as local_module
 from scheduler.live.services import cluster_metrics as metrics_module
 from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.start_forecasts import StartForecasts
@@ -41,7 +42,7 @@ from scheduler.live.store.store_opening import alone_with
 from scheduler.live.web.page_files import PageFiles
 from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
-from tests.whole_system.lives import AgentLife, ServerLife, SimStore
+from tests.whole_system.lives import AgentLife, ServerLife, SimStore, new_database
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
 from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, HEARTBEAT_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
@@ -62,6 +63,7 @@ from workers.agent.server_client import Enrolment, ServerClient
 from workers.devices import Accelerators, Host
 
 WALL = 1_700_000_000.0
+_AT_START = Clocks(lambda: WALL + 1000.0, lambda: 1000.0, lambda: 1000.0)
 USD_PER_H = 3600.0
 
 
@@ -101,6 +103,8 @@ class World:
         self._ports = iter(range(7000, 8000))
         self._context = contextvars.copy_context()
         self._data = DataFolder(folder / "data")
+        self._data.path.mkdir()
+        (self._data.path / "walras.db").write_bytes(new_database(_AT_START))
         shape = {"shape": "s", "accelerator": "a", "cpus": 64, "memory": "64GiB", "usd_per_h": 0}
         pools = [
             {**shape, "shape": f"a{count}", "accelerators": count, "usd_per_h": USD_PER_H * count}
@@ -264,7 +268,7 @@ class World:
 
     async def _keep_running(self) -> None:
         while True:
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(1.0)
             now = self.loop.time()
             if self.life is not None and self.life.process.is_dead and now >= self.server_down_until:
                 self.start_server()
@@ -274,7 +278,7 @@ class World:
 
     async def _look_around(self) -> None:
         while not self.observer.broken:
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(3.0)
             server = None if self.life is None or self.life.process.is_dead else self.life.server
             self.observer.look(self.agents, server, can_write=not self.is_disk_full)
             for words in () if self.cloud is None else self.cloud.missed_too_late(server):
@@ -400,6 +404,7 @@ class World:
             (shipping_module, "SHIP_EVERY_S", 8.0),
             (metrics_module, "_LOOK_AT_LAG_EVERY_S", 10.0),
             (guard_module, "_SWEEP_S", 10.0),
+            (local_module, "_WATCH_S", 60.0),
             (agent_module, "tools_here", list),
             (launch_module.shutil, "disk_usage", disk_usage),
             *(() if self.cloud is None else self.cloud.changes()),
