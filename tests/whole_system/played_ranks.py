@@ -217,7 +217,10 @@ class PlayedRank:
     def _save(self) -> None:
         plan, self._saved_s = self._ranks.plan, self._done_s
         if self.rank == 0:
-            path = f"{plan.checkpoint_dir}/attempt-{plan.attempt:04d}/step-{self._done_s:g}"
+            # A machine looks for the folder before it goes on from there.
+            folder = f"{plan.checkpoint_dir}/attempt-{plan.attempt:04d}"
+            os.makedirs(folder, exist_ok=True)
+            path = f"{folder}/step-{self._done_s:g}"
             digest = f"{plan.job_id:032x}{plan.attempt:08x}{int(self._done_s):024x}"
             self._say({"type": "commit", "path": path, "step": self._done_s, "digest": digest, "took_s": 0.5})
 

@@ -42,7 +42,7 @@ from scheduler.live.store.store_opening import alone_with
 from scheduler.live.web.page_files import PageFiles
 from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
-from tests.whole_system.lives import AgentLife, ServerLife, SimStore, new_database
+from tests.whole_system.lives import AgentLife, ServerLife, SimAgentStore, SimStore, new_database
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
 from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, HEARTBEAT_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
@@ -58,7 +58,6 @@ from walras.states import JobState
 from walras.wire import Register, ShapeFacts
 from workers.agent.agent import Agent
 from workers.agent.launch import AgentMachine
-from workers.agent.report_store import AgentStore
 from workers.agent.server_client import Enrolment, ServerClient
 from workers.devices import Accelerators, Host
 
@@ -80,6 +79,7 @@ class World:
         scripts = {script.name: script for _, script, _ in plan.jobs}
         self.observer = Observer(self.loop, scripts, LEASE_S)
         self.network.heard, self.network.renewed = self.observer.heard, self.observer.renewed
+        self.observer.written = lambda: None if self.life is None or self.life.process.is_dead else self.life.store
         self.machines = {name: Machine(name, self.loop, self.observer) for name in plan.machines}
         self.observer.machines = list(self.machines.values())
         self.agents: dict[str, AgentLife] = {}
@@ -112,7 +112,9 @@ class World:
         ]
         if plan.rented:
             pools.append(rented_entry(shape, plan.rented, USD_PER_H))
-        self._cluster = check_model(ClusterConfig, {"pools": pools, "lease": f"{LEASE_S:g}s"}, source="cluster")
+        # What is played saves no files that could be sent to a store.
+        settings = {"pools": pools, "lease": f"{LEASE_S:g}s", "checkpoints": f"file://{folder}/shared"}
+        self._cluster = check_model(ClusterConfig, settings, source="cluster")
         self.cloud = PlayedCloud(self, self._cluster.pools[-1]) if plan.rented else None
 
     # ---------------------------------------------------------------- clocks
@@ -188,7 +190,8 @@ class World:
         )
         token_file = self._data.join_token_file
         try:
-            life.store = AgentStore(state, chance)
+            life.store = SimAgentStore(state, chance)
+            life.store.world, life.store.name = self, name
             client = ServerClient(SimSession(self.network, name), f"http://10.0.0.2:{self.first_port}")  # type: ignore[arg-type]
             message = Register(
                 node_id=name,
@@ -278,7 +281,7 @@ class World:
 
     async def _look_around(self) -> None:
         while not self.observer.broken:
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(2.0)
             server = None if self.life is None or self.life.process.is_dead else self.life.server
             self.observer.look(self.agents, server, can_write=not self.is_disk_full)
             for words in () if self.cloud is None else self.cloud.missed_too_late(server):
