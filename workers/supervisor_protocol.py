@@ -6,7 +6,6 @@ last line torn by a crash. The sockets carry JSON lines, bounded in both directi
 threads. Standard library only.
 """
 
-import dataclasses
 import json
 import os
 import selectors
@@ -201,7 +200,7 @@ class AttemptPlan:
 
 
 def write_plan(folder: Path, plan: AttemptPlan) -> None:
-    write_durably(folder / PLAN_FILE, dataclasses.asdict(plan))
+    write_durably(folder / PLAN_FILE, vars(plan))
 
 
 def read_plan(folder: Path) -> AttemptPlan:

@@ -59,7 +59,7 @@ async def act(world: "World", fault: Fault) -> None:
             life.process.kill()
             world.observer.lost_at[name] = world.loop.time()
             shutil.rmtree(world.folder / name, ignore_errors=True)
-        case "cut_off":
+        case "cut_off" | "cut_long":
             world.network.cut_off.add(name)
             await asyncio.sleep(fault.amount)
             world.network.cut_off.discard(name)
@@ -112,6 +112,8 @@ async def _act_otherwise(world: "World", fault: Fault) -> None:
                 await world.call("PUT", "policy", world.plan.other_policy)
         case "restore":
             await _restore(world, fault.amount)
+        case "break_gang":
+            await _break_gang(world, fault.target)
         case "rogue":
             await _rogue(world)
         case "twin":
@@ -131,6 +133,25 @@ async def _kill_both(world: "World", fault: Fault) -> None:
     _kill_server(world)
     await asyncio.sleep(fault.amount)
     world.agents[fault.target].process.kill()
+
+
+#: A machine that is cut off is believed to be there for a while, and its lease runs out later than all of this.
+_GANGS_FORM_S, _GANG_WAITS_S = 6.0, 17.0
+
+
+async def _break_gang(world: "World", name: str) -> None:
+    """A gang waits for a machine that is cut off, while the agent of one that is ready for it dies."""
+    world.network.cut_off.add(name)
+    until = world.loop.time() + _GANGS_FORM_S
+    while world.loop.time() < until:
+        await asyncio.sleep(0.25)
+        for life in world.agents.values():
+            if life.agent is not None and not life.process.is_dead and life.agent._holds.prepared:
+                await asyncio.sleep(0.5)
+                life.process.kill()
+                until = 0.0
+    await asyncio.sleep(_GANG_WAITS_S)
+    world.network.cut_off.discard(name)
 
 
 async def _restore(world: "World", later_s: float) -> None:

@@ -3,17 +3,38 @@
 A life has its process, so that a fault ends it at any await, and what of it invariants look at.
 """
 
+import errno
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
+from scheduler.live.store.database_file import open_database
 from scheduler.live.store.sqlite_store import SqliteStore
-from scheduler.live.store.store_interface import WriteBatch
+from scheduler.live.store.store_interface import StoreUnavailable, WriteBatch
 from tests.whole_system.virtual_loop import ProcessKilled, SimProcess
+from walras.clocks import Clocks
 from workers.agent.agent import Agent
 from workers.agent.report_store import AgentStore
 
 if TYPE_CHECKING:
     from tests.whole_system.world import World
+
+
+@cache
+def new_database(clocks: Clocks) -> bytes:
+    """A database as a first start makes it: made once, and copied by every seed."""
+    with tempfile.TemporaryDirectory(prefix="walras-fuzz-") as folder:
+        path = Path(folder) / "walras.db"
+        open_database(path, clocks, Random("new database")).close()
+        return path.read_bytes()
+
+
+#: Of the writes to a disk that is full so many fail whatever they need; the others where they need a new page.
+REFUSED = 0.7
 
 
 class SimStore(SqliteStore):
@@ -23,6 +44,8 @@ class SimStore(SqliteStore):
     _is_full = False
 
     def commit(self, batch: WriteBatch) -> None:
+        if self.world.is_disk_full and self.world.chance.random() < REFUSED:
+            raise StoreUnavailable("no space is left")
         if self._is_full is not self.world.is_disk_full:
             self._is_full = self.world.is_disk_full
             self._db.conn.execute(f"PRAGMA max_page_count={1 if self._is_full else 1 << 30}")
@@ -40,6 +63,21 @@ class SimStore(SqliteStore):
         assert self.world.life is not None
         self.world.life.process.kill()
         raise ProcessKilled
+
+
+class SimAgentStore(AgentStore):
+    """An agent's real records on a disk that may be full."""
+
+    world: "World"
+    name = ""
+
+    def _try(self, act: Callable[[], object]) -> bool:
+        is_full = self.name in self.world.full_agents and self.world.chance.random() < REFUSED
+        return super()._try(_refuse if is_full else act)
+
+
+def _refuse() -> None:
+    raise OSError(errno.ENOSPC, "no space is left")
 
 
 @dataclass

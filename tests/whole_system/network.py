@@ -8,9 +8,10 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
@@ -112,12 +113,13 @@ class Network:
             later_s = self._chance.uniform(0.0, 6.0)
             unheard: asyncio.Future[tuple[int, bytes]] = self._loop.create_future()
             self._later(later_s, self._arrive, source, method, url, headers, content, unheard, again)
+        timer = self._loop.call_later(timeout_s, self._give_up, answer)
         try:
-            async with asyncio.timeout(timeout_s):
-                status, body = await answer
+            status, body = await answer
             self.renewed(source, urlsplit(url).path, status, sent_at)
             return status, body
         finally:
+            timer.cancel()
             task = self._waiting.pop(answer, None)
             if task is not None and not task.done() and source not in self.cut_off:
                 task.cancel()  # the server sees that the caller has hung up
@@ -189,6 +191,10 @@ class Network:
         if not answer.done():
             answer.set_result(result)
 
+    def _give_up(self, answer: "asyncio.Future[tuple[int, bytes]]") -> None:
+        if not answer.done():
+            answer.set_exception(TimeoutError())
+
     def _reset(self, answer: "asyncio.Future[tuple[int, bytes]]") -> None:
         if not answer.done():
             answer.set_exception(aiohttp.ClientConnectionError("connection reset"))
@@ -206,13 +212,18 @@ async def _answered(app: web.Application, request: web.Request) -> tuple[int, by
 def _request(loop: VirtualLoop, method: str, path: str, headers: dict[str, str], content: bytes) -> web.Request:
     given = CIMultiDict(headers)
     given["Content-Length"] = str(len(content))
-    raw = tuple((name.encode(), value.encode()) for name, value in given.items())
+    url = _parsed(path)
     message = RawRequestMessage(
-        method, path, HttpVersion11, CIMultiDictProxy(given), raw, False, None, False, False, URL(path, encoded=True)
+        method, path, HttpVersion11, CIMultiDictProxy(given), (), False, None, False, False, url
     )
     task: Any = None
     writer: Any = None
     return web.Request(message, _Body(content), _Wire(), writer, task, loop)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=2000)
+def _parsed(path: str) -> URL:
+    return URL(path, encoded=True)
 
 
 class _Answer:
@@ -250,5 +261,6 @@ class SimSession:
         params: dict[str, str],
         **_: Any,
     ) -> _Call:
-        whole = f"{url}?{urlencode(params)}" if params else url
+        # Numbers and digits: nothing of it has to be quoted.
+        whole = f"{url}?{'&'.join(f'{name}={value}' for name, value in params.items())}" if params else url
         return _Call(self._network.call(self._source, "POST", whole, headers, data, timeout.total or 30.0))

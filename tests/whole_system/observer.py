@@ -18,6 +18,7 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
     server        the server ends by itself; an agent does
     core          an invariant of the core
     acknowledged  an acknowledged job is missing, or has another's number
+    durable       what somebody was told is done is not in the database: a job, a recorded checkpoint
     money         charges are not attempt time x price, or a rented machine's time x price, or for time to come
     log           what a rank wrote is not what the server keeps
     replay        the journal does not replay
@@ -27,15 +28,18 @@ Each broken promise is an entry of `Observer.broken`: (virtual instant, rule, wo
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from scheduler.core.invariants import check_invariants
+from scheduler.live.store.sql_store import SqlStore
 from scheduler.live.store.store_interface import WriteBatch
 from tests.whole_system.fake_machine import Hooks, Machine, SimSupervisor
 from tests.whole_system.played_ranks import Run, Script
 from tests.whole_system.virtual_loop import VirtualLoop
+from walras.job_request import JobId
 from walras.states import AttemptState, JobState
 from workers.supervisor_protocol import AttemptPlan
 
@@ -63,8 +67,8 @@ class Observer(Hooks):
     runs: dict[int, list[Run]] = field(default_factory=lambda: defaultdict(list))
     final: dict[int, JobState] = field(default_factory=dict)
     final_at: dict[int, float] = field(default_factory=dict)
-    #: Newest step of each job whose recording a rank was told of.
-    recorded_step: dict[int, float] = field(default_factory=dict)
+    #: Newest step of each job and attempt whose recording a rank was told of.
+    recorded_step: dict[int, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     #: Machine -> when the server last answered a heartbeat of it; when something happened that loses attempts there.
     heard_at: dict[str, float] = field(default_factory=dict)
     #: Machine -> when the newest heartbeat was sent whose answer its agent has.
@@ -86,6 +90,8 @@ class Observer(Hooks):
     #: When a backup was restored last; two incarnations of the cluster live beside each other until some time later.
     restored_at: float = -inf
     split_until: float = 0.0
+    #: The server's records; None while there is no server.
+    written: Callable[[], SqlStore | None] = lambda: None
     #: From an instant in a transaction until it is written.
     commit_may_take_s: float = 8.0
 
@@ -103,6 +109,9 @@ class Observer(Hooks):
         nothing then."""
         if self.loop.time() > self.restored_at + ANSWERS_ARRIVE_S:
             self.acknowledged[name], self.acknowledged_at[name] = job_id, self.loop.time()
+            store = self.written()
+            if store is not None and store.job(JobId(job_id)) is None:
+                self.violate("durable", f"{name} was acknowledged as job {job_id}, which is not written")
 
     def restored(self, taken_at: float) -> None:
         """What happened after the backup was taken may have been forgotten, for as long as machines have not told."""
@@ -142,7 +151,9 @@ class Observer(Hooks):
             is_lost = max(self.lost_at.get(before.machine, 0.0), self.split_until) >= before.began_at
             if before.attempt < run.attempt and before.how == "exit 0" and not is_lost and plan.world_size == 1:
                 self.violate("rerun", f"{where}: attempt {before.attempt} had succeeded on {before.machine}")
-        known = self.recorded_step.get(run.job_id, 0.0)
+        # A part of a gang may come up after others of it have saved.
+        earlier = (step for attempt, step in self.recorded_step[run.job_id].items() if attempt < run.attempt)
+        known = max(earlier, default=0.0)
         if run.resumed_s < known and now >= self.split_until:
             self.violate("checkpoint", f"{where} resumes at {run.resumed_s:g}, recorded was {known:g}")
         self.runs[run.job_id].append(run)
@@ -154,7 +165,14 @@ class Observer(Hooks):
 
     def recorded(self, run: Run, digest: str) -> None:
         step = float(int(digest[40:], 16))
-        self.recorded_step[run.job_id] = max(step, self.recorded_step.get(run.job_id, 0.0))
+        steps = self.recorded_step[run.job_id]
+        steps[run.attempt] = max(step, steps.get(run.attempt, 0.0))
+        store, is_split = self.written(), self.loop.time() < self.split_until
+        if store is None or is_split or any(each.attempt > run.attempt for each in self.runs[run.job_id]):
+            return  # of an attempt that is over nothing counts, and its agent is answered all the same
+        kept = store.checkpoint(JobId(run.job_id))
+        if kept is None or kept.step < step:
+            self.violate("durable", f"job {run.job_id} was told that step {step:g} is recorded, which is not written")
 
     def asked_to_end(self, supervisor: SimSupervisor, reason: str) -> None:
         plan, now, name = supervisor.plan, self.loop.time(), supervisor.machine.name

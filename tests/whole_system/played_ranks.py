@@ -19,7 +19,8 @@ from workers.supervisor_protocol import AttemptPlan, Channels, Connection, PeerR
 
 #: Supervisors that are being made: their ranks ask whose they are.
 STARTING: list[Any] = []
-TICK_S = 1.0
+#: A rank writes, reports and saves so often in its first `QUICK_FOR_S` seconds, and later every `SLOW_TICK_S`.
+TICK_S, QUICK_FOR_S, SLOW_TICK_S = 1.0, 4.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ class PlayedRank:
         self.run = Run(self._script, machine.name, plan.job_id, plan.attempt, rank, self._began_at, self._done_s)
         self.run.log, self.run.incarnation = output.path, plan.incarnation
         machine.hooks.began(self.run, plan)
+        self._tick_s = TICK_S
         self._timer = machine.call_later(TICK_S, self._tick)
 
     @property
@@ -192,7 +194,7 @@ class PlayedRank:
             self.end(number=number)
 
     def _tick(self) -> None:
-        self._done_s += TICK_S
+        self._done_s += self._tick_s
         script, age_s = self._script, self._ranks.machine.loop.time() - self._began_at
         self.output.write(f"{script.name} {self._ranks.plan.attempt} {self.rank} {self._done_s:g}\n".encode())
         if script.kills_supervisor_at_s is not None and age_s >= script.kills_supervisor_at_s:
@@ -208,12 +210,17 @@ class PlayedRank:
             self._say({"type": "finished"})
             self.end(code=script.exit_code)
             return
-        self._timer = self._ranks.machine.call_later(TICK_S, self._tick)
+        tick_s = TICK_S if age_s < QUICK_FOR_S else SLOW_TICK_S
+        self._tick_s = min(tick_s, script.work_s - self._done_s)
+        self._timer = self._ranks.machine.call_later(self._tick_s, self._tick)
 
     def _save(self) -> None:
         plan, self._saved_s = self._ranks.plan, self._done_s
         if self.rank == 0:
-            path = f"{plan.checkpoint_dir}/attempt-{plan.attempt:04d}/step-{self._done_s:g}"
+            # A machine looks for the folder before it goes on from there.
+            folder = f"{plan.checkpoint_dir}/attempt-{plan.attempt:04d}"
+            os.makedirs(folder, exist_ok=True)
+            path = f"{folder}/step-{self._done_s:g}"
             digest = f"{plan.job_id:032x}{plan.attempt:08x}{int(self._done_s):024x}"
             self._say({"type": "commit", "path": path, "step": self._done_s, "digest": digest, "took_s": 0.5})
 

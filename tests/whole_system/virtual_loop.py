@@ -56,25 +56,6 @@ class SimProcess:
 PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
 
 
-def _run_unless_dead(handle: asyncio.Handle) -> None:
-    """What `asyncio.Handle._run` does, if the process that it belongs to lives."""
-    context = handle._context  # type: ignore[attr-defined]
-    process = context.get(PROCESS)
-    if process is not None:
-        if process.countdown >= 0:
-            process.countdown -= 1
-            if process.countdown < 0:
-                process.kill()
-        if process.is_dead:
-            return
-    try:
-        context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        handle._loop.call_exception_handler({"exception": error, "handle": handle})  # type: ignore[attr-defined]
-
-
 class _SimHandle(asyncio.Handle):
     """What asyncio's does, without its questions about debugging: hundreds of thousands are made a minute."""
 
@@ -142,8 +123,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         next_ready = ready.popleft
         for _ in range(len(ready)):
             handle = next_ready()
-            if not handle._cancelled:
-                _run_unless_dead(handle)
+            if handle._cancelled:
+                continue
+            # What `asyncio.Handle._run` does, if the process that it belongs to lives.
+            context = handle._context
+            process = context.get(PROCESS)
+            if process is not None:
+                if process.countdown >= 0:
+                    process.countdown -= 1
+                    if process.countdown < 0:
+                        process.kill()
+                if process.is_dead:
+                    continue
+            try:
+                context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"exception": error, "handle": handle})
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It is passed over when its instant comes."""

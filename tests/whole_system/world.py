@@ -13,6 +13,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -26,10 +27,13 @@ import workers.agent.machine_notices as notices_module
 import workers.agent.server_client as shipping_module
 from scheduler.live import main as main_module
 from scheduler.live.assembly import ServerConfig, settings_for_cluster
+from scheduler.live.http import connection_guard as guard_module
 from scheduler.live.http import overview_api as overview_module
 from scheduler.live.loop import solver_pool as solver_pool_module
 from scheduler.live.loop import worker_process as worker_process_module
 from scheduler.live.main import ListenOptions
+from scheduler.live.providers import local_provider as local_module
+from scheduler.live.services import cluster_metrics as metrics_module
 from scheduler.live.services.policy_shadow import PolicyShadow
 from scheduler.live.services.start_forecasts import StartForecasts
 from scheduler.live.store.data_folder import DataFolder
@@ -38,10 +42,10 @@ from scheduler.live.store.store_opening import alone_with
 from scheduler.live.web.page_files import PageFiles
 from tests.whole_system.fake_machine import InlineWorker, Machine, installed
 from tests.whole_system.final_checks import check_end
-from tests.whole_system.lives import AgentLife, ServerLife, SimStore
+from tests.whole_system.lives import AgentLife, ServerLife, SimAgentStore, SimStore, new_database
 from tests.whole_system.network import Listener, Network, SimSession, Weather
 from tests.whole_system.observer import Observer
-from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
+from tests.whole_system.plans import BACK_S, FAULTS_UNTIL_S, HEARTBEAT_S, LEASE_S, LIVENESS_S, RENTED_POOL, Fault, Plan
 from tests.whole_system.rented import KNOWN_WITHIN_S, PlayedCloud, rented_entry
 from tests.whole_system.virtual_loop import PROCESS, SimProcess, VirtualLoop
 from walras.clocks import Clocks
@@ -54,11 +58,11 @@ from walras.states import JobState
 from walras.wire import Register, ShapeFacts
 from workers.agent.agent import Agent
 from workers.agent.launch import AgentMachine
-from workers.agent.report_store import AgentStore
 from workers.agent.server_client import Enrolment, ServerClient
 from workers.devices import Accelerators, Host
 
 WALL = 1_700_000_000.0
+_AT_START = Clocks(lambda: WALL + 1000.0, lambda: 1000.0, lambda: 1000.0)
 USD_PER_H = 3600.0
 
 
@@ -75,6 +79,7 @@ class World:
         scripts = {script.name: script for _, script, _ in plan.jobs}
         self.observer = Observer(self.loop, scripts, LEASE_S)
         self.network.heard, self.network.renewed = self.observer.heard, self.observer.renewed
+        self.observer.written = lambda: None if self.life is None or self.life.process.is_dead else self.life.store
         self.machines = {name: Machine(name, self.loop, self.observer) for name in plan.machines}
         self.observer.machines = list(self.machines.values())
         self.agents: dict[str, AgentLife] = {}
@@ -98,6 +103,8 @@ class World:
         self._ports = iter(range(7000, 8000))
         self._context = contextvars.copy_context()
         self._data = DataFolder(folder / "data")
+        self._data.path.mkdir()
+        (self._data.path / "walras.db").write_bytes(new_database(_AT_START))
         shape = {"shape": "s", "accelerator": "a", "cpus": 64, "memory": "64GiB", "usd_per_h": 0}
         pools = [
             {**shape, "shape": f"a{count}", "accelerators": count, "usd_per_h": USD_PER_H * count}
@@ -105,7 +112,9 @@ class World:
         ]
         if plan.rented:
             pools.append(rented_entry(shape, plan.rented, USD_PER_H))
-        self._cluster = check_model(ClusterConfig, {"pools": pools, "lease": f"{LEASE_S:g}s"}, source="cluster")
+        # What is played saves no files that could be sent to a store.
+        settings = {"pools": pools, "lease": f"{LEASE_S:g}s", "checkpoints": f"file://{folder}/shared"}
+        self._cluster = check_model(ClusterConfig, settings, source="cluster")
         self.cloud = PlayedCloud(self, self._cluster.pools[-1]) if plan.rented else None
 
     # ---------------------------------------------------------------- clocks
@@ -132,7 +141,7 @@ class World:
         try:
             life.store = SimStore(self._data.path, self.clocks(), chance)
             life.store.world = self
-            settings = settings_for_cluster(self._cluster)
+            settings = replace(settings_for_cluster(self._cluster), heartbeat_s=HEARTBEAT_S)
             config = ServerConfig(self._data, self._cluster, self.plan.policy, settings, self.clocks(), chance)
             why = f"exit code {await main_module._serve(config, alone_with(life.store), ListenOptions(), None)}"
         except Exception as error:
@@ -181,7 +190,8 @@ class World:
         )
         token_file = self._data.join_token_file
         try:
-            life.store = AgentStore(state, chance)
+            life.store = SimAgentStore(state, chance)
+            life.store.world, life.store.name = self, name
             client = ServerClient(SimSession(self.network, name), f"http://10.0.0.2:{self.first_port}")  # type: ignore[arg-type]
             message = Register(
                 node_id=name,
@@ -261,7 +271,7 @@ class World:
 
     async def _keep_running(self) -> None:
         while True:
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(1.0)
             now = self.loop.time()
             if self.life is not None and self.life.process.is_dead and now >= self.server_down_until:
                 self.start_server()
@@ -393,8 +403,11 @@ class World:
             (StartForecasts, "watch", _rest),
             (PolicyShadow, "watch", _rest),
             (worker_process_module, "new_worker_process", InlineWorker),
-            (notices_module, "NOTICE_POLL_S", 2.0),
-            (shipping_module, "SHIP_EVERY_S", 4.0),
+            (notices_module, "NOTICE_POLL_S", 4.0),
+            (shipping_module, "SHIP_EVERY_S", 8.0),
+            (metrics_module, "_LOOK_AT_LAG_EVERY_S", 10.0),
+            (guard_module, "_SWEEP_S", 10.0),
+            (local_module, "_WATCH_S", 60.0),
             (agent_module, "tools_here", list),
             (launch_module.shutil, "disk_usage", disk_usage),
             *(() if self.cloud is None else self.cloud.changes()),

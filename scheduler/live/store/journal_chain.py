@@ -16,7 +16,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from scheduler.live.store.sql_dialect import SqlConnection
@@ -43,6 +43,9 @@ class ChainHead:
     last_job_id: int = 0
     #: Rows since the last mark.
     unmarked: int = 0
+
+
+_HEAD_FIELDS = fields(ChainHead)
 
 
 def next_digest(digest: str, row: JournalRow) -> str:
@@ -152,7 +155,7 @@ class TipFile:
 
 
 def _slot(head: ChainHead) -> bytes:
-    text = json.dumps(asdict(head)).encode()
+    text = json.dumps({each.name: getattr(head, each.name) for each in _HEAD_FIELDS}).encode()
     return (text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n").ljust(_SLOT_BYTES, b"\0")
 
 
