@@ -17,7 +17,7 @@ from scheduler.core.booking_events import BookingEvent
 from scheduler.core.budget_limits import BudgetState
 from scheduler.core.job_change_events import JobChangeEvent
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import RememberedUse, ShareEvent
+from scheduler.core.share_events import RememberedLengths, RememberedUse, ShareEvent
 from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured, WorkRestated
 from walras.cluster import NodeId, Placement, Pool, PoolId, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
@@ -228,8 +228,8 @@ class StateRestored:
     price_unit: str = ""
     exchange: float = 1.0
     shares: tuple[RememberedUse, ...] = ()
-    #: By pool: what is known of machines' lifetimes (`machine_lifetimes.dump_lifetimes`).
-    lifetimes: tuple[tuple[PoolId, RememberedLives], ...] = ()
+    lifetimes: tuple[tuple[PoolId, RememberedLives], ...] = ()  # by pool (`machine_lifetimes.dump_lifetimes`)
+    lengths: tuple[RememberedLengths, ...] = ()
 
 
 @dataclass(slots=True)

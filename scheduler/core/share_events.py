@@ -59,4 +59,15 @@ class RememberedUse(NamedTuple):
     behind_rate: float = 0.0
 
 
+class RememberedLengths(NamedTuple):
+    """How far what a user's jobs stated of their length came true (`length_records`), as of when the last one ended."""
+
+    name: str
+    at: float
+    #: Accelerator-seconds of ended jobs, the same weighed by log(true over stated), and jobs; old ones halved.
+    used_s: float
+    said_s: float
+    jobs: float
+
+
 ShareEvent = SharesDeclared

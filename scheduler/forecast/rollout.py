@@ -312,7 +312,7 @@ class Rollout:
         if found is None or found[0].revoked is not None:
             return
         job, truth = found
-        steps = job.request.steps if job.request.steps is not None else job.steps + truth.left
+        steps = job.steps + truth.left
         truth.left = 0.0
         self._send(AttemptEnded(self.now, *subject, EndCause.EXITED, exit_code=0, steps=steps))
 

@@ -19,7 +19,7 @@ from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.state.fleet import MachineCondition, PoolState
 from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.remaining_work import steps_made
+from scheduler.core.state.remaining_work import guesses_by_record, note_lengths_exceeded, steps_left, steps_made
 from walras.cluster import Market, billed_until
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
@@ -71,6 +71,7 @@ def build_problem(ledger: Ledger) -> Problem:
     """The ledger as a problem: eligible jobs in ascending id, one column per job, pool and gang size it can have."""
     columns, pools = ledger.columns, ledger.fleet.pools
     ledger.columns.settle_all(ledger.now, inf)
+    note_lengths_exceeded(ledger)
     rows = np.flatnonzero(columns.active & columns.eligible)
     rows = rows[np.argsort(columns.job_id[rows], kind="stable")]
     capacity = np.array([float(state.capacity) for state in pools])
@@ -92,7 +93,7 @@ def build_problem(ledger: Ledger) -> Problem:
             job_id=columns.job_id[rows],
             weight=columns.weight[rows],
             gang=np.where(np.isfinite(gang), gang, 1.0),
-            remaining_steps=np.maximum(columns.steps_total[rows] - done, 0.0),
+            remaining_steps=steps_left(ledger, rows, done),
             done_steps=done,
             submitted_at=columns.submitted_at[rows],
             attained_s=columns.attained_s[rows],
@@ -302,7 +303,7 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
         problem,
         jobs=replace(
             problem.jobs,
-            length_s=ledger.columns.duration_s[slots],
+            length_s=guesses_by_record(ledger, slots),
             restart_s=np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64),
             pinned=np.array(pinned, dtype=np.bool_),
             unstoppable=_unstoppable(records) if problem.pools.held.any() else problem.jobs.unstoppable,

@@ -36,7 +36,7 @@ from scheduler.core.placement.reservations import drop_reservation, offer_freed_
 from scheduler.core.placement.search import find_free_place
 from scheduler.core.rules import OWED, RoundRules
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.remaining_work import unreported_steps
+from scheduler.core.state.remaining_work import guesses_by_record, unreported_steps
 from scheduler.core.state.working_set import Cycle, RoundMechanism, enqueue_job
 from walras.contract import HIGH_PRIORITY_CLASS
 
@@ -282,9 +282,9 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
         weight=job.request.weight,
         capacity=capacity,
         usd_per_h=usd_per_h,
-        remaining_steps=unreported_steps(job),
+        remaining_steps=unreported_steps(ledger, job),
         done_steps=job.steps,
-        length_s=float(columns.duration_s[slot]),
+        length_s=float(guesses_by_record(ledger, np.array([slot]))[0]),
         waited_s=ledger.now - float(columns.submitted_at[slot]),
         restart_s=ledger.restart_s(job, ledger.policy.rules),
         priority_class=job.request.priority_class,

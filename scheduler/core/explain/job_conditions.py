@@ -19,6 +19,7 @@ from walras.units import format_size
 
 AT_RISK, BUDGET_LOW, SPEED_DIFFERS, NO_STEPS = "at_risk", "budget_low", "speed_differs", "no_steps"
 CANNOT_BE_MOVED, SPENDS_SLACK, FETCHES_INPUTS = "cannot_be_moved", "spends_slack", "fetches_inputs"
+LENGTH_CORRECTED = "length_corrected"
 #: A job that states its steps is expected to report one within this time after its ranks were up.
 NO_STEPS_AFTER_S = 600.0
 #: Pools of which it is said what a job has to fetch there: the fastest for it.
@@ -58,9 +59,29 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
         )
         told += "steps are unknown; steps are counted by walras.training.Loop in the script, or leave `steps` out"
         found.append(JobCondition(NO_STEPS, told))
+    if told := _corrected_length_text(core.ledger, job):
+        found.append(JobCondition(LENGTH_CORRECTED, told))
     if job.request.data and core.ledger.policy.rules.count_fetches and (told := _fetches_text(core.ledger, job)):
         found.append(JobCondition(FETCHES_INPUTS, told))
     return tuple(found)
+
+
+def _corrected_length_text(ledger: Ledger, job: JobRecord) -> str:
+    """With what length the job is planned instead of what it states, and why; empty where it is believed."""
+    request, factor = job.request, ledger.lengths.factor(job.request.owners[-1])
+    if factor == 1.0 or (request.steps is None and request.duration_s is None):
+        return ""
+    if request.steps is not None:
+        stated, planned = f"{request.steps:g} steps", f"{factor * request.steps:.4g} steps"
+    else:
+        assert request.duration_s is not None
+        stated, planned = f"{request.duration_s:g} s", f"{factor * request.duration_s:.4g} s"
+    many = ledger.lengths.jobs_of(request.owners[-1])
+    whose = f"jobs of {request.user}" if request.user else "such jobs"
+    return (
+        f"states {stated}, but {whose} in {request.project or 'this project'} need up to {factor:.1f} times what they "
+        f"state (record of {many:.0f}): planned with {planned}; jobs that keep what they state mend the record"
+    )
 
 
 def _fetches_text(ledger: Ledger, job: JobRecord) -> str:

@@ -26,6 +26,7 @@ from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.placement.retry_waits import blame_place
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
+from scheduler.core.state.remaining_work import note_length
 from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
 from walras.cluster import NodeId, Rendezvous
@@ -320,6 +321,7 @@ def end_job(
     best_rate = cycle.ledger.class_of(job).best_rate
     if state is JobState.SUCCEEDED and best_rate > 0 and job.steps > 0:
         cycle.ledger.finished_s.append(job.steps / best_rate)
+    note_length(cycle.ledger, job, succeeded=state is JobState.SUCCEEDED)
     cycle.spending.forget_job(job)
     cycle.sharing.forget(job)
     if job.job_id in cycle.ledger.retries.failed:

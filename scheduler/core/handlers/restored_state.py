@@ -66,6 +66,7 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
             for state in pools
             if not state.pool.removed and state.lives.ends
         ),
+        lengths=ledger.lengths.remembered(_ENTITIES_MAX),
     )
 
 
@@ -119,6 +120,7 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
     ledger = cycle.ledger
     ledger.remembered = {each[0]: each for each in event.jobs}
     _recall_use(cycle, event)
+    ledger.lengths.recall(event.lengths)
     ledger.retries.recall(event.retries)
     for job_id, machines in event.retries:
         for until_at in sorted({until_at for _, _, until_at in machines if until_at > cycle.now}):

@@ -25,6 +25,7 @@ from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import Fleet, Place
 from scheduler.core.state.job_classes import JobClass, JobClasses, PoolParts
 from scheduler.core.state.job_columns import JobColumns
+from scheduler.core.state.length_records import LengthRecords
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.core.state.retry_places import RetryPlaces
 from scheduler.core.state.share_usage import ShareUsage
@@ -246,6 +247,8 @@ class Ledger:
         self.entities: dict[str, int] = {}
         self.entity_parents: list[int] = []
         self.usage = ShareUsage()
+        #: How far what users state of lengths came true.
+        self.lengths = LengthRecords()
         #: Machines on which jobs failed.
         self.retries = RetryPlaces()
         self.policy = ActivePolicy(PolicySpec("none"), None, RoundRules())  # until the first `PolicyChanged`

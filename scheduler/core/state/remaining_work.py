@@ -14,7 +14,9 @@
     unreported_steps             reported                       -                    inf      policies: of an arrival
 
 Speeds are those of the job's kind, measured or believed; 0 steps per second counts as unknown. "Unknown" is the answer
-for a job that states no steps; a guess is its submitter's. `expected_end_at`, `end_if_started_at` and `ready_at` are
+for a job that states no steps; a guess is its submitter's. What a job states is corrected by what came of its user's
+former statements (`length_records`; `stated_by_record`), in all of these but `from_checkpoint_s`: a deadline is its
+user's own risk. `expected_end_at`, `end_if_started_at` and `ready_at` are
 instants, include what a restart costs, and assume that nobody is stopped; everything else in seconds is time of work
 alone. `fetching_s` is what a start takes beyond that where inputs are not cached. Nothing here changes the ledger,
 except that ends worked out once are kept on jobs and machines.
@@ -28,6 +30,7 @@ from optimizer.problem import FloatArray, IntArray
 from scheduler.core.rules import RoundRules
 from scheduler.core.state.fleet import FleetMachine, Place
 from scheduler.core.state.ledger import JobRecord, Ledger
+from scheduler.core.state.length_records import KEPT
 from scheduler.core.state.tools_and_data import FetchTime
 
 #: A job that has made this many times the steps it stated is believed to be of unknown length. Otherwise it would keep
@@ -37,13 +40,66 @@ OVERDUE = 1.1
 UNKNOWN_LENGTH_S = 3600.0
 
 
+# ------------------------------------------------------------------------------------------------ what it states
+
+
+def stated_by_record(ledger: Ledger, job: JobRecord) -> float:
+    """Return the steps that the job states, times what its user's record says of such statements; inf if none."""
+    stated = job.request.steps
+    return inf if stated is None else stated * ledger.lengths.factor(job.request.owners[-1])
+
+
+def _stated_by_records(ledger: Ledger, rows: IntArray | slice) -> FloatArray:
+    """Return `stated_by_record` of the jobs in these slots (n,)."""
+    columns = ledger.columns
+    total: FloatArray = columns.steps_total[rows] * ledger.lengths.factors(ledger.entities, columns.entity[rows])
+    return total
+
+
+def guesses_by_record(ledger: Ledger, rows: IntArray | slice) -> FloatArray:
+    """Return the submitters' guesses of whole runs, seconds, times what their records say; inf without one (n,)."""
+    columns = ledger.columns
+    guess: FloatArray = columns.duration_s[rows] * ledger.lengths.factors(ledger.entities, columns.entity[rows])
+    return guess
+
+
+def note_length(ledger: Ledger, job: JobRecord, *, succeeded: bool) -> None:
+    """Note what the length that an ending job stated has come to; of one that did not succeed, if it went beyond."""
+    columns, slot = ledger.columns, job.slot
+    ratio = float(_come_to(ledger, np.array([slot]))[0])
+    if succeeded or ratio > KEPT:
+        ledger.lengths.ended(job.request.owners[-1], columns.attained_s.item(slot), ratio, ledger.now)
+
+
+def note_lengths_exceeded(ledger: Ledger) -> None:
+    """Note which active jobs have gone beyond what they stated, and how far."""
+    columns = ledger.columns
+    rows = columns.active.nonzero()[0]
+    ratio = _come_to(ledger, rows)
+    beyond, names = dict[str, list[tuple[float, float]]](), list(ledger.entities)
+    for at in (ratio > KEPT).nonzero()[0].tolist():
+        row = int(rows[at])
+        name = names[columns.entity.item(row)]
+        beyond.setdefault(name, []).append((columns.attained_s.item(row), float(ratio[at])))
+    ledger.lengths.running(beyond, ledger.now)
+
+
+def _come_to(ledger: Ledger, rows: IntArray) -> FloatArray:
+    """Return what these jobs have come to over what they stated: steps, or the time they had; 0 if unknown (n,)."""
+    columns = ledger.columns
+    by_guess = columns.attained_s[rows] / columns.gang[rows] / columns.duration_s[rows]
+    by_steps = columns.steps[rows] / columns.steps_total[rows]
+    found: FloatArray = np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)
+    return found
+
+
 # ------------------------------------------------------------------------------------------------ where it runs
 
 
 def remaining_here_s(ledger: Ledger, job: JobRecord) -> float:
     """Return the seconds that a running job has left where it runs; inf if unknown or overdue."""
-    total, rate = job.request.steps, ledger.rate_of(job)
-    if total is None or rate <= 0:
+    total, rate = stated_by_record(ledger, job), ledger.rate_of(job)
+    if total == inf or rate <= 0:
         return inf
     done = job.steps + rate * max(0.0, ledger.now - float(ledger.columns.steps_at[job.slot]))
     if done > OVERDUE * total:
@@ -53,7 +109,7 @@ def remaining_here_s(ledger: Ledger, job: JobRecord) -> float:
 
 def remaining_here_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
     """Return `remaining_here_s` of the running jobs in these slots (n,)."""
-    rate, total = _rates_here(ledger, rows), ledger.columns.steps_total[rows]
+    rate, total = _rates_here(ledger, rows), _stated_by_records(ledger, rows)
     done = _steps_at_rate(ledger, rows, rate)
     is_known = (rate > 0) & (done <= OVERDUE * total)
     steps = np.maximum(0.0, total - done)
@@ -84,11 +140,11 @@ def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
 
     The instant stays the same while the attempt lasts and no speed or restart cost changes, so it is computed once.
     """
-    known = ledger.classes.version + ledger.costs.version  # neither ever goes back
+    known = _version(ledger)
     if job.ends_version != known:
-        total, rate = job.request.steps, ledger.rate_of(job)
+        total, rate = stated_by_record(ledger, job), ledger.rate_of(job)
         job.ends_version = known
-        if total is None or rate <= 0:
+        if total == inf or rate <= 0:
             job.ends_at = inf
         else:
             began, left = job.leased_at + ledger.restart_s(job, rules), total - job.start_steps
@@ -96,9 +152,14 @@ def expected_end_at(ledger: Ledger, job: JobRecord, rules: RoundRules) -> float:
     return job.ends_at
 
 
+def _version(ledger: Ledger) -> int:
+    """Of all that ends are worked out with; none of its parts ever goes back."""
+    return ledger.classes.version + ledger.costs.version + ledger.lengths.version
+
+
 def expected_ends_on(ledger: Ledger, machine: FleetMachine, rules: RoundRules) -> list[float]:
     """Return the instant at which each held accelerator of the machine is free if nobody is stopped; ascending."""
-    known = ledger.classes.version + ledger.costs.version
+    known = _version(ledger)
     if machine.ends_version != known:
         machine.ends, shared = [], dict[tuple[int, ...], float]()
         for job_id, held in machine.holders.items():
@@ -145,7 +206,7 @@ def end_if_started_at(ledger: Ledger, job: JobRecord, pool: int, rules: RoundRul
     rate = float(ledger.class_of(job).rates[pool])
     if job.request.steps is None or rate <= 0:
         return inf
-    return ledger.now + ledger.restart_s(job, rules) + (job.request.steps - job.steps) / rate
+    return ledger.now + ledger.restart_s(job, rules) + (stated_by_record(ledger, job) - job.steps) / rate
 
 
 def from_checkpoint_s(job: JobRecord, rate: float) -> float:
@@ -162,14 +223,14 @@ def unreported_on_best_s(ledger: Ledger, job: JobRecord) -> float:
     best = ledger.class_of(job).best_rate
     if best <= 0:
         return 0.0
-    return UNKNOWN_LENGTH_S if job.request.steps is None else unreported_steps(job) / best
+    return UNKNOWN_LENGTH_S if job.request.steps is None else unreported_steps(ledger, job) / best
 
 
 def unreported_on_best_of_all_s(ledger: Ledger, rows: IntArray) -> FloatArray:
     """Return `unreported_on_best_s` of the jobs in these slots (n,)."""
     columns = ledger.columns
     best = np.array([job_class.best_rate for job_class in ledger.classes.classes])[columns.class_row[rows]]
-    left = np.maximum(columns.steps_total[rows] - columns.steps[rows], 0.0)
+    left = np.maximum(_stated_by_records(ledger, rows) - columns.steps[rows], 0.0)
     seconds = np.divide(left, best, out=np.zeros(len(rows)), where=best > 0)
     return np.where(np.isfinite(seconds), seconds, UNKNOWN_LENGTH_S)
 
@@ -185,8 +246,8 @@ def remaining_on_best_s(ledger: Ledger, rows: IntArray | slice, attained_s: Floa
     best = ledger.classes.rates[columns.class_row[rows]].max(axis=1, initial=0.0)
     done = _steps_at_rate(ledger, rows, _rates_here(ledger, rows))
     by_steps = np.full(len(best), inf)
-    np.divide(np.maximum(columns.steps_total[rows] - done, 0.0), best, out=by_steps, where=best > 0)
-    by_guess = np.maximum(columns.duration_s[rows] - attained_s / columns.gang[rows], 0.0)
+    np.divide(np.maximum(_stated_by_records(ledger, rows) - done, 0.0), best, out=by_steps, where=best > 0)
+    by_guess = np.maximum(guesses_by_record(ledger, rows) - attained_s / columns.gang[rows], 0.0)
     return np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)
 
 
@@ -194,16 +255,23 @@ def remaining_on_best_s(ledger: Ledger, rows: IntArray | slice, attained_s: Floa
 
 
 def steps_made(ledger: Ledger, rows: IntArray) -> FloatArray:
-    """Return the steps of the jobs in these slots until now, at most what they state (n,)."""
+    """Return the steps of the jobs in these slots until now, at most what they state or have reported (n,)."""
     columns = ledger.columns
     if not columns.pools:
         return columns.steps[rows]
-    return np.minimum(_steps_at_rate(ledger, rows, _rates_here(ledger, rows)), columns.steps_total[rows])
+    most = np.maximum(_stated_by_records(ledger, rows), columns.steps[rows])
+    return np.minimum(_steps_at_rate(ledger, rows, _rates_here(ledger, rows)), most)
 
 
-def unreported_steps(job: JobRecord) -> float:
+def steps_left(ledger: Ledger, rows: IntArray, done: FloatArray) -> FloatArray:
+    """Return the steps that the jobs in these slots have left when so many are done (n,)."""
+    left: FloatArray = np.maximum(_stated_by_records(ledger, rows) - done, 0.0)
+    return left
+
+
+def unreported_steps(ledger: Ledger, job: JobRecord) -> float:
     """Return the steps that the job has not reported yet; inf if it states none."""
-    return inf if job.request.steps is None else max(0.0, job.request.steps - job.steps)
+    return max(0.0, stated_by_record(ledger, job) - job.steps)
 
 
 # ------------------------------------------------------------------------------------------------ fetching

@@ -1,0 +1,127 @@
+"""How far what each user's jobs state of their length came true, and by how much what is stated next is corrected.
+
+    said_g = sum_i a_i log r_i / sum_i a_i        factor_g = exp(said_g n / (n + 1) + min(said_g, 1/2) / sqrt(n + 1))
+
+r is what a job turned out to need over what it stated, a the accelerator-seconds that it had, n the number of such
+jobs; old jobs count half after the half-life of use. Weighing by what a job has had makes a record that trivial jobs
+cannot whiten. A job that has gone beyond its statement is counted while it runs, by as much as it has gone beyond; one
+that ended is counted if it succeeded, or had gone beyond. Jobs that needed less than they stated are set against others
+that needed more, but nobody's statement is shortened: who states too much harms nobody but himself.
+
+A statement that came true within `KEPT` counts as true: users who know the lengths of their jobs are planned by what
+they say, to the bit. Of others the factor is the mean, with one job before it that kept its word, and a standard error
+above that (half a unit of the logarithm over the root of the number): what was gained before anything was known is paid
+for later, so that who states half of what he knows gains nothing by it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, log, sqrt
+
+import numpy as np
+
+from optimizer.problem import FloatArray, IntArray
+from scheduler.core.share_events import RememberedLengths
+
+#: What a job needs may exceed what it stated so many times before the statement counts as untrue.
+KEPT = 1.1
+#: Ratios beyond this, either way, count as this: a job that was given up says little.
+_MOST = 16.0
+#: How much ratios of one user's jobs differ, at most: standard deviation of their logarithm.
+_SPREAD = 0.5
+
+
+@dataclass(slots=True)
+class _Record:
+    """Of one user in one project, until `at`."""
+
+    at: float
+    used_s: float = 0.0
+    said_s: float = 0.0
+    jobs: float = 0.0
+
+    def bring_to(self, at: float, half_life_s: float) -> None:
+        if at > self.at:
+            kept = 0.5 ** ((at - self.at) / half_life_s)
+            self.used_s, self.said_s, self.jobs = self.used_s * kept, self.said_s * kept, self.jobs * kept
+            self.at = at
+
+    def add(self, used_s: float, ratio: float) -> None:
+        self.used_s += used_s
+        self.said_s += used_s * _log_ratio(ratio)
+        self.jobs += 1.0
+
+    @property
+    def factor(self) -> float:
+        if self.said_s <= 0.0 or self.used_s <= 0.0:
+            return 1.0
+        said, jobs = self.said_s / self.used_s, self.jobs + 1.0
+        found = exp(said * self.jobs / jobs + min(said, _SPREAD) / sqrt(jobs))
+        return found if found > KEPT else 1.0
+
+
+def _log_ratio(ratio: float) -> float:
+    """Of a ratio that counts; 0 of one that is a statement come true."""
+    return 0.0 if 1.0 / KEPT <= ratio <= KEPT else log(min(max(ratio, 1.0 / _MOST), _MOST))
+
+
+@dataclass(slots=True)
+class LengthRecords:
+    """Records by user, named as entities are ("project/user")."""
+
+    #: Changes whenever a factor may have: what was worked out with it holds no longer.
+    version: int = 0
+    half_life_s: float = 7 * 86_400.0
+    _ended: dict[str, _Record] = field(default_factory=dict)
+    #: The same with jobs that run and have gone beyond what they stated.
+    _now: dict[str, _Record] = field(default_factory=dict)
+
+    def ended(self, name: str, used_s: float, ratio: float, at: float) -> None:
+        """A job of this user has ended: what it had, accelerator-seconds, and true over stated length."""
+        if used_s <= 0.0 or ratio <= 0.0:
+            return
+        record = self._ended.setdefault(name, _Record(at))
+        record.bring_to(at, self.half_life_s)
+        record.add(used_s, ratio)
+        self._now[name] = replace(record)
+        self.version += 1
+
+    def running(self, beyond: Mapping[str, Sequence[tuple[float, float]]], at: float) -> None:
+        """These jobs alone run and have gone beyond: by user, what each has had, and how far it came over stated."""
+        before = {name: record.factor for name, record in self._now.items()}
+        self._now = {name: replace(record) for name, record in self._ended.items()}
+        for name, jobs in beyond.items():
+            record = self._now.setdefault(name, _Record(at))
+            record.bring_to(at, self.half_life_s)
+            for used_s, ratio in jobs:
+                record.add(used_s, ratio)
+        if before != {name: record.factor for name, record in self._now.items()}:
+            self.version += 1
+
+    def factor(self, name: str) -> float:
+        """By what a length that this user states is multiplied, at least 1."""
+        record = self._now.get(name)
+        return 1.0 if record is None else record.factor
+
+    def factors(self, names: Iterable[str], entity: IntArray) -> FloatArray:
+        """`factor` of the users in these rows of `names` (n,)."""
+        if not any(record.said_s > 0.0 for record in self._now.values()):
+            return np.ones(len(entity))
+        by_row = np.array([self.factor(name) for name in names])
+        return np.where(entity >= 0, by_row[entity], 1.0)
+
+    def jobs_of(self, name: str) -> float:
+        """How many jobs the record is of, old ones counting less."""
+        record = self._now.get(name)
+        return 0.0 if record is None else record.jobs
+
+    def remembered(self, most: int) -> tuple[RememberedLengths, ...]:
+        """Of so many users, those with most use first: what ended jobs showed, as of when the last of them ended."""
+        found = sorted(self._ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
+        return tuple(RememberedLengths(name, each.at, each.used_s, each.said_s, each.jobs) for name, each in found)
+
+    def recall(self, remembered: Iterable[RememberedLengths]) -> None:
+        """Take in what a former core knew."""
+        self._ended = {each.name: _Record(each.at, each.used_s, each.said_s, each.jobs) for each in remembered}
+        self._now = {name: replace(record) for name, record in self._ended.items()}
+        self.version += 1

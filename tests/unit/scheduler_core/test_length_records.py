@@ -1,0 +1,113 @@
+"""Who states too little is planned by what his jobs turned out to need; who states the truth, by what he says."""
+
+from fake_fleet import FakeFleet, cluster, job, remembered_state
+from planned_fleet import carried_out, measured
+
+from scheduler.core import events as ev
+from scheduler.core.cycle.problem_snapshot import build_problem
+from scheduler.core.explain.job_conditions import LENGTH_CORRECTED, job_conditions
+from scheduler.core.rules import RoundRules
+from scheduler.core.state.length_records import KEPT, LengthRecords
+from walras.job_request import JobId
+
+ADA, BOB = "p/ada", "p/bob"
+
+
+def planning(machines: str = "ab") -> FakeFleet:
+    rules = RoundRules(round_s=100, resolve_min_s=0, restart_default_s=0, profiling_share=0)
+    return measured(cluster("walras", rules=rules, machines=machines))
+
+
+def ran(fleet: FakeFleet, number: int, user: str, stated: float, true: float) -> None:
+    """A job that states so many steps makes so many, alone on its accelerators, and ends."""
+    job_id = JobId(number)
+    fleet.tell(ev.JobSubmitted(fleet.at, job(number, "a", 1, steps=stated, user=user, project="p")))
+    carried_out(fleet)
+    fleet.tell(ev.AttemptStarted(fleet.at, job_id, 1))
+    fleet.at += true / 4.0
+    fleet.tell(ev.AttemptEnded(fleet.at, job_id, 1, ev.EndCause.EXITED, 0, steps=true))
+    carried_out(fleet)
+
+
+def planned_steps(fleet: FakeFleet) -> dict[int, float]:
+    jobs = build_problem(fleet.core.ledger).jobs
+    return dict(zip(jobs.job_id.tolist(), jobs.remaining_steps.tolist(), strict=True))
+
+
+def test_what_a_user_states_is_corrected_by_what_his_jobs_needed() -> None:
+    """Jobs that needed twice what they stated make the next count twice as long; those of others do not."""
+    fleet = planning()
+    for number in range(1, 5):
+        ran(fleet, number, "ada", 100.0, 200.0)
+        ran(fleet, 10 + number, "bob", 100.0, 100.0 * KEPT)
+    fleet.tell(ev.JobSubmitted(fleet.at, job(20, steps=1000.0, user="ada", project="p")))
+    fleet.tell(ev.JobSubmitted(fleet.at, job(21, steps=1000.0, user="bob", project="p")))
+    planned = planned_steps(fleet)
+    assert 1900.0 < planned[20] < 2400.0
+    assert planned[21] == 1000.0
+    told = {each.type: each.detail for each in job_conditions(fleet.core, JobId(20))}[LENGTH_CORRECTED]
+    assert "states 1000 steps" in told
+    assert "2.2 times" in told
+    assert LENGTH_CORRECTED not in {each.type for each in job_conditions(fleet.core, JobId(21))}
+
+
+def test_a_job_that_outlives_its_statement_is_noticed_while_it_runs() -> None:
+    """What it has left grows with what it has made, and what its user states elsewhere is believed less at once."""
+    fleet = planning()
+    for number in (1, 2):
+        fleet.tell(ev.JobSubmitted(0.0, job(number, steps=400.0, user="ada", project="p")))
+        carried_out(fleet)
+    fleet.tell(ev.AttemptStarted(0.0, JobId(1), 1))
+    found = []
+    for steps in (400.0, 800.0, 1600.0):
+        fleet.at += 100.0
+        fleet.tell(ev.AttemptProgressed(fleet.at, JobId(1), 1, steps=steps))
+        fleet.tell(ev.JobSubmitted(fleet.at, job(int(steps), steps=10.0, user="bob", project="p")))
+        planned = planned_steps(fleet)
+        jobs = build_problem(fleet.core.ledger).jobs
+        found.append((float(jobs.done_steps[0]), planned[2]))
+        carried_out(fleet)
+    assert [done for done, _ in found] == [400.0, 800.0, 1600.0]
+    assert found[0][1] == 400.0 < found[1][1] < found[2][1]
+
+
+def test_records_survive_a_restart() -> None:
+    """A fresh core corrects what is stated as the one before it did."""
+    fleet = planning()
+    for number in range(1, 4):
+        ran(fleet, number, "ada", 100.0, 300.0)
+    before = fleet.core.ledger.lengths.factor(ADA)
+    fleet.restart(remembered_state(fleet.core.ledger))
+    assert fleet.core.ledger.lengths.factor(ADA) == before > 2.5
+
+
+def test_few_jobs_are_believed_less_and_trivial_ones_whiten_nothing() -> None:
+    """The factor grows towards the true ratio with the first jobs; a hundred exact jobs of a second change little."""
+    records, found = LengthRecords(), []
+    for _ in range(6):
+        records.ended(ADA, 3600.0, 4.0, 0.0)
+        found.append(records.factor(ADA))
+    assert 2.0 < found[0] < found[1] < found[-1] < 4.5
+    for _ in range(100):
+        records.ended(ADA, 1.0, 1.0, 0.0)
+    assert records.factor(ADA) > 3.5
+    assert records.factor(BOB) == 1.0
+
+
+def test_nobody_is_shortened_and_errors_both_ways_cancel() -> None:
+    """Who states too much is planned by what he says; who errs by as much either way is nearly believed."""
+    records = LengthRecords()
+    for ratio in (0.5, 0.25, 0.5):
+        records.ended(ADA, 100.0, ratio, 0.0)
+    assert records.factor(ADA) == 1.0
+    for ratio in (0.5, 2.0) * 5:
+        records.ended(BOB, 100.0, ratio, 0.0)
+    assert records.factor(BOB) == 1.0
+
+
+def test_old_statements_are_forgotten() -> None:
+    """After many half-lives one kept statement outweighs what was false before."""
+    records = LengthRecords(half_life_s=100.0)
+    records.ended(ADA, 100.0, 4.0, 0.0)
+    records.ended(ADA, 100.0, 1.0, 2000.0)
+    assert records.factor(ADA) == 1.0
