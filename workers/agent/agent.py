@@ -1,7 +1,8 @@
 """The agent of a machine: one call to the server that carries everything, and one follower per attempt.
 
-It decides nothing: the server says what to start and stop, supervisors do it and outlive the agent. What it must not
-forget is written before it is done (`store`), so that it can be killed and started again at any moment.
+The agent makes no scheduling decisions: the server states what to start and stop; supervisors execute it and outlive
+the agent. Facts that the agent needs after a restart are stored before they are acted upon (`report_store`), so that it
+can be killed and started again at any moment.
 """
 
 import asyncio
@@ -55,17 +56,17 @@ from workers.supervisor_protocol import SUPERVISOR_FILE, AttemptPlan, rank_log, 
 log = logging.getLogger(__name__)
 
 MIN_PAUSE_S = 0.05
-#: The longest that a call may be held open (`walras.wire.Heartbeat`).
+#: Longest time that a call may be held open, seconds (`walras.wire.Heartbeat`).
 MAX_WAIT_S = 60.0
-#: A gang that was prepared and never started holds its devices for this long.
+#: Seconds for which a gang that was prepared and never started holds its devices.
 HOLD_S = 120.0
 MAX_PROBLEM = 200
-#: Folders of ended attempts that are kept for inspection.
+#: Number of ended attempts whose folders are kept for inspection.
 FOLDERS_KEPT = 20
 
 
 class Agent:
-    """Run it once; `run` returns when it is cancelled, and leaves the supervisors running."""
+    """The agent. Run it once; `run` returns when it is cancelled, and leaves the supervisors running."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Agent:
         enrolment.on_other_incarnation = self._tell_again
 
     async def run(self) -> None:
-        """Raises Forbidden or ConfigError when this machine cannot be registered at all."""
+        """Runs until cancelled. Raises Forbidden or ConfigError when this machine cannot be registered at all."""
         await self._joining.join()
         log.info("%s has joined", self._enrolment.node_id)
         try:
@@ -127,7 +128,7 @@ class Agent:
                 self._outbox.put(NoticeReport(report_id=self._outbox.next_id(), gone_in_s=notice.gone_in_s))
 
     def _report_hint(self, detail: str) -> None:
-        """Report that the machine may be revoked, and save all attempts now, so that a revocation costs less."""
+        """Reports that the machine may be revoked, and saves all attempts now, so that a revocation costs less."""
         if self._store.is_new_notice(detail):
             self._outbox.put(HintReport(report_id=self._outbox.next_id(), detail=detail))
             for follower in self._followers.values():
@@ -136,12 +137,12 @@ class Agent:
     # ------------------------------------------------------------------------------------------- the call
 
     def _tell_again(self) -> None:
-        """The server's database was restored: what it acknowledged before it may not know."""
+        """Queues acknowledged reports again, because the server's database was restored and may lack them."""
         self._outbox.tell_again()
         self._is_resynced = False
 
     async def _heartbeat_forever(self) -> None:
-        """Report, renew leases and execute commands, forever. Without a server, supervisors run until leases end."""
+        """Reports, renews leases and executes commands, forever. Without a server, supervisors run until leases end."""
         failures, monotonic = 0, self._machine.clocks.monotonic
         while True:
             started_at = monotonic()
@@ -161,12 +162,12 @@ class Agent:
                 continue
             for key in self._holds.expired(monotonic()):
                 self._refuse(key, f"prepared, and not started within {HOLD_S:.0f} s")
-            # A server that does not hold the call open must not be called in a tight loop.
+            # Prevents a tight loop of calls to a server that does not hold calls open.
             pause_s = MIN_PAUSE_S if made_progress else self._enrolment.heartbeat_s - (monotonic() - started_at)
             await self._outbox.wait_for_urgent(max(MIN_PAUSE_S, pause_s))
 
     async def _heartbeat_once(self) -> bool:
-        """One call. Returns True if it made progress, so that the next call should follow at once."""
+        """Makes one call. Returns True if it made progress, so that the next call should follow at once."""
         reports = self._outbox.batch()
         acks, here = list(self._acks), self._here()
         has_something = bool(reports or acks or not self._is_resynced)
@@ -194,16 +195,16 @@ class Agent:
             fetched=[] if data is None else self._cached.fetched,
             devices=self._sampler.take(),
         )
-        # Before the call goes out: the server counts from when it answers, so our leases end before it thinks so.
+        # Taken before the call: the server counts from its answer, so our leases end before it believes so.
         sent_at = self._machine.clocks.boottime()
         answer = await self._call(message)
         if answer is None:
             return True
         if self._enrolment.take_identity(answer.cluster, answer.protocol):
-            return True  # not the server that this call was for: it has to be told first what is here
+            return True  # another server than the one for which this call was made: it must first learn what runs here
         self._client.cluster = self._enrolment.cluster
         if answer.life != self._life:
-            # A server that has just started cannot tell this call from one of the past: it is to be told again.
+            # A server that has just started cannot tell this call from an old one, so reports are sent again.
             self._life, self._is_resynced = answer.life, False
             self._apply_leases(answer, here, sent_at)
             return True
@@ -222,13 +223,13 @@ class Agent:
         return bool(acks or answer.commands or (reports and answer.reports_acked >= reports[0].report_id))
 
     def _disk_problem(self) -> str:
-        """Returns why this machine takes no attempt now; empty if it does. Those that run go on."""
+        """Returns why this machine takes no attempt now; empty if it does. Running attempts continue."""
         if self._store.problem:
             return f"disk full: the agent cannot write its records ({self._store.problem})"
         return disk_problem(self._machine)
 
     async def _call(self, message: Heartbeat) -> HeartbeatAnswer | None:
-        """Send a heartbeat. Returns None if an urgent report came up while the server held the call open."""
+        """Sends a heartbeat. Returns None if an urgent report came up while the server held the call open."""
         if message.wait_s == 0:
             return await self._client.heartbeat(message)
         call = asyncio.create_task(self._client.heartbeat(message))
@@ -299,7 +300,7 @@ class Agent:
     async def _start(self, key: AttemptKey, command: StartCommand, sent_at: float) -> None:
         if self._store.attempt(*key) is not None:
             return
-        # As with renewals: from before the call, so that an answer that was long on its way grants no more for it.
+        # As with renewals: the time before the call, so that a delayed answer grants no longer lease.
         lease_until, machine = sent_at + command.lease_s, self._machine
         try:
             problem = (
@@ -328,7 +329,7 @@ class Agent:
         self._follow(self._machine.attempt_folder(*key), plan, journal_offset=0)
 
     def _take_devices(self, key: AttemptKey, command: StartCommand) -> str:
-        """Write the start down before it happens. Returns why that failed; empty if it is durable."""
+        """Stores the start before it happens. Returns why that failed; empty if it is durable."""
         self._store.move_attempt(key[0], key[1], AttemptPhase.STARTING, [], key[2])
         if self._store.problem:
             return self._disk_problem()
@@ -336,20 +337,20 @@ class Agent:
         return ""
 
     def _pass_on(self, key: AttemptKey, command: StopCommand | CheckpointEveryCommand) -> bool:
-        """Returns True once the supervisor has it, or no process of the attempt is left."""
+        """Passes a command on. Returns True once the supervisor has it, or no process of the attempt is left."""
         follower = self._followers.get(key)
         if isinstance(command, StopCommand):
             return self._withdraw(key) if follower is None else follower.stop(command.grace_s, command.reason)
         return follower.checkpoint_every(command.every_s) if follower else key not in self._starts.keys
 
     def _withdraw(self, key: AttemptKey) -> bool:
-        """Returns False while its supervisor comes up: that has to be told."""
+        """Withdraws a start. Returns False while its supervisor is starting, because that must then be told."""
         if not self._starts.withdraw(key):
             return False
         self._holds.release(key)
         known = self._store.attempt(*key)
         if known is None or known.phase is not AttemptPhase.OVER:
-            # Never started here, and never will be: a start that comes late finds that it is over.
+            # It was never started here, so a late start command must find the attempt over.
             self._move(key, AttemptPhase.OVER, EndedReport(**self._stamp(key), cause="exited"))
         return True
 
@@ -359,7 +360,7 @@ class Agent:
         self._move(key, AttemptPhase.OVER, refused)
 
     def _stamp(self, key: AttemptKey) -> dict[str, Any]:
-        """The fields of a new report about the attempt."""
+        """Returns the fields of a new report about the attempt."""
         return {"report_id": self._outbox.next_id(), "job_id": key[0], "attempt": key[1], "incarnation": key[2]}
 
     def _move(self, key: AttemptKey, phase: AttemptPhase, report: AnyReport) -> None:
@@ -368,7 +369,7 @@ class Agent:
     # ------------------------------------------------------------------------------------------- attempts
 
     def _recover_attempts(self) -> None:
-        """After a restart of the agent: follow the attempts that run, and report those that have ended."""
+        """After a restart of the agent, follows the attempts that run, and reports those that have ended."""
         for known in self._store.open_attempts():
             folder = self._machine.attempt_folder(known.job_id, known.attempt, known.incarnation)
             if (folder / SUPERVISOR_FILE).exists():
@@ -390,10 +391,10 @@ class Agent:
         self._follow(folder, plan, known.journal_offset)
 
     def _refuse_unstarted(self, known: KnownAttempt, folder: Path) -> None:
-        """The agent died between its decision to start and the start. Its launcher may still be at work."""
+        """Refuses an attempt that was stored, but perhaps not started, before the agent died. A launcher may run."""
         aside = folder.with_name(f"{folder.name}.abandoned")
         if folder.exists():
-            # A supervisor signs in its folder before it starts anything: once this is renamed, it no longer can.
+            # A supervisor writes into its folder before it starts ranks; once this is renamed, it no longer can.
             folder.rename(aside)
             if (aside / SUPERVISOR_FILE).exists():
                 aside.rename(folder)
@@ -403,7 +404,7 @@ class Agent:
         self._refuse(key, "the agent was restarted before it had started the attempt")
 
     async def _end_without_plan(self, key: AttemptKey, folder: Path) -> None:
-        """Nobody knows its devices or its cookie any more; its guardian ends what is left of it."""
+        """Ends an attempt whose devices and cookie are no longer known; its guardian ends the remaining processes."""
         await kill_supervisor(folder)
         self._move(key, AttemptPhase.OVER, EndedReport(**self._stamp(key), cause="supervisor_lost"))
 
@@ -435,7 +436,7 @@ class Agent:
         await asyncio.to_thread(remove_old_copies, self._machine.state, in_use)
 
     async def _give_up(self, key: AttemptKey, follower: Follower, why: str) -> None:
-        """Whatever is wrong with one attempt ends that attempt: never the agent, and with it everybody else's."""
+        """Ends an attempt that cannot be followed, so that its error never ends the agent and all other attempts."""
         failures = 0
         while True:
             try:

@@ -1,8 +1,8 @@
-"""Checkpoints on this machine under a store: where they lie, what is brought here before ranks start, what is removed.
+"""Checkpoints on this machine, where a store keeps them: their folders, fetches before a start, and removal.
 
-STATE/checkpoints/NAME stands for the folder that the server calls `checkpoint_dir`; below it everything lies as it
-would there. The checkpoint to resume from is fetched unless it is here and whole. Copies of jobs that run elsewhere now
-stay for their return, within bounds.
+STATE/checkpoints/NAME stands for the folder that the server calls `checkpoint_dir`; the paths below it are the same.
+The checkpoint from which to resume is fetched unless it is present and complete. Copies of jobs that now run elsewhere
+are kept for their return, within bounds.
 """
 
 import asyncio
@@ -28,27 +28,27 @@ from workers.agent.server_client import ServerClient
 from workers.devices import AttemptKey
 from workers.supervisor_protocol import AttemptPlan
 
-#: Jobs whose copies are kept, and the part of the disk that they leave free.
+#: Largest number of jobs whose copies are kept, and the part of the disk that copies leave free.
 JOBS_KEPT, FREE_PART = 20, 0.2
-#: A checkpoint is on the disk as chunks and as files while it is fetched.
+#: Factor on a checkpoint's size while it is fetched, when it is on the disk as chunks and as files.
 _COPIES_AT_ONCE = 2
-#: Ends the name of a folder of copies beside the one that ranks write to.
+#: Suffix of a folder of copies beside the one to which ranks write.
 _FETCHED = "-fetched"
 _ATTEMPT = re.compile(r"attempt-\d{4,9}", re.ASCII)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}", re.ASCII)
 
 
 def local_folder(state: Path, served_dir: str) -> Path:
-    """The folder on this machine that stands for a folder of the server's."""
+    """Returns the folder on this machine that stands for a folder of the server's."""
     name = PurePosixPath(served_dir).name
     shown = f"{name}-" if _PLAIN_NAME.fullmatch(name) else ""
     return state / "checkpoints" / f"{shown}{chunk_name(served_dir.encode())[:12]}"
 
 
 def localized(state: Path, command: StartCommand, *, apart: bool = False) -> StartCommand:
-    """Returns the command with the paths of this machine; as it is where all machines share a folder.
+    """Returns the command with the paths of this machine; unchanged where all machines share a folder.
 
-    `apart`: ranks have an account of their own, so that what is fetched goes into no folder that they can write to.
+    `apart`: ranks have their own account, so that nothing is fetched into folders to which they can write.
     """
     if not command.store:
         return command
@@ -63,9 +63,9 @@ def localized(state: Path, command: StartCommand, *, apart: bool = False) -> Sta
 
 @asynccontextmanager
 async def opened_store(store: str, client: ServerClient, key: AttemptKey) -> AsyncIterator[CheckpointStore]:
-    """Returns an open connection to a store, by its setting, for an attempt.
+    """Opens a connection to a store, by its setting, for an attempt.
 
-    Raises ConfigError where this machine has no way to it, and as `HandedPlace.folder`.
+    Raises ConfigError where this machine has no access to it, and what `HandedPlace.folder` raises.
     """
     if store == SERVER_STORE:
         async with client.transport() as transport:
@@ -79,9 +79,9 @@ async def opened_store(store: str, client: ServerClient, key: AttemptKey) -> Asy
 
 
 async def bring_checkpoint(command: StartCommand, client: ServerClient) -> None:
-    """Make sure that the checkpoint a localized command resumes from is here and whole.
+    """Fetches the checkpoint from which a localized command resumes, unless it is present and complete.
 
-    Raises NotFound or DamagedContent where its store does not have it, OSError for a full disk, and what calls raise.
+    Raises NotFound or DamagedContent where its store lacks it, OSError for a full disk, and what calls raise.
     """
     resume = command.resume
     if not command.store or resume is None or not resume.content:
@@ -111,7 +111,7 @@ def _is_whole(folder: Path, digest: str) -> bool:
 
 
 def _clear(folder: Path) -> None:
-    for place in (folder.parent, folder):  # ranks can write there, and are not to lead us elsewhere
+    for place in (folder.parent, folder):  # ranks can write there, and must not redirect us through a link
         if place.is_symlink():
             place.unlink()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def _clear(folder: Path) -> None:
 
 
 def _remove_other_attempts(root: Path, kept: Path) -> None:
-    """What other attempts left here is in no use: a job resumes from what is recorded, and from nothing else."""
+    """Removes the files of other attempts: a job resumes only from its recorded checkpoint."""
     with suppress(OSError):
         for path in root.iterdir():
             if path != kept and _ATTEMPT.fullmatch(path.name):
@@ -127,13 +127,13 @@ def _remove_other_attempts(root: Path, kept: Path) -> None:
 
 
 def _check_room(folder: Path, tree: ContentTree) -> None:
-    """Raise before a checkpoint fills the disk that other attempts need."""
+    """Raises an error before a checkpoint fills the disk that other attempts need."""
     if shutil.disk_usage(folder).free - _COPIES_AT_ONCE * tree.size < MIN_FREE_BYTES:
         raise OSError(errno.ENOSPC, f"disk full: no room for a checkpoint of {tree.size:,} bytes")
 
 
 def remove_old_copies(state: Path, in_use: Iterable[str]) -> None:
-    """Remove copies of jobs that are not here, the least recently used first, beyond the bounds.
+    """Removes copies of jobs that are not here, the least recently used first, beyond the bounds.
 
     `in_use`: the folders of attempts that are here.
     """
@@ -148,7 +148,7 @@ def remove_old_copies(state: Path, in_use: Iterable[str]) -> None:
 
 
 def served_manifest(manifest: Manifest, plan: AttemptPlan, content: str) -> Manifest:
-    """Returns a commit of this machine as the server knows it: inside its folder, and by the store's name."""
+    """Returns a commit of this machine as the server knows it: inside its folder, and with the store's name."""
     inner = os.path.relpath(manifest.path, plan.checkpoint_dir)
     store = "" if plan.store == SERVER_STORE else plan.store
     told = {"path": os.path.join(plan.served_dir, inner), "content": content, "store": store}

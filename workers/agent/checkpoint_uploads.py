@@ -1,8 +1,8 @@
-"""The commits of an attempt on their way to the store of checkpoints, beside its training.
+"""Uploads of an attempt's committed checkpoints to the store, concurrent with its training.
 
-The newest is what counts: one that waits while another is sent is dropped for a newer one. Once the attempt is to end,
-the newest does not even wait for the one under way. A commit is reported when the store has it, and not before. Chunks
-that the store has already are not sent again, so a transfer that was cut goes on where it was.
+The newest commit counts: one that waits while another is sent is replaced by a newer one. Once the attempt is to end,
+the newest does not even wait for the upload in progress. A commit is reported only once the store has it. Chunks that
+the store has already are not sent again, so an interrupted transfer continues.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from workers.supervisor_protocol import AttemptPlan
 
 log = logging.getLogger(__name__)
 
-#: After the ranks have ended their accelerators are held for a store that takes nothing, for so long.
+#: Seconds for which the accelerators are held after the ranks ended, while the store accepts nothing.
 PATIENCE_S = 600.0
 
 
 class CheckpointUploads:
-    """One attempt's. Run `run` beside the attempt, and `finish` once its ranks have ended."""
+    """The uploads of one attempt. Run `run` beside the attempt, and `finish` once its ranks have ended."""
 
     def __init__(
         self,
@@ -46,21 +46,21 @@ class CheckpointUploads:
         self._clocks = clocks
         self._chance = chance
         self._patience_s = patience_s
-        #: The newest commit that the store does not have, when it was made (boot time), and all that were seen before.
+        #: The newest commit that the store lacks, when it was made (boot time), and the newest step seen before.
         self._wanted: tuple[CommittedReport, float] | None = None
         self._newest_step = -1.0
         self._is_wanted, self._is_idle = asyncio.Event(), asyncio.Event()
         self._is_idle.set()
         self._sending: asyncio.Task[None] | None = None
         self._is_hurried = self._is_abandoned = False
-        #: When the store took something last (boot time).
+        #: When the store last accepted data (boot time).
         self._heard_at = clocks.boottime()
-        #: What becomes of a commit: reported once the store has it, or told to the job why it does not count.
+        #: Called for each commit: reports it once the store has it, or tells the job why it does not count.
         self.report: Callable[[CommittedReport], None] = lambda _: None
         self.tell_job: Callable[[str], None] = lambda _: None
 
     def put(self, commit: CommittedReport, made_at: float) -> None:
-        """Send this commit unless one of a later step was seen. `made_at`: boot time."""
+        """Sends this commit unless one of a later step was seen. `made_at`: boot time."""
         if commit.manifest.step <= self._newest_step or self._is_abandoned:
             return
         self._newest_step = commit.manifest.step
@@ -71,11 +71,11 @@ class CheckpointUploads:
             self._sending.cancel()
 
     def hurry(self) -> None:
-        """The attempt is to end: from now on a newer commit takes the place of the one under way."""
+        """Lets a newer commit replace the upload in progress from now on, because the attempt is to end."""
         self._is_hurried = True
 
     def abandon(self) -> None:
-        """The attempt's fence is old: what it commits counts no more."""
+        """Stops uploading: the attempt's fence is old, so its commits no longer count."""
         self._is_abandoned = True
         self._drop()
 
@@ -87,7 +87,7 @@ class CheckpointUploads:
             self._sending.cancel()
 
     async def finish(self) -> None:
-        """Wait until the newest commit is in the store, or nobody wants it, or the store takes nothing for too long."""
+        """Waits until the newest commit is in the store or abandoned, or the store accepts nothing for too long."""
         self.hurry()
         self._heard_at = self._clocks.boottime()
         while not self._is_idle.is_set():
@@ -104,7 +104,7 @@ class CheckpointUploads:
                 continue
 
     async def run(self) -> None:
-        """Send what is put, until cancelled."""
+        """Sends commits until cancelled."""
         failures = 0
         while True:
             await self._is_wanted.wait()
@@ -130,7 +130,7 @@ class CheckpointUploads:
             failures += 1
             log.warning("job %d: its checkpoint is not in the store yet: %s", self._plan.job_id, error)
             if isinstance(error, ServerUnreachable):
-                self._heard_at = self._clocks.boottime()  # the end of the attempt could not be told either
+                self._heard_at = self._clocks.boottime()  # the end of the attempt could not have been reported either
             await asyncio.sleep(call_backoff_s(failures, self._chance))
 
     async def _send_once(self, commit: CommittedReport, made_at: float) -> None:
@@ -156,7 +156,7 @@ class CheckpointUploads:
         self.report(commit.model_copy(update={"manifest": manifest, "upload_s": took_s, "lag_s": lag_s}))
 
     async def _watch(self, store: CheckpointStore) -> None:
-        """A store that goes on taking bytes is not given up, however long it takes."""
+        """Resets the timeout while the store accepts data, however long that takes."""
         seen = 0
         while True:
             await asyncio.sleep(1.0)
@@ -165,15 +165,17 @@ class CheckpointUploads:
 
 
 def _described(folder: Path, plan: AttemptPlan) -> ContentTree:
-    """The files that a checkpoint lists, and its list, as far as its ranks can read them. What is sent later is held to
-    this. Raises TornCheckpoint, OSError, UserError."""
+    """Returns the files that a checkpoint lists, and its list, as far as its ranks can read them.
+
+    Later uploads are checked against this. Raises TornCheckpoint, OSError or UserError.
+    """
     with files_as(plan.uid, plan.gid):
         files, _, _ = read_manifest(folder)
         return hash_folder(folder, [MANIFEST, *(str(file["name"]) for file in files)])
 
 
 def _may_help_to_try_again(error: BaseException) -> bool:
-    """Whether the store is at fault, and not the checkpoint."""
+    """Returns whether the store is at fault, and not the checkpoint."""
     if isinstance(error, TornCheckpoint | DamagedContent | FileNotFoundError):
         return False
     if isinstance(error, UserError):

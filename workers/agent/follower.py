@@ -1,7 +1,7 @@
-"""Following one attempt: its supervisor's journal becomes reports, the server's wishes become messages to it.
+"""Follows one attempt: turns its supervisor's journal into reports, and the server's requests into messages to it.
 
-The journal is the truth; what comes over the socket only says that there is something new in it, and how far the steps
-are. So a follower can begin at any time, also after everything is over.
+The journal is authoritative; messages over the socket only say that it has new entries, and how many steps are done. So
+a follower can start at any time, even after the attempt has ended.
 """
 
 import asyncio
@@ -42,15 +42,15 @@ log = logging.getLogger(__name__)
 RECONNECT_S = 0.1
 KILL_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 1024 * 1024
-#: A supervisor that is frozen this long after the grace of its stop is killed.
+#: Seconds after the grace period of a stop at which a frozen supervisor is killed.
 FROZEN_MARGIN_S = 5.0
 LOOK_EVERY_S = 1.0
-#: What the report of an end takes from the supervisor's record of it.
+#: Fields that the report of an end takes from the supervisor's record.
 _TOLD_OF_AN_END = ("cause", "exit_code", "signal", "failed_rank", "cpu_s", "exceeded", "asked")
 
 
 class Follower:
-    """One attempt whose supervisor was started, by this agent or one before it."""
+    """One attempt whose supervisor was started, by this agent or an earlier one."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Follower:
         collector: OutputCollector,
         uploads: CheckpointUploads | None = None,
     ) -> None:
-        """`uploads`: sends what the attempt commits to a store; None: it lies where all machines find it."""
+        """`uploads`: sends commits to a store; None: checkpoints are in a folder that all machines share."""
         self.key = (plan.job_id, plan.attempt)
         self.plan = plan
         self._folder = folder
@@ -74,9 +74,9 @@ class Follower:
         self._progress: dict[str, Any] | None = None
         self._stop: dict[str, Any] | None = None
         self._supervisor = find_supervisor(folder)
-        #: A supervisor that is frozen then has been told to stop, and will not: boot time.
+        #: Boot time after which a frozen supervisor that was told to stop is killed.
         self._frozen_until = inf
-        #: This agent saw the supervisor alive.
+        #: Whether this agent saw the supervisor alive.
         self._is_witness = False
         self._uploads = uploads
         if uploads is not None:
@@ -84,7 +84,7 @@ class Follower:
 
     @property
     def place(self) -> AttemptPlace:
-        """Where the attempt runs."""
+        """Returns where the attempt runs."""
         return AttemptPlace(self._folder, self.plan)
 
     # ------------------------------------------------------------------------------------------- to the supervisor
@@ -93,7 +93,7 @@ class Follower:
         self._send({"type": "renew", "until": until, "lease_s": lease_s})
 
     def stop(self, grace_s: float, reason: str) -> bool:
-        """Request the end, again after each reconnection. Returns True if the message was sent to the supervisor."""
+        """Requests the end, again after each reconnection. Returns True if the message was sent to the supervisor."""
         self._stop = {"type": "stop", "grace_s": grace_s, "reason": reason}
         self._frozen_until = min(self._frozen_until, processes.boottime() + grace_s + FROZEN_MARGIN_S)
         if self._uploads is not None:
@@ -101,17 +101,17 @@ class Follower:
         return self._send(self._stop)
 
     def fence(self) -> None:
-        """The attempt counts no more: it ends at once, and nothing of it is sent any more."""
+        """Ends the attempt at once and sends nothing more of it, because it no longer counts."""
         self.stop(0.0, "its fence is old")
         if self._uploads is not None:
             self._uploads.abandon()
 
     def checkpoint_every(self, every_s: float) -> bool:
-        """Have it work for so long before each checkpoint. Returns True if the supervisor was told."""
+        """Sets the seconds of work before each checkpoint. Returns True if the supervisor was told."""
         return self._send({"type": "checkpoint_every", "every_s": every_s})
 
     def save(self) -> None:
-        """Ask for a checkpoint soon; the attempt goes on."""
+        """Requests a checkpoint soon; the attempt continues."""
         if self._uploads is not None:
             self._uploads.hurry()
         self._send({"type": "save"})
@@ -128,7 +128,7 @@ class Follower:
     # ------------------------------------------------------------------------------------------- its life
 
     async def follow(self) -> None:
-        """Follow the attempt until it is over and its last report is queued."""
+        """Follows the attempt until it is over and its last report is queued."""
         if self._uploads is None:
             return await self._follow()
         self._take_up_uploads()
@@ -140,7 +140,7 @@ class Follower:
             await asyncio.gather(uploading, return_exceptions=True)
 
     def _take_up_uploads(self) -> None:
-        """An earlier agent may have read of a commit, and died before the store had it."""
+        """Resumes uploads: an earlier agent may have read a commit, and died before the store had it."""
         events, _ = read_attempt_journal(self._folder / JOURNAL_FILE)
         commits = [event for event in events if event.get("type") == "committed"]
         if commits and self._reports_for_gang:
@@ -163,7 +163,7 @@ class Follower:
         self._read_journal()
         ended = self._find_end()
         if ended is None:
-            # Its guardian does this too; but nothing is reported as over before somebody has looked.
+            # Its guardian does this too, but an end is reported only after a check here.
             await asyncio.to_thread(self._kill_rest)
         if problem := await self._collector.finish(lambda: self._stop is not None):
             self._tell_job(problem)
@@ -173,7 +173,7 @@ class Follower:
         self._report_end(ended or {"cause": "supervisor_lost"})
 
     async def _end_frozen(self) -> None:
-        """Kill a supervisor that its ranks froze: it would hold its accelerators for ever, and keep no lease."""
+        """Kills a supervisor that its ranks stopped: it would hold its accelerators for ever, and keep no lease."""
         while self._supervisor is not None:
             is_late = processes.boottime() >= self._frozen_until
             if is_late and self._supervisor.is_alive and processes.is_stopped(self._supervisor.pid):
@@ -181,24 +181,24 @@ class Follower:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def give_up(self, why: str) -> None:
-        """End the attempt by force and report it as lost: following it went wrong, which concerns nobody else."""
+        """Ends the attempt by force and reports it as lost, because following it failed."""
         self._tell_job(f"attempt stopped: the agent could not follow it ({why})")
         if self._supervisor is not None and self._supervisor.is_alive:
             processes.send_signal([self._supervisor.pid], SIGKILL)
         await asyncio.to_thread(self._kill_rest)
-        with contextlib.suppress(Exception):  # whatever it is that went wrong, the end is to be reported
+        with contextlib.suppress(Exception):  # whatever failed, the end must be reported
             await self._shipper.ship_rest()
         self._progress = None
         self._report_end({"cause": "supervisor_lost"})
 
     def _kill_rest(self) -> None:
-        """Also what threw its environment away: by the session of the supervisor, and by what that saw last."""
+        """Kills all remaining processes, by the supervisor's session and by the descendants that it saw last."""
         processes.kill_carriers(self.plan.cookie, KILL_TIMEOUT_S)
         processes.kill_known(*find_descendants(self._folder), KILL_TIMEOUT_S)
         remove_group(self.plan.group)
 
     def _tell_job(self, text: str) -> None:
-        """Append a line to the job's own log, as the supervisor would."""
+        """Appends a line to the job's own log, as the supervisor would."""
         with contextlib.suppress(OSError):
             path = rank_log(self._folder, self.plan.first_rank)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -208,7 +208,7 @@ class Follower:
                 os.close(file)
 
     async def _read_connection(self) -> None:
-        """One connection to the supervisor, as long as it lasts."""
+        """Serves one connection to the supervisor, as long as it lasts."""
         try:
             reader, writer = await asyncio.open_unix_connection(self.plan.control_socket, limit=MAX_LINE_BYTES)
         except OSError:
@@ -255,7 +255,7 @@ class Follower:
         self._outbox.advance_journal(*self.key, offset, reports)
 
     def _find_end(self) -> JournalEvent | None:
-        """Looks at the journal anew: an earlier agent may have read that far, and died before it reported the end."""
+        """Reads the journal again, because an earlier agent may have died between reading the end and reporting it."""
         ended = find_attempt_end(self._folder / JOURNAL_FILE)
         progress = None if ended is None else ended.get("progress")
         if isinstance(progress, dict):
@@ -269,7 +269,7 @@ class Follower:
         return self.plan.node_rank == 0
 
     def _committed_reports(self, event: JournalEvent) -> list[CommittedReport]:
-        """Returns its report; none if the line is not what a supervisor writes."""
+        """Returns the commit's report; empty if the line is not what a supervisor writes."""
         job_id, attempt = self.key
         fields = {"manifest": event.get("manifest"), "took_s": event.get("took_s"), "lag_s": event.get("lag_s", 0.0)}
         try:
@@ -283,7 +283,7 @@ class Follower:
             return []
 
     def _upload(self, event: JournalEvent) -> list[AnyReport]:
-        """Begin to send what was committed; the report follows once its store has it."""
+        """Starts the upload of a commit; the report follows once its store has it."""
         assert self._uploads is not None
         made_at = finite_number(event.get("at"))
         for commit in self._committed_reports(event):
@@ -295,7 +295,7 @@ class Follower:
         self._outbox.advance_journal(*self.key, self._offset, [report])
 
     def _progress_report(self) -> ProgressReport | None:
-        """Returns None if another machine reports for the gang, or the script sent impossible figures."""
+        """Returns the report; None if another machine reports for the gang, or the script sent impossible figures."""
         if self._progress is None or not self._reports_for_gang:
             return None
         job_id, attempt = self.key

@@ -1,8 +1,8 @@
-"""A place in an object store that the server opens for this machine, for a short time, again and again.
+"""A folder of an object store for which the server repeatedly gives this machine short-lived credentials.
 
-The server hands out credentials for one job's place (`walras.store_access`) where the cluster file says so; else it has
-none to give, and the machine's own environment counts. They are kept in memory alone. A transfer may take longer than
-they last: half-way through their time they are asked for anew, and as long as the old ones hold a server that does not
+The server gives credentials for one job's folder (`walras.store_access`) where the cluster file says so; otherwise it
+has none, and the machine's own environment counts. They are kept only in memory. A transfer may take longer than they
+are valid: new ones are requested at half of their validity, and while the old ones are valid, a server that does not
 answer stops nothing.
 """
 
@@ -19,12 +19,12 @@ from workers.devices import AttemptKey
 
 log = logging.getLogger(__name__)
 
-#: Parts of the time that credentials last: new ones are asked for from the first on, and old ones used to the second.
+#: Parts of the validity of credentials: new ones are requested from the first on, and old ones used until the second.
 _RENEW_PART, _USED_PART = 0.5, 0.9
 
 
 class HandedPlace:
-    """One attempt's place, for one transfer."""
+    """One attempt's folder, for one transfer."""
 
     def __init__(self, client: ServerClient, key: AttemptKey, place: str, clocks: Clocks = SYSTEM_CLOCKS) -> None:
         self._client = client
@@ -36,10 +36,10 @@ class HandedPlace:
         self._lock = asyncio.Lock()
 
     async def folder(self) -> ObjectFolder:
-        """The place, opened with what still holds for a while.
+        """Returns the folder, opened with credentials that are valid for a while.
 
-        Raises StoreFailure where the server gets nothing that opens it, ServerUnreachable, ServerRefusal, and
-        ConfigError where this machine lacks the library.
+        Raises StoreFailure where the server gets no credentials, ServerUnreachable, ServerRefusal, and ConfigError
+        where this machine lacks the library.
         """
         async with self._lock:
             now = self._clocks.boottime()
@@ -61,5 +61,5 @@ class HandedPlace:
 
 
 async def access_to(client: ServerClient, place: str, key: AttemptKey | None = None) -> StoreAccess | None:
-    """What opens a place; None: what the machine has itself. Raises as `ServerClient.store_access`."""
+    """Returns the credentials of a folder; None: the machine's own. Raises as `ServerClient.store_access`."""
     return await client.store_access(place, key) if is_handed_out(place) else None

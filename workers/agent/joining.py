@@ -1,5 +1,5 @@
-"""How an agent gets its credential, what it does when the server refuses it, how it shows that it reaches the store of
-checkpoints, and how it says which inputs are in its cache.
+"""How an agent gets its credential, handles its refusal, proves access to the checkpoint store, and reports cached
+inputs.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from workers.preparation.inputs import INPUT_BOUNDS
 
 log = logging.getLogger(__name__)
 
-#: How long after a failed proof of the store the next one is tried.
+#: Seconds between a failed proof of the store and the next try.
 PROVE_AGAIN_S = 60.0
 
 
 class Joining:
-    """The agent's standing with its server."""
+    """The registration of the agent with its server."""
 
     def __init__(self, client: ServerClient, enrolment: Enrolment, chance: Random | None) -> None:
         self._client = client
@@ -34,7 +34,7 @@ class Joining:
         self._chance = chance
 
     async def join(self) -> None:
-        """Register, as often as it takes. Raises Forbidden or ConfigError where that never helps."""
+        """Registers, with as many tries as it takes. Raises Forbidden or ConfigError where that cannot succeed."""
         failures = 0
         while True:
             try:
@@ -52,7 +52,7 @@ class Joining:
                 await asyncio.sleep(call_backoff_s(failures, self._chance))
 
     async def join_again(self) -> None:
-        """Try to register again and only log a failure: attempts may run, and the cause may be mended meanwhile."""
+        """Tries to register again and only logs a failure: attempts may run, and the cause may disappear."""
         try:
             await self._enrolment.ensure(self._client)
         except (ServerUnreachable, Forbidden, ConfigError) as error:
@@ -61,7 +61,7 @@ class Joining:
             log.error("cannot register: %s", error)
 
     def take_refusal(self, error: ServerRefusal) -> None:
-        """Do what follows from a refused heartbeat. Raises the refusal where only a person can help."""
+        """Handles a refused heartbeat. Raises the refusal where only a person can help."""
         if error.is_final:
             raise error
         if error.code == "other_incarnation" and error.cluster is not None:
@@ -75,7 +75,7 @@ class Joining:
 
 
 class StoreProving:
-    """Answers what the server asks about the store of checkpoints, beside the heartbeats."""
+    """Answers the server's challenges about the checkpoint store, beside the heartbeats."""
 
     def __init__(self, client: ServerClient, node_id: str, clocks: Clocks) -> None:
         self._client = client
@@ -83,11 +83,11 @@ class StoreProving:
         self._clocks = clocks
         self._task: asyncio.Task[None] | None = None
         self._tried_at = -inf
-        #: What the next heartbeat is to say.
+        #: The answer that the next heartbeat carries.
         self.proof: StoreProof | None = None
 
     def take(self, challenge: StoreChallenge | None) -> None:
-        """What an answer of the server asks. A failure is tried again: the disk may be mounted meanwhile."""
+        """Starts to answer a challenge. A failure is tried again, because the disk may be mounted meanwhile."""
         if challenge is None or (self._task is not None and not self._task.done()):
             return
         is_new = self.proof is None or self.proof.nonce != challenge.nonce
@@ -110,26 +110,26 @@ class StoreProving:
 
 
 class CachedInputs:
-    """What the machine has fetched for jobs, as it is told to the server. Other processes fill the cache."""
+    """The inputs cached on the machine, as reported to the server. Other processes fill the cache."""
 
     def __init__(self, prepared: Path) -> None:
-        """`prepared`: the folder of what is brought or made for jobs."""
+        """`prepared`: the folder of fetched and prepared inputs."""
         self._folder = prepared / "inputs"
         self._looked_at = -1
         self._keys: list[str] = []
-        #: What is known of those that the last news named: bytes, and how long their fetch took.
+        #: Bytes, and seconds of the fetch, of the inputs that the last report named.
         self.fetched: list[FetchedInput] = []
         self._told: list[str] | None = None
 
     def news(self, *, everything: bool) -> list[str] | None:
-        """Returns the keys of what is there; None where the server has been told just that, unless `everything`."""
+        """Returns the cached keys; None if the server already has just these, unless `everything`."""
         try:
             # Every entry that is made or removed changes the folder. Looked at before it is read: what comes meanwhile
             # is found by the next call.
             changed_at = self._folder.stat().st_mtime_ns
             if changed_at != self._looked_at:
                 named = FolderCache(self._folder, INPUT_BOUNDS).named()
-                # The cache is in reach of jobs: what is no key says nothing.
+                # Jobs can write into the cache, so names that are no keys are ignored.
                 keys = [name for name in named if re.fullmatch(DATA_KEY_PATTERN, name)]
                 self._keys, self._looked_at = sorted(keys[: INPUT_BOUNDS.entries]), changed_at
                 told = ((key, *named[key]) for key in self._keys if named[key] != (0, 0.0))
@@ -139,5 +139,5 @@ class CachedInputs:
         return self._keys if everything or self._keys != (self._told or []) else None
 
     def confirm(self, told: list[str] | None) -> None:
-        """The server has heard this."""
+        """Records that the server has received this report."""
         self._told = self._told if told is None else told

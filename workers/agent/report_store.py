@@ -1,11 +1,11 @@
-"""What an agent must not forget: which attempts it was given, and which reports the server has not acknowledged.
+"""The agent's durable memory: its attempts, and the reports that the server has not acknowledged.
 
-SQLite in the agent's state folder, synchronous: when a call returns, it is durable. One agent uses a folder at a time.
-Progress is kept in its newest form only, and not stored.
+It is an SQLite database in the agent's state folder with synchronous writes: when a call returns, it is durable. One
+agent uses a folder at a time. Only the newest progress is kept, in memory.
 
-On a disk that is full, writes wait in memory, in their order, and everything reads as if they had been made. That is
-safe because each of them is found again from the supervisors' journals, or concerns nothing that runs; what must be
-durable before it is done, a start, is not done while `AgentStore.problem` says why not.
+On a full disk, writes wait in memory, in their order, and reads see them as if they had been made. That is safe because
+each of them can be recovered from the supervisors' journals, or concerns nothing that runs. A start must be durable
+before it happens, so none happens while `AgentStore.problem` is not empty.
 """
 
 import fcntl
@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 #: Ids are reserved in blocks, so that progress reports need no write each, and no id is used twice. The next block is
 #: reserved when half of one is used: the other half lasts through days of a full disk.
 ID_BLOCK = 1_000_000
-#: More than any agent uses.
+#: More ids than any agent uses.
 IDS_PER_S = 1000
-#: Attempts that are over and notices that were seen are remembered up to this many, the newest.
+#: Number of ended attempts, and of notices, that are remembered, the newest ones.
 ROWS_KEPT = 1000
-#: Attempts that end between two looks at whether there are too many rows.
+#: Number of attempts that end between two checks of the number of rows.
 PRUNE_EVERY = 100
-#: Ended attempts whose last reports are told again to a server that was restored.
+#: Number of ended attempts whose last reports are sent again to a restored server.
 TOLD_AGAIN = 1000
-#: Reports that are told again.
+#: Reports that are sent again.
 _TOLD = (StartedReport, CommittedReport, EndedReport, RefusedReport)
 
 _REPORT: TypeAdapter[AnyReport] = TypeAdapter(AnyReport)
@@ -65,7 +65,7 @@ CREATE TABLE IF NOT EXISTS notices (digest TEXT PRIMARY KEY);
 """
 
 
-#: Agents of the first release kept attempts without the incarnation that granted them.
+#: Agents of the first release stored attempts without the incarnation that granted them.
 _FROM_FIRST_RELEASE = """
 INSERT INTO granted (incarnation, job_id, attempt, phase, journal_offset)
     SELECT '', job_id, attempt, phase, journal_offset FROM attempts;
@@ -74,7 +74,7 @@ DROP TABLE attempts;
 
 
 class AttemptPhase(StrEnum):
-    """How far this machine's part of an attempt has come. Written before anything is done about it."""
+    """The progress of this machine's part of an attempt. It is stored before it is acted upon."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -89,7 +89,7 @@ class KnownAttempt:
     phase: AttemptPhase
     #: Offset in the supervisor's journal up to which events have become reports.
     journal_offset: int
-    #: Which life of the cluster granted it: a number that another one gives out again is another attempt.
+    #: The cluster's incarnation that granted it: the same number from another incarnation is another attempt.
     incarnation: str = ""
 
 
@@ -99,7 +99,7 @@ def _key_of(report: AttemptReport) -> AttemptKey:
 
 @dataclass
 class _Write:
-    """One transaction: an attempt's new phase or offset, and the reports that go with it."""
+    """One transaction: an attempt's new phase or offset, and its reports."""
 
     reports: list[AnyReport]
     key: AttemptKey | None = None
@@ -109,7 +109,7 @@ class _Write:
 
 @dataclass
 class _Unwritten:
-    """What the disk did not take yet."""
+    """Writes that wait for disk space."""
 
     writes: list[_Write] = field(default_factory=list)
     #: Reports up to this one are acknowledged.
@@ -118,7 +118,7 @@ class _Unwritten:
 
 
 class AgentStore:
-    """Opens (or makes) the agent's database. Raises BlockingIOError when another agent uses the folder."""
+    """Opens (or creates) the agent's database. Raises BlockingIOError when another agent uses the folder."""
 
     def __init__(self, folder: Path, chance: Random | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -128,22 +128,22 @@ class AgentStore:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.executescript(_SCHEMA)
-        #: Reports up to this one are gone from the table.
+        #: Reports up to this one were deleted from the table.
         self._deleted_until = 0
-        #: Why the last write failed, in words; empty: everything is durable.
+        #: Why the last write failed; empty: everything is durable.
         self.problem = ""
         self._unwritten = _Unwritten()
         self._over_since_pruned = PRUNE_EVERY
         if self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'attempts'").fetchone():
             self._db.executescript(f"BEGIN;{_FROM_FIRST_RELEASE}COMMIT;")
-        #: Names this folder for ever: whoever lost it is another agent.
+        #: Identifies this folder for ever: an agent that lost it is another agent.
         self.agent = self._own_name(chance)
         self.highest_job_id = int(self._db.execute("SELECT coalesce(max(job_id), 0) FROM granted").fetchone()[0])
         self._ids_are_durable = True
         row = self._db.execute("SELECT next_id FROM reserved").fetchone()
         if row is None:
             self._db.execute("INSERT INTO reserved VALUES (1)")
-        # Past what an earlier agent may have used while its disk was full, and could not write down.
+        # Beyond ids that an earlier agent may have used and not stored while its disk was full.
         spread = 0 if row is None else int(processes.boottime() * IDS_PER_S)
         self._next_id = self._reserved = 1 if row is None else int(row[0]) + spread
 
@@ -159,7 +159,7 @@ class AgentStore:
         os.close(self._lock)
 
     def next_report_id(self) -> int:
-        """Larger than every id before it, restarts included."""
+        """Returns an id larger than every id before it, restarts included."""
         if self._next_id + ID_BLOCK // 2 >= self._reserved and not self._reserve() and self._next_id >= self._reserved:
             # Started on a full disk. The next agent begins further on, by the time that has passed.
             self._reserved = self._next_id + ID_BLOCK
@@ -175,7 +175,7 @@ class AgentStore:
         return True
 
     def reports(self, limit: int) -> list[AnyReport]:
-        """The oldest reports that are not acknowledged. A row that cannot be read back is dropped, and logged."""
+        """Returns the oldest unacknowledged reports. A row that cannot be read is deleted, and logged."""
         rows = self._db.execute(
             "SELECT report_id, body FROM reports WHERE report_id > ? ORDER BY report_id LIMIT ?",
             (self._unwritten.acknowledged, limit),
@@ -185,7 +185,7 @@ class AgentStore:
         return sorted(found, key=lambda report: report.report_id)[:limit]
 
     def acknowledge(self, report_id: int) -> None:
-        """The server has every report up to this one."""
+        """Records that the server has every report up to this one."""
         self._unwritten.acknowledged = max(self._unwritten.acknowledged, report_id)
         for write in self._unwritten.writes:
             write.reports = [report for report in write.reports if report.report_id > report_id]
@@ -208,7 +208,7 @@ class AgentStore:
         return None if phase is None else KnownAttempt(job_id, attempt, phase, offset, incarnation)
 
     def open_attempts(self) -> list[KnownAttempt]:
-        """Those that are not over."""
+        """Returns the attempts that are not over."""
         rows = self._db.execute(
             "SELECT job_id, attempt, phase, journal_offset, incarnation FROM granted WHERE phase != 'over'"
             " ORDER BY job_id, attempt"
@@ -221,7 +221,7 @@ class AgentStore:
     def move_attempt(
         self, job_id: int, attempt: int, phase: AttemptPhase, reports: list[AnyReport], incarnation: str = ""
     ) -> None:
-        """Record the phase and the reports that go with it, both or neither."""
+        """Stores the phase and its reports atomically."""
         self._write(_Write(reports, (job_id, attempt, incarnation), phase))
         self.highest_job_id = max(self.highest_job_id, job_id)
         self._over_since_pruned += phase is AttemptPhase.OVER
@@ -231,13 +231,14 @@ class AgentStore:
     def advance_journal(
         self, job_id: int, attempt: int, offset: int, reports: list[AnyReport], incarnation: str = ""
     ) -> None:
-        """Record that the journal up to `offset` has become reports."""
+        """Stores that the journal up to `offset` has become reports."""
         self._write(_Write(reports, (job_id, attempt, incarnation), journal_offset=offset))
 
     def tell_again(self) -> int:
-        """Queue anew what a server with an older database may not know: of attempts that run that they started, of the
-        newest ones their newest checkpoint and their end. Returns how many reports that are. Raises OSError or
-        sqlite3.OperationalError where the disk is full: nothing is queued then.
+        """Queues again what a server with an older database may lack, and returns the number of these reports.
+
+        For running attempts that is their start; for the newest attempts also their newest checkpoint and their end.
+        Raises OSError or sqlite3.OperationalError where the disk is full: nothing is queued then.
         """
         with _Transaction(self._db):
             rows = self._db.execute(
@@ -245,7 +246,7 @@ class AgentStore:
                 " WHERE phase != 'over' OR ended IS NOT NULL OR committed IS NOT NULL ORDER BY seq DESC LIMIT ?",
                 (TOLD_AGAIN,),
             ).fetchall()
-            # What waits to be sent is told again with the rest: an end must not come before the checkpoint.
+            # Waiting reports are sent again with the rest, because an end must not come before its checkpoint.
             keys = {(row[1], row[2], row[3]) for row in rows}
             bodies = self._db.execute("SELECT report_id, body FROM reports").fetchall()
             waiting = [report for report_id, body in bodies if (report := self._parse(report_id, body)) is not None]
@@ -263,7 +264,7 @@ class AgentStore:
         return len(told)
 
     def is_new_notice(self, digest: str) -> bool:
-        """True the first time this notice is seen."""
+        """Returns True the first time this notice is seen."""
         if digest in self._unwritten.notices:
             return False
         try:
@@ -275,11 +276,11 @@ class AgentStore:
 
     @property
     def unwritten_keys(self) -> list[AttemptKey]:
-        """Attempts whose last words only the supervisor's journal holds."""
+        """Returns the attempts whose last reports are only in the supervisor's journal."""
         return [write.key for write in self._unwritten.writes if write.key is not None]
 
     def flush(self) -> bool:
-        """Write what the disk did not take before. Returns True once everything is durable."""
+        """Writes what waits for disk space. Returns True once everything is durable."""
         while self._unwritten.writes:
             write = self._unwritten.writes[0]
             if not self._try(lambda write=write: self._perform(write)):  # type: ignore[misc]
@@ -340,7 +341,7 @@ class AgentStore:
                 self._keep_last(report)
 
     def _keep_last(self, report: CommittedReport | EndedReport | RefusedReport) -> None:
-        """Keep the newest checkpoint and the end of the newest attempts beside them."""
+        """Keeps the newest checkpoint and the end of the newest attempts beside them."""
         column = "committed" if isinstance(report, CommittedReport) else "ended"
         self._db.execute(
             f"UPDATE granted SET {column} = ? WHERE incarnation = ? AND job_id = ? AND attempt = ?",
@@ -382,5 +383,5 @@ class _Transaction:
             if error is None:
                 self._db.execute("COMMIT")
         finally:
-            if self._db.in_transaction:  # SQLite has ended it already where the disk was full
+            if self._db.in_transaction:  # SQLite has ended it already if the disk was full
                 self._db.execute("ROLLBACK")

@@ -1,9 +1,9 @@
-"""The agent's calls to the server: registration, heartbeats, and the shipping of logs.
+"""The agent's calls to the server: registration, heartbeats, and the upload of logs.
 
-Every failure is one of two kinds: ServerUnreachable (try again later) or Forbidden (not like this). The join token is
-shown once; the credential that the server gives is kept (mode 0600) with the cluster's identity. A server that names
-another cluster is not listened to; one that names another incarnation was restored, and is told anew what is here.
-The only state of log shipping is which byte the server wants next.
+Every failure is one of two kinds: ServerUnreachable (try again later) or Forbidden (the request is refused). The join
+token is sent once; the credential that the server gives is stored (mode 0600) with the cluster's identity. Answers of a
+server that names another cluster are ignored; a server that names another incarnation was restored, so reports are sent
+to it again. The only state of log uploads is the next byte that the server wants.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from workers.supervisor_protocol import read_ranks_file, write_durably
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 10.0
-#: The server asks somebody else for what opens a store.
+#: Seconds of a call for store credentials, for which the server asks another service.
 STORE_ACCESS_S = 60.0
-#: A chunk may come over a slow line. The agent's own tries come on top of these.
+#: Tries and seconds of a transfer over a slow line. The agent's own retries come on top.
 CONTENT_PATIENCE = Patience(tries=2, call_timeout_s=120.0)
-#: Answers that asking again does not change: no such token, no such machine, or one known with other facts.
+#: Answers that do not change on retry: no such token, no such machine, or one known with other facts.
 REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422})
 _LONGEST_DETAIL = 2000
 
@@ -48,7 +48,9 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class ServerRefusal(Forbidden):
-    """The server understood and will not do it. `code` is stable; `cluster` is who the server says it is."""
+    """The server understood the request and refuses it. `code` is stable; `cluster` is the identity that the server
+    names.
+    """
 
     def __init__(
         self, message: str, *, code: str, cluster: ClusterIdentity | None = None, field: str = "", fix: str = ""
@@ -59,28 +61,28 @@ class ServerRefusal(Forbidden):
 
     @property
     def is_final(self) -> bool:
-        """Neither waiting nor registering anew helps: a person has to decide."""
+        """Returns whether a person must decide, because neither waiting nor registering anew helps."""
         return self.code in ("other_cluster", "other_protocol")
 
     @property
     def is_to_wait_for(self) -> bool:
-        """Another agent may have ranks alive under this name: time decides."""
+        """Returns whether to wait, because another agent may have ranks alive under this name."""
         return self.code == "name_held"
 
 
-#: The longest wait between two calls that fail.
+#: Longest wait between two failing calls, seconds.
 MAX_BACKOFF_S = 5.0
 
 
 def call_backoff_s(failures: int, chance: Random | None) -> float:
-    """Exponential backoff with a cap, and jitter so that agents do not call in step."""
+    """Returns the seconds of exponential backoff, with a cap, and with jitter so that agents do not call in step."""
     return random_pause(chance, min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(failures, 10)))
 
 
 class ServerClient:
-    """Calls the server. Raises ServerUnreachable (try again) or Forbidden (it will not have us like this).
+    """Calls the server. Raises ServerUnreachable (try again) or Forbidden (the request is refused).
 
-    Of several addresses, one is called until it does not answer; then the next, in turn.
+    Of several addresses, one is used until it does not answer; then the next one.
     """
 
     def __init__(self, session: aiohttp.ClientSession, urls: str | Sequence[str], pin: str = "") -> None:
@@ -88,13 +90,13 @@ class ServerClient:
         self._pin = pin
         self._urls = tuple(url.rstrip("/") for url in ((urls,) if isinstance(urls, str) else urls))
         self._at = 0
-        #: Set once registered.
+        #: The credential; set once registered.
         self.credential = ""
         #: Named in every upload; set once known.
         self.cluster: ClusterIdentity | None = None
 
     def transport(self) -> Transport:
-        """Returns a connection of its own for content, with the credential of now and the same server's certificate."""
+        """Returns a separate connection for content, with the current credential and the same server's certificate."""
         return Transport(self._urls[self._at], pinned_token(self.credential, self._pin), CONTENT_PATIENCE)
 
     async def register(self, message: Register, join_token: str) -> Registered:
@@ -106,15 +108,16 @@ class ServerClient:
         return _parse_answer(HeartbeatAnswer, body)
 
     async def send_log(self, key: AttemptKey, rank: int, offset: int, content: bytes) -> int:
-        """Returns the offset that the server wants next."""
+        """Uploads a part of a log. Returns the offset that the server wants next."""
         place = {"job_id": str(key[0]), "attempt": str(key[1]), "rank": str(rank), "offset": str(offset)}
         headers = {"Authorization": f"Bearer {self.credential}", "Content-Type": "application/octet-stream"}
         body = await self._call("logs", headers, content, CALL_TIMEOUT_S, place | self._granted_by(key))
         return _parse_answer(_LogAnswer, body).next
 
     async def store_access(self, place: str, key: AttemptKey | None = None) -> StoreAccess | None:
-        """What opens a place of an object store for this attempt, or for the machine's proof; None where machines have
-        their own. Raises ServerUnreachable, ServerRefusal, and StoreFailure where the server gets nothing for it now.
+        """Returns credentials for a folder of an object store, for this attempt or the machine's proof; None: its own.
+
+        Raises ServerUnreachable, ServerRefusal, and StoreFailure where the server gets no credentials now.
         """
         job_id, attempt = (0, 0) if key is None else key[:2]
         request = StoreAccessRequest(place=place, job_id=job_id, attempt=attempt)
@@ -131,7 +134,7 @@ class ServerClient:
         return access if access.key else None
 
     async def tell_outputs(self, key: AttemptKey, told: OutputsCollected) -> None:
-        """Tell of results that the content store has; they are recorded on return."""
+        """Reports results that the content store has; they are recorded on return."""
         await self._post("outputs", self.credential, told, params=self._granted_by(key))
 
     @contextlib.asynccontextmanager
@@ -147,7 +150,9 @@ class ServerClient:
                 await socket.close()
 
     def _granted_by(self, key: AttemptKey) -> dict[str, str]:
-        """Which life of which cluster granted the attempt, as a query; empty for a server that names none."""
+        """Returns the cluster and incarnation that granted the attempt as query fields; empty for a server that names
+        none.
+        """
         return {} if self.cluster is None else {**self.cluster.model_dump(), "granted_by": key[2]}
 
     async def _post(
@@ -225,8 +230,10 @@ PIN_FILE = "server.pin"
 
 
 def kept_pin(state: Path, join_token_file: Path | None) -> str:
-    """Returns the fingerprint of the server's certificate: that of the join token, else the one kept from it; empty if
-    none was ever given. The token's file may be gone after the first start.
+    """Returns the fingerprint of the server's certificate, from the join token or else the stored one; empty without
+    any.
+
+    The token's file may be deleted after the first start.
     """
     kept = state / PIN_FILE
     try:
@@ -242,7 +249,7 @@ def kept_pin(state: Path, join_token_file: Path | None) -> str:
 
 @dataclass
 class Enrolment:
-    """Who this agent is to which cluster; kept in the state folder."""
+    """The agent's identity in its cluster, stored in the state folder."""
 
     state: Path
     message: Register
@@ -250,9 +257,9 @@ class Enrolment:
     address: str
     #: As the server asked for at registration.
     heartbeat_s: float = 1.0
-    #: The cluster that this agent belongs to, and the incarnation that it has met; None: none has named itself yet.
+    #: The agent's cluster, and the incarnation that it last met; None: no server has named itself yet.
     cluster: ClusterIdentity | None = None
-    #: Called before another incarnation is written down as met: what it may not know is queued to be told again.
+    #: Called before another incarnation is stored as met: queues what it may not know.
     on_other_incarnation: Callable[[], None] = lambda: None
 
     @property
@@ -260,12 +267,12 @@ class Enrolment:
         return self.message.node_id
 
     async def ensure(self, client: ServerClient) -> None:
-        """Give the client its credential: the kept one if it was given for the same facts, else a new one.
+        """Gives the client its credential: the stored one if it was given for the same facts, else a new one.
 
         Raises:
             ServerUnreachable: try again.
-            ServerRefusal: the join token is not accepted, or the server is one of another cluster.
-            ConfigError: there is no join token to show.
+            ServerRefusal: the join token is not accepted, or the server belongs to another cluster.
+            ConfigError: there is no join token.
         """
         kept = self._kept()
         self.cluster = kept.cluster
@@ -280,7 +287,7 @@ class Enrolment:
         self.heartbeat_s = registered.heartbeat_s
 
     def take_identity(self, told: ClusterIdentity | None, protocol: int) -> bool:
-        """Check who answers. Returns True if it is another incarnation of this agent's cluster than the one it knew.
+        """Checks the server's identity. Returns True if it is another incarnation of this agent's cluster than before.
 
         Raises:
             ServerRefusal: it is another cluster, or its release is too far from this one.
@@ -307,11 +314,11 @@ class Enrolment:
         return known is not None
 
     def forget(self) -> None:
-        """The server does not accept the credential any more. The cluster stays known."""
+        """Deletes the credential, which the server no longer accepts. The cluster stays known."""
         self._keep(None)
 
     def _facts(self) -> dict[str, Any]:
-        """What a credential is given for. A new release of the agent is no other machine."""
+        """Returns the facts for which a credential is given. A new release of the agent does not change them."""
         facts = self.message.model_dump(mode="json", include={"node_id", "facts", "rent_token"})
         if not facts["facts"]["machine"]:
             del facts["facts"]["machine"]  # as it was written down before machines had parts
@@ -349,7 +356,7 @@ class Enrolment:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What the credential file holds."""
+    """The content of the credential file."""
 
     given_for: dict[str, Any] | None
     registered: Registered | None
@@ -359,7 +366,7 @@ class _Kept:
 CHUNK_BYTES = 256 * 1024
 SHIP_EVERY_S = 0.5
 RETRY_S = 2.0
-#: How long the report of an end waits for the rest of the logs.
+#: Seconds for which the report of an end waits for the rest of the logs.
 LAST_CHANCE_S = 10.0
 
 
@@ -367,7 +374,7 @@ LAST_CHANCE_S = 10.0
 class _LogFile:
     rank: int
     path: Path
-    #: None until the server has answered which offset it has.
+    #: None until the server has stated its offset.
     offset: int | None = None
 
 
@@ -380,13 +387,13 @@ class LogShipper:
         self._files = [_LogFile(rank, path) for rank, path in logs.items()]
 
     async def run(self) -> None:
-        """Ship output until cancelled."""
+        """Uploads output until cancelled."""
         while True:
             is_taken = await self._ship_once()
             await asyncio.sleep(SHIP_EVERY_S if is_taken else RETRY_S)
 
     async def ship_rest(self) -> bool:
-        """Ship all there is, within bounds. False if the server did not take it in time."""
+        """Uploads the remaining output, within bounds. Returns False if the server did not accept it in time."""
         try:
             async with asyncio.timeout(LAST_CHANCE_S):
                 while True:
@@ -397,7 +404,7 @@ class LogShipper:
             return False
 
     async def _ship_once(self) -> bool:
-        """True when every file is shipped up to its present end."""
+        """Uploads once. Returns True when every file is uploaded up to its present end."""
         try:
             for file in self._files:
                 await self._ship(file)
@@ -411,5 +418,5 @@ class LogShipper:
         while chunk := read_ranks_file(file.path, file.offset, CHUNK_BYTES):
             wanted = await self._client.send_log(self._key, file.rank, file.offset, chunk)
             if wanted == file.offset:
-                return  # the server takes no more of it (a quota): so be it
+                return  # the server accepts no more of it (a quota)
             file.offset = wanted
