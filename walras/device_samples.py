@@ -16,7 +16,7 @@ _BYTES_MOST = 2**50
 
 
 class DeviceSample(BaseModel):
-    """One look at one device."""
+    """One sample of one device."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
     #: Position among the accelerators of its machine.

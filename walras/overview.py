@@ -43,7 +43,7 @@ class MoneyNow(Body):
 
 
 class ClusterAlert(Body):
-    """Something that a person should look at."""
+    """A problem to which a person should attend."""
 
     #: warning | error
     level: str

@@ -124,13 +124,13 @@ _USD_MARGIN = 0.01
 def quoted_outcome(
     spec: Mapping[str, Any], *, ended_at: float | None, usd: float, now_unix_s: float
 ) -> QuotedOutcome | None:
-    """What came of a taken way, or None for a job that took none.
+    """Returns the result of the option that a job took from a quote, or None for a job that took none.
 
     Args:
         spec: the job's spec as JSON.
         ended_at: when it ended, Unix seconds; None: it has not.
-        usd: what it cost so far.
-        now_unix_s: of a job that has not ended, how late it is.
+        usd: its cost so far.
+        now_unix_s: present time, for the delay of a job that has not ended.
     """
     quoted = spec.get("quoted")
     if not isinstance(quoted, Mapping):

@@ -84,7 +84,9 @@ class Patience:
     poll_s: float = 0.5
 
     def pause_s(self, tried: int) -> float:
-        """Pause after the call number `tried` (from 1); spread out, so that many clients do not return together."""
+        """Returns seconds to wait after call number `tried` (from 1), with jitter so that clients do not retry
+        together.
+        """
         longest = min(self.backoff_s * 2.0 ** (tried - 1), self.longest_pause_s)
         return longest * random.uniform(0.5, 1.0)
 

@@ -24,7 +24,7 @@ class _Asked(BaseModel):
 
 
 class MachinesMore(_Asked):
-    """Accelerators of a type more, in whole machines of a pool that the cluster has."""
+    """Additional accelerators of a type, in whole machines of a pool that the cluster has."""
 
     accelerator: _Name
     accelerators: Annotated[int, Field(ge=1, le=4096)]

@@ -182,7 +182,7 @@ def _holdings(problem: Problem, column: IntArray) -> tuple[FloatArray, FloatArra
 
 
 def _lineage(problem: Problem) -> tuple[IntArray, IntArray]:
-    """The entity of each job and the one above it, -1: none (n,)."""
+    """Returns each job's entity and that entity's parent, -1 for none (n,)."""
     own = problem.jobs.entity
     return own, np.where(own >= 0, _parents(problem)[own], -1)
 

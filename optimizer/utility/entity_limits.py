@@ -120,7 +120,7 @@ class EntityHoldings:
         return np.array([taken[jobs[problem.columns.job]].sum() for jobs in self.below], dtype=np.float64)
 
     def rows(self, classes: AggregatedProblem) -> AggregatedProblem:
-        """The market with a row for each limit, after those of the pools."""
+        """Returns the market with a row for each limit, after the rows of the pools."""
         class_problem = classes.problem
         if not len(self.limited):
             return classes

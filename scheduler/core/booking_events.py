@@ -38,7 +38,7 @@ class Booking:
         return self.from_at <= at < self.until_at
 
     def overlaps(self, from_at: float, until_at: float) -> bool:
-        """Whether it lasts at any instant of that time."""
+        """Returns whether the booking overlaps with this period."""
         return self.from_at < until_at and from_at < self.until_at
 
     @property

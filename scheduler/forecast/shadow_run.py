@@ -232,7 +232,7 @@ class _PeriodRollout(Rollout):
         return str(fault) if fault is not None else self.solve_failure and f"a solve failed: {self.solve_failure}"
 
     def run_period(self, limits: RolloutLimits) -> bool:
-        """Until every job has ended, or none that is left can run; False: given up for the time it took."""
+        """Runs until every job has ended, or none of the rest can run. Returns False if it exceeded its time limit."""
         for job in list(self._core.ledger):
             self._begin(job)
             if job.holds and job.placement is not None:

@@ -307,7 +307,7 @@ def _show_money_csv(found: "MoneyReport", *, header: bool) -> None:
 
 
 def _cell_of_csv(text: str) -> str:
-    """Returns a name that no spreadsheet takes for a formula."""
+    """Returns a name that a spreadsheet does not interpret as a formula."""
     shown = safe_text(text)
     return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 

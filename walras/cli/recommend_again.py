@@ -50,7 +50,7 @@ class NextPlan:
 
     @property
     def keeps(self) -> bool:
-        """Whether the goal is kept by what is recommended: staying, or going where it says."""
+        """Whether the recommendation, to stay or to move, meets the goal."""
         taken = self.recommended.found.recommendation
         if self.moved is None or taken is None:
             return self.stay_keeps

@@ -96,7 +96,7 @@ class ResourcesSpec(FileModel):
 
     @property
     def device_share(self) -> DeviceShare | None:
-        """What the job takes of an accelerator that it shares; None: it agreed to share none."""
+        """The job's share of an accelerator that it agreed to share; None if it agreed to none."""
         return None if self.shared is None else DeviceShare(self.shared.memory, self.shared.busy)
 
 

@@ -139,7 +139,7 @@ class NeedfulSpec(Protocol):
 
 
 def needs_of(spec: NeedfulSpec) -> JobNeeds:
-    """Returns what the job's machines have to do for it beside running its command."""
+    """Returns what the job's machines must prepare before they run its command."""
     return JobNeeds(
         outputs=spec.outputs,
         git=None if spec.git is None else GitNeed(**spec.git.model_dump()),

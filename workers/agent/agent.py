@@ -391,7 +391,7 @@ class Agent:
         self._follow(folder, plan, known.journal_offset)
 
     def _refuse_unstarted(self, known: KnownAttempt, folder: Path) -> None:
-        """Refuses an attempt that was stored, but perhaps not started, before the agent died. A launcher may still run."""
+        """Refuses an attempt that was stored, but perhaps not started, before the agent died. A launcher may run."""
         aside = folder.with_name(f"{folder.name}.abandoned")
         if folder.exists():
             # A supervisor writes into its folder before it starts ranks; once this is renamed, it no longer can.

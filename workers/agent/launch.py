@@ -1,9 +1,8 @@
 """From a start command to a running supervisor: checks, the attempt's plan, folder and sockets, the emulated pace.
 
 Sockets are below the agent's state folder, or in /tmp where that path is too long for a Unix socket. A folder in /tmp
-names the state folder that it serves; once that is gone, and no process listens there any more, the next agent that
-needs such a folder removes it. The speed table of emulated accelerators is a YAML file, `kind: {accelerator:
-steps_per_s}`.
+links to its state folder; once that is deleted, and no process listens there any more, the next agent that needs such a
+folder removes it. The speed table of emulated accelerators is a YAML file, `kind: {accelerator: steps_per_s}`.
 """
 
 import asyncio
@@ -41,16 +40,16 @@ from workers.supervisor_protocol import SUPERVISOR_LOG, AttemptPlan, find_superv
 MAX_SOCKET_FOLDER_BYTES = 80
 TEMPORARY = Path("/tmp")
 _PREFIX = "walras-"
-#: In a folder of /tmp, the link to the state folder.
+#: Name of the link to the state folder, in a folder of /tmp.
 _SERVES = "state"
-#: Folders looked at, and sockets in each.
+#: Largest number of folders that are checked, and of sockets in each.
 _LOOKED_AT = 1000
-#: A folder that was used since may be that of a living agent whose state cannot be seen from here (a container's).
+#: A folder used after this time may belong to a living agent whose state is not visible from here (in a container).
 _UNUSED_S = 3600.0
 
 
 def socket_folder(state: Path) -> Path:
-    """The folder of this agent's sockets; the same as long as the state folder is there."""
+    """Returns the folder of this agent's sockets; the same as long as the state folder exists."""
     folder = state / "s"
     if len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER_BYTES:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -68,7 +67,7 @@ def socket_folder(state: Path) -> Path:
 
 
 def remove_orphans(temporary: Path, unused_since: float) -> None:
-    """Remove the folders of this user whose agents' state is gone, and that no agent has used since (seconds, Unix)."""
+    """Removes this user's folders whose agents' state is gone, and that no agent has used since then (Unix seconds)."""
     for folder in islice(temporary.glob(f"{_PREFIX}*"), _LOOKED_AT):
         with contextlib.suppress(FileNotFoundError):  # another agent has removed it meanwhile
             if _is_orphan(folder, unused_since):
@@ -117,52 +116,52 @@ def load_emulated_speeds(path: Path) -> Speeds:
 
 
 def pace_of(speeds: Speeds, kind: str, accelerator: str) -> float | None:
-    """Returns the steps per second of a gang of this kind; None: as fast as it can."""
+    """Returns the steps per second of a gang of this kind; None: no limit."""
     return speeds.get(kind, {}).get(accelerator)
 
 
 LOG_CAP_BYTES = 64 * 1024**2
-#: Below this much free space no attempt starts: it could neither log nor checkpoint.
+#: Least free bytes with which an attempt starts: without them it could neither log nor checkpoint.
 MIN_FREE_BYTES = 256 * 1024**2
 LAUNCH_TIMEOUT_S = 30.0
 _KILL_AGAIN_S = 0.05
-#: Digits of an incarnation in the names of folders and sockets: enough to tell the lives of one cluster apart.
+#: Digits of an incarnation in names of folders and sockets: enough to distinguish a cluster's incarnations.
 _INCARNATION_SHOWN = 8
-#: Characters of a failed supervisor's last line that go with the refusal.
+#: Characters of a failed supervisor's last line that the refusal includes.
 LAST_WORDS = 500
 
 
 def attempt_stem(job_id: int, attempt: int, incarnation: str) -> str:
-    """Names the attempt among the files of this agent; short, as socket paths are."""
+    """Returns the attempt's name among the files of this agent; short, because socket paths are."""
     return f"{job_id}-{attempt}-{incarnation[:_INCARNATION_SHOWN]}" if incarnation else f"{job_id}-{attempt}"
 
 
 @dataclass(frozen=True)
 class AgentMachine:
-    """The machine as attempts find it."""
+    """The machine in which attempts run."""
 
     state: Path
     accelerators: Accelerators
     host: Host
     is_emulated: bool
     speeds: Speeds
-    #: The agent's own environment; ranks see a whitelist of it.
+    #: The agent's own environment; ranks get a whitelist of it.
     environ: Mapping[str, str]
     clocks: Clocks = SYSTEM_CLOCKS
-    #: None: what is drawn cannot be guessed.
+    #: Source of random numbers; None: unpredictable ones.
     chance: Random | None = None
-    #: What an attempt may write into its own folder. 0: as much as there is.
+    #: Bytes that an attempt may write into its own folder. 0: no limit.
     attempt_disk_bytes: int = 0
     #: Folder of the whole machine, where this is one of its parts; None: `state`.
     whole: Path | None = None
-    #: Where attempts get control groups; None: they get none.
+    #: The parent of attempts' control groups; None: they get none.
     groups: GroupParent | None = None
-    #: Which account the ranks of a user's jobs run as; None: as the agent does.
+    #: The accounts of ranks, by the user of the job; None: the agent's own.
     run_as: RunAs | None = None
 
     @property
     def notices(self) -> Path:
-        """Where it is written that the machine will be gone."""
+        """Returns the folder of notices that the machine will be gone."""
         return self.whole or self.state
 
     def attempt_folder(self, job_id: int, attempt: int, incarnation: str = "") -> Path:
@@ -199,7 +198,7 @@ def _eyes_of(machine: AgentMachine, command: StartCommand) -> AbstractContextMan
 
 
 def _can_write(folder: str) -> bool:
-    """By trying: what may be asked for is the rights of the process, and these may be lent."""
+    """Tries to write: a permission check would apply to the process, whose rights may be lent."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True
@@ -208,7 +207,7 @@ def _can_write(folder: str) -> bool:
 
 
 def disk_problem(machine: AgentMachine) -> str:
-    """Returns why no attempt may start for want of room on the disk; empty if there is room."""
+    """Returns why no attempt may start for lack of disk space; empty if there is enough."""
     free = shutil.disk_usage(machine.state).free
     if free >= MIN_FREE_BYTES:
         return ""
@@ -218,9 +217,9 @@ def disk_problem(machine: AgentMachine) -> str:
 def make_attempt_plan(
     machine: AgentMachine, command: StartCommand, lease_until: float, served_dir: str = ""
 ) -> AttemptPlan:
-    """Everything the supervisor needs; makes the attempt's socket folder.
+    """Returns the supervisor's plan; creates the attempt's socket folder.
 
-    `served_dir`: what the server calls the command's checkpoint folder, where that is of this machine alone.
+    `served_dir`: the server's name of the command's checkpoint folder, where that is on this machine alone.
     """
     sockets = socket_folder(machine.state)
     stem = attempt_stem(command.job_id, command.attempt, command.incarnation)
@@ -273,9 +272,9 @@ def make_attempt_plan(
 
 
 async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
-    """Write the plan into the attempt's folder and start its supervisor.
+    """Writes the plan into the attempt's folder and starts its supervisor.
 
-    Returns why that failed, with nothing left running; empty on success.
+    Returns why that failed, with no process left; empty on success.
     """
     await asyncio.to_thread(write_plan, folder, plan)
     root = str(Path(str(workers.__file__)).parent.parent)
@@ -297,7 +296,7 @@ async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
     if code == 0:
         return ""
     supervisor = find_supervisor(folder)
-    if supervisor is not None and supervisor.is_alive:  # its ranks may have frozen it before it could say that it is up
+    if supervisor is not None and supervisor.is_alive:  # its ranks may have stopped it before it reported that it runs
         processes.send_signal([supervisor.pid], SIGKILL)
     await asyncio.to_thread(processes.kill_carriers, plan.cookie, 5.0)
     await asyncio.to_thread(remove_group, plan.group)
@@ -305,7 +304,7 @@ async def launch_supervisor(folder: Path, plan: AttemptPlan) -> str:
 
 
 async def kill_supervisor(folder: Path) -> None:
-    """Returns once the supervisor of this folder is dead."""
+    """Kills the supervisor of this folder, and returns once it is dead."""
     supervisor = find_supervisor(folder)
     while supervisor is not None and supervisor.is_alive:
         processes.send_signal([supervisor.pid], SIGKILL)
@@ -313,20 +312,20 @@ async def kill_supervisor(folder: Path) -> None:
 
 
 def _last_words(folder: Path) -> str:
-    """The last line that a supervisor wrote: the error, if it was one of Python's."""
+    """Returns the last line that a supervisor wrote: the error, if it was a Python error."""
     path = folder / SUPERVISOR_LOG
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     return lines[-1][:LAST_WORDS] if lines else "it said nothing"
 
 
 def make_attempt_folder(folder: Path) -> None:
-    """Raises OSError; FileExistsError if an attempt of this name had one."""
+    """Creates the folder of an attempt. Raises OSError; FileExistsError if an attempt of this name had one."""
     folder.mkdir(parents=True, mode=0o700)
     (folder / "work").mkdir()
 
 
 def remove_old_folders(attempts: Path, open_keys: list[AttemptKey], kept_folders: int) -> None:
-    """Delete the folders of ended attempts but for the newest; what is gone already is no error."""
+    """Deletes the folders of ended attempts except the newest ones; a folder that is gone already is no error."""
     kept = {attempt_stem(*key) for key in open_keys}
     with contextlib.suppress(OSError):  # one of them is gone already
         over = (path for path in attempts.iterdir() if path.name not in kept)

@@ -32,7 +32,7 @@ class Notice:
 
 
 def read_notice(state: Path, clocks: Clocks = SYSTEM_CLOCKS) -> Notice | None:
-    """Returns the notice, less the time since it was written; None without a file, or while it is being written."""
+    """Returns the notice, less the seconds since it was written; None without a file, or while it is being written."""
     path = state / NOTICE_FILE
     try:
         text = path.read_text(errors="replace").strip()
@@ -43,14 +43,14 @@ def read_notice(state: Path, clocks: Clocks = SYSTEM_CLOCKS) -> Notice | None:
         stated_s = float(text)
     except ValueError:
         return None
-    # The file's time is wall time, so this is too: no other clock was there when it was written.
+    # The file's time is wall time, so this is too: its writer had no other clock.
     age_s = max(0.0, clocks.wall() - written_at)
     digest = hashlib.sha256(f"{text} {written_at}".encode()).hexdigest()
     return Notice(gone_in_s=max(0.0, stated_s - age_s), digest=digest)
 
 
 async def next_notice(state: Path, seen: str, clocks: Clocks = SYSTEM_CLOCKS) -> Notice:
-    """Wait for a notice other than the one seen."""
+    """Waits for a notice other than the one seen."""
     while True:
         notice = read_notice(state, clocks)
         if notice is not None and notice.digest != seen:
@@ -59,13 +59,13 @@ async def next_notice(state: Path, seen: str, clocks: Clocks = SYSTEM_CLOCKS) ->
 
 
 def write_notice(state: Path, gone_in_s: float) -> None:
-    """Write a notice that this machine will be gone. A reader sees the whole file or none."""
+    """Writes a notice that this machine will be gone, atomically."""
     draft = state / f".{NOTICE_FILE}.draft"
     draft.write_text(f"{gone_in_s:.1f}\n")
     draft.replace(state / NOTICE_FILE)
 
 
-#: As EC2 advises.
+#: Seconds between requests, as EC2 advises.
 METADATA_POLL_S = 5.0
 LONGEST_PAUSE_S = 60.0
 _CALL_S = 2.0
@@ -77,7 +77,7 @@ _OURS = {"terminate", "stop", "hibernate"}
 
 
 class SpotNoticeWatcher:
-    """Asks one metadata service."""
+    """Polls one metadata service."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class SpotNoticeWatcher:
         self._token = ""
 
     async def watch(self, state: Path, on_hint: Callable[[str], None]) -> None:
-        """Forever: write notices into the agent's folder and pass hints on (the same hint repeatedly)."""
+        """Polls forever: writes notices into the agent's folder and passes hints on (the same hint repeatedly)."""
         pause_s = self._look_every_s
         while True:
             try:
@@ -105,7 +105,7 @@ class SpotNoticeWatcher:
             await asyncio.sleep(pause_s)
 
     async def look(self, state: Path, on_hint: Callable[[str], None]) -> None:
-        """Look once. Raises ClientError, TimeoutError or OSError if the service does not answer."""
+        """Polls once. Raises ClientError, TimeoutError or OSError if the service does not answer."""
         if (action := await self._get_metadata("spot/instance-action")) is not None:
             gone_in_s = _gone_in_s(action, self._clocks.wall())
             known = read_notice(state, self._clocks)
@@ -122,7 +122,7 @@ class SpotNoticeWatcher:
             status, body = await self._call("GET", f"meta-data/{path}", headers)
             if status != 401:
                 return body if status == 200 else None
-            self._token = ""  # it has run out
+            self._token = ""  # the token has expired
         return None
 
     async def _new_token(self) -> str:

@@ -1,9 +1,9 @@
-"""A job's results: what it left below its working folder, copied, and sent to the server's content store.
+"""A job's results: files below its working folder, copied, and sent to the server's content store.
 
-They are collected when the job commits a checkpoint, and once more when nothing of the attempt is alive any more; its
-end is reported after that, so that a job that has succeeded has its results. What ranks write is a stranger's: names
-are opened one by one without following links, only regular files are read, as many bytes as they had when they were
-opened, and all of it is bounded. The copy is what is hashed and sent, so that it may change meanwhile.
+They are collected when the job commits a checkpoint, and once more when no process of the attempt is alive; its end is
+reported after that, so that a job that has succeeded has its results. What ranks write is untrusted: paths are opened
+component by component without following links, only regular files are read, up to the size that they had when they were
+opened, and everything is bounded. The copy is hashed and sent, so that the original may change meanwhile.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from workers.supervisor_protocol import AttemptPlan
 
 log = logging.getLogger(__name__)
 
-#: While a job runs: from one collection to the next.
+#: Seconds between two collections while a job runs.
 PACE_S = 30.0
-#: The end of an attempt waits this long for its results; less long where the job is asked to leave.
+#: Seconds for which the end of an attempt waits for its results, and fewer where the job was asked to leave.
 FINISH_S, HURRIED_S = 900.0, 60.0
 _RETRY_S = 2.0
 _DEPTH_MOST = 64
@@ -47,7 +47,7 @@ _NAMED_IN_PROBLEMS = 5
 
 @dataclass
 class CopiedOutputs:
-    """What was copied, and what was not."""
+    """The copied files, and those that were left out."""
 
     paths: list[str] = field(default_factory=list)
     #: Named in the results so that the job's owner sees what is missing.
@@ -55,7 +55,7 @@ class CopiedOutputs:
 
     @property
     def problem(self) -> str:
-        """What was left out, in words; empty: nothing."""
+        """Returns what was left out, as text; empty if nothing was."""
         named = "; ".join(self.left_out[:_NAMED_IN_PROBLEMS])
         more = len(self.left_out) - _NAMED_IN_PROBLEMS
         return (named + (f"; and {more} more" if more > 0 else ""))[:PROBLEM_MOST]
@@ -68,10 +68,10 @@ def copy_outputs(
     limit_bytes: int = OUTPUTS_BYTES,
     account: tuple[int, int] = (0, 0),
 ) -> CopiedOutputs:
-    """Copy files and folders below a working folder to `target`, which is made anew, as far as an account (uid, gid)
-    can read them.
+    """Copies files and folders below a working folder to `target`, which is created anew.
 
-    Raises ConfigError naming the largest files where they are too large or too many, OSError for a full disk.
+    Only files that an account (uid, gid) can read are copied. Raises ConfigError naming the largest files where they
+    are too large or too many, OSError for a full disk.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True, mode=0o700)
@@ -137,7 +137,7 @@ def _shown(path: str) -> str:
 
 @contextlib.contextmanager
 def _opened(workdir: Path, path: str, flags: int) -> Iterator[int]:
-    """Opens a path below the working folder, each name by itself: a link on the way is an error, not a way out."""
+    """Opens a path below the working folder component by component: a link on the way is an error."""
     here = os.open(workdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         *folders, last = path.split("/")
@@ -155,7 +155,7 @@ def _opened(workdir: Path, path: str, flags: int) -> Iterator[int]:
 
 
 def _copy_file(workdir: Path, path: str, target: Path, size: int, account: tuple[int, int]) -> bool:
-    """Copy at most `size` bytes. Returns False where it is no regular file any more."""
+    """Copies at most `size` bytes. Returns False if it is no longer a regular file."""
     try:
         with contextlib.ExitStack() as stack:
             with files_as(*account):
@@ -198,11 +198,11 @@ class OutputCollector:
         self._told: OutputsCollected | None = None
 
     def request(self) -> None:
-        """Collect soon: the job has committed a checkpoint."""
+        """Requests a collection soon: the job has committed a checkpoint."""
         self._is_due.set()
 
     async def run(self) -> None:
-        """Collect whenever it is asked for, until cancelled."""
+        """Collects whenever requested, until cancelled."""
         while self._wanted:
             await self._is_due.wait()
             self._is_due.clear()
@@ -213,9 +213,9 @@ class OutputCollector:
             await asyncio.sleep(self._pace_s)
 
     async def finish(self, is_hurried: Callable[[], bool]) -> str:
-        """Collect for the last time, after everything has ended. Returns why that failed; empty if it did not.
+        """Collects for the last time, after everything has ended. Returns why that failed; empty on success.
 
-        `is_hurried` says whether the job was asked to leave: then this may not take long.
+        `is_hurried` returns whether the job was asked to leave: then this may not take long.
         """
         if not self._wanted:
             return ""

@@ -1,8 +1,8 @@
-"""Which accelerators an agent has, by its options and the machine, and what each type of them gets of the rest.
+"""The accelerators of an agent, by its options and the machine, and the share of other resources for each type.
 
-A machine of one type is registered as it is. One of several types is registered in parts (`walras.machine_parts`), each
-with a folder of its own below `parts/` in the agent's state folder and a share of the processors and the memory that
-goes by its number of accelerators. Inputs and environments are fetched once for all parts: they share one cache.
+A machine of one type is registered as it is. A machine of several types is registered in parts
+(`walras.machine_parts`), each with its own folder below `parts/` in the agent's state folder and a share of the
+processors and the memory in proportion to its accelerators. All parts share one cache of inputs and environments.
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ PARTS_FOLDER = "parts"
 
 @dataclass(frozen=True)
 class StatedAccelerators:
-    """What the options say. Empty, None: they leave it to the machine."""
+    """The options. Empty, None: they leave it to the machine."""
 
-    #: Of a machine of one type.
+    #: For a machine of one type.
     accelerator: str | None = None
     accelerators: int | None = None
-    #: Of a machine of several types.
+    #: For a machine of several types.
     types: tuple[TypeCount, ...] = ()
     is_emulated: bool = False
 
 
 @dataclass(frozen=True)
 class MachinePart:
-    """A type of accelerators and what comes with it, as it is registered."""
+    """A type of accelerators with its share of the machine, as it is registered."""
 
     accelerators: Accelerators
     host: Host
@@ -90,7 +90,7 @@ def _emulated(stated: StatedAccelerators) -> tuple[Accelerators, ...]:
 
 
 def _checked(name: str, count: int, found: Sequence[Accelerators]) -> Accelerators:
-    """Returns the first devices of a type that the options name beside others."""
+    """Returns the first devices of a type that the options name among others."""
     own = next((each for each in found if each.name == name and each.cuda_names), None)
     if own is None:
         raise _not_found(name, found)
@@ -112,7 +112,7 @@ def _not_found(name: str, found: Sequence[Accelerators]) -> ConfigError:
 def machine_parts(
     accelerators: Sequence[Accelerators], host: Host, node_id: str, shape: str, state: Path
 ) -> tuple[MachinePart, ...]:
-    """Returns the parts that a machine is registered in, one for each type.
+    """Returns the parts in which a machine is registered, one for each type.
 
     Raises ConfigError for too long a name.
     """
@@ -136,7 +136,7 @@ def machine_parts(
 
 
 def make_part_folders(parts: Sequence[MachinePart], state: Path) -> None:
-    """Make the folders of a machine's parts; what is fetched for jobs lies once, in the folder of the whole machine."""
+    """Creates the folders of a machine's parts; the cache of inputs is in the folder of the whole machine."""
     shared = state / PREPARED_FOLDER
     shared.mkdir(parents=True, exist_ok=True, mode=0o700)
     for part in parts:

@@ -1,8 +1,8 @@
-"""Sessions with attempts of this machine: a command or a shell in the job's place, a connection to one of its ports.
+"""Sessions with attempts of this machine: a command or a shell beside the job, or a connection to one of its ports.
 
-The server tells of a session with the answer to a heartbeat, and the agent opens a websocket for it: nothing connects
-to a machine. What runs in a session has the environment and the folder of the job's first rank here, and its mark, so
-that it ends with the attempt. A connection is made only to ports on which processes of the attempt listen.
+The server announces a session with the answer to a heartbeat, and the agent opens a websocket for it: no connection is
+made to a machine. Processes of a session have the environment, the folder and the cookie of the job's first rank here,
+so that they end with the attempt. Connections are made only to ports on which processes of the attempt listen.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ from workers.supervisor_protocol import AttemptPlan, find_supervisor, read_ranks
 
 log = logging.getLogger(__name__)
 
-#: Sessions of this machine at once.
+#: Largest number of concurrent sessions on this machine.
 SESSIONS_MOST = 100
 _ENVIRONMENT_BYTES = 4 * 1024 * 1024
 _SHELL = ("bash", "-i")
-#: From the hang-up of a session's processes to their end.
+#: Seconds between the hang-up of a session's processes and their kill.
 _GRACE_S = 2.0
 _KILL_TIMEOUT_S = 10.0
 _LISTENING = "0A"
@@ -62,7 +62,7 @@ class AttemptPlace:
     plan: AttemptPlan
 
     def environment(self) -> dict[str, str]:
-        """What the first rank here got, as far as it is written down."""
+        """Returns the environment of the first rank here, as far as it is stored."""
         first = {"RANK": str(self.plan.first_rank), "LOCAL_RANK": "0", "MASTER_PORT": str(self.plan.master_port)}
         kept = read_ranks_file(self.folder / ENVIRONMENT_FILE, 0, _ENVIRONMENT_BYTES)
         try:
@@ -74,7 +74,7 @@ class AttemptPlace:
 
 
 class PlacedAttempt(Protocol):
-    """What is known of an attempt here."""
+    """What is known of an attempt on this machine."""
 
     @property
     def place(self) -> AttemptPlace: ...
@@ -86,12 +86,12 @@ class RemoteSessions:
     def __init__(self, client: ServerClient) -> None:
         self._client = client
         self._running: dict[str, tuple[AttemptKey, asyncio.Task[None]]] = {}
-        #: Marks of the attempts that have had sessions, until they are over; then what ends what is left of these.
+        #: Cookies of the attempts that have had sessions, until they are over; then the tasks that end their processes.
         self._marks: dict[AttemptKey, str] = {}
         self._endings: set[asyncio.Task[None]] = set()
 
     def begin(self, requests: Sequence[SessionRequest], attempts: Mapping[AttemptKey, PlacedAttempt]) -> None:
-        """Open sessions beside the heartbeats with those of the attempts here."""
+        """Opens the requested sessions with attempts on this machine, concurrently with the heartbeats."""
         for request in requests:
             if request.session_id not in self._running and len(self._running) < SESSIONS_MOST:
                 found = attempts.get((request.job_id, request.attempt, request.incarnation))
@@ -111,7 +111,7 @@ class RemoteSessions:
             log.warning("session of %s with job %d: %s", request.user, request.job_id, error)
 
     def end(self, key: AttemptKey) -> None:
-        """End the sessions of an attempt that is over, and all that was started in any of them."""
+        """Ends the sessions of an attempt that is over, and all processes that were started in them."""
         open_now = [task for theirs, task in self._running.values() if theirs == key]
         for task in open_now:
             task.cancel()
@@ -150,15 +150,17 @@ def _numbers(request: SessionRequest) -> tuple[int, int]:
 
 
 class _Refused(Exception):
-    """The session cannot be, in words for its caller."""
+    """The session is refused; the message is for its caller."""
 
 
 # ------------------------------------------------------------------------------------------------ commands
 
 
 def _begin_as(plan: AttemptPlan) -> None:
-    """With the rights of the job's ranks. A hang-up is heeded also under an agent that ignores it, as behind nohup: a
-    shell could not undo that for what it starts."""
+    """Takes the rights of the job's ranks, and restores SIGHUP.
+
+    An agent started with nohup ignores hang-ups, and a shell could not undo that for its children.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     become(plan.uid, plan.gid, plan.groups)
 
@@ -181,12 +183,12 @@ async def _run_command(socket: aiohttp.ClientWebSocketResponse, place: AttemptPl
     await send_note(socket, type="ready")
 
     async def take_input() -> None:
-        """Ends when the caller leaves, or its input does."""
+        """Passes input on until the caller leaves or closes it."""
         assert process.stdin is not None
         async for message in socket:
             note = _note_of(message)
             if message.type is aiohttp.WSMsgType.BINARY:
-                with contextlib.suppress(OSError):  # it does not read any more
+                with contextlib.suppress(OSError):  # it no longer reads
                     process.stdin.write(message.data[1:])
                     await process.stdin.drain()
             elif note is not None and note.type == "eof":
@@ -255,7 +257,7 @@ async def _run_shell(socket: aiohttp.ClientWebSocketResponse, place: AttemptPlac
 
 
 async def _write_all(file: int, content: bytes) -> None:
-    """Write to a terminal that may not take it all at once."""
+    """Writes all bytes to a terminal that may not accept them at once."""
     while content:
         try:
             content = content[os.write(file, content) :]
@@ -277,7 +279,7 @@ async def _until_over(
     taking: "asyncio.Task[None]",
     outputs: "list[asyncio.Task[None]]",
 ) -> None:
-    """Tell how the process ended; end it and all of its session where the caller leaves first, or it was killed."""
+    """Reports how the process ended; ends it and its session if the caller leaves first."""
     leader = processes.name_process(process.pid)
     ending = asyncio.create_task(process.wait())
     try:
@@ -294,7 +296,7 @@ async def _until_over(
 
 
 async def _end_session(leader: processes.ProcessName, ending: "asyncio.Task[int]") -> None:
-    """Hang up, then kill: a shell runs what it starts in process groups of their own."""
+    """Sends a hang-up, then kills: a shell runs its children in process groups of their own."""
     processes.send_signal(await asyncio.to_thread(processes.session_members, leader), signal.SIGHUP)
     await asyncio.wait({ending}, timeout=_GRACE_S)
     await asyncio.to_thread(processes.kill_known, [], leader, _KILL_TIMEOUT_S)
@@ -349,7 +351,7 @@ def listening_address(place: AttemptPlace, port: int, net: Path = Path("/proc/ne
 
 
 def _sockets_of(pid: int) -> list[str]:
-    """Inodes of the sockets that a process holds."""
+    """Returns the inodes of the sockets that a process holds."""
     found = []
     with contextlib.suppress(OSError):
         for file in os.scandir(f"/proc/{pid}/fd"):

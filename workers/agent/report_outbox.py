@@ -1,6 +1,6 @@
-"""The reports that an agent has for its server: durable ones in their order, the newest progress of each attempt.
+"""The agent's reports to its server: durable ones in their order, and the newest progress of each attempt.
 
-What the disk does not take is tried again with later calls, ever more rarely.
+Writes that a full disk refuses are tried again with later calls, ever more rarely.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from workers.devices import AttemptKey
 log = logging.getLogger(__name__)
 
 MAX_PER_CALL = 500
-#: On a full disk: heartbeats from one attempt to write to the next, at most.
+#: Largest number of heartbeats between two attempts to write on a full disk.
 MAX_CALLS_BETWEEN_WRITES = 16
 
 
@@ -27,7 +27,7 @@ class ReportOutbox:
         self.urgent = asyncio.Event()
         #: Checkpoints that the server has not recorded yet: report id, attempt, digest.
         self._unrecorded: list[tuple[int, AttemptKey, str]] = []
-        #: Failed attempts to write in a row, and calls until the next.
+        #: Failed attempts to write in a row, and calls until the next one.
         self._failures = self._calls_left = 0
 
     def next_id(self) -> int:
@@ -38,7 +38,7 @@ class ReportOutbox:
         self.urgent.set()
 
     def move(self, job_id: int, attempt: int, phase: AttemptPhase, *reports: AnyReport, incarnation: str = "") -> None:
-        """Record an attempt's new phase together with its reports, atomically."""
+        """Stores an attempt's new phase together with its reports, atomically."""
         if phase is AttemptPhase.OVER:
             self._progress.pop((job_id, attempt, incarnation), None)
         self._store.move_attempt(job_id, attempt, phase, list(reports), incarnation)
@@ -56,12 +56,12 @@ class ReportOutbox:
             self.urgent.set()
 
     def tell_again(self) -> None:
-        """A restored server may have forgotten what it acknowledged."""
+        """Queues acknowledged reports again, because a restored server may have lost them."""
         log.info("the server was restored: %d reports are told again", self._store.tell_again())
         self.urgent.set()
 
     def put_progress(self, report: ProgressReport) -> None:
-        """Replace the attempt's progress; it is sent with the next heartbeat."""
+        """Replaces the attempt's progress, which is sent with the next heartbeat."""
         self._progress[report.job_id, report.attempt, report.incarnation] = report
 
     def batch(self) -> list[AnyReport]:
@@ -74,7 +74,7 @@ class ReportOutbox:
         return sorted([*durable, *self._progress.values()], key=lambda report: report.report_id)
 
     def _retry_writes(self) -> None:
-        """Try again what the disk did not take: ever more rarely, counted in calls of the server."""
+        """Tries again to write what the disk refused: ever more rarely, counted in calls of the server."""
         self._calls_left -= 1
         if not self._store.problem:
             self._failures = self._calls_left = 0
@@ -83,18 +83,18 @@ class ReportOutbox:
             self._calls_left = min(2**self._failures, MAX_CALLS_BETWEEN_WRITES)
 
     async def wait_for_urgent(self, seconds: float) -> None:
-        """Wait for a report that should go at once, at most this long."""
+        """Waits for a report that should be sent at once, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.urgent.wait()
 
     def mark_sent(self, batch: list[AnyReport]) -> None:
-        """The server has received these. Progress is not sent again; durable reports are, until acknowledged."""
+        """Records that the server received these. Unlike progress, durable reports are sent until acknowledged."""
         sent = {report.report_id for report in batch}
         self._progress = {key: report for key, report in self._progress.items() if report.report_id not in sent}
 
     def acknowledge(self, report_id: int) -> list[tuple[AttemptKey, str]]:
-        """The server has everything up to this id. Returns attempt and digest of the checkpoints among it."""
+        """Records that the server has everything up to this id. Returns attempt and digest of its checkpoints."""
         self._store.acknowledge(report_id)
         recorded = [(key, digest) for known_id, key, digest in self._unrecorded if known_id <= report_id]
         self._unrecorded = [entry for entry in self._unrecorded if entry[0] > report_id]

@@ -1,9 +1,9 @@
-"""`runs_as: user`: under an agent that is root, the ranks of a job run as the account of whoever submitted it.
+"""`runs_as: user`: under an agent that is root, the ranks of a job run with the account of the user who submitted it.
 
-A file of the machine's administrator says which account a user of the cluster has here; who is not named there, or has
-no account, or has root's, is refused in words. The agent, its supervisors, logs, journals and credentials stay root's.
-An attempt's work folder, its socket and its own copy of a checkpoint are the account's. The way to them is open to all
-for passing through and not for looking around.
+A file of the machine's administrator maps users of the cluster to accounts here. A user who is not in it, has no
+account, or has root's, is refused with a message. The agent, its supervisors, logs, journals and credentials stay
+root's. An attempt's work folder, its socket and its own copy of a checkpoint belong to the account. Folders above these
+can be passed through by all, but not listed.
 """
 
 import os
@@ -24,21 +24,21 @@ from workers.accounts import Account, files_as, find_account
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 _ACCOUNTS = TypeAdapter(dict[_Name, Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]])
 _MOST_BYTES = 4 * 1024 * 1024
-#: Folders of the agent's state that ranks pass through; everything else there is closed to them.
+#: Folders of the agent's state through which ranks pass; all others are closed to them.
 _WAYS = ("attempts", "checkpoints", "client")
 _PASS_THROUGH = 0o711
 
 
 @dataclass(frozen=True)
 class RunAs:
-    """Which account of this machine a user of the cluster has."""
+    """The accounts of this machine, by user of the cluster."""
 
     accounts: Mapping[str, str]
-    #: The file that says so, for messages.
+    #: The file with the mapping, for messages.
     source: str
 
     def account_of(self, user: str) -> Account:
-        """Raises UserError in words for whoever submitted the job, and for the administrator."""
+        """Returns the user's account. Raises UserError with a message for the submitter and the administrator."""
         if not user:
             raise UserError("the server does not say who submitted the job, and ranks run as users here: upgrade it")
         if user not in self.accounts:
@@ -63,14 +63,14 @@ class RunAs:
         return ""
 
     def files_of(self, command: StartCommand) -> AbstractContextManager[None]:
-        """Meanwhile this thread sees the disk as the job's account does."""
+        """Lets this thread access the disk as the job's account, within the context."""
         account = self.account_of(command.user)
         return files_as(account.uid, account.gid)
 
     def hand_over(self, command: StartCommand, folder: Path) -> None:
-        """Make the work folder of an attempt that is about to start the account's, and its copies of checkpoints.
+        """Gives the account the work folder of an attempt that is about to start, and its copies of checkpoints.
 
-        Raises OSError, UserError. Of the account's processes none may be alive in this attempt.
+        Raises OSError, UserError. The account must have no living process in this attempt.
         """
         account = self.account_of(command.user)
         folder.chmod(_PASS_THROUGH)
@@ -90,7 +90,7 @@ class RunAs:
 
 
 def load_run_as(path: Path) -> RunAs:
-    """Read `user: account`, a YAML file that only the machine's administrator can write. Raises ConfigError."""
+    """Reads `user: account`, a YAML file that only the machine's administrator can write. Raises ConfigError."""
     if os.geteuid() != 0:
         raise ConfigError(
             "only an agent that runs as root can run ranks as other users",
@@ -118,10 +118,11 @@ def load_run_as(path: Path) -> RunAs:
 
 
 def open_the_way(whole: Path, states: Iterable[Path], sockets: Iterable[Path]) -> None:
-    """Let accounts pass through to what is theirs, and close all else; what this process makes from now on is closed.
+    """Lets accounts pass through to their folders, and closes all others; files that this process creates later are
+    closed.
 
     `whole`: the agent's state folder; `states`: those of its parts, or itself. Raises ConfigError where a folder above
-    is closed to them.
+    is closed to the accounts.
     """
     for above in whole.resolve().parents:
         if not above.stat().st_mode & stat.S_IXOTH:
@@ -131,7 +132,7 @@ def open_the_way(whole: Path, states: Iterable[Path], sockets: Iterable[Path]) -
                 fix="give the agent a folder such as /var/lib/walras-agent",
             )
     os.umask(0o077)
-    # What a thread sees as an account it must not see as a member of root's groups.
+    # A thread that acts for an account must not keep access through root's groups.
     os.setgroups([])
     states = list(states)
     for state in {whole, *states}:
@@ -147,7 +148,7 @@ def open_the_way(whole: Path, states: Iterable[Path], sockets: Iterable[Path]) -
 
 
 def _give(place: Path, account: Account) -> None:
-    """The folder and everything in it; links themselves and not what they point to."""
+    """Gives the folder and everything in it to the account; links themselves, not their targets."""
     os.chown(place, account.uid, account.gid, follow_symlinks=False)
     for folder, folders, files in os.walk(place):
         for name in (*folders, *files):

@@ -1,8 +1,8 @@
 """Starts that wait for the job's code and checkpoint. Code is kept in a bounded cache, and copied for each attempt.
 
-STATE/code/NAME is a tree of the server's content store, whole or not there. It is copied into the attempt's own work
-folder, and the copy is checked against the name, since ranks of the same user could have written to the cache. All of
-it happens beside the heartbeats: while it does the attempt counts as here and its lease is renewed.
+STATE/code/NAME is a tree of the server's content store, complete or absent. It is copied into the attempt's own work
+folder, and the copy is verified against the name, because ranks of the same user could have written to the cache. All
+of it happens beside the heartbeats: meanwhile the attempt counts as present and its lease is renewed.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ from workers.supervisor_protocol import AttemptPlan
 
 log = logging.getLogger(__name__)
 
-#: Trees in the cache, and bytes of all of them. The least recently used go first.
+#: Largest number of trees in the cache, and of bytes of all of them. The least recently used are removed first.
 TREES_KEPT, BYTES_KEPT = 20, 8 * 1000**3
-#: A tree is on the disk as chunks, in the cache, and in the work folder, at most.
+#: Factor on a tree's size: at most it is on the disk as chunks, in the cache, and in the work folder.
 _COPIES_AT_ONCE = 3
-#: Tries, each with the patience of a call, before a start is refused whose lease goes on.
+#: Number of tries, each with the patience of a call, before a start whose lease continues is refused.
 FETCH_TRIES = 20
 
 
@@ -60,7 +60,7 @@ class CodeCache:
         self._used: Counter[str] = Counter()
 
     async def copy(self, name: str, target: Path, stop: threading.Event) -> None:
-        """Make `target` with the tree's files. `stop` ends a copy under way.
+        """Creates `target` with the tree's files. `stop` ends a copy in progress.
 
         Raises NotFound, DamagedContent, OSError, and what calls to the server raise: ServerUnreachable, Forbidden.
         """
@@ -80,7 +80,7 @@ class CodeCache:
         await asyncio.to_thread(_copy_checked, self._folder / name, target, name, stop)
 
     async def _fetch(self, name: str) -> None:
-        """Fetch the tree unless it is here. A fetch goes on for the next start when all that wait for it are ended."""
+        """Fetches the tree unless it is here. A fetch continues for later starts if all that wait for it end."""
         place = self._folder / name
         if not place.is_dir():
             task = self._fetching.get(name)
@@ -97,11 +97,11 @@ class CodeCache:
                 await ContentTransfer(transport).fetch(name, self._folder / name, self._check_room)
         finally:
             del self._fetching[name]
-        with contextlib.suppress(OSError):  # something is gone already: the next fetch looks again
+        with contextlib.suppress(OSError):  # something is gone already, so the next fetch tries again
             await asyncio.to_thread(self._remove_least_used, name)
 
     def _check_room(self, tree: ContentTree) -> None:
-        """Raise before a tree fills the disk that other attempts need."""
+        """Raises an error before a tree fills the disk that other attempts need."""
         if tree.size > self._bytes_kept:
             raise UserError(f"it has {tree.size:,} bytes, {self._bytes_kept:,} are allowed")
         if shutil.disk_usage(self._folder).free - _COPIES_AT_ONCE * tree.size < MIN_FREE_BYTES:
@@ -113,7 +113,7 @@ class CodeCache:
             shutil.rmtree(path, ignore_errors=True)
 
     def _remove_least_used(self, newest: str) -> None:
-        """Keep the cache within its bounds; what is being copied stays. Remains of fetches that were cut go."""
+        """Keeps the cache within its bounds, except trees being copied. Removes remains of interrupted fetches."""
         kept_bytes = kept_trees = 0
         by_age = sorted(self._folder.iterdir(), key=lambda path: path.lstat().st_mtime, reverse=True)
         for path in sorted(by_age, key=lambda path: path.name != newest):
@@ -127,7 +127,7 @@ class CodeCache:
 
 
 def _copy_checked(source: Path, target: Path, name: str, stop: threading.Event) -> None:
-    """Copy a tree. Raises DamagedContent unless the copy has this name, OSError, and _Withdrawn once `stop` is set."""
+    """Copies a tree. Raises DamagedContent unless the copy has this name, OSError, and _Withdrawn if `stop` is set."""
 
     def copy_one(file: str, to: str) -> str:
         if stop.is_set():
@@ -147,12 +147,12 @@ def _copy_checked(source: Path, target: Path, name: str, stop: threading.Event) 
 
 
 class _Withdrawn(Exception):
-    """The start was taken back while its code was copied."""
+    """The start was withdrawn while its code was copied."""
 
 
 @dataclass(frozen=True)
 class StartFailure:
-    """Why no supervisor runs. `lost`: digest of the checkpoint that its store does not have whole; empty: not that."""
+    """Why no supervisor runs. `lost`: digest of a checkpoint that its store lacks in part; empty: another reason."""
 
     detail: str
     lost: str = ""
@@ -160,19 +160,19 @@ class StartFailure:
 
 @dataclass
 class PendingStart:
-    """A start that was written down, and whose supervisor does not run yet."""
+    """A start that was stored, and whose supervisor does not run yet."""
 
     command: StartCommand
-    #: Boot time; renewed with the others.
+    #: Boot time of the lease's end; renewed with the other leases.
     lease_until: float
-    #: The supervisor may be there already: too late to take it back.
+    #: True: the supervisor may exist already, so the start can no longer be withdrawn.
     is_launching: bool = False
     withdrawn: threading.Event = field(default_factory=threading.Event)
     task: "asyncio.Task[None] | None" = None
 
 
 class AttemptStarts:
-    """The starts under way on a machine."""
+    """The starts in progress on a machine."""
 
     def __init__(self, machine: AgentMachine, client: ServerClient) -> None:
         self._machine = machine
@@ -186,11 +186,11 @@ class AttemptStarts:
 
     @property
     def checkpoint_folders(self) -> list[str]:
-        """Where the attempts that start will save."""
+        """Returns the checkpoint folders of the starting attempts."""
         return [localized(self._machine.state, each.command).checkpoint_dir for each in self._pending.values()]
 
     def begin(self, key: AttemptKey, command: StartCommand, lease_until: float) -> PendingStart:
-        """Count the attempt as here from now on; `launch` is to follow."""
+        """Counts the attempt as present from now on; `launch` must follow."""
         start = self._pending[key] = PendingStart(command, lease_until)
         return start
 
@@ -199,7 +199,7 @@ class AttemptStarts:
             start.lease_until = max(start.lease_until, until)
 
     def withdraw(self, key: AttemptKey) -> bool:
-        """End a start. Returns False while it is too late for that: its supervisor comes up, and can then be told."""
+        """Withdraws a start. Returns False while its supervisor is starting: the request must then be sent to it."""
         start = self._pending.get(key)
         if start is None:
             return True
@@ -212,8 +212,9 @@ class AttemptStarts:
         return True
 
     async def launch(self, key: AttemptKey, free_port: Callable[[], None]) -> AttemptPlan | StartFailure:
-        """Returns the plan of the supervisor that now runs, or why none does. `free_port` is called right before it
-        comes up. Cancelled by `withdraw`, it leaves nothing that runs.
+        """Returns the plan of the supervisor that now runs, or why none does.
+
+        `free_port` is called right before it starts. Cancelled by `withdraw`, it leaves no process.
         """
         start, folder = self._pending[key], self._machine.attempt_folder(*key)
         command = localized(self._machine.state, start.command, apart=self._machine.run_as is not None)
@@ -238,7 +239,7 @@ class AttemptStarts:
                 del self._pending[key]
 
     async def _bring(self, start: PendingStart, command: StartCommand, folder: Path) -> StartFailure | None:
-        """Fill the attempt's work folder, and bring what it resumes from. Returns why that failed, else None."""
+        """Fills the attempt's work folder, and fetches its checkpoint. Returns why that failed, else None."""
         if not command.code:
             await asyncio.to_thread(make_attempt_folder, folder)
         else:
@@ -251,7 +252,7 @@ class AttemptStarts:
     async def _keep_trying(
         self, start: PendingStart, bring: Callable[[], Coroutine[None, None, None]], what: str
     ) -> StartFailure | None:
-        """Where the server fails it tries again, while the lease goes on."""
+        """Tries again where the server fails, as long as the lease continues."""
         failures = 0
         while True:
             try:

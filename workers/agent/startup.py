@@ -33,19 +33,19 @@ from workers.preparation.environments import tools_here
 
 @dataclass(frozen=True)
 class AgentOptions:
-    #: Addresses of the one server, tried in turn.
+    #: Addresses of the same server, tried in turn.
     servers: tuple[str, ...]
-    #: Keeps the credential, the attempts and their logs. One agent at a time.
+    #: Folder of the credential, the attempts and their logs. One agent at a time uses it.
     state: Path
     node_id: str
     #: Empty: named after the accelerators, such as `a100-40gbx4`.
     shape: str
-    #: Read when the agent has no credential yet.
+    #: Read if the agent has no credential yet.
     join_token_file: Path | None = None
     #: None: detect GPUs; without any the machine is a `cpu` machine.
     accelerator: str | None = None
     accelerators: int | None = None
-    #: Of a machine with several types: how many of each. Empty: detected, or the two fields above.
+    #: For a machine with several types: the number of each. Empty: detected, or the two fields above.
     types: tuple[TypeCount, ...] = ()
     #: None: all that this host has.
     cpus: float | None = None
@@ -57,30 +57,32 @@ class AgentOptions:
     #: Speed table of emulated accelerators (YAML).
     speeds: Path | None = None
     rent_token_file: Path | None = None
-    #: Ask the metadata service of EC2 whether this machine is to be taken away.
+    #: Whether to poll EC2's metadata service for notices that this machine will be gone.
     spot_notices: bool = False
     metadata_url: str = "http://169.254.169.254"
     #: Address at which other machines of a gang reach this one. None: the local address that reaches the server.
     address: str | None = None
-    #: Bytes that an attempt may write into its own folder; 0: as many as there is room for.
+    #: Bytes that an attempt may write into its own folder; 0: no limit.
     attempt_disk_bytes: int = 0
-    #: Which accounts ranks run as (`workers/agent/run_as.py`). None: as the agent does.
+    #: File of the accounts of ranks (`workers/agent/run_as.py`). None: the agent's own account.
     runs_as: Path | None = None
 
 
 log = logging.getLogger(__name__)
 
-#: sysexits' EX_CONFIG: the agent belongs to another cluster than its server, or to another age.
+#: sysexits' EX_CONFIG: the server belongs to another cluster, or its release is too far from the agent's.
 EXIT_OTHER_CLUSTER = 78
 _LONGEST_TOKEN_BYTES = 4096
 
 
 def run_agent(options: AgentOptions) -> int:
-    """Run until SIGTERM or SIGINT: 0. A join token that the server does not accept, or a folder in use: 1. A server of
-    another cluster, or of a release too far from this one: 78, and starting the agent again does not help.
+    """Runs until SIGTERM or SIGINT. Returns the exit code.
+
+    It is 0 after a signal; 1 for a join token that the server does not accept, or a folder in use; 78 for a server of
+    another cluster, or of a release too far from this one, where restarting the agent does not help.
 
     Raises:
-        UserError: options that do not hold together.
+        UserError: contradictory options.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     parts = own_parts(options, os.environ)
@@ -103,9 +105,10 @@ def run_agent(options: AgentOptions) -> int:
 
 
 def _lasting_token_file(options: AgentOptions) -> Path | None:
-    """Returns the file of the join token; a pipe (`<(ssh …)`), which can be read once, is copied into the state folder.
+    """Returns the file of the join token; a pipe (`<(ssh …)`), which can be read only once, is copied to the state
+    folder.
 
-    Raises ConfigError for a pipe that brings nothing.
+    Raises ConfigError for an empty pipe.
     """
     given = options.join_token_file
     if given is None or not given.is_fifo():
@@ -134,7 +137,7 @@ async def _run(options: AgentOptions, parts: Sequence[tuple[MachinePart, AgentSt
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lambda: [each.cancel() for each in running])
-        # The machine has one agent: where a part cannot go on, none does.
+        # The machine has one agent: if a part cannot continue, none does.
         await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
         for each in running:
             each.cancel()
@@ -163,7 +166,7 @@ def _agent(
 
 
 def _group_parent() -> GroupParent | None:
-    """Returns where attempts get control groups, once for all parts of the machine; says so, or why they get none."""
+    """Returns the parent of attempts' control groups, once for all parts of the machine; logs it, or why not."""
     groups, problem = find_group_parent()
     if groups is None:
         log.info("no control groups for attempts (%s): their memory is looked at once a second", problem)
@@ -173,9 +176,9 @@ def _group_parent() -> GroupParent | None:
 
 
 def own_parts(options: AgentOptions, environ: Mapping[str, str]) -> tuple[MachinePart, ...]:
-    """Returns what the machine is registered as: itself, or a part for each type of its accelerators.
+    """Returns how the machine is registered: as a whole, or in a part for each type of its accelerators.
 
-    Raises ConfigError where the options do not fit together, or the machine.
+    Raises ConfigError where the options contradict each other or the machine.
     """
     stated = StatedAccelerators(options.accelerator, options.accelerators, options.types, options.emulated)
     try:

@@ -1,1 +1,1 @@
-"""What is brought or made on a machine before a job's ranks start there: data, code, environments."""
+"""Fetches and prepares what a job's ranks need before they start on a machine: data, code, environments."""

@@ -1,8 +1,8 @@
-"""A rank inside an image, through apptainer, podman or docker: whichever this machine has, in this order.
+"""Runs a rank inside an image, with apptainer, podman or docker: the first of these that this machine has.
 
 The rank keeps what it has without an image: the user, the network, shared memory, its variables, its devices, and under
-the same paths its working folder, checkpoints, inputs and the agent's socket. Variables go by their names alone, so
-that no value stands in a command line.
+the same paths its working folder, checkpoints, inputs and the agent's socket. Variables are passed by name, so that no
+value appears on a command line.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from workers.preparation.environments import find_tool
 from workers.preparation.folder_cache import CacheBounds, FolderCache
 
 IMAGE_BOUNDS = CacheBounds(entries=20, size_bytes=200 * 1000**3)
-#: Variables that belong to the machine, or to the image: of a rank in an image they are the image's.
+#: Variables that belong to the machine or to the image; a rank in an image gets the image's.
 _OF_THE_MACHINE = frozenset({"PATH", "HOME", "LD_LIBRARY_PATH", "SHELL", "VIRTUAL_ENV", "CONDA_PREFIX", "TMPDIR"})
 _PULL_TIMEOUT_S = 3600.0
 _SCHEME = "docker://"
@@ -29,7 +29,7 @@ class ContainerPlace:
     """What a rank keeps inside an image."""
 
     work: str
-    #: Folders that it writes to, and that it reads, under the same paths.
+    #: Folders that it can write, and folders that it can only read, under the same paths.
     writable: tuple[str, ...]
     readable: tuple[str, ...]
     uid: int
@@ -59,7 +59,7 @@ def container_argv(
 ) -> list[str]:
     """Returns the command that runs `argv` inside the image. `names`: the variables that it gets.
 
-    Devices are narrowed by the rank's own variables, as without an image.
+    The rank's own variables restrict its devices, as without an image.
     """
     if runtime == "apptainer":
         gpu = [*(["--nv"] if place.has_nvidia else []), *(["--rocm"] if place.has_rocm else [])]
@@ -68,7 +68,7 @@ def container_argv(
         return [program, "exec", "--no-eval", "--writable-tmpfs", *gpu, *bound, "--pwd", place.work, image, *argv]
     if runtime == "podman":
         gpu = ["--device", "nvidia.com/gpu=all"] if place.has_nvidia else []
-        # Only users without privileges have a name space of users to map.
+        # Only unprivileged users have a user namespace to map.
         own = ["--userns", "keep-id"] if place.uid else []
     else:
         gpu, own = (["--gpus", "all"] if place.has_nvidia else []), []
@@ -87,7 +87,7 @@ def container_argv(
 
 
 def find_runtime() -> tuple[str, str]:
-    """Returns the name and the path of the first that this machine has. Raises ConfigError where it has none."""
+    """Returns the name and path of the first runtime that this machine has. Raises ConfigError if it has none."""
     for name in RUNTIMES:
         if program := find_tool(name):
             return name, program
@@ -95,8 +95,9 @@ def find_runtime() -> tuple[str, str]:
 
 
 def bring_image(cache: FolderCache, runtime: str, program: str, image: str, env: dict[str, str]) -> str:
-    """Have the image on this machine; returns its name, or the path of its file. Raises ConfigError where it is not
-    to be had.
+    """Fetches the image to this machine; returns its name, or the path of its file.
+
+    Raises ConfigError where the image is not available.
     """
     if image.startswith("/"):
         if not os.path.exists(image):

@@ -1,8 +1,8 @@
-"""Python environments made by uv, the job's own setup, and a commit of a repository: once for each machine and content.
+"""Python environments by uv, the job's own setup, and commits of a repository: made once per machine and content.
 
-An environment lies where it was made, since its scripts name their interpreter by its path. It sees the packages of
+An environment stays where it was made, because its scripts name their interpreter by its path. It sees the packages of
 the agent's Python unless the job says otherwise, so that a torch built for the machine need not be installed again;
-what the job asks for comes before them.
+packages that the job requests come before them.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def find_tool(name: str) -> str:
 
 
 def tools_here() -> list[str]:
-    """What this machine has of what jobs may need."""
+    """Returns the tools for jobs that this machine has."""
     programs = [name for name in (*RUNTIMES, *PROGRAMS) if find_tool(name)]
     return programs + [name for name in PACKAGES if find_spec(name) is not None]
 
@@ -43,10 +43,11 @@ def tools_here() -> list[str]:
 
 
 def bring_python(cache: FolderCache, need: PythonNeed, setup: str, code: str, work: Path, env: dict[str, str]) -> Path:
-    """Returns the environment's folder. One in which a setup may install things is that setup's own; one that holds
-    files of the job's folder is made anew for other `code`.
+    """Returns the environment's folder, which is made if it does not exist.
 
-    Raises ConfigError where it cannot be made: uv is missing, a file is, or what it asks for cannot be installed.
+    An environment into which a setup may install packages is not shared with other setups; one that contains files of
+    the job's folder is made anew for other `code`. Raises ConfigError where it cannot be made: uv or a file is missing,
+    or a package cannot be installed.
     """
     uv = find_tool("uv")
     if not uv:
@@ -75,7 +76,7 @@ def bring_python(cache: FolderCache, need: PythonNeed, setup: str, code: str, wo
 
 
 def _names_local_files(lines: Sequence[str]) -> bool:
-    """Whether a requirement, or an option among them, may name something in the working folder."""
+    """Returns whether a requirement, or an option among them, may name a path in the working folder."""
     return any(line.strip().startswith((".", "-")) or ("/" in line and "://" not in line) for line in lines)
 
 
@@ -86,7 +87,7 @@ def _files_of(need: PythonNeed) -> list[str]:
 
 
 def _read(work: Path, name: str) -> str:
-    """The text of a small file below the working folder."""
+    """Returns the text of a small file below the working folder."""
     place = work / name
     if not place.resolve().is_relative_to(work.resolve()) or not place.is_file():
         raise ConfigError(f"{name} is not in the job's working folder", field="python", fix="`workdir: .` sends it")
@@ -96,7 +97,7 @@ def _read(work: Path, name: str) -> str:
 
 
 def _see_packages_of_agent(place: Path) -> None:
-    """The agent runs in an environment of its own: a venv sees the packages of its base alone, so name them here."""
+    """Adds the agent's packages to the path: a venv sees only packages of its base, and the agent runs in another."""
     packages = next((path for path in sys.path if path.startswith(sys.prefix) and path.endswith("site-packages")), "")
     for inner in place.glob("lib/python*/site-packages"):
         if packages:
@@ -123,9 +124,10 @@ def run_setup(
     env: dict[str, str],
     inside: Callable[[list[str], Mapping[str, str]], list[str]],
 ) -> Path:
-    """Run a job's setup, unless it ran here for the same text and `identity`; returns the folder that it may fill.
+    """Runs a job's setup unless it ran here for the same text and `identity`; returns the folder that it may fill.
 
-    `inside` turns a command into one that runs where the ranks do. Raises ConfigError with the code that it ended with.
+    `inside` turns a command into one that runs in the ranks' environment. Raises ConfigError with the setup's exit
+    code.
     """
     key = hashlib.sha256("\0".join([setup, *identity]).encode()).hexdigest()
 
@@ -138,7 +140,7 @@ def run_setup(
 
 
 def _run(argv: Sequence[str], work: Path, env: dict[str, str], name: str = "") -> None:
-    """Run a program; its output goes where the rank's goes. Raises ConfigError with its exit code."""
+    """Runs a program whose output goes to the rank's log. Raises ConfigError with its exit code."""
     try:
         code = subprocess.run(list(argv), cwd=work, env=env, stdin=subprocess.DEVNULL, check=False).returncode
     except OSError as error:
@@ -151,9 +153,9 @@ def _run(argv: Sequence[str], work: Path, env: dict[str, str], name: str = "") -
 
 
 def bring_commit(cache: FolderCache, need: GitNeed, work: Path, env: dict[str, str]) -> None:
-    """Fill the working folder with the files of a commit.
+    """Fills the working folder with the files of a commit.
 
-    Raises ConfigError for a commit that is not there, CannotFetch for a repository that does not answer.
+    Raises ConfigError for a commit that does not exist, CannotFetch for a repository that does not answer.
     """
     git = find_tool("git")
     if not git:

@@ -1,8 +1,8 @@
-"""Folders that many attempts on a machine share: made once for each key, kept within bounds, never taken from a user.
+"""A cache of folders that attempts on a machine share: made once per key, bounded, and never removed while in use.
 
-Several processes use one cache at once. A key is made under a lock, and counts once its marker is there, so that what
-was cut is made anew. Whoever uses an entry holds a shared lock on a file, which its process keeps through `exec` and
-the kernel lets go of with its last descendant; an entry that is locked so is never removed. Standard library only.
+Several processes use one cache at once. A key is made under a lock, and counts once its marker exists, so that an
+interrupted one is made anew. A user of an entry holds a shared lock on a file, which its process keeps through `exec`
+and the kernel releases with its last descendant; a locked entry is never removed. Standard library only.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ from pathlib import Path
 
 from workers.supervisor_protocol import read_ranks_file
 
-#: Below an agent's state folder: the caches of what is brought or made for jobs.
+#: Folder of all caches, below an agent's state folder.
 PREPARED_FOLDER = "prepared"
-#: Markers that are looked at, and bytes that are read of one.
+#: Largest number of markers that are read, and of bytes read of one.
 _MARKERS_MOST, _MARKER_BYTES = 10_000, 4096
-#: More of either is nothing that was measured.
+#: Larger values in a marker are not plausible measurements.
 _LARGEST, _LONGEST_S = 2**53, 1e9
-#: Left free on the disk for logs and checkpoints of all attempts.
+#: Bytes left free on the disk for logs and checkpoints of all attempts.
 FREE_LEAST_BYTES = 1024**3
 
 
 @dataclass(frozen=True)
 class CacheBounds:
-    """Entries of a cache, and bytes of all of them. The least recently used go first."""
+    """Largest number of entries of a cache, and of bytes of all. The least recently used are removed first."""
 
     entries: int
     size_bytes: int
@@ -45,10 +45,10 @@ class FolderCache:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def get(self, key: str, make: Callable[[Path], None], name: str = "") -> Path:
-        """Returns the folder of a key, which stays while this process or a descendant lives; makes it first if needed.
+        """Returns the folder of a key, made if needed, which stays while this process or a descendant lives.
 
-        `make` gets an empty folder to fill. What it raises is raised, and nothing is kept. `name`: kept with it, for
-        `names`.
+        `make` gets an empty folder to fill; if it raises, nothing is kept. `name` is stored with the entry, for
+        `named`.
         """
         place, done = self._folder / key, self._folder / f"{key}.done"
         with self._locked(f"{key}.lock"):
@@ -69,14 +69,14 @@ class FolderCache:
         return place
 
     def has(self, key: str) -> bool:
-        """Whether the key is made already."""
+        """Returns whether the key exists already."""
         return (self._folder / f"{key}.done").exists()
 
     def named(self) -> dict[str, tuple[int, float]]:
-        """Entries by the names that they were given, the least recently used last: bytes, and the seconds that making
-        them took; 0: not known. Of several under a name the newest.
+        """Returns bytes, and the seconds of making them (0: unknown), by entry name, the least recently used last.
 
-        Jobs can write here: whatever lies there in place of a marker is left out, and costs no more than a marker.
+        Of several entries with a name the newest counts. Jobs can write here, so anything in place of a marker is left
+        out, and read only up to a marker's size.
         """
         found: dict[str, tuple[int, float]] = {}
         for done in self._newest_first()[: 2 * self._bounds.entries]:
@@ -90,7 +90,7 @@ class FolderCache:
         return {name: told for name, told in found.items() if name}
 
     def _newest_first(self) -> list[Path]:
-        """The markers of its entries; one that another process takes away meanwhile is left out."""
+        """Returns the markers of its entries; one that another process removes meanwhile is left out."""
         used = {}
         for path in islice(self._folder.glob("*.done"), _MARKERS_MOST):
             with contextlib.suppress(FileNotFoundError):
@@ -98,7 +98,7 @@ class FolderCache:
         return sorted(used, key=lambda path: -used[path])
 
     def _use(self, key: str) -> None:
-        """Hold the entry for as long as this process and what it starts live: the descriptor is inherited."""
+        """Holds the entry while this process and its descendants live: the file descriptor is inherited."""
         file = os.open(self._folder / f"{key}.used", os.O_RDWR | os.O_CREAT, 0o600)
         os.set_inheritable(file, True)
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -119,7 +119,7 @@ class FolderCache:
                     self._remove_unused(done.name.removesuffix(".done"))
 
     def _remove_unused(self, key: str) -> None:
-        """Remove an entry, unless somebody uses it or makes it."""
+        """Removes an entry, unless a process uses or makes it."""
         with (
             open(self._folder / f"{key}.lock", "ab") as lock,
             open(self._folder / f"{key}.used", "ab") as used,
@@ -132,7 +132,7 @@ class FolderCache:
 
 
 def folder_size(folder: Path) -> int:
-    """Returns the bytes of all files below a folder; what vanishes meanwhile counts nothing."""
+    """Returns the bytes of all files below a folder; files that vanish meanwhile do not count."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -141,7 +141,7 @@ def folder_size(folder: Path) -> int:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, also one whose files were made read-only."""
+    """Removes a folder, even if its files were made read-only."""
     for path in [folder, *folder.rglob("*")]:
         if path.is_dir() and not path.is_symlink():
             with contextlib.suppress(OSError):
@@ -150,7 +150,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def make_read_only(folder: Path) -> None:
-    """Take the permission to write from everything below a folder, so that no job changes what others read."""
+    """Removes write permission from everything below a folder, so that no job changes what others read."""
     for path in folder.rglob("*"):
         if not path.is_symlink():
             with contextlib.suppress(OSError):

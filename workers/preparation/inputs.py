@@ -1,8 +1,8 @@
-"""Data of a job, fetched once for a machine: by what a URL names now, or by the text of a command.
+"""Data of a job, fetched once per machine, by the current content of a URL or by the text of a command.
 
-A file is known by its URL and what its server says of the version (ETag, date, size), a local one by its path, date and
-size. `http`, `https` and `file` are read with the standard library, every other scheme through fsspec. What comes is a
-stranger's: it is counted while it comes, and never fills the disk.
+A file is identified by its URL and its server's version (ETag, date, size), a local one by its path, date and size.
+`http`, `https` and `file` are read with the standard library, every other scheme with fsspec. The data are untrusted:
+their size is counted during the transfer, and they never fill the disk.
 """
 
 import contextlib
@@ -26,18 +26,18 @@ INPUT_BOUNDS = CacheBounds(entries=DATA_MOST, size_bytes=500 * 1000**3)
 _PIECE_BYTES = 1024 * 1024
 _TIMEOUT_S = 60.0
 _FILES_MOST = 1_000_000
-#: Answers of a server that asking again may change.
+#: HTTP status codes after which a retry may succeed.
 _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class CannotFetch(ClusterError):
-    """The data could not be had now: another try, or another machine, may have more luck."""
+    """The data could not be fetched now: a retry, or another machine, may succeed."""
 
 
 def bring_inputs(cache: FolderCache, inputs: dict[str, InputNeed], target: Path, env: dict[str, str]) -> None:
-    """Make `target` with a link for each input.
+    """Creates `target` with a link for each input.
 
-    Raises ConfigError for what asking again does not change, CannotFetch for what it may.
+    Raises ConfigError for errors that a retry does not change, CannotFetch for others.
     """
     target.mkdir(parents=True, exist_ok=True)
     for name, need in inputs.items():
@@ -66,7 +66,7 @@ def bring_input(cache: FolderCache, name: str, need: InputNeed, env: dict[str, s
 
 
 def _passing(name: str, work: Callable[[], Any]) -> Any:
-    """The result of `work`, with errors of the network told as ours."""
+    """Returns the result of `work`; raises its network errors as ours."""
     try:
         return work()
     except HTTPError as error:
@@ -81,7 +81,7 @@ def _key(*parts: str) -> str:
 
 
 def _file_name(url: str) -> str:
-    """The last part of a URL's path, as one harmless name."""
+    """Returns the last part of a URL's path, as a safe file name."""
     name = PurePosixPath(unquote(urlsplit(url).path)).name
     return name if name not in ("", ".", "..") and "\0" not in name and len(os.fsencode(name)) < 200 else "data"
 
@@ -90,7 +90,7 @@ def _file_name(url: str) -> str:
 
 
 def _http_version(url: str) -> str:
-    """What the server says of the version that it has: its tag, else date and size."""
+    """Returns the server's version of a file: its tag, else date and size."""
     request = urllib.request.Request(url, method="HEAD")
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
         said = answer.headers
@@ -105,7 +105,7 @@ def _fetch_http(need: InputNeed, target: Path) -> None:
 
 
 def _copy_bounded(source: IO[bytes], target: Path, sha256: str, declared: int | None = None) -> None:
-    """Copy a stream. Raises CannotFetch for one that is cut or would fill the disk, ConfigError for another hash."""
+    """Copies a stream. Raises CannotFetch if it is cut or would fill the disk, ConfigError for another hash."""
     hashed, size = hashlib.sha256(), 0
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target, "xb") as file:
@@ -125,7 +125,7 @@ def _copy_bounded(source: IO[bytes], target: Path, sha256: str, declared: int | 
 
 
 def _bring_local(cache: FolderCache, name: str, need: InputNeed) -> Path:
-    """A copy, so that a shared disk is read once, and a file that changes does not change under a job."""
+    """Copies a local file or folder, so that a shared disk is read once, and later changes do not reach the job."""
     source = Path(unquote(urlsplit(need.url).path))
     try:
         files = list(_local_files(source))
@@ -147,7 +147,7 @@ def _bring_local(cache: FolderCache, name: str, need: InputNeed) -> Path:
 
 
 def _local_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Path below the source (empty: the source itself) and status of each regular file; no links below it."""
+    """Generates path below the source (empty: the source itself) and status of each regular file; no links below it."""
     found = source.stat()
     if not source.is_dir():
         if not source.is_file():
@@ -183,7 +183,7 @@ def _bring_other(cache: FolderCache, name: str, need: InputNeed) -> Path:
         found = [store.info(path)] if is_file else list(store.find(path, detail=True).values())
     except (ImportError, ValueError) as error:
         raise ConfigError(f"input {name}: {error}", field=f"inputs.{name}") from None
-    except Exception as error:  # whatever a store of others raises
+    except Exception as error:  # fsspec's backends raise errors of their own
         raise CannotFetch(f"input {name}: {type(error).__name__}: {error}") from None
     if not found:
         raise ConfigError(f"input {name}: there is nothing at {need.url}", field=f"inputs.{name}")
@@ -205,14 +205,14 @@ def _bring_other(cache: FolderCache, name: str, need: InputNeed) -> Path:
             fetch(place)
         except (ClusterError, ConfigError):
             raise
-        except Exception as error:  # whatever a store of others raises
+        except Exception as error:  # fsspec's backends raise errors of their own
             raise CannotFetch(f"input {name}: {type(error).__name__}: {error}") from None
 
     return cache.get(_key("store", need.url, need.sha256, *listed), fetch_told, data_key(need)) / last
 
 
 def _run_command(name: str, command: str, place: Path, env: dict[str, str]) -> None:
-    """Fill the folder by a command of the job's."""
+    """Fills the folder by running a command of the job."""
     told = env | {"WALRAS_INPUT": str(place)}
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=place, env=told, check=False)
     if done.returncode != 0:

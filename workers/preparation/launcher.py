@@ -1,9 +1,9 @@
-"""The program that a rank begins as where its job needs something first: it prepares the place, then becomes the rank.
+"""The program as which a rank starts if its job needs preparation: it prepares the machine, then becomes the rank.
 
-So whatever is prepared counts as the job's: its output is in the rank's log, a stop ends it, its limits hold for it,
-and an agent that dies leaves it alone. Ranks of one machine prepare one after another, and all but the first find what
-is there already. A place that cannot be prepared ends the rank with `EXIT_NOT_PREPARED`, which is not tried again; what
-another machine or another moment may cure ends it as one that asks to be started again.
+So preparation counts as part of the job: its output is in the rank's log, a stop ends it, its limits apply to it, and
+it survives the agent. Ranks of one machine prepare one after another, and all but the first find the result. A failure
+that a retry cannot change ends the rank with `EXIT_NOT_PREPARED`, after which the job is not retried; a failure that
+another machine or time may cure ends it with the code that requests a restart.
 """
 
 import fcntl
@@ -38,22 +38,22 @@ from workers.ranks import EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE
 from workers.supervisor_protocol import read_ranks_file, write_durably
 
 NEEDS_FILE = "needs.json"
-#: Variables that preparing added, for whoever else runs in the job's place.
+#: Variables that preparation added, for sessions beside the job.
 ENVIRONMENT_FILE = "prepared.env.json"
 _NEEDS_BYTES = 4 * 1024 * 1024
-#: In an attempt's folder: taken by the rank that prepares, and what came of it.
+#: In an attempt's folder: lock of the preparing rank, and the result.
 _LOCK_FILE, _FAILED_FILE = "preparing.lock", "preparing.failed"
-#: Tries of what may pass, and the pause before each further one.
+#: Number of tries for errors that may pass, and the seconds before each further one.
 _TRIES, _PAUSE_S = 3, 5.0
 
 
 def write_needs(folder: Path, needs: JobNeeds) -> None:
-    """Keep what the job needs beside its plan, for its ranks and for an agent that is started after this one."""
+    """Stores the job's needs beside its plan, for its ranks and for an agent that is started later."""
     write_durably(folder / NEEDS_FILE, needs.model_dump(mode="json"))
 
 
 def read_needs(folder: Path) -> JobNeeds:
-    """Returns what was kept; of an attempt that an older release started, nothing."""
+    """Returns the stored needs; empty for an attempt that an older release started."""
     kept = read_ranks_file(folder / NEEDS_FILE, 0, _NEEDS_BYTES)
     try:
         return JobNeeds.model_validate_json(kept)
@@ -62,11 +62,11 @@ def read_needs(folder: Path) -> JobNeeds:
 
 
 def prepared_argv(state: Path, stem: str, needs: JobNeeds, argv: list[str]) -> list[str]:
-    """Returns the program that a rank begins as: its own, or this one in front of it."""
+    """Returns the command as which a rank starts: its own, or this program in front of it."""
     if not needs.is_prepared_first:
         return argv
     root = str(Path(__file__).resolve().parents[2])
-    # Isolated: neither the job's PYTHONPATH nor its folder may hide what this needs.
+    # Isolated, so that neither the job's PYTHONPATH nor its folder can hide our imports.
     begin = (
         f"import sys; sys.path.insert(0, {root!r}); from workers.preparation.launcher import become_rank; become_rank()"
     )
@@ -74,7 +74,7 @@ def prepared_argv(state: Path, stem: str, needs: JobNeeds, argv: list[str]) -> l
 
 
 def become_rank() -> None:
-    """Prepare the place, and become the rank. Never returns."""
+    """Prepares the machine, and becomes the rank. Never returns."""
     state, stem, *argv = sys.argv[1:]
     folder = Path(state) / "attempts" / stem
     env = dict(os.environ)
@@ -101,7 +101,7 @@ def become_rank() -> None:
 def _prepare_patiently(
     state: Path, folder: Path, env: dict[str, str], argv: list[str]
 ) -> tuple[int, dict[str, str], list[str]]:
-    """Returns 0 with the variables and the command of the rank, or the code to end with."""
+    """Returns 0 with the variables and the command of the rank, or the code with which to end."""
     for left in reversed(range(_TRIES)):
         try:
             own, inside = prepare((state / PREPARED_FOLDER).resolve(), folder, Path.cwd(), env)
@@ -119,11 +119,11 @@ def _prepare_patiently(
 def prepare(
     caches: Path, folder: Path, work: Path, env: dict[str, str]
 ) -> tuple[dict[str, str], Callable[[list[str], Mapping[str, str]], list[str]]]:
-    """Bring and make what the attempt of this folder needs.
+    """Fetches and makes what the attempt of this folder needs.
 
-    Returns the variables that its ranks get, and what turns a command into one that runs where they do.
+    Returns the variables of its ranks, and a function that turns a command into one that runs where they do.
 
-    Raises CannotFetch for what may pass, ConfigError and OSError for what does not.
+    Raises CannotFetch for errors that may pass, ConfigError and OSError for others.
     """
     needs = read_needs(folder)
     done = folder / "prepared.code"
@@ -149,7 +149,7 @@ def prepare(
 def _entrance(
     needs: JobNeeds, caches: Path, folder: Path, work: Path, env: dict[str, str]
 ) -> Callable[[list[str], Mapping[str, str]], list[str]]:
-    """Returns what turns a command with its variables into one that runs where the ranks do."""
+    """Returns a function that turns a command with its variables into one that runs where the ranks do."""
     if not needs.image:
         return lambda argv, told: argv
     runtime, program = find_runtime()

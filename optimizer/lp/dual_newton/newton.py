@@ -1,14 +1,14 @@
-"""One Newton step of the prices towards those at which demand fits the capacities, and where a solve ended.
+"""One Newton step of the prices towards those at which demand fits the capacities, and the end point of a solve.
 
-With d the softened demand, the prices p and (for MaxMin) the level z are sought where
+With d the softened demand, the method finds prices p and (for MaxMin) a level z such that
 
     d(p, z) <= capacity,  p >= 0,  equal where p > 0          and for MaxMin  p.capacity = 1
 
-(a level's prices mean the same whatever their unit). MaxSum and NashWelfare: p minimises the convex dual function,
-whose derivative is capacity - d. MaxMin: d rises with z, so the two conditions fix both. The derivatives are exact,
-those by the softness included: a step may at once follow the answer to a smaller softness.
+(the unit of a level's prices is arbitrary). MaxSum and NashWelfare: p minimises the convex dual function, whose
+derivative is capacity - d. MaxMin: d rises with z, so the two conditions determine both. The derivatives are exact,
+including those by the softness, so a single step can follow the answer to a smaller softness.
 
-A `WarmStart` is where a solve ended: the next solve starts from it, or one changed class corrects it.
+A `WarmStart` is the end point of a solve: the next solve starts from it, or corrects it for one changed class.
 """
 
 from dataclasses import dataclass

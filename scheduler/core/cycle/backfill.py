@@ -158,7 +158,7 @@ def _most_urgent(cycle: Cycle, filling: _FillPass) -> _QueueHead | None:
 
 
 def _most_urgent_on(cycle: Cycle, filling: _FillPass, pool: int, bound: FreeCapacityBound) -> _QueueHead | None:
-    """The most urgent waiting job of the pool's queues that may have room and are not known to be full."""
+    """Returns the most urgent waiting job in those of the pool's queues that are not known to be full."""
     if bound is NO_CAPACITY:
         return None
     best: _QueueHead | None = None

@@ -214,7 +214,7 @@ def configurations_of(classes: JobClasses, class_rows: IntArray, most: FloatArra
 
 
 def _without_booked_ways(kept_off: Set[tuple[int, int]], job_ids: IntArray, way: Configurations) -> Configurations:
-    """The configurations without those in pools that a booking keeps their jobs from."""
+    """Returns the configurations except those in pools that are booked for others."""
     pairs = zip(job_ids[way.job].tolist(), way.pool.tolist(), strict=True)
     able = np.array([pair not in kept_off for pair in pairs], dtype=np.bool_)
     return Configurations(way.job[able], way.pool[able], way.count[able], way.steps_per_s[able])

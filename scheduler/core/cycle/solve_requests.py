@@ -125,7 +125,7 @@ def _paying_uses(problem: Problem, plan: Plan) -> IntArray:
 
 
 def _marginal_jobs(problem: Problem, uses: IntArray, surplus: FloatArray) -> tuple[JobId, ...]:
-    """Of each pool, the job with the least surplus among those that have these uses, the youngest of equals."""
+    """Returns for each pool the job with the least surplus among these uses; the youngest of equals."""
     columns = problem.columns
     pool, job = columns.use_pool[uses], columns.job[columns.use_column[uses]]
     found = [JobId(0)] * len(problem.pools)

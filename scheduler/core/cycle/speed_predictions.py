@@ -338,7 +338,7 @@ def _rated(question: PredictionQuestion) -> dict[str, AcceleratorSpecs]:
 
 
 class _Facts:
-    """Cells as predictors see them: data sheets where all types have one, else nominal speeds for all of them."""
+    """The facts of cells for predictors: data sheets if all types have one, else nominal speeds for all types."""
 
     def __init__(self, question: PredictionQuestion, sheets: Mapping[str, AcceleratorSpecs]) -> None:
         is_known = all(name in sheets for name in question.types)

@@ -232,7 +232,7 @@ def _smaller(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Itera
 
 
 def _other_types(core: SchedulerCore, job: JobRecord, shape: ResourceShape) -> Iterator[Remedy]:
-    """Types that it does not accept, and that are free."""
+    """Yields remedies: types that have free accelerators and that the job does not accept."""
     pools, fewest = core.ledger.fleet.pools, min(filter(None, shape.counts), default=0)
     accepted = {state.pool.shape.accelerator for state in pools if shape.counts[state.row]}
     free: dict[str, int] = {}

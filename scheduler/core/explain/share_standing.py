@@ -113,7 +113,7 @@ def share_standings(core: SchedulerCore, at: float) -> list[ShareStanding]:
 
 
 def _everybody(ledger: Ledger) -> tuple[list[str], list[int]]:
-    """Names and parents, parents first."""
+    """Returns names and parent rows of all projects and users, parents first."""
     told = {*ledger.entities, *ledger.usage.shares, *ledger.usage.names()}
     projects = sorted({name.partition("/")[0] for name in told})
     users = sorted(name for name in told if "/" in name)

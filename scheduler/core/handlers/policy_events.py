@@ -19,7 +19,7 @@ SOLVES_UNTIL_FAULT = 3
 
 
 def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_mechanism: MakeMechanism) -> None:
-    """Put the policy in force. What jobs are owed begins anew; an answer that is on its way is void."""
+    """Puts the policy in force. Owed time starts at 0 again, and the answer of a solve in progress is discarded."""
     ledger, solves = cycle.ledger, cycle.solves
     pricing = None if isinstance(policy, OrderPolicy) else policy
     ledger.policy = cycle.policy = ActivePolicy(event.policy, pricing, event.rules)

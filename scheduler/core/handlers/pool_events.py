@@ -45,7 +45,7 @@ def on_pool_removed(cycle: Cycle, event: PoolRemoved) -> None:
 
 
 def on_rent_restored(cycle: Cycle, event: RentRestored) -> None:
-    """Machines were asked for before the core was restarted."""
+    """Restores a request for machines that was made before the core was restarted."""
     row = cycle.ledger.fleet.pool_row(event.pool_id)
     assert row is not None, f"machines of {event.pool_id} are awaited, which is not declared"
     cycle.ledger.fleet.pools[row].awaited[event.token] = event.machines

@@ -17,7 +17,7 @@ DELAY_MOST_S = 30.0
 
 
 def blame_place(cycle: Cycle, job: JobRecord, node_id: NodeId | None) -> None:
-    """An attempt of the job failed on this machine; the next waits a little, after its backoff, for another."""
+    """Lets the job's next attempt wait a little after its backoff for another machine, because this one failed."""
     if node_id is None:
         return
     until_at = max(cycle.now, job.ready_at) + min(cycle.policy.rules.round_s, DELAY_MOST_S)

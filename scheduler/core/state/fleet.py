@@ -350,7 +350,7 @@ class Fleet:
     # ------------------------------------------------------------------------------------------ taking and giving
 
     def take(self, job_id: JobId, place: Place, shape: ResourceShape) -> Placement:
-        """Give the place to the job."""
+        """Assigns the place to the job."""
         parts = []
         first = self.machines[place[0][0]]
         assert first is not None

@@ -339,7 +339,7 @@ class Ledger:
         return self.classes.classes[self.columns.class_row.item(job.slot)].kind
 
     def units_of(self, job: JobRecord, parts: PoolParts) -> float:
-        """What these accelerators are worth to the job, in accelerators of the fleet's average speed for it."""
+        """Returns the value of these accelerators to the job, in accelerators of the fleet's average speed for it."""
         if len(parts) > 1:
             return float(sum(count for _, count in parts))
         job_class = self.class_of(job)

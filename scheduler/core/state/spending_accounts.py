@@ -155,7 +155,7 @@ class MeteredAccounts:
             self.accounts[limit.key] = account
 
     def of(self, request: JobRequest) -> tuple[SpendingAccount, ...]:
-        """Those that a job pays into."""
+        """Returns the accounts that a job's spending counts towards."""
         who = request.project, request.user
         if who not in self._known:
             self._known[who] = tuple(

@@ -136,7 +136,7 @@ class ThroughputTable:
         return True
 
     def set_known(self, kind: Kind, accelerator: str, count: int, steps_per_s: float) -> bool:
-        """Take in a speed that is known from elsewhere, as it is: it carries no noise. True if it was news."""
+        """Records a speed that is known from elsewhere and has no noise. Returns whether it is new."""
         cells = self._cells.setdefault(kind, {})
         cell = cells.get((accelerator, count))
         if cell is not None and cell.source is SpeedSource.MEASURED and cell.published == steps_per_s:

@@ -24,7 +24,7 @@ _SHOWN_CREDITS = 200
 
 
 async def list_budgets(call: RequestContext) -> web.StreamResponse:
-    """The limits that the caller may see, as they stand now."""
+    """Returns the limits that the caller may see, with their present use."""
     core, now = call.server.loop.core, call.server.loop.clock.now()
     found = [each for each in budget_standings(core, now) if _sees(call, each.owner)]
     return json_list([_view(call, each) for each in found])

@@ -191,7 +191,7 @@ class ConnectionGuard:
             self._by_transport[connection.transport] = connection
 
     def lost(self, connection: GuardedConnection) -> None:
-        """The connection is no more."""
+        """Records that the connection was closed."""
         self._forget_stranger(connection)
         self._known.discard(connection)
         self._heads.pop(connection, None)

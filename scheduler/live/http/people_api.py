@@ -162,7 +162,9 @@ async def change_user(call: RequestContext) -> UserView:
 
 
 async def remove_user(call: RequestContext) -> UserView:
-    """Their tokens open nothing from now on; what they submitted goes on, and whoever may change it still may."""
+    """Removes a user: their tokens are void from now on, their jobs continue, and others with the right may change
+    these.
+    """
     name = call.request.match_info["name"]
 
     def step(transaction: Transaction) -> None:

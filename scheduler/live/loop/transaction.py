@@ -144,7 +144,7 @@ class Transaction:
 
 @dataclass(slots=True)
 class FrozenTransaction:
-    """A batch whose journal and messages are still to be encoded: the costly part, done in the writer thread."""
+    """A transaction whose journal and messages are not encoded yet: the writer thread does this expensive part."""
 
     batch: WriteBatch
     records: list[tuple[Event, list[Command]] | JournalRow]

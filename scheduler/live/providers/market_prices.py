@@ -1,9 +1,9 @@
-"""Market prices over time: polled from providers, or played from a script for rehearsals and tests.
+"""Market prices over time: polled from providers, or replayed from a script for rehearsals and tests.
 
-Providers are asked every few minutes, and a pool is declared anew when its price moves. Everything that follows from a
-price (what to rent, what use costs from then on) follows from the declaration. A script's steps are the cluster file's
-(`market`), in seconds after the server was ready; they do what a real market does: a pool is declared with another
-price, or its machines are taken back with or without a notice.
+Providers are polled every few minutes, and a pool is declared again when its price changes. All consequences of a price
+(what to rent, what use costs from then on) follow from the declaration. A script's steps are those of the cluster file
+(`market`), in seconds after the server was ready. They act like a real market: a pool is declared with another price,
+or its machines are revoked with or without a notice.
 """
 
 import asyncio

@@ -1,13 +1,12 @@
-"""Delivers what users are to be told: channels are added and removed here, and the queue is sent from beside the loop.
+"""Delivers notifications to users: adds and removes channels, and sends the queue beside the loop.
 
-What is sent is durable already (`ServerLoop.settled`). What came of it is a step of the loop: a notification leaves the
-table once its receiver has it. Killed in between, the server sends it again under the same id: at least once, never
-lost.
+A notification is durable before it is sent (`ServerLoop.settled`). The result is a step of the loop, which deletes the
+notification once its receiver has it. If the server is killed in between, it sends it again under the same id: at least
+once, never lost.
 
-Two processes send (`notification_sending.py`): one to users all of whose receivers work, one to those who had a failure
-within the last hour. So whoever has a receiver that is down, takes its time, or does so now and then, holds the others
-up once an hour, for `SEND_S`. Of each channel one notification is under way, the oldest; after a failure the channel
-waits, longer each time.
+Two processes send (`notification_sending.py`): one to users whose receivers all work, one to users with a failure
+within the last hour. So a receiver that is down or slow, always or now and then, delays others at most once an hour,
+for `SEND_S`. Each channel sends one notification at a time, the oldest; after each failure the channel waits longer.
 """
 
 import asyncio

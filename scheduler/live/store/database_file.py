@@ -64,7 +64,7 @@ def put_aside(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _has_tables(path: Path) -> bool:
-    """The file holds the tables of a server. Whether it can be read is found out later."""
+    """Returns whether the file has the tables of a server. It may still be unreadable."""
     if not path.is_file() or path.stat().st_size == 0:
         return False
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)

@@ -45,7 +45,7 @@ class PastJobRow(NamedTuple):
 
 
 class PastAttemptRow(NamedTuple):
-    """An attempt of anybody's within the time; `reached` are its steps where it was interrupted and they are known."""
+    """An attempt of any user within the period; `reached` are its steps if it was interrupted and they are known."""
 
     job_id: int
     attempt: int
