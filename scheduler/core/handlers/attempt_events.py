@@ -24,11 +24,12 @@ from scheduler.core.placement.attempt_lifecycle import command_start, release_at
 from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
 from scheduler.core.placement.retry_waits import blame_place
+from scheduler.core.rules import OWED
 from scheduler.core.state.fleet import FleetMachine, MachineCondition
 from scheduler.core.state.ledger import JobRecord
 from scheduler.core.state.unsaved_work import begin_unsaved_run, saw_saving
 from scheduler.core.state.working_set import Cycle, enqueue_job
-from walras.cluster import NodeId, Rendezvous
+from walras.cluster import NodeId, Placement, Rendezvous
 from walras.contract import EXIT_CHECKPOINTED, EXIT_NOT_PREPARED, SIGKILL
 from walras.states import AttemptState, JobState, Reason
 
@@ -81,9 +82,21 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
     kind = ledger.kind_of(job)
     cell = kind, shape.accelerator, job.placement.accelerators
+    if _is_of_slow_machine(cycle, job, job.placement, event.steps_per_s):
+        return  # its kind is as fast as it is on others
     if ledger.table.measure(*cell, event.steps_per_s, ledger.classes.nominal):
         ledger.classes.refresh_kind(kind)
         cycle.solves.problem_changed = cycle.sharing.is_due = True
+
+
+def _is_of_slow_machine(cycle: Cycle, job: JobRecord, place: Placement, steps_per_s: float) -> bool:
+    """Learn from a report how fast the machine is against others; whether the report tells that, not of the kind."""
+    slow, pool = cycle.ledger.slow_machines, int(cycle.ledger.columns.pool[job.slot])
+    if cycle.policy.rules.mechanism != OWED or job.request.sizes or not cycle.sharing.is_settled(job.job_id):
+        return False  # another scheduler's world, or a job that is slower for another reason
+    if len(place.parts) == 1:
+        slow.saw(job.job_id, place.parts[0].node_id, (job.request.kind, pool, place.accelerators), steps_per_s)
+    return slow.any_slow(place) and cycle.ledger.kind_of(job) == job.request.kind
 
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:
