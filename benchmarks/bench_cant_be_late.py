@@ -5,17 +5,26 @@
 Greedy and Uniform Progress are to come out as recorded, the optimum is exact for each window, and ours is the plan by
 which the scheduler holds machines for jobs with deadlines. Its goal: 70 % of the way from Uniform Progress to the
 optimum in the mean over the variants, half of it where restarts are long, and never late.
+
+What bounds that: the best plans for one law of spells by age (`spot_laws`), fitted on the dates that ours is fitted on,
+on all judged windows, and on those of each judged zone by themselves. The last is told what no policy here may know.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.spot_laws import FloatArray, LawPolicy, plan_for_law, spell_law
+from benchmarks.spot_runs import fitted_elsewhere
 from benchmarks.spot_windows import (
+    SPOT_USD,
+    TICKS_PER_H,
     VARIANTS,
+    Judged,
     ScheduledSlack,
+    Window,
     cheapest_bills,
     judge,
     recorded,
@@ -24,7 +33,7 @@ from benchmarks.spot_windows import (
     windows,
 )
 from benchmarks.tables import Measured
-from optimizer.planning.deadline_job import GreedySpotPolicy, SpotPolicy, UniformProgress
+from optimizer.planning.deadline_job import DeadlineJob, GreedySpotPolicy, SpotPolicy, UniformProgress
 from optimizer.planning.slack_grid import SlackPlans
 
 #: Of the way from Uniform Progress to the optimum, percent: in the mean, and where a restart takes .2 h.
@@ -41,7 +50,9 @@ def measure(scale: float) -> list[Measured]:
     data = Path(given)
     judged, scores = windows(data)[:: max(1, round(1 / scale))], recorded(data)
     measured = Measured("Frontier-CS cant_be_late, high availability", f"{len(judged)} windows of four zones")
-    closed = []
+    laws = _laws(data, judged)
+    closed: list[float] = []
+    bounds: dict[str, list[float]] = {name: [] for name in laws}
     for variant in VARIANTS:
         job, plans = window_job(variant), SlackPlans()
         name = variant.removeprefix("high_availability_").replace("_", " ")
@@ -63,5 +74,37 @@ def measure(scale: float) -> list[Measured]:
         goal = _LARGE if "large" in variant else None
         measured.add("   of the way from Uniform Progress to the optimum", closed[-1], "%", at_least=goal)
         measured.add("   late", ours.late, "windows", at_most=0)
+        for known, by_zone in laws.items():
+            best = _judge_laws(job, judged, by_zone)
+            bounds[known].append(100 * (best.score - line) / (optimum - line))
+            measured.add(f"   the best plan for {known}, of the way", bounds[known][-1], "%")
+            measured.add("      late", best.late, "windows", at_most=0)
     measured.add("of the way, mean over the variants", fmean(closed), "%", at_least=_MEAN)
+    for known, parts in bounds.items():
+        measured.add(f"   the best plan for {known}", fmean(parts), "%")
     return [measured]
+
+
+def _laws(data: Path, judged: Sequence[Window]) -> dict[str, dict[str, FloatArray]]:
+    """Laws of spells by what they are fitted on, and by zone."""
+    elsewhere, here = spell_law(fitted_elsewhere(data)), spell_law(window.available for window in judged)
+    zones = sorted({window.zone for window in judged})
+    return {
+        "the law of other dates": dict.fromkeys(zones, elsewhere),
+        "the law of all judged windows": dict.fromkeys(zones, here),
+        "each judged zone's own law": {
+            zone: spell_law(window.available for window in judged if window.zone == zone) for zone in zones
+        },
+    }
+
+
+def _judge_laws(job: DeadlineJob, judged: Sequence[Window], by_zone: dict[str, FloatArray]) -> Judged:
+    """The best plan for the law of its zone, on each window."""
+    plans = {law.tobytes(): plan_for_law(job, law, SPOT_USD / TICKS_PER_H) for law in by_zone.values()}
+    costs: list[float] = []
+    late = 0
+    for zone, law in by_zone.items():
+        found = judge(job, [w for w in judged if w.zone == zone], partial(LawPolicy, plans[law.tobytes()]))
+        costs += found.costs
+        late += found.late
+    return Judged(tuple(costs), late)

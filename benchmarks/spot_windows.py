@@ -30,7 +30,7 @@ from optimizer.planning.slack_policy import (
 )
 
 _TICK_S, _UNIT_S = 600, 60
-_TICKS_PER_H = 6
+TICKS_PER_H = 6
 ON_DEMAND_USD, SPOT_USD = 3.06, 0.9731
 _WORK_H = 48
 #: Deadline and restart, hours, by the variant's name.
@@ -118,7 +118,7 @@ def _played(job: DeadlineJob, policy: SpotPolicy, available: Sequence[bool]) -> 
         going.spend(chosen)
         held[chosen] += 1
     usd = held[HeldMachine.SPOT] * SPOT_USD + held[HeldMachine.ON_DEMAND] * ON_DEMAND_USD
-    return usd / _TICKS_PER_H, going.left > 0
+    return usd / TICKS_PER_H, going.left > 0
 
 
 def cheapest_bills(job: DeadlineJob, judged: Sequence[Window]) -> tuple[float, ...]:
@@ -136,7 +136,7 @@ def cheapest_bills(job: DeadlineJob, judged: Sequence[Window]) -> tuple[float, .
             to_come[move.slack :] = ahead[: len(slack) - move.slack, move.mode]
             if move.held is not HeldMachine.NOTHING:
                 to_come[work_left <= move.work] = 0.0
-                to_come += (SPOT_USD if move.held is HeldMachine.SPOT else ON_DEMAND_USD) / _TICKS_PER_H
+                to_come += (SPOT_USD if move.held is HeldMachine.SPOT else ON_DEMAND_USD) / TICKS_PER_H
             if move.held is HeldMachine.SPOT:
                 to_come[:, ~spot] = inf
             value[:, place] = np.minimum(value[:, place], to_come)

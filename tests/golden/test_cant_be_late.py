@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.spot_laws import LawPolicy, plan_for_law, spell_law
 from benchmarks.spot_windows import (
+    SPOT_USD,
+    TICKS_PER_H,
     ScheduledSlack,
     cheapest_bills,
     judge,
@@ -46,4 +49,17 @@ def test_the_schedulers_plan_is_never_late_and_between_uniform_progress_and_the_
     assert ours.late == 0
     assert ours.score > line.score
     for cost, least in zip(ours.costs, cheapest_bills(job, some), strict=True):
+        assert cost >= least - 1e-9
+
+
+def test_the_best_plan_for_a_zones_own_law_is_never_late_and_below_no_optimum(reference_data: Path) -> None:
+    """On windows of one zone, told its law: better than Uniform Progress, and no window below its optimum."""
+    job, every = window_job(_TIGHT_LARGE), windows(reference_data)
+    some = [window for window in every if window.zone == every[0].zone][::6]
+    law = spell_law(window.available for window in every if window.zone == every[0].zone)
+    plan = plan_for_law(job, law, SPOT_USD / TICKS_PER_H)
+    found, line = judge(job, some, lambda: LawPolicy(plan)), judge(job, some, UniformProgress)
+    assert found.late == 0
+    assert found.score > line.score
+    for cost, least in zip(found.costs, cheapest_bills(job, some), strict=True):
         assert cost >= least - 1e-9

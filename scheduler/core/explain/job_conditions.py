@@ -50,6 +50,8 @@ def job_conditions(core: SchedulerCore, job_id: JobId) -> tuple[JobCondition, ..
     if core.ledger.kind_of(job) != job.request.kind:
         detail = f"counted as {core.ledger.kind_of(job)!r}; give jobs that differ a `profile` each"
         found.append(JobCondition(SPEED_DIFFERS, detail))
+    elif detail := _slow_machines_text(core.ledger, job):
+        found.append(JobCondition(SPEED_DIFFERS, detail))
     if job.request.preemptible and (told := why_unmovable(core.ledger, job)):
         found.append(JobCondition(CANNOT_BE_MOVED, told))
     silent_s = core.ledger.now - job.running_at
@@ -82,6 +84,13 @@ def _corrected_length_text(ledger: Ledger, job: JobRecord) -> str:
         f"states {stated}, but {whose} in {request.project or 'this project'} need up to {factor:.1f} times what they "
         f"state (record of {many:.0f}): planned with {planned}; jobs that keep what they state mend the record"
     )
+
+
+def _slow_machines_text(ledger: Ledger, job: JobRecord) -> str:
+    """Which of its machines are slow; empty: none is known to be."""
+    nodes = () if job.placement is None else [part.node_id for part in job.placement.parts]
+    told = [(node_id, ledger.slow_machines.told(node_id)) for node_id in nodes]
+    return "; ".join(f"{node_id} is {detail}" for node_id, detail in told if detail)
 
 
 def _fetches_text(ledger: Ledger, job: JobRecord) -> str:

@@ -20,6 +20,7 @@ from scheduler.core.events import (
     RoundEnded,
 )
 from scheduler.core.handlers.machine_facts import parts_of_its_machine
+from scheduler.core.handlers.speed_reports import saw_speed
 from scheduler.core.placement.attempt_lifecycle import command_start, release_attempt, revoke_attempt
 from scheduler.core.placement.checkpoint_intervals import replan_interval
 from scheduler.core.placement.reservations import drop_reservation
@@ -75,16 +76,7 @@ def on_attempt_progressed(cycle: Cycle, job: JobRecord, event: AttemptProgressed
     if event.start_s is not None and not job.start_reported:
         job.start_reported = True  # counted once a start, though reports repeat it: the kind's median is over starts
         ledger.costs.saw_start(job.request.kind, event.start_s, cold=job.is_cold)
-    if event.steps_per_s is None or job.placement is None or ledger.is_spread(job):
-        return  # the speed over several pools is no measurement of one
-    if cycle.sharing.willing and not cycle.sharing.counts_report(job, event.samples):
-        return
-    shape = ledger.fleet.pools[int(ledger.columns.pool[job.slot])].pool.shape
-    kind = ledger.kind_of(job)
-    cell = kind, shape.accelerator, job.placement.accelerators
-    if ledger.table.measure(*cell, event.steps_per_s, ledger.classes.nominal):
-        ledger.classes.refresh_kind(kind)
-        cycle.solves.problem_changed = cycle.sharing.is_due = True
+    saw_speed(cycle, job, event)
 
 
 def on_checkpoint_recorded(cycle: Cycle, job: JobRecord, event: CheckpointRecorded) -> None:

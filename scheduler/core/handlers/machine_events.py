@@ -278,6 +278,7 @@ def on_node_lost(cycle: Cycle, machine: FleetMachine, event: NodeLost) -> None:
     state.lives.saw_end(began_h, age_h, has_ended=has_ended, warning_s=machine.warning_s)
     cycle.spending.machine_gone(machine)
     cycle.ledger.fleet.remove(machine)
+    cycle.ledger.slow_machines.forget_machine(machine.node_id)
     if cycle.ledger.fleet.knows_tools:
         settle_tools(cycle)
     ask_for_least(cycle, state)

@@ -75,13 +75,15 @@ def can_take_freed(cycle: Cycle, machine: FleetMachine, job: JobRecord) -> bool:
 def find_free_place(cycle: Cycle, job: JobRecord, pool: int, shape: ResourceShape | None = None) -> Place | None:
     """Return free accelerators of the pool for the job's gang; None if there are none, or they are closed to it.
 
-    Machines on which it has not failed come first. `shape`: another gang that it may run as.
+    Machines on which it has not failed come first, of these the ones that are not slow. `shape`: another gang that it
+    may run as.
     """
     fleet, retries, closed = cycle.ledger.fleet, cycle.ledger.retries, cycle.closed_to(job, pool)
     shape = shape_of(cycle, job) if shape is None else shape
-    avoided = retries.rows(job.job_id, fleet, pool) - closed if job.job_id in retries.failed else None
-    if avoided:
-        place = fleet.find(pool, shape, job.request.data, closed | avoided)
+    avoided = retries.rows(job.job_id, fleet, pool) - closed if job.job_id in retries.failed else frozenset[int]()
+    slow = cycle.ledger.slow_machines.rows(fleet, pool) - closed if cycle.ledger.slow_machines.slow else avoided
+    for passed_over in dict.fromkeys((avoided | slow, avoided)):
+        place = fleet.find(pool, shape, job.request.data, closed | passed_over) if passed_over else None
         if place is not None:
             return place
     return fleet.find(pool, shape, job.request.data, closed)

@@ -29,6 +29,7 @@ from scheduler.core.state.length_records import LengthRecords
 from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.core.state.retry_places import RetryPlaces
 from scheduler.core.state.share_usage import ShareUsage
+from scheduler.core.state.slow_machines import SlowMachines
 from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
 from walras.cluster import NodeId, Placement, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
@@ -251,6 +252,7 @@ class Ledger:
         self.lengths = LengthRecords()
         #: Machines on which jobs failed.
         self.retries = RetryPlaces()
+        self.slow_machines = SlowMachines()
         self.policy = ActivePolicy(PolicySpec("none"), None, RoundRules())  # until the first `PolicyChanged`
         #: How long the newest jobs that succeeded were, in seconds on their best pool.
         self.finished_s: deque[float] = deque(maxlen=FINISHED_MAX)

@@ -307,13 +307,18 @@ def _forward_unusual_speed(
 
 
 def _is_usual(transaction: Transaction, job: LiveJob) -> bool:
-    """Whether what the job reaches is what its kind reaches: not on machines that are badly connected, nor on an
-    accelerator that it shares, or shared until now.
+    """Whether what the job reaches is what its kind reaches: not on machines that are slow or badly connected, nor on
+    an accelerator that it shares, or shared until now.
     """
     known = transaction.core.ledger.jobs.get(job.row.job_id)
     if not transaction.core.cycle.sharing.is_settled(job.row.job_id):
         return False
-    return known is None or transaction.core.ledger.kind_of(known) == known.request.kind
+    if known is None:
+        return True
+    ledger = transaction.core.ledger
+    if known.placement is not None and ledger.slow_machines.any_slow(known.placement):
+        return False
+    return ledger.kind_of(known) == known.request.kind
 
 
 def _record_checkpoint(transaction: Transaction, job: LiveJob, attempt: LiveAttempt, report: CommittedReport) -> None:

@@ -249,7 +249,7 @@ class ApiViews:
             market=node.facts.market,
             zone=pool.zone if pool is not None else node.facts.zone,
             state=node.shown_state,
-            detail=node.problem or node.row.detail or self._silence(node) or self._booked(node) or _private_text(node),
+            detail=self._detail(node),
             accelerators=node.facts.accelerators,
             free=self._free(node),
             jobs=sorted({job_id for job_id, _ in node.expected}),
@@ -262,6 +262,11 @@ class ApiViews:
             tools=None if node.tools is None else sorted(node.tools),
             devices=list(node.devices) if self._clock.now() - node.devices_at <= _DEVICES_SHOWN_S else [],
         )
+
+    def _detail(self, node: LiveNode) -> str:
+        """What is most worth knowing of the machine."""
+        told = node.problem or node.row.detail or self._silence(node) or self._booked(node) or _private_text(node)
+        return told or self._loop.core.ledger.slow_machines.told(node.row.node_id)
 
     def _booked(self, node: LiveNode) -> str:
         """Which reservation has the machine now, or next."""

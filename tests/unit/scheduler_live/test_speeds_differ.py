@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.core.explain.job_conditions import believed_speeds, job_conditions
+from scheduler.core.explain.job_conditions import SPEED_DIFFERS, believed_speeds, job_conditions
 from scheduler.live.store.event_journal import replay_journal
 from tests.support.live_world import FakeAgent, World, world
 
@@ -77,4 +77,34 @@ async def test_a_slow_network_is_told_once_and_slows_its_job(tmp_path: Path) -> 
         (speed_now,) = believed_speeds(w.server.core, jobs[1])
         # Half of a step is taken to be exchange, which takes twice as long.
         assert speed_now.speed.steps_per_s == pytest.approx(8.0 / 1.5, rel=0.01)
+        assert replay_journal(w.server.store.journal()).identical
+
+
+async def test_a_slow_machine_is_told_and_not_held_against_its_kind(tmp_path: Path) -> None:
+    """Three machines, one a third slower for every job: `walras nodes` says so, and the kind's speed is the others'."""
+    async with world(tmp_path) as w:
+        agents = {name: await FakeAgent(w, name).register() for name in ("n1", "n2", "n3")}
+        for _ in range(3):
+            jobs = [await w.submit({"profile": "cnn", "resources": {"accelerators": "a:2"}}) for _ in agents]
+            for agent in agents.values():
+                await agent.beat()
+                await agent.start_all()
+            places = {job_id: next(a for a in agents.values() if (job_id, 1) in a.here) for job_id in jobs}
+            for steps in range(1, 8):
+                await w.advance(30.0)
+                for job_id, agent in places.items():
+                    speed = 6.0 if agent is agents["n2"] else 9.0
+                    told_now = agent.progress(job_id, 1, float(steps), steps_per_s=speed + steps / 100, samples=8)
+                    await agent.beat(told_now)
+            for job_id, agent in places.items():
+                await agent.end(job_id)
+        await w.quiet()
+        assert {node.node_id: node.detail for node in w.server.views.nodes()} == {
+            "n1": "", "n2": "33 % slower than others of its pool, by what jobs report", "n3": "",
+        }  # fmt: skip
+        jobs = [await w.submit({"profile": "cnn", "resources": {"accelerators": "a:2"}}) for _ in agents]
+        every = [each for job_id in jobs for each in job_conditions(w.server.core, job_id)]
+        (condition,) = (each for each in every if each.type == SPEED_DIFFERS)
+        assert condition.detail.startswith("n2 is 33 % slower")
+        assert w.server.core.ledger.table.measured("cnn", "a", 2) == pytest.approx(9.0, rel=0.05)  # type: ignore[arg-type]
         assert replay_journal(w.server.store.journal()).identical

@@ -1,0 +1,111 @@
+"""Machines that are slower than others of their pool, by what jobs of one kind report on them and elsewhere.
+
+A report counts where the whole gang is on one machine. A job's pace there is the median of its newest reports against
+the median of what other jobs of its kind, on as many accelerators of the same pool, reported last on other machines. A
+machine is slow once the newest two jobs with such a pace were both slower than all doubt: by `SLOW` and by three times
+the usual deviation of the others. One job alone proves nothing, it may be another program under the same name; and the
+next two jobs at the usual pace take it back.
+
+The scheduler places gangs on other machines of the pool where these have room, and does not hold what a job reports
+from a slow machine against its kind. What was seen is not kept over a restart of the server.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+from statistics import median
+
+from scheduler.core.state.fleet import Fleet
+from walras.cluster import NodeId, Placement
+from walras.job_request import JobId, Kind
+
+#: A slow machine is below others by this part at least.
+SLOW = 0.15
+#: Newest reports of a job that are compared, and the fewest that are.
+_OWN_MOST, _OWN_LEAST = 9, 5
+#: Newest reports of a kind in a pool, from all machines, and the fewest from others with which one is compared.
+_OTHERS_MOST, _OTHERS_LEAST = 64, 5
+#: Other jobs from which those come, at least.
+_OTHER_JOBS = 2
+#: Jobs whose paces make a machine slow.
+_JOBS = 2
+#: Usual deviations of the others' reports that a pace must be below.
+_DEVIATIONS = 3.0
+#: Jobs and cells that are remembered; the oldest are forgotten.
+_MOST = 20_000
+
+#: Kind, row of the pool, accelerators.
+Cell = tuple[Kind, int, int]
+
+
+@dataclass(slots=True)
+class SlowMachines:
+    """Paces of machines, from reports."""
+
+    #: By machine that is slow: how fast it is against others of its pool.
+    slow: dict[NodeId, float] = field(default_factory=dict)
+    #: By machine: job -> its pace, and whether that is beyond doubt; the newest jobs last.
+    _paces: dict[NodeId, dict[JobId, tuple[float, bool]]] = field(default_factory=dict)
+    #: By job: the machine and cell of its newest reports, and these.
+    _own: dict[JobId, tuple[NodeId, Cell, deque[float]]] = field(default_factory=dict)
+    #: By cell: machine, job and speed of the newest reports.
+    _seen: dict[Cell, deque[tuple[NodeId, JobId, float]]] = field(default_factory=dict)
+
+    def saw(self, job_id: JobId, node_id: NodeId, cell: Cell, steps_per_s: float) -> None:
+        """Take in a report of a job whose gang is on one machine."""
+        if not 0.0 < steps_per_s < inf:
+            return
+        known = self._own.pop(job_id, None)
+        if known is None or known[:2] != (node_id, cell):
+            known = node_id, cell, deque(maxlen=_OWN_MOST)
+        self._own[job_id] = known
+        known[2].append(steps_per_s)
+        seen = self._seen.setdefault(cell, deque(maxlen=_OTHERS_MOST))
+        self._judge(job_id, node_id, known[2], [each for each in seen if each[0] != node_id])
+        seen.append((node_id, job_id, steps_per_s))
+        if len(self._own) > _MOST:
+            del self._own[next(iter(self._own))]
+        if len(self._seen) > _MOST:
+            del self._seen[next(iter(self._seen))]
+
+    def _judge(
+        self, job_id: JobId, node_id: NodeId, own: deque[float], others: list[tuple[NodeId, JobId, float]]
+    ) -> None:
+        jobs = {other for _, other, _ in others} - {job_id}
+        speeds = [speed for _, other, speed in others if other != job_id]
+        if len(own) < _OWN_LEAST or len(speeds) < _OTHERS_LEAST or len(jobs) < _OTHER_JOBS:
+            return
+        usual = median(speeds)
+        deviation = median(abs(speed / usual - 1.0) for speed in speeds)
+        pace = median(own) / usual
+        paces = self._paces.setdefault(node_id, {})
+        paces.pop(job_id, None)
+        paces[job_id] = pace, pace < 1.0 - max(SLOW, _DEVIATIONS * deviation)
+        while len(paces) > _JOBS:
+            del paces[next(iter(paces))]
+        if len(paces) < _JOBS:
+            return
+        beyond_doubt = [is_slow for _, is_slow in paces.values()]
+        if all(beyond_doubt):
+            self.slow[node_id] = median(pace for pace, _ in paces.values())
+        elif not any(beyond_doubt):
+            self.slow.pop(node_id, None)
+
+    def forget_machine(self, node_id: NodeId) -> None:
+        """The machine has left."""
+        self.slow.pop(node_id, None)
+        self._paces.pop(node_id, None)
+
+    def any_slow(self, place: Placement) -> bool:
+        """Whether one of the machines of the place is slow."""
+        return bool(self.slow) and any(part.node_id in self.slow for part in place.parts)
+
+    def rows(self, fleet: Fleet, pool: int) -> frozenset[int]:
+        """Rows of the slow machines of a pool."""
+        machines = map(fleet.machine, self.slow)
+        return frozenset(each.row for each in machines if each is not None and each.pool == pool)
+
+    def told(self, node_id: NodeId) -> str:
+        """What `walras nodes` says of the machine; empty: it is as fast as others, as far as is known."""
+        pace = self.slow.get(node_id)
+        return "" if pace is None else f"{100 * (1.0 - pace):.0f} % slower than others of its pool, by what jobs report"
