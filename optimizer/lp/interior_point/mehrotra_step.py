@@ -38,6 +38,8 @@ class LevelProgram:
             np.repeat(problem.size[self.owner], uses) * problem.use_count / problem.capacity[problem.use_row]
         )
         self.use_column = np.repeat(np.arange(problem.columns), uses)
+        #: Place of each use in a table of classes and rows (U,).
+        self.cell = self.owner[self.use_column] * problem.rows + problem.use_row
         ends = np.cumsum([problem.columns, problem.classes, problem.classes, problem.rows])
         self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -87,8 +89,9 @@ class MehrotraStep:
 
     def __init__(self, program: LevelProgram, point: InteriorPoint) -> None:
         self._program, self._point = program, point
-        x, idle, spare, left = program.split(point.primal)
-        reduced, mu, y, p = program.split(point.dual)
+        self._primal, self._dual = program.split(point.primal), program.split(point.dual)
+        x, idle, spare, left = self._primal
+        reduced, mu, y, p = self._dual
         self._slope, self._first, owner, worth = program.rise, program.problem.first[:-1], program.owner, program.worth
         self._short = (
             1.0 - np.add.reduceat(x, self._first) - idle,
@@ -129,8 +132,8 @@ class MehrotraStep:
     def _eliminate(self) -> None:
         """Eliminate each class's two equations, centred against cancellation, and assemble the system of the rows."""
         program, problem = self._program, self._program.problem
-        x, idle, spare, left = program.split(self._point.primal)
-        reduced, mu, y, p = program.split(self._point.dual)
+        x, idle, spare, left = self._primal
+        reduced, mu, y, p = self._dual
         self._stiff = stiff = x / reduced
         self._mass = np.add.reduceat(stiff, self._first)
         self._mean = np.add.reduceat(stiff * program.worth, self._first) / self._mass
@@ -142,9 +145,8 @@ class MehrotraStep:
         self._det = self._b11 * spread + self._mass * self._rho * self._mean**2
         weighted = stiff[program.use_column] * program.load_of_use
         moved = -weighted * off[program.use_column]
-        cell = program.owner[program.use_column] * problem.rows + problem.use_row
         self._e1, self._e2 = (
-            np.bincount(cell, weights=values, minlength=problem.classes * problem.rows)
+            np.bincount(program.cell, weights=values, minlength=problem.classes * problem.rows)
             .reshape(problem.classes, problem.rows)
             .astype(np.float64)
             for values in (weighted, moved)
@@ -174,8 +176,8 @@ class MehrotraStep:
         """Newton's direction towards products changed by `product` and no residual."""
         program, slope = self._program, self._slope
         c_x, c_idle, c_spare, c_left = program.split(product)
-        _, idle, spare, left = program.split(self._point.primal)
-        reduced, mu, y, p = program.split(self._point.dual)
+        _, idle, spare, left = self._primal
+        reduced, mu, y, p = self._dual
         pull = c_x / reduced + self._stiff * self._loss
         time = c_idle / mu - self._short[0]
         h1 = np.add.reduceat(pull, self._first) + time
