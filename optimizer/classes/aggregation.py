@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from optimizer.classes.class_problem import ClassProblem
 from optimizer.classes.segments import (
-    as_bits,
     concatenated_ranges,
     matching_entries,
     mix_bits,
     offsets_of_widths,
-    quantise,
+    quantised_bits,
     sum_by,
     wrapping_sums_by_owner,
 )
@@ -64,9 +63,14 @@ def group_into_classes(
     jobs = np.flatnonzero(width)
     first = offsets_of_widths(width[jobs])
     contents = _column_contents(columns, kept, column_keys)
-    code = contents.codes()
+    # A 64-bit hash of each column's content; overflow wraps on purpose.
+    code = mix_bits(mix_bits(contents.pool.view(np.uint64)) + contents.count.view(np.uint64))
+    if len(code) > len(kept):  # of several uses
+        code = wrapping_sums_by_owner(code, contents.first)
+    for bits in contents.keys:
+        code = mix_bits(code + bits.view(np.uint64))
     order = _content_order(first, contents.pool[contents.first[:-1]], code)
-    keys = np.stack([as_bits(quantise(np.asarray(key, dtype=np.float64)[jobs])) for key in job_keys])
+    keys = np.stack([quantised_bits(np.asarray(key, dtype=np.float64)[jobs]) for key in job_keys])
     job_code = wrapping_sums_by_owner(mix_bits(code), first)  # a hash of columns and keys
     for key in keys:
         job_code = mix_bits(job_code + key.view(np.uint64))
@@ -101,14 +105,6 @@ class _ColumnContents:
     pool: IntArray
     count: IntArray
 
-    def codes(self) -> NDArray[np.uint64]:
-        """A 64-bit hash of each column's content (K,); overflow wraps on purpose."""
-        use = mix_bits(mix_bits(self.pool.view(np.uint64)) + self.count.view(np.uint64))
-        code = use if len(use) == len(self.first) - 1 else wrapping_sums_by_owner(use, self.first)
-        for key in self.keys:
-            code = mix_bits(code + key.view(np.uint64))
-        return code
-
     def take(self, chosen: IntArray) -> "_ColumnContents":
         """The contents of the chosen columns, in the order given."""
         uses = concatenated_ranges(self.first[chosen], self.first[chosen + 1])
@@ -122,11 +118,11 @@ def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray
     uses_of_column = np.bincount(columns.use_column, minlength=len(columns))
     use_first, width = offsets_of_widths(uses_of_column), uses_of_column[kept]
     uses = concatenated_ranges(use_first[kept], use_first[kept + 1])
-    pool, count = columns.use_pool[uses], as_bits(quantise(columns.use_count[uses]))
+    pool, count = columns.use_pool[uses], quantised_bits(columns.use_count[uses])
     if len(uses) > len(kept):
         by_pool = np.lexsort((count, pool, np.repeat(np.arange(len(kept)), width)))
         pool, count = pool[by_pool], count[by_pool]
-    key_bits = [as_bits(quantise(np.asarray(key, dtype=np.float64)[kept])) for key in keys]
+    key_bits = [quantised_bits(np.asarray(key, dtype=np.float64)[kept]) for key in keys]
     return _ColumnContents(key_bits, offsets_of_widths(width), pool.astype(np.int64), count)
 
 
@@ -151,16 +147,6 @@ def _equals_representative(contents: _ColumnContents, first: IntArray, keys: Int
     return same_uses and same_keys and np.array_equal(contents.first, other.first)
 
 
-def values_at(index: IntArray, values: FloatArray) -> FloatArray:
-    """The values at these places, 0 where a place is -1 (m,)."""
-    if not len(index) or index.min() >= 0:
-        return values[index]
-    taken = np.zeros(len(index))
-    there = index >= 0
-    taken[there] = values[index[there]]
-    return taken
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class AggregatedProblem:
     """The class problem of a problem, and maps in both directions: n jobs, c columns; k classes, C class columns."""
@@ -178,11 +164,11 @@ class AggregatedProblem:
 
     def to_columns(self, values: FloatArray) -> FloatArray:
         """The value of its class column for every column, 0 for those that were not kept: (C,) -> (c,)."""
-        return values_at(self.classes.class_column, values)
+        return np.append(values, 0.0)[self.classes.class_column]  # -1 takes the last one
 
     def to_jobs(self, values: FloatArray) -> FloatArray:
         """The value of its class for every job, 0 for jobs without kept columns: (k,) -> (n,)."""
-        return values_at(self.classes.member, values)
+        return np.append(values, 0.0)[self.classes.member]  # -1 takes the last one
 
 
 def aggregate_problem(

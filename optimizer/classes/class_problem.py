@@ -26,7 +26,7 @@ A class that does not rise keeps its floor at every level.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,10 +200,8 @@ class ThemisTargets:
 class TierRule(Protocol):
     """What classes are to have, tier by tier."""
 
-    @property
-    def tiers(self) -> int:
-        """How many families of targets follow each other."""
-        ...
+    #: How many families of targets follow each other.
+    tiers: ClassVar[int]
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> TargetFunction:
         """Targets of a tier: at z = 0 at most `kept`, for settled classes always `kept`, never above `cap`."""
@@ -221,12 +219,9 @@ class Lexicographic:
 class WeightTierRule:
     """min(w z, cap); afterwards, among those of weight 0, min(z, cap)."""
 
-    weight: FloatArray
+    tiers: ClassVar[int] = 2
 
-    @property
-    def tiers(self) -> int:
-        """Two if some class has no weight."""
-        return 1 if self.weight.all() else 2
+    weight: FloatArray
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> CappedTargets:
         """Classes of the tier rise, all others keep what they have."""

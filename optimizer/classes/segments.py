@@ -71,12 +71,12 @@ class RowGroups:
     representative: IntArray
 
 
-def quantise(values: FloatArray) -> FloatArray:
-    """Round to a relative 5e-10, half to even, so that the same quantity computed twice is the same number."""
-    rounded = as_bits(values + 0.0)  # -0.0 and 0.0 are one value but two bit patterns
+def quantised_bits(values: FloatArray) -> IntArray:
+    """The bits of floats rounded to a relative 5e-10, half to even: the same quantity computed twice has the same."""
+    rounded: IntArray = (values + 0.0).view(np.int64)  # -0.0 and 0.0 are one value but two bit patterns
     rounded += ((rounded >> _DROPPED_BITS) & 1) + ((1 << (_DROPPED_BITS - 1)) - 1)  # carries into the exponent
     rounded &= -(1 << _DROPPED_BITS)
-    return rounded.view(np.float64)
+    return rounded
 
 
 def as_bits(values: NDArray[Any]) -> IntArray:

@@ -272,6 +272,8 @@ def _solve_level(problem: ClassProblem, objective: MaxMin, near: FloatArray | No
     proof = _first_proof(problem, objective, guesses)
     program, z = _LinearSolver(problem, objective.worth), proof.level
     for _ in range(_MAX_PASSES):
+        if z == -np.inf:  # prices prove that the floors alone, kept from earlier levels, cost more than there is
+            return _no_solution(problem, Status.INFEASIBLE, program.path, program.work)
         found = program.level(targets.at(z)[0] - floor, floor)
         if found.status is not Status.OPTIMAL:
             return _no_solution(problem, found.status, program.path, program.work)

@@ -53,13 +53,13 @@ def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArr
     """
     prices = np.zeros(len(problem.pools))
     for stage in stages:
-        new = scarce_pools(stage.prices, problem.pools.capacity) & (prices == 0)
+        scarce = scarce_pools(stage.prices, problem.pools.capacity)
+        new = scarce & (prices == 0)
         if not new.any():
             continue
         per_price = 1.0  # utility that one unit of the stage's prices buys, on average over the columns that pay
         if stage.kind is not StageKind.SUM:
-            scarce = np.where(scarce_pools(stage.prices, problem.pools.capacity), stage.prices, 0.0)
-            cost = column_costs(problem.columns, scarce) * held
+            cost = column_costs(problem.columns, np.where(scarce, stage.prices, 0.0)) * held
             paying = np.where(stage.active, problem.jobs.counts, 0.0)[problem.columns.job] * (cost > 0)
             paid = float((cost * paying).sum())
             per_price = float((gained * paying).sum()) / paid if paid > 0 else 1.0

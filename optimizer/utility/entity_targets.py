@@ -18,6 +18,7 @@ This module states the targets; `optimizer.lp.interior_point` finds how far they
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -250,12 +251,10 @@ def sibling_groups(
 class EntityTierRule:
     """The rule of a tree, for `optimizer.filling`."""
 
-    tree: EntityTree
+    #: Guaranteed, by weight, weightless.
+    tiers: ClassVar[int] = 3
 
-    @property
-    def tiers(self) -> int:
-        """Guaranteed, by weight, weightless."""
-        return 3
+    tree: EntityTree
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> EntityTargets:
         """Targets of one tier, from what classes keep, and the most that they can still have (k,), (k,)."""

@@ -135,13 +135,14 @@ def _add_block(
     market: ClassProblem, goals: PassGoals, block: ClassTable, stiff: FloatArray, total: FloatArray, x: FloatArray
 ) -> None:
     rows, part = market.rows, slice(block.start, block.stop)
-    there = block.column >= 0
-    column = block.column[there]
-    table = np.zeros(block.column.shape)
+    places = slice(max(block.column.shape[1] - 1, 1))  # without that of staying idle
+    there, cost = block.column[:, places] >= 0, block.cost[:, places]
+    column = block.column[:, places][there]
+    table = np.zeros(there.shape)
     table[there] = stiff[column]
     m = np.maximum(table.sum(axis=1) / np.maximum(there.sum(axis=1), 1), 1e-300)
-    a = np.zeros(table.shape) if goals.kind == PLAIN else block.worth
-    soft = SoftenedShares(a, block.cost, m)
+    a = np.zeros(table.shape) if goals.kind == PLAIN else block.worth[:, places]
+    soft = SoftenedShares(a, cost, m)
     size, goal, rise = market.size[part], goals.goal[part], goals.rise[part]
     scalars = total[3 * rows + rows * rows :]
     _respond(goals, block, soft, (size, goal, rise), scalars)
@@ -149,7 +150,7 @@ def _add_block(
     taken = soft.y[there]
     if len(x):
         x[column] = taken
-    net = np.where(there, block.cost, 0.0)
+    net = np.where(there, cost, 0.0)
     scalars[3] += size @ (soft.y * (net + 0.5 * m[:, None] * soft.y)).sum(axis=1)
     if len(goals.value):
         scalars[2] += (np.repeat(size, there.sum(axis=1)) * goals.value[column]) @ taken

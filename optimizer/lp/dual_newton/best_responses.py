@@ -45,12 +45,15 @@ class ClassChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassTable:
-    """Some classes as padded tables. A place without a column has worth 0 and an infinite cost."""
+    """Some classes as padded tables: a place for each column, and last one to stay idle, of worth 0 and cost 0.
+
+    A place without a column has worth 0 and an infinite cost.
+    """
 
     #: Classes start:stop.
     start: int
     stop: int
-    #: Column of each place, -1: none (b, W).
+    #: Column of each place, -1: none (b, W + 1).
     column: IntArray
     worth: FloatArray
     cost: FloatArray
@@ -67,14 +70,12 @@ def class_tables(problem: ClassProblem, worth: FloatArray, cost: FloatArray, siz
         stop = min(start + size, problem.classes)
         first = problem.first[start : stop + 1]
         width = np.diff(first)
-        widest = max(int(width.max()), 1)
-        place = np.arange(widest)
+        place = np.arange(int(width.max()) + 1)
         there = place < width[:, None]
         column = np.where(there, first[:-1, None] + place, -1)
-        if len(worth):
-            table_worth, table_cost = np.where(there, worth[column], 0.0), np.where(there, cost[column], np.inf)
-        else:
-            table_worth, table_cost = np.zeros(column.shape), np.full(column.shape, np.inf)
+        table_worth, table_cost = np.zeros(column.shape), np.full(column.shape, np.inf)
+        table_worth[there], table_cost[there] = worth[column[there]], cost[column[there]]
+        table_cost[:, -1] = 0.0
         yield ClassTable(start, stop, column, table_worth, table_cost)
 
 
@@ -121,7 +122,10 @@ def logarithmic_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArra
 def prices_per_level(problem: ClassProblem, level: MaxMin, prices: FloatArray, z: float) -> FloatArray:
     """Scale prices to units of the level: lowering the level by d, just below z, lowers the targets' cost by d (r,)."""
     target, rise = level.targets.at(z)
-    cost = float(problem.size @ (cheapest_choice(problem, level.worth, problem.cost(prices), target).slope * rise))
+    slope = np.zeros(problem.classes)
+    for table in class_tables(problem, level.worth, problem.cost(prices)):
+        slope[table.start : table.stop] = cheapest_edges(table, target[table.start : table.stop]).slope
+    cost = float(problem.size @ (slope * rise))
     return prices / cost if cost > 0 else prices
 
 
@@ -150,121 +154,114 @@ def _joined(choices: list[ClassChoice]) -> ClassChoice:
     )
 
 
-@dataclass(slots=True, eq=False)
-class _Hull:
-    """The origin and the places of a block as points (b, W + 1); the origin comes last."""
+@dataclass(frozen=True, slots=True, eq=False)
+class HullEdges:
+    """Of each class of a table, the edge of its hull on which its choice lies (b,)."""
 
-    a: FloatArray
-    q: FloatArray
-    row: IntArray
-
-    def at(self, place: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Worth and cost of one place of each class."""
-        return self.a[self.row, place], self.q[self.row, place]
-
-    def lowest(self) -> IntArray:
-        """The place of least cost, among equals the one of most worth: the choice at target 0 (b,)."""
-        least = self.q.min(axis=1)
-        place: IntArray = np.where(self.q == least[:, None], self.a, -1.0).argmax(axis=1)
-        return place
-
-    def steepest_saving(self, place: IntArray, least: FloatArray) -> tuple[IntArray, FloatArray]:
-        """The place of smallest slope from a given one among those of more worth and at least `least`; -1 if none.
-
-        Among equal slopes the farthest, so that the two places are neighbours on the hull. Returns places and slopes.
-        """
-        a, q = self.at(place)
-        further = (self.a > a[:, None]) & (self.a >= least[:, None])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            slope = np.where(further, (self.q - q[:, None]) / (self.a - a[:, None]), np.inf)
-        smallest = slope.min(axis=1)
-        found = np.isfinite(smallest)
-        to = np.where(slope == smallest[:, None], self.a, -1.0).argmax(axis=1)
-        return np.where(found, to, -1), np.where(found, smallest, 0.0)
+    #: Places of the lower and the upper end; -1 where the choice is the lower end alone.
+    low: IntArray
+    high: IntArray
+    #: Marginal cost of worth.
+    slope: FloatArray
+    #: Worth of the choice, where it is between the two.
+    worth: FloatArray
+    reached: BoolArray
 
 
-def _hull(block: ClassTable) -> _Hull:
-    rows = len(block.worth)
-    origin = np.zeros((rows, 1))
-    return _Hull(np.hstack([block.worth, origin]), np.hstack([block.cost, origin]), np.arange(rows))
-
-
-def cheapest_in_table(block: ClassTable, target: FloatArray) -> ClassChoice:
-    hull = _hull(block)
-    most = hull.a.max(axis=1)
+def cheapest_edges(table: ClassTable, target: FloatArray) -> HullEdges:
+    """Where each class reaches its target, or the most that it can have, at the least cost."""
+    most = table.worth.max(axis=1)
     reached = target <= most * (1 + REACH)
     target = np.minimum(target, most)
-    low = hull.lowest()
+    low = _lowest(table)
     high, slope = np.full(len(low), -1), np.zeros(len(low))
-    open_rows = np.flatnonzero(hull.at(low)[0] < target)
+    open_rows = np.flatnonzero(table.worth[np.arange(len(low)), low] < target)
     while len(open_rows):
-        part = _Hull(hull.a[open_rows], hull.q[open_rows], np.arange(len(open_rows)))
-        need = target[open_rows]
-        to, rise = part.steepest_saving(low[open_rows], need)
+        worth, cost, row = table.worth[open_rows], table.cost[open_rows], np.arange(len(open_rows))
+        at, need = low[open_rows], target[open_rows]
+        to, rise = _steepest_saving(worth, cost, at, need)
         high[open_rows], slope[open_rows] = to, rise
         # The place of less worth than needed that lies furthest below the line from low to high, or -1.
-        a, q = part.at(low[open_rows])
+        a, q = worth[row, at], cost[row, at]
         with np.errstate(invalid="ignore"):
-            over = part.q - q[:, None] - rise[:, None] * (part.a - a[:, None])
-        over = np.where((part.a < need[:, None]) & (part.a > a[:, None]), over, np.inf)
-        worst, margin = over.argmin(axis=1), _BELOW * (np.abs(q) + np.abs(part.at(to)[1]))
-        better = np.where(over[part.row, worst] < -margin, worst, -1)
-        low[open_rows] = np.where(better >= 0, better, low[open_rows])
+            over = cost - q[:, None] - rise[:, None] * (worth - a[:, None])
+        over = np.where((worth < need[:, None]) & (worth > a[:, None]), over, np.inf)
+        worst, margin = over.argmin(axis=1), _BELOW * (np.abs(q) + np.abs(cost[row, to]))
+        better = np.where(over[row, worst] < -margin, worst, -1)
+        low[open_rows] = np.where(better >= 0, better, at)
         open_rows = open_rows[better >= 0]
-    return _mixed(block, hull, low, high, slope, target, reached)
+    return HullEdges(low, high, slope, target, reached)
 
 
-def _mixed(
-    block: ClassTable,
-    hull: _Hull,
-    low: IntArray,
-    high: IntArray,
-    slope: FloatArray,
-    worth: FloatArray,
-    reached: BoolArray,
-) -> ClassChoice:
-    """Mix two places so that their worth is `worth`, or take one place where `high` is -1."""
-    (a_low, q_low), (a_high, q_high) = hull.at(low), hull.at(np.maximum(high, 0))
-    two = high >= 0
+def cheapest_in_table(table: ClassTable, target: FloatArray) -> ClassChoice:
+    return _mixed(table, cheapest_edges(table, target))
+
+
+def _lowest(table: ClassTable) -> IntArray:
+    """The place of least cost, among equals the one of most worth: the choice at target 0 (b,)."""
+    least = table.cost.min(axis=1)
+    place: IntArray = np.where(table.cost == least[:, None], table.worth, -1.0).argmax(axis=1)
+    return place
+
+
+def _steepest_saving(
+    worth: FloatArray, cost: FloatArray, place: IntArray, least: FloatArray
+) -> tuple[IntArray, FloatArray]:
+    """The place of smallest slope from a given one among those of more worth and at least `least`; -1 if none.
+
+    Among equal slopes the farthest, so that the two places are neighbours on the hull. Returns places and slopes.
+    """
+    row = np.arange(len(place))
+    a, q = worth[row, place], cost[row, place]
+    further = (worth > a[:, None]) & (worth >= least[:, None])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = np.where(further, (cost - q[:, None]) / (worth - a[:, None]), np.inf)
+    smallest = slope.min(axis=1)
+    found = np.isfinite(smallest)
+    to = np.where(slope == smallest[:, None], worth, -1.0).argmax(axis=1)
+    return np.where(found, to, -1), np.where(found, smallest, 0.0)
+
+
+def _mixed(table: ClassTable, edges: HullEdges) -> ClassChoice:
+    """Mix the ends of each edge so that their worth is the choice's, or take the lower one alone."""
+    row, low, high, worth = np.arange(len(edges.low)), edges.low, edges.high, edges.worth
+    two, up = high >= 0, np.maximum(high, 0)
+    a_low, q_low = table.worth[row, low], table.cost[row, low]
+    a_high, q_high = table.worth[row, up], table.cost[row, up]
     with np.errstate(divide="ignore", invalid="ignore"):
         theta = np.where(two, np.clip((worth - a_low) / (a_high - a_low), 0.0, 1.0), 0.0)
         # What costs nothing and earns nothing runs only as long as needed.
         alone = np.where((q_low == 0) & (a_low > 0), np.minimum(worth / a_low, 1.0), 1.0)
     share_low = np.where(two, 1.0 - theta, alone)
-    idle = hull.a.shape[1] - 1
-    places = np.stack([low, np.where(two, high, idle)], axis=1)
-    padded = np.hstack([block.column, np.full((len(low), 1), -1)])
-    column = padded[hull.row[:, None], places]
+    places = np.stack([low, np.where(two, high, table.column.shape[1] - 1)], axis=1)  # the last one is to stay idle
+    column = table.column[row[:, None], places]
     share = np.where(column >= 0, np.stack([share_low, theta], axis=1), 0.0)
     cost = share_low * q_low + theta * np.where(two, q_high, 0.0)
-    return ClassChoice(column, share, cost, slope, reached)
+    return ClassChoice(column, share, cost, edges.slope, edges.reached)
 
 
-def logarithmic_in_table(block: ClassTable, weight: FloatArray) -> ClassChoice:
-    hull = _hull(block)
-    low = hull.lowest()
+def logarithmic_in_table(table: ClassTable, weight: FloatArray) -> ClassChoice:
+    low, most = _lowest(table), table.worth.max(axis=1)
     high, slope = np.full(len(low), -1), np.zeros(len(low))
-    worth = hull.at(low)[0].copy()
-    wanted = (weight > 0) & (hull.a.max(axis=1) > 0)
-    open_rows = np.flatnonzero(wanted)
+    chosen = table.worth[np.arange(len(low)), low]
+    open_rows = np.flatnonzero((weight > 0) & (most > 0))
     while len(open_rows):
-        part = _Hull(hull.a[open_rows], hull.q[open_rows], np.arange(len(open_rows)))
+        worth, cost, row = table.worth[open_rows], table.cost[open_rows], np.arange(len(open_rows))
         at, share = low[open_rows], weight[open_rows]
-        a, _ = part.at(at)
-        to, rise = part.steepest_saving(at, np.zeros(len(at)))
+        a = worth[row, at]
+        to, rise = _steepest_saving(worth, cost, at, np.zeros(len(at)))
         # A step up the hull pays while the marginal logarithm, weight / worth, is above its slope.
         pays = (to >= 0) & (share > rise * a)
-        end = part.at(np.maximum(to, 0))[0]
+        end = worth[row, np.maximum(to, 0)]
         inside = pays & (share < rise * end)
         stays = ~pays
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            worth[open_rows] = np.where(inside, share / rise, np.where(stays, a, end))
-            slope[open_rows] = np.where(inside, rise, share / worth[open_rows])
+            chosen[open_rows] = np.where(inside, share / rise, np.where(stays, a, end))
+            slope[open_rows] = np.where(inside, rise, share / chosen[open_rows])
         high[open_rows] = np.where(inside, to, -1)
         low[open_rows] = np.where(pays & ~inside, to, at)
         open_rows = open_rows[pays & ~inside]
-    reached = (weight <= 0) | (hull.a.max(axis=1) > 0)
-    choice = _mixed(block, hull, low, high, slope, worth, reached)
+    choice = _mixed(table, HullEdges(low, high, slope, chosen, (weight <= 0) | (most > 0)))
     none = weight <= 0
     choice.column[none], choice.share[none], choice.cost[none], choice.slope[none] = -1, 0.0, 0.0, 0.0
     return choice

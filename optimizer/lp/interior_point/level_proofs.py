@@ -1,11 +1,8 @@
-"""Bounds of a level by weak duality, and the residual problem while levels rise.
+"""Bounds of a level by weak duality, and parts of a problem.
 
 At prices p a class reaches utility t at the least cost by mixing two points of the lower hull of the origin and its
 columns (worth, price). The cost is convex and piecewise linear in t (`CostHulls`). A level is out of reach as soon as
 its targets, each reached in the cheapest way, cost more than all rows are worth together (`LevelProof`).
-
-`ResidualProblem` holds the classes whose shares may still change, their columns, and the capacity left to them. A
-settled class leaves the program once its cheapest way to its utility is unique: it is the same in every later optimum.
 """
 
 from dataclasses import dataclass
@@ -68,17 +65,6 @@ def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, 
     return CostHulls(np.stack([w for w, _ in vertices], axis=1), np.stack([c for _, c in vertices], axis=1))
 
 
-#: A column belongs to a cheapest way if it costs more by at most this part of the class's dearest column.
-_AS_CHEAP = 1e-9
-#: Utilities that agree to this part are the same corner.
-_CORNER = 1e-9
-#: A row is exhausted when less than this part of its capacity is left.
-_EMPTY = 1e-9
-#: Capacity added to each row, as a part of it, so that rounding cannot make the next level infeasible. `make_feasible`
-#: scales the final shares back.
-_ROOM = 1e-10
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RestrictedTargets:
     """The targets of some classes (a `TargetFunction`), up to the level `highest`."""
@@ -111,12 +97,6 @@ class SubProblem:
     columns: IntArray
     rows: IntArray
 
-    def all_rows(self, prices: FloatArray, rows: int) -> FloatArray:
-        """Prices of all rows of the larger problem (rows,): 0 where the part has no row."""
-        everywhere = np.zeros(rows)
-        everywhere[self.rows] = prices
-        return everywhere
-
 
 def sub_problem(problem: ClassProblem, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> SubProblem:
     """The problem of the chosen columns (C,), with other capacities (r,)."""
@@ -136,72 +116,7 @@ def sub_problem(problem: ClassProblem, worth: FloatArray, chosen: BoolArray, cap
     return SubProblem(part, worth[columns], classes, columns, rows.astype(np.int64))
 
 
-class ResidualProblem:
-    """The shares so far, and the part of the problem in which they may still change."""
-
-    def __init__(self, problem: ClassProblem, worth: FloatArray, *, compiled: bool = False) -> None:
-        self._problem, self._worth, self._owner, self._compiled = problem, worth, problem.owner(), compiled
-        self._use_column = np.repeat(np.arange(problem.columns), np.diff(problem.use_first))
-        self._open = np.ones(problem.columns, dtype=bool)
-        self._fixed = np.zeros(problem.classes, dtype=bool)
-        self.x = np.zeros(problem.columns)
-        self._find_left()
-
-    def free_of(self, rows: BoolArray) -> BoolArray:
-        """Columns that use none of these rows (C,)."""
-        taken = np.bincount(self._use_column, weights=rows[self._problem.use_row], minlength=self._problem.columns)
-        free: BoolArray = taken == 0
-        return free
-
-    def part(self, wanted: BoolArray) -> SubProblem:
-        """The problem of the wanted classes that are not fixed, on the capacity that the fixed ones leave."""
-        chosen = self._open & (wanted & ~self._fixed)[self._owner] & self.free_of(self.empty)
-        return sub_problem(self._problem, self._worth, chosen, self._left)
-
-    def _find_left(self) -> None:
-        """Recompute the capacity that the fixed classes leave, and the rows that they exhaust."""
-        problem = self._problem
-        used = problem.used(np.where(self._fixed[self._owner], self.x, 0.0))
-        self._left: FloatArray = problem.capacity * (1 + _ROOM) - used
-        self.empty: BoolArray = self._left <= _EMPTY * problem.capacity
-
-    def take(self, part: SubProblem, x: FloatArray) -> None:
-        """Replace the shares of the part's classes by x (the part's columns)."""
-        self.x[np.isin(self._owner, part.classes)] = 0.0
-        self.x[part.columns] = x
-
-    def settle(
-        self, settling: BoolArray, kept: FloatArray, prices: FloatArray, free: BoolArray, settled: BoolArray
-    ) -> None:
-        """Restrict settling classes to their cheapest columns at these prices, rising ones to columns on free rows.
-
-        Args:
-            settling: classes that settle at this level (k,).
-            kept: utility of each class from now on (k,).
-            prices: of all rows, at this level (r,).
-            free: columns that use no scarce row (C,).
-            settled: classes that have settled, these included (k,).
-        """
-        problem, owner = self._problem, self._owner
-        cost = problem.cost(prices)
-        hulls = cost_hulls(problem, np.where(self._open, self._worth, 0.0), prices, compiled=self._compiled)
-        low_worth, low_cost, high_worth, high_cost = hulls.edge_of(kept)
-        rise = np.divide(
-            high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth
-        )
-        dearest = np.maximum.reduceat(cost, problem.first[:-1])
-        line = (low_cost + _AS_CHEAP * dearest)[owner] + rise[owner] * (self._worth - low_worth[owner])
-        at_corner = kept >= high_worth * (1 - _CORNER)
-        same = ~at_corner[owner] | (self._worth >= (high_worth * (1 - _CORNER))[owner])
-        cheapest = (cost <= line) & same
-        self._open = np.where(settling[owner], self._open & cheapest, self._open & (free | settled[owner]))
-        ways = np.add.reduceat((self._open & cheapest).astype(np.int64), problem.first[:-1])
-        mixed = ~at_corner & (low_worth > 0)
-        self._fixed |= settling & ((kept <= 0) | (ways <= 1) | (mixed & (ways == 2)))
-        self._find_left()
-
-
-#: Relative tolerance between the cost of targets and the worth of all rows. It exceeds `_ROOM`, so that the capacity
+#: Relative tolerance between the cost of targets and the worth of all rows. It exceeds `ROOM`, so that the capacity
 #: added there does not decide whether the utilities kept are affordable.
 ROUNDING = 3e-10
 #: Relative accuracy of a level, and the most evaluations of the search.

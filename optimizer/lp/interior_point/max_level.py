@@ -20,7 +20,6 @@ shares reach it.
 What that does not find is left to linear programs of a solver.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,40 +53,23 @@ class InteriorSolution:
     error: float
 
 
-#: Called with prices and theta after each iteration: the floors and rises to go on with, or None to stop.
-Watch = Callable[[FloatArray, float], "tuple[FloatArray, FloatArray] | None"]
-
-
-def solve_interior(
-    program: LevelProgram,
-    floor: FloatArray,
-    rise: FloatArray,
-    *,
-    most: int = MOST_ITERATIONS,
-    watch: Watch | None = None,
-    compiled: bool = False,
-) -> InteriorSolution:
+def solve_interior(program: LevelProgram, *, compiled: bool = False) -> InteriorSolution:
     """Iterate until gap and residuals have vanished, the work is used up, or rounding has won.
 
     Args:
         program: of the problem.
-        floor, rise: what one member of each class is to have, of which theta decides (k,), (k,).
-        most: iterations at most.
-        watch: may change floors and rises between iterations, or stop.
         compiled: whether compiled code is to do it.
     """
-    program.aim(floor, rise)
-    point, step_of = program.start(), MehrotraStep
+    point = program.start()
     best, best_error, since, done = point, np.inf, 0, 0
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
 
-        if watch is None:
-            best, done, best_error = interior_kernels.iterate_compiled(program, point, most, CONVERGED, _PATIENCE)
-            most = done
-        step_of = interior_kernels.CompiledStep
-    while done < most:
-        step = step_of(program, point)
+        best, done, best_error = interior_kernels.iterate_compiled(
+            program, point, MOST_ITERATIONS, CONVERGED, _PATIENCE
+        )
+    while not compiled and done < MOST_ITERATIONS:
+        step = MehrotraStep(program, point)
         following = step.taken()
         since = 0 if step.error < best_error else since + 1
         if since == 0:
@@ -96,12 +78,6 @@ def solve_interior(
             break
         point = following
         done += 1
-        if watch is not None:
-            best, best_error, since = point, np.inf, 0
-            changed = watch(program.prices(point), point.theta)
-            if changed is None:
-                break
-            program.aim(*changed)
     return InteriorSolution(best.theta, program.split(best.primal)[0], program.prices(best), done, best_error)
 
 
@@ -205,24 +181,29 @@ def _rough_prices(
     problem: ClassProblem, worth: FloatArray, targets: TargetFunction, *, compiled: bool
 ) -> tuple[FloatArray, int]:
     """Prices at which a sample of the classes meets; equal ones for rows that it does not use."""
-    step = -(-problem.classes // _SAMPLE)
-    sampled_classes = np.arange(problem.classes) % step == 0
-    part = sub_problem(problem, worth, sampled_classes[problem.owner()], problem.capacity / step)
+    stride = -(-problem.classes // _SAMPLE)
+    sampled_classes = np.arange(problem.classes) % stride == 0
+    part = sub_problem(problem, worth, sampled_classes[problem.owner()], problem.capacity / stride)
     sampled = RestrictedTargets(targets, part.classes, targets.highest)
-    program = LevelProgram(part.problem, part.worth)
     equal = np.ones(part.problem.rows)
     z = LevelProof.of(part.problem, part.worth, equal, compiled=compiled).bound(sampled, 0.0, _COARSE)
-    nothing = np.zeros(part.problem.classes)
+    program = LevelProgram(part.problem, part.worth, np.zeros(part.problem.classes), sampled.at(z)[0])
+    point, iterations, step_of = program.start(), 0, MehrotraStep
+    if compiled:
+        from optimizer.lp.interior_point import interior_kernels
 
-    def watch(prices: FloatArray, theta: float) -> tuple[FloatArray, FloatArray] | None:
-        nonlocal z
-        proof = LevelProof.of(part.problem, part.worth, prices, compiled=compiled)
+        step_of = interior_kernels.CompiledStep
+    while iterations < _ROUGH_ITERATIONS and point.theta < _ROUGH:
+        step = step_of(program, point)
+        following = step.taken()
+        if following is None or step.error <= CONVERGED:
+            break
+        point, iterations = following, iterations + 1
+        proof = LevelProof.of(part.problem, part.worth, program.prices(point), compiled=compiled)
         if proof.excess(sampled.at(z)[0]) > 0:
             z = min(z, proof.bound(sampled, 0.0, _COARSE))
-        return (nothing, sampled.at(z)[0]) if theta < _ROUGH else None
-
-    found = solve_interior(program, nothing, sampled.at(z)[0], most=_ROUGH_ITERATIONS, watch=watch, compiled=compiled)
-    return part.all_rows(found.prices, problem.rows), found.iterations
+        program.rise = sampled.at(z)[0] / program.best
+    return sum_by(part.rows, program.prices(point), problem.rows), iterations
 
 
 def _level_on_tangents(
@@ -245,13 +226,10 @@ def _level_on_tangents(
         part = sub_problem(problem, worth, ~alone[owner], left)
         own, rise = target[part.classes], slope[part.classes] * z
         rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
-        found = solve_interior(LevelProgram(part.problem, part.worth), own - rise, rise, compiled=compiled)
-        prices, level, iterations = (
-            part.all_rows(found.prices, problem.rows) / max(z, 1e-9),
-            z * found.theta,
-            found.iterations,
-        )
-        x[part.columns], error = found.x, found.error
+        found = solve_interior(LevelProgram(part.problem, part.worth, own - rise, rise), compiled=compiled)
+        prices = sum_by(part.rows, found.prices, problem.rows) / max(z, 1e-9)
+        level, iterations, error = z * found.theta, found.iterations, found.error
+        x[part.columns] = found.x
     return level, x, prices, iterations, error
 
 

@@ -6,14 +6,12 @@ eliminating each class's two equations by hand leaves a dense system of (rows + 
 """
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from optimizer.classes.class_problem import ClassProblem
-from optimizer.problem import FloatArray, IntArray
+from optimizer.problem import FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,74 +23,55 @@ class InteriorPoint:
     dual: FloatArray
 
 
-class ProgramLoads(NamedTuple):
-    """The fraction of each row that each column uses, with all members of its class."""
-
-    #: By column (C, r), and by row (r, C).
-    by_column: sparse.csr_array
-    by_row: sparse.csr_array
-    #: Place of each use in a table of classes and rows (U,).
-    cell: IntArray
-
-
 class LevelProgram:
     """The program of one problem, scaled. Every class has a column of positive worth; no row has capacity 0."""
 
-    def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
-        self.problem = problem
-        self._start_of, self.owner = problem.first[:-1], problem.owner()
-        self._best = np.maximum.reduceat(worth, self._start_of)
-        self.worth = worth / self._best[self.owner]
+    def __init__(self, problem: ClassProblem, worth: FloatArray, floor: FloatArray, rise: FloatArray) -> None:
+        """Of the rows of utility: `floor` + theta `rise` is what one member of each class is to have (k,), (k,)."""
+        self.problem, self.owner = problem, problem.owner()
+        #: Worth of each class's best column, which utilities are divided by (k,).
+        self.best = np.maximum.reduceat(worth, problem.first[:-1])
+        self.worth, self.floor, self.rise = worth / self.best[self.owner], floor / self.best, rise / self.best
         uses = np.diff(problem.use_first)
         #: Fraction of its row that each use takes, with all members (U,), and its column (U,).
         self.load_of_use = (
             np.repeat(problem.size[self.owner], uses) * problem.use_count / problem.capacity[problem.use_row]
         )
         self.use_column = np.repeat(np.arange(problem.columns), uses)
-        self.floor, self.rise = np.zeros(problem.classes), np.zeros(problem.classes)
+        #: Place of each use in a table of classes and rows (U,).
+        self.cell = self.owner[self.use_column] * problem.rows + problem.use_row
         ends = np.cumsum([problem.columns, problem.classes, problem.classes, problem.rows])
         self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-
-    @cached_property
-    def loads(self) -> "ProgramLoads":
-        """The loads as sparse matrices, which the compiled steps do not need."""
-        problem = self.problem
-        shape = (problem.columns, problem.rows)
-        by_column = sparse.csr_array((self.load_of_use, problem.use_row, problem.use_first), shape=shape)
-        cell = self.owner[self.use_column] * problem.rows + problem.use_row
-        return ProgramLoads(by_column, by_column.T.tocsr(), cell)
-
-    def aim(self, floor: FloatArray, rise: FloatArray) -> None:
-        """Set the right-hand side floor + theta rise of the utility rows, per member (k,), (k,)."""
-        self.floor, self.rise = floor / self._best, rise / self._best
-
-    def prices(self, point: InteriorPoint) -> FloatArray:
-        """Price of each row, unscaled (r,)."""
-        return np.asarray(self.split(point.dual)[3] / self.problem.capacity)
 
     def split(self, vector: FloatArray) -> list[FloatArray]:
         """The parts of a vector of variables or multipliers, as views."""
         return [vector[part] for part in self._parts]
 
-    def per_class(self, values: FloatArray) -> FloatArray:
-        """Sums over the columns of each class (..., C) -> (..., k)."""
-        return np.add.reduceat(values, self._start_of, axis=-1)
+    def prices(self, point: InteriorPoint) -> FloatArray:
+        """Price of each row, unscaled (r,)."""
+        return np.asarray(self.split(point.dual)[3] / self.problem.capacity)
+
+    def used(self, x: FloatArray) -> FloatArray:
+        """The fraction of each row that the shares take (r,)."""
+        load = self.load_of_use * x[self.use_column]
+        return np.bincount(self.problem.use_row, weights=load, minlength=self.problem.rows).astype(np.float64)
+
+    def cost(self, prices: FloatArray) -> FloatArray:
+        """What each column costs at prices of whole rows (C,)."""
+        paid = self.load_of_use * prices[self.problem.use_row]
+        return np.bincount(self.use_column, weights=paid, minlength=self.problem.columns).astype(np.float64)
 
     def start(self) -> InteriorPoint:
         """A starting point far from every boundary: equal shares, scaled so that they use at most half of each row."""
         problem = self.problem
         width = np.diff(problem.first)
         x = 0.5 / width[self.owner]
-        load = self.load_of_use * x[self.use_column]
-        taken = np.bincount(problem.use_row, weights=load, minlength=problem.rows).astype(np.float64)
-        crowded = np.maximum(1.0, 2 * taken)
+        crowded = np.maximum(1.0, 2 * self.used(x))
         x /= np.maximum.reduceat(crowded[problem.use_row], problem.use_first[:-1])
-        load = self.load_of_use * x[self.use_column]
-        taken = np.bincount(problem.use_row, weights=load, minlength=problem.rows).astype(np.float64)
-        utility = self.per_class(self.worth * x)
+        utility = np.add.reduceat(self.worth * x, problem.first[:-1])
         theta = 0.5
         spare = np.maximum(utility - self.floor - theta * self.rise, 0.01)
-        primal = [x, 1 - self.per_class(x), spare, 1 - taken]
+        primal = [x, 1 - np.add.reduceat(x, problem.first[:-1]), spare, 1 - self.used(x)]
         y = np.full(problem.classes, 1.0 / max(float(self.rise.sum()), 1e-300))
         p = np.full(problem.rows, 1.0 / problem.rows)
         reduced = np.add.reduceat(self.load_of_use * p[problem.use_row], problem.use_first[:-1]) + y[self.owner] * (
@@ -110,15 +89,16 @@ class MehrotraStep:
 
     def __init__(self, program: LevelProgram, point: InteriorPoint) -> None:
         self._program, self._point = program, point
-        x, idle, spare, left = program.split(point.primal)
-        reduced, mu, y, p = program.split(point.dual)
-        self._slope, owner, worth = program.rise, program.owner, program.worth
+        self._primal, self._dual = program.split(point.primal), program.split(point.dual)
+        x, idle, spare, left = self._primal
+        reduced, mu, y, p = self._dual
+        self._slope, self._first, owner, worth = program.rise, program.problem.first[:-1], program.owner, program.worth
         self._short = (
-            1.0 - program.per_class(x) - idle,
-            program.floor + point.theta * program.rise - program.per_class(worth * x) + spare,
-            1.0 - program.loads.by_row @ x - left,
+            1.0 - np.add.reduceat(x, self._first) - idle,
+            program.floor + point.theta * program.rise - np.add.reduceat(worth * x, self._first) + spare,
+            1.0 - program.used(x) - left,
         )
-        self._loss = reduced - (mu[owner] - y[owner] * worth + program.loads.by_column @ p)
+        self._loss = reduced - (mu[owner] - y[owner] * worth + program.cost(p))
         self._loss_theta = 1.0 - float(self._slope @ y)
         self.gap = float((point.primal * point.dual).sum())  # no BLAS: its threads take longer to start
         primal_error = max(float(np.abs(part).max()) for part in self._short)
@@ -152,21 +132,21 @@ class MehrotraStep:
     def _eliminate(self) -> None:
         """Eliminate each class's two equations, centred against cancellation, and assemble the system of the rows."""
         program, problem = self._program, self._program.problem
-        x, idle, spare, left = program.split(self._point.primal)
-        reduced, mu, y, p = program.split(self._point.dual)
+        x, idle, spare, left = self._primal
+        reduced, mu, y, p = self._dual
         self._stiff = stiff = x / reduced
-        self._mass = program.per_class(stiff)
-        self._mean = program.per_class(stiff * program.worth) / self._mass
+        self._mass = np.add.reduceat(stiff, self._first)
+        self._mean = np.add.reduceat(stiff * program.worth, self._first) / self._mass
         self._off = off = program.worth - self._mean[program.owner]
         self._rho, pi = idle / mu, spare / y
-        spread = program.per_class(stiff * off * off) + pi
+        spread = np.add.reduceat(stiff * off * off, self._first) + pi
         self._b11, self._b12 = self._mass + self._rho, self._rho * self._mean
         self._b22 = spread + self._rho * self._mean**2
         self._det = self._b11 * spread + self._mass * self._rho * self._mean**2
         weighted = stiff[program.use_column] * program.load_of_use
         moved = -weighted * off[program.use_column]
         self._e1, self._e2 = (
-            np.bincount(program.loads.cell, weights=values, minlength=problem.classes * problem.rows)
+            np.bincount(program.cell, weights=values, minlength=problem.classes * problem.rows)
             .reshape(problem.classes, problem.rows)
             .astype(np.float64)
             for values in (weighted, moved)
@@ -176,9 +156,11 @@ class MehrotraStep:
             own_load = stiff * program.load_of_use**2
             crossed = np.diag(np.bincount(problem.use_row, weights=own_load, minlength=problem.rows))
         else:
-            scaled = program.loads.by_row.copy()
-            scaled.data = scaled.data * stiff[scaled.indices]
-            crossed = np.asarray((scaled @ program.loads.by_column).toarray())
+            loads, scaled = (
+                sparse.csr_array((values, problem.use_row, problem.use_first), shape=(problem.columns, problem.rows))
+                for values in (program.load_of_use, weighted)
+            )
+            crossed = np.asarray((scaled.T.tocsr() @ loads).toarray())
         rows = crossed - self._e1.T @ f1 - self._e2.T @ f2
         rows[np.diag_indices(problem.rows)] += left / p
         g1, g2 = self._solve_classes(np.zeros((problem.classes, 1)), self._slope[:, None])
@@ -194,13 +176,13 @@ class MehrotraStep:
         """Newton's direction towards products changed by `product` and no residual."""
         program, slope = self._program, self._slope
         c_x, c_idle, c_spare, c_left = program.split(product)
-        _, idle, spare, left = program.split(self._point.primal)
-        reduced, mu, y, p = program.split(self._point.dual)
+        _, idle, spare, left = self._primal
+        reduced, mu, y, p = self._dual
         pull = c_x / reduced + self._stiff * self._loss
         time = c_idle / mu - self._short[0]
-        h1 = program.per_class(pull) + time
-        h2 = self._short[1] - program.per_class(self._off * pull) + c_spare / y + self._mean * time
-        h3 = program.loads.by_row @ pull + c_left / p - self._short[2]
+        h1 = np.add.reduceat(pull, self._first) + time
+        h2 = self._short[1] - np.add.reduceat(self._off * pull, self._first) + c_spare / y + self._mean * time
+        h3 = program.used(pull) + c_left / p - self._short[2]
         k1, k2 = self._solve_classes(h1[:, None], h2[:, None])
         k1, k2 = k1[:, 0], k2[:, 0]
         right = np.append(h3 - self._e1.T @ k1 - self._e2.T @ k2, self._loss_theta - slope @ k2)
@@ -209,7 +191,7 @@ class MehrotraStep:
         k1, k2 = self._solve_classes((h1 - self._e1 @ dp)[:, None], (h2 - self._e2 @ dp + slope * d_theta)[:, None])
         nu, dy = k1[:, 0], k2[:, 0]
         dmu = nu + self._mean * dy
-        cheaper = nu[program.owner] - self._off * dy[program.owner] + program.loads.by_column @ dp
+        cheaper = nu[program.owner] - self._off * dy[program.owner] + program.cost(dp)
         d_dual = [cheaper - self._loss, dmu, dy, dp]
         d_primal = [
             pull - self._stiff * cheaper,

@@ -7,15 +7,15 @@ exceed its target has *settled*. The next level is found on the rows that remain
 classes, so a tier has at most (rows + 1) levels.
 
 Tiers follow each other: when no class gains by a rule's first targets any more, its next targets rise. A settled class
-with a unique cheapest way to its utility leaves the program, and its use is subtracted from the rows. The other settled
-classes stay, restricted to their cheapest columns, because they may have to move to make room.
+with a unique cheapest way to its utility leaves the program: it is the same in every later optimum, and its use is
+subtracted from the rows. The other settled classes stay, restricted to their cheapest columns, because they may have to
+move to make room.
 
 Few jobs change between two solves, so the prices of the last solve prove a level close to the next one (warm start,
 `FillingStart`). Loading compiled code takes as long as dozens of small solves; it is loaded once the solves of a series
 have had enough columns in total. Neither changes an answer by more than rounding.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,7 @@ from optimizer.classes.segments import sum_by
 from optimizer.decision import Memory, Status
 from optimizer.lp.dual_newton.best_responses import prices_per_level
 from optimizer.lp.engine_choice import COMPILED_FILLING_COLUMNS, filling_is_compiled
-from optimizer.lp.interior_point.level_proofs import LevelProof, ResidualProblem, RestrictedTargets, SubProblem
+from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTargets, SubProblem, cost_hulls, sub_problem
 from optimizer.lp.interior_point.max_level import find_max_level, shares_meet_targets
 from optimizer.lp.staged_solution import SolveInput, StagedSolution, stage_over_jobs
 from optimizer.problem import BoolArray, FloatArray, Pools
@@ -59,13 +59,6 @@ def filling_start(memory: Memory, pools: Pools) -> FillingStart:
     return FillingStart(columns, prices if prices.any() else None)
 
 
-def filling_memory(memory: Memory, columns: int, prices: FloatArray, pools: Pools) -> Memory:
-    """The memory that a solve leaves: columns solved so far, and the prices of its first level (warm start)."""
-    so_far = min(filling_start(memory, pools).columns + columns, COMPILED_FILLING_COLUMNS)
-    priced = {pool_id: price for pool_id, price in zip(pools.pool_id, prices.tolist(), strict=False) if price > 0}
-    return {"columns": so_far, "prices": priced}
-
-
 #: Prices that make up less than this part of all that is paid at a level are rounding.
 _SCARCE = 1e-8
 #: Earlier prices are added with a factor that grows tenfold, this many times, until the targets cost all that the rows
@@ -76,6 +69,15 @@ _PAID = 1e-9
 _FENCE = 10.0
 #: A target that exceeds the last one by no more than this part of it, and of the class's cap, counts as equal.
 _RISE = 1e-12
+#: A column belongs to a cheapest way if it costs more by at most this part of the class's dearest column.
+_AS_CHEAP = 1e-9
+#: Utilities that agree to this part are the same corner.
+_CORNER = 1e-9
+#: A row is exhausted when less than this part of its capacity is left.
+_EMPTY = 1e-9
+#: Capacity added to each row, as a part of it, so that rounding cannot make the next level infeasible. It is less than
+#: what proofs allow for rounding. `make_feasible` scales the final shares back.
+_ROOM = 1e-10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,51 +128,63 @@ def fill_levels(
         for _ in range(class_problem.rows + 1):
             if not run.raised(tier, rule):
                 break
-    return run.ended()
+    owner = class_problem.owner()
+    x = make_feasible(class_problem, run.x)  # to the last bit
+    utility = sum_by(owner, worth * x, class_problem.classes)
+    above = np.divide(run.kept, utility, out=np.ones(len(utility)), where=utility > run.kept)  # no class is
+    x, path = x * above[owner], ", ".join(run.paths)
+    return FillingResult(x, utility * above, tuple(run.levels), run.status, path, run.work)
 
 
 class _FillingRun:
-    """The state of one filling: utilities kept, settled classes, scarce rows, and the levels so far."""
+    """The state of one filling: shares, utilities kept, settled classes, scarce rows, and the levels so far."""
 
     def __init__(self, class_problem: ClassProblem, worth: FloatArray, start: FillingStart) -> None:
         self._problem, self._worth, self._owner = class_problem, worth, class_problem.owner()
         self._start, self._compiled = start, filling_is_compiled(start.columns + class_problem.columns)
-        self._residual = ResidualProblem(class_problem, worth, compiled=self._compiled)
-        self._kept = np.zeros(class_problem.classes)
+        #: Columns in which shares may still change (C,), and classes whose shares may not (k,).
+        self._open = np.ones(class_problem.columns, dtype=bool)
+        self._fixed = np.zeros(class_problem.classes, dtype=bool)
         self._cap = np.maximum.reduceat(worth, class_problem.first[:-1]) if class_problem.classes else np.zeros(0)
         self._settled = np.zeros(class_problem.classes, dtype=bool)
         self._scarce_rows = np.zeros(class_problem.rows, dtype=bool)
         self._prices = np.zeros(class_problem.rows)
-        self._levels: list[FilledLevel] = []
-        self._status, self._work = Status.OPTIMAL, 0
-        self._paths: dict[str, bool] = {}
+        #: Shares of one member (C,), and the utility that each class keeps (k,).
+        self.x, self.kept = np.zeros(class_problem.columns), np.zeros(class_problem.classes)
+        self.levels: list[FilledLevel] = []
+        self.status, self.work = Status.OPTIMAL, 0
+        self.paths: dict[str, bool] = {}
 
     def raised(self, tier: int, rule: TierRule) -> bool:
         """Find one level. Returns False when no class rises in this tier any more, or no method finds how far."""
-        targets = rule.targets(tier, self._kept, self._cap, self._settled)
+        targets, problem = rule.targets(tier, self.kept, self._cap, self._settled), self._problem
         top = targets.at(targets.highest)[0]
-        active = ~self._settled & (top > self._kept * (1 + _RISE) + _RISE * self._cap)
-        if not active.any() or self._status is not Status.OPTIMAL:
+        active = ~self._settled & (top > self.kept * (1 + _RISE) + _RISE * self._cap)
+        if not active.any() or self.status is not Status.OPTIMAL:
             return False
-        part = self._residual.part(top > 0)
+        # The classes that want something and are not fixed, on the capacity that the fixed ones leave.
+        left = problem.capacity * (1 + _ROOM) - problem.used(np.where(self._fixed[self._owner], self.x, 0.0))
+        empty = left <= _EMPTY * problem.capacity
+        wanted = self._open & ((top > 0) & ~self._fixed)[self._owner] & (problem.cost(empty.astype(np.float64)) == 0)
+        part = sub_problem(problem, self._worth, wanted, left)
         saturation = self._saturation_level(part, targets)
         z, prices = self._solve(part, RestrictedTargets(targets, part.classes, saturation))
-        if self._status is not Status.OPTIMAL:
+        if self.status is not Status.OPTIMAL:
             return False
         if z >= saturation and saturation < targets.highest:  # a class now has to rise whose rows are all exhausted
-            prices = np.zeros(self._problem.rows)
-        paid = prices * self._problem.capacity  # a tiny part of what the rows not yet scarce are worth is rounding
+            prices = np.zeros(problem.rows)
+        paid = prices * problem.capacity  # a tiny part of what the rows not yet scarce are worth is rounding
         scarce = self._scarce_rows | (paid > _SCARCE * float(paid[~self._scarce_rows].sum()))
         fresh = np.where(scarce, prices, 0.0)
-        prices, bound = self._proved(fresh, targets, z)
-        level = FilledLevel(tier, active, self._kept, self._cap, self._settled, targets, prices, z, bound)
-        self._levels.append(level)
+        prices, bound = self._proved(fresh, targets, z, empty & (problem.capacity > 0))
+        level = FilledLevel(tier, active, self.kept, self._cap, self._settled, targets, prices, z, bound)
+        self.levels.append(level)
         self._settle(level, fresh)
         return z < targets.highest
 
     def _saturation_level(self, part: SubProblem, targets: TargetFunction) -> float:
         """The level above which some class could rise only on exhausted rows."""
-        limit = self._kept.copy()
+        limit = self.kept.copy()
         best = np.maximum.reduceat(part.worth, part.problem.first[:-1]) if len(part.classes) else np.zeros(0)
         limit[part.classes] = np.maximum(best, limit[part.classes])
         limit *= 1 + _RISE
@@ -182,46 +196,53 @@ class _FillingRun:
             low, high = (middle, high) if np.all(targets.at(middle)[0] <= limit) else (low, middle)
         return low
 
-    def ended(self) -> FillingResult:
-        """The result: shares feasible to the last bit, no class above its target."""
-        x = make_feasible(self._problem, self._residual.x)
-        utility = sum_by(self._owner, self._worth * x, self._problem.classes)
-        above = np.divide(self._kept, utility, out=np.ones(len(utility)), where=utility > self._kept)
-        x = x * above[self._owner]
-        path = ", ".join(self._paths)
-        return FillingResult(x, utility * above, tuple(self._levels), self._status, path, self._work)
-
     def _solve(self, part: SubProblem, targets: RestrictedTargets) -> tuple[float, FloatArray]:
-        """The level of the residual problem and prices of all rows (r,). `ResidualProblem` takes the shares."""
+        """The level of the residual problem and prices of all rows (r,). Its shares are taken over."""
         if not len(part.classes):
             return targets.highest, np.zeros(self._problem.rows)
         known, near = self._start.prices, None
-        if not self._levels and known is not None and len(known) == self._problem.rows:
+        if not self.levels and known is not None and len(known) == self._problem.rows:
             near = known[part.rows]
         found = find_max_level(part.problem, part.worth, targets, near, compiled=self._compiled)
-        self._work += found.work
-        self._paths[found.path] = True
+        self.work += found.work
+        self.paths[found.path] = True
         if found.status is Status.OPTIMAL and shares_meet_targets(
             part.problem, part.worth, found.x, targets.at(found.z)[0]
         ):
-            self._residual.take(part, found.x)
+            self.x[np.isin(self._owner, part.classes)] = 0.0
+            self.x[part.columns] = found.x
         else:
-            self._status = Status.WORK_LIMIT if self._levels else Status.FAILED
-        return found.z, part.all_rows(found.prices, self._problem.rows)
+            self.status = Status.WORK_LIMIT if self.levels else Status.FAILED
+        return found.z, sum_by(part.rows, found.prices, self._problem.rows)
 
-    def _proved(self, prices: FloatArray, targets: TargetFunction, z: float) -> tuple[FloatArray, float]:
+    def _proved(
+        self, prices: FloatArray, targets: TargetFunction, z: float, empty: BoolArray
+    ) -> tuple[FloatArray, float]:
         """Prices for the whole problem, and the level that they prove to be out of reach.
 
         Settled classes stay off the remaining rows only while the rows that were scarce before cost enough. Earlier
         prices are added with growing factors until they do.
+
+        Rows that fixed classes exhaust (`empty`) are not part of a level's program and have no price in it, though
+        other classes would use them at a low one. A price on them costs the fixed classes nothing more, as they have no
+        alternative. Where no settled class has to make room on an exhausted row, any price of it is valid.
         """
         if not prices.any() and z >= targets.highest:
             return prices, targets.highest
-        kept = targets.at(z)[0]
-        worth = float(prices @ self._problem.capacity) or 1.0
+        kept, capacity = targets.at(z)[0], self._problem.capacity
+        worth = float(prices @ capacity) or 1.0
         best, proof = prices, LevelProof.of(self._problem, self._worth, prices, compiled=self._compiled)
         excess = proof.excess(kept)
-        for base, earlier in self._bases(prices, worth):
+        fence = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=empty) / max(int(empty.sum()), 1)
+        hidden = np.where(empty & ~self._scarce_rows, fence, 0.0)
+        known = np.where(hidden > 0, 0.0, self._prices)
+        # Prices to start from, and earlier ones to add to them.
+        pairs = []
+        for base in (prices, np.where(self._scarce_rows, 0.0, prices)):
+            pairs.append((base, hidden + known))
+            if empty.any():
+                pairs.append((base + fence * (_FENCE * worth), known))
+        for base, earlier in pairs:
             for power in range(_POWERS if earlier.any() else 0):
                 if best.any() and excess >= -_PAID * worth:
                     return best, proof.bound(targets, z)
@@ -231,37 +252,37 @@ class _FillingRun:
                     best, proof, excess = more, other, other.excess(kept)
         return best, proof.bound(targets, z)
 
-    def _bases(self, prices: FloatArray, worth: float) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Pairs of prices to start from and earlier prices to add to them, all (r,).
-
-        Rows that fixed classes exhaust are not part of a level's program and have no price in it, though other classes
-        would use them at a low one. A price on them costs the fixed classes nothing more, as they have no alternative.
-        Where no settled class has to make room on an exhausted row, any price of it is valid.
-        """
-        capacity = self._problem.capacity
-        empty = self._residual.empty & (capacity > 0)
-        fence = np.divide(1.0, capacity, out=np.zeros(len(capacity)), where=empty) / max(int(empty.sum()), 1)
-        hidden = np.where(empty & ~self._scarce_rows, fence, 0.0)
-        for base in (prices, np.where(self._scarce_rows, 0.0, prices)):
-            yield base, hidden + np.where(hidden > 0, 0.0, self._prices)
-            if empty.any():
-                yield base + fence * (_FENCE * worth), np.where(hidden > 0, 0.0, self._prices)
-
     def _settle(self, level: FilledLevel, fresh: FloatArray) -> None:
         """Mark the classes that cannot rise further as settled, and the scarce rows as closed to the others."""
         target = level.targets.at(level.z)[0]
-        self._kept = np.where(self._settled, self._kept, np.maximum(target, self._kept))
+        self.kept = np.where(self._settled, self.kept, np.maximum(target, self.kept))
         if level.prices.any():
             latest = level.prices / float(level.prices @ self._problem.capacity)
             forgotten = self._scarce_rows & (level.prices == 0)
             self._prices = latest + (10 * self._prices if forgotten.any() else 0.0)
         self._scarce_rows = self._scarce_rows | (level.prices > 0)
-        free = self._residual.free_of(self._scarce_rows)
-        live = np.maximum.reduceat(np.where(free, self._worth, 0.0), self._problem.first[:-1])
-        settling = level.active & (self._kept >= np.minimum(live, self._cap) * (1 - FULL))
-        cap = np.where(settling | self._settled, self._kept, np.maximum(np.minimum(self._cap, live), self._kept))
+        problem, owner = self._problem, self._owner
+        free = problem.cost(self._scarce_rows.astype(np.float64)) == 0  # columns that use no scarce row
+        live = np.maximum.reduceat(np.where(free, self._worth, 0.0), problem.first[:-1])
+        settling = level.active & (self.kept >= np.minimum(live, self._cap) * (1 - FULL))
+        cap = np.where(settling | self._settled, self.kept, np.maximum(np.minimum(self._cap, live), self.kept))
         self._settled, self._cap = self._settled | settling, cap
-        self._residual.settle(settling, self._kept, fresh, free, self._settled)
+        # Settling classes are restricted to their cheapest columns, rising ones to columns on free rows.
+        kept, cost = self.kept, problem.cost(fresh)
+        hulls = cost_hulls(problem, np.where(self._open, self._worth, 0.0), fresh, compiled=self._compiled)
+        low_worth, low_cost, high_worth, high_cost = hulls.edge_of(kept)
+        rise = np.divide(
+            high_cost - low_cost, high_worth - low_worth, out=np.zeros(len(kept)), where=high_worth > low_worth
+        )
+        dearest = np.maximum.reduceat(cost, problem.first[:-1])
+        line = (low_cost + _AS_CHEAP * dearest)[owner] + rise[owner] * (self._worth - low_worth[owner])
+        at_corner = kept >= high_worth * (1 - _CORNER)
+        same = ~at_corner[owner] | (self._worth >= (high_worth * (1 - _CORNER))[owner])
+        cheapest = (cost <= line) & same
+        self._open = np.where(settling[owner], self._open & cheapest, self._open & (free | self._settled[owner]))
+        ways = np.add.reduceat((self._open & cheapest).astype(np.int64), problem.first[:-1])
+        mixed = ~at_corner & (low_worth > 0)
+        self._fixed |= settling & ((kept <= 0) | (ways <= 1) | (mixed & (ways == 2)))
 
 
 def fill_in_stages(request: SolveInput, rule: TierRule, memory: Memory) -> tuple[StagedSolution, Memory]:
@@ -270,14 +291,14 @@ def fill_in_stages(request: SolveInput, rule: TierRule, memory: Memory) -> tuple
     Args:
         request: the problem, its utilities and its classes.
         rule: the targets of each tier.
-        memory: what the policy's last solve returned (`filling_memory`).
+        memory: what the policy's last solve returned: columns solved so far, and the prices of its first level.
 
     Returns:
         The stages, none where no method finds the first level, and the memory for the next solve.
     """
-    classes = request.classes
-    worth = classes.per_column(request.utility.worth)
-    filling = fill_levels(classes.problem, worth, rule, filling_start(memory, request.problem.pools))
+    classes, pools = request.classes, request.problem.pools
+    worth, start = classes.per_column(request.utility.worth), filling_start(memory, pools)
+    filling = fill_levels(classes.problem, worth, rule, start)
     stages = []
     for level in filling.levels:
         objective, raised = MaxMin(worth, level.targets), np.where(level.active, filling.utility, np.inf)
@@ -285,6 +306,9 @@ def fill_in_stages(request: SolveInput, rule: TierRule, memory: Memory) -> tuple
         prices = prices_per_level(classes.problem, objective, level.prices, level.bound)
         found = ClassSolution(filling.status, filling.x, prices, reached, level.bound, filling.path)
         stages.append(stage_over_jobs(classes, found, objective, level.active))
-    problem, prices = request.problem, filling.levels[0].prices if filling.levels else np.zeros(0)
-    memory = filling_memory(memory, len(problem.columns), prices, problem.pools)
-    return StagedSolution(request, filling.status, filling.path, classes.to_columns(filling.x), tuple(stages)), memory
+    first = filling.levels[0].prices.tolist() if filling.levels else []
+    priced = {pool_id: price for pool_id, price in zip(pools.pool_id, first, strict=False) if price > 0}
+    columns = min(start.columns + len(request.problem.columns), COMPILED_FILLING_COLUMNS)
+    x = classes.to_columns(filling.x)
+    solved = StagedSolution(request, filling.status, filling.path, x, tuple(stages))
+    return solved, {"columns": columns, "prices": priced}

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from problems import Setting, build
 
 from optimizer.classes import aggregation as module
-from optimizer.classes.aggregation import group_into_classes, values_at
-from optimizer.classes.segments import group_rows, quantise
+from optimizer.classes.aggregation import group_into_classes
+from optimizer.classes.segments import group_rows, quantised_bits
 from optimizer.problem import Columns
 
 
@@ -33,7 +33,7 @@ def test_the_order_of_a_jobs_columns_does_not_matter():
     classes = group_into_classes(columns, np.ones(4, dtype=bool), [columns.steps_per_s], [np.ones(2)])
     assert len(classes) == 1
     by_pool = np.where(columns.use_pool[classes.column] == 0, 0.7, 0.2)
-    assert values_at(classes.class_column, by_pool).tolist() == [0.7, 0.2, 0.2, 0.7]
+    assert np.append(by_pool, 0)[classes.class_column].tolist() == [0.7, 0.2, 0.2, 0.7]
 
 
 def test_mixed_gangs_are_told_apart_by_all_their_uses():
@@ -57,15 +57,15 @@ def test_columns_not_kept_and_jobs_without_any_stay_out():
     classes = group_into_classes(columns, columns.steps_per_s > 0, [columns.steps_per_s], [problem.jobs.weight])
     assert len(classes) == 2
     assert classes.member[1] == -1
-    assert (values_at(classes.class_column, np.ones(2)) == (columns.steps_per_s > 0)).all()
-    assert values_at(classes.member, np.ones(2)).tolist() == [1, 0, 1]
+    assert (np.append(np.ones(2), 0)[classes.class_column] == (columns.steps_per_s > 0)).all()
+    assert np.append(np.ones(2), 0)[classes.member].tolist() == [1, 0, 1]
 
 
 def test_numbers_computed_in_another_order_are_equal():
     """Differences of rounding (1e-12) do not split a class; a difference of 1e-6 does."""
-    assert quantise(np.array([0.1 + 0.2]))[0] == quantise(np.array([0.3]))[0]
-    assert quantise(np.array([1.0]))[0] != quantise(np.array([1.000001]))[0]
-    assert quantise(np.array([-0.0])).tobytes() == quantise(np.array([0.0])).tobytes()
+    assert quantised_bits(np.array([0.1 + 0.2]))[0] == quantised_bits(np.array([0.3]))[0]
+    assert quantised_bits(np.array([1.0]))[0] != quantised_bits(np.array([1.000001]))[0]
+    assert quantised_bits(np.array([-0.0])).tobytes() == quantised_bits(np.array([0.0])).tobytes()
 
 
 def test_groups_do_not_depend_on_the_order_of_rows():
@@ -124,4 +124,4 @@ def test_where_codes_clash_every_job_stands_for_itself(monkeypatch):
     columns = problem.columns
     classes = group_into_classes(columns, np.ones(6, dtype=bool), [columns.steps_per_s], [problem.jobs.weight])
     assert classes.size.tolist() == [1, 1, 1]
-    assert np.array_equal(values_at(classes.class_column, columns.steps_per_s[classes.column]), columns.steps_per_s)
+    assert np.array_equal(np.append(columns.steps_per_s[classes.column], 0)[classes.class_column], columns.steps_per_s)

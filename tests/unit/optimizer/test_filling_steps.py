@@ -16,9 +16,9 @@ from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
 from optimizer.lp.interior_point.progressive_filling import (
     FillingStart,
     fill_levels,
-    filling_memory,
     filling_start,
 )
+from optimizer.policies.max_min_fairness import MaxMinFairness
 
 step_kernels = pytest.importorskip("optimizer.lp.interior_point.interior_kernels")
 
@@ -27,10 +27,9 @@ step_kernels = pytest.importorskip("optimizer.lp.interior_point.interior_kernels
 def test_a_compiled_step_is_the_same_step(seed: int):
     """Residuals, gap and the next point agree to rounding, on markets with ties and columns of two rows."""
     market, worth = market_and_worth(seed)
-    program = LevelProgram(market, worth)
     rng = np.random.default_rng(seed)
     floor, rise = rng.uniform(0, 0.1, market.classes), rng.uniform(0.1, 1, market.classes)
-    program.aim(floor, rise)
+    program = LevelProgram(market, worth, floor, rise)
     point = program.start()
     for _ in range(6):
         plain, compiled = MehrotraStep(program, point), step_kernels.CompiledStep(program, point)
@@ -59,8 +58,7 @@ def test_a_row_used_twice_by_a_column_counts_twice():
     rise = np.ones(market.classes)
     steps = []
     for one in (market, halved):
-        program = LevelProgram(one, worth)
-        program.aim(0 * rise, rise)
+        program = LevelProgram(one, worth, 0 * rise, rise)
         steps.append(step_kernels.CompiledStep(program, program.start()).taken())
     assert np.allclose(steps[0].primal, steps[1].primal, rtol=1e-9)
 
@@ -70,8 +68,8 @@ def test_the_level_is_the_same(seed: int):
     """Either way the program ends at the same level, to 1e-9."""
     market, worth = market_and_worth(seed)
     rise = np.ones(market.classes)
-    plain = solve_interior(LevelProgram(market, worth), 0 * rise, rise)
-    compiled = solve_interior(LevelProgram(market, worth), 0 * rise, rise, compiled=True)
+    program = LevelProgram(market, worth, 0 * rise, rise)
+    plain, compiled = (solve_interior(program, compiled=which) for which in (False, True))
     assert compiled.theta == pytest.approx(plain.theta, rel=1e-9)
     assert max(plain.error, compiled.error) <= 1e-8
 
@@ -128,15 +126,16 @@ def test_a_start_changes_nothing(seed: int, start: str):
 
 def test_a_solve_starts_where_the_last_one_ended():
     """Prices find their pools again; a pool that is new has none; another policy's memory says nothing."""
-    pools = build(Setting([[1, 1]], [1, 1])).pools
-    memory = filling_memory(None, 300, np.array([0.5, 0.25]), pools)
-    memory = json.loads(json.dumps(filling_memory(memory, 200, np.array([0.5, 0.25]), pools)))
-    start = filling_start(memory, pools)
-    assert start.columns == 500
+    problem = build(Setting([[1, 2], [2, 1], [3, 1]], [1, 1]))
+    shares, memory = MaxMinFairness().decide(problem, None)
+    memory = json.loads(json.dumps(MaxMinFairness().decide(problem, memory)[1]))
+    pools, start = problem.pools, filling_start(memory, problem.pools)
+    assert start.columns == 12
     assert start.prices is not None
-    assert start.prices.tolist() == [0.5, 0.25]
+    first = shares.stages[0].prices
+    assert start.prices / start.prices.sum() == pytest.approx(first / first.sum())
     other = replace(pools, pool_id=("new", pools.pool_id[1]))
-    assert filling_start(memory, other).prices.tolist() == [0, 0.25]
+    assert filling_start(memory, other).prices.tolist() == [0, start.prices[1]]
     assert filling_start(memory, replace(pools, pool_id=("new", "newer"))).prices is None
     for foreign in (None, [1], {"of": "another policy"}, {"columns": "many"}):
         assert filling_start(foreign, pools).columns == 0

@@ -5,9 +5,10 @@ import pytest
 from scipy.optimize import linprog
 from small_markets import market_and_worth
 
-from optimizer.classes.class_problem import ClassProblem, MaxMin, WeightTierRule, level_reached
+from optimizer.classes.class_problem import CappedTargets, ClassProblem, MaxMin, WeightTierRule, level_reached
 from optimizer.decision import Status
 from optimizer.lp.dual_newton.dual_bound import dual_bound
+from optimizer.lp.exact_solver import solve_exactly
 from optimizer.lp.interior_point.progressive_filling import fill_levels
 from optimizer.problem import FloatArray
 
@@ -73,3 +74,11 @@ def test_weightless_classes_rise_equally_on_what_is_left():
         np.array([1.0, 2.0]), np.array([0, 1, 2]), np.arange(3), np.zeros(2, np.int32), np.ones(2), np.array([2.0])
     )
     assert fill_levels(market, np.ones(2), WeightTierRule(np.array([1.0, 0.0]))).utility == pytest.approx([1, 0.5])
+
+
+def test_floors_that_cost_more_than_there_is_are_infeasible():
+    """A program whose floors alone are out of reach ends with a status, and not with an error of the solver."""
+    first, use_row = np.arange(3), np.zeros(2, dtype=np.int32)
+    market = ClassProblem(np.ones(2), first, first, use_row, np.ones(2), np.array([1.0]))
+    targets = CappedTargets(np.array([1.0, 0.0]), np.ones(2), np.array([0.0, 1.5]))
+    assert solve_exactly(market, MaxMin(np.ones(2), targets)).status is Status.INFEASIBLE
