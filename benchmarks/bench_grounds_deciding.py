@@ -3,7 +3,8 @@
     python -m benchmarks grounds_deciding
 
 Random jobs of one accelerator each, and gangs of 1/2/4/8; some hold half of the fleet. The fleet has three hundred
-accelerators however many wait.
+accelerators however many wait. Last, gangs of eight projects, of which four are guaranteed a tenth of the fleet each
+and two of these have but little weight, so that a guarantee binds.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from benchmarks.tables import Measured
 from optimizer.answer import answer_problem
 from optimizer.decision import Plan
 from optimizer.policy import PolicySpec
-from optimizer.problem import Problem
+from optimizer.problem import Entities, Problem
 from optimizer.registry import make
 
 _REPEATS = 5
@@ -34,7 +35,9 @@ class Case:
     most_ms: float
 
 
-CASES = (Case(200, 3, 3, 2.0), Case(1000, 3, 3, 100.0), Case(10_000, 16, 20, 300.0))
+CASES = (Case(200, 3, 3, 2.0), Case(1000, 3, 3, 100.0), Case(10_000, 16, 20, 50.0))
+_GUARANTEED = (Case(2000, 3, 3, 50.0), Case(10_000, 16, 20, 50.0))
+_PROJECTS = 8
 
 
 def measure(scale: float) -> list[Measured]:
@@ -45,7 +48,25 @@ def measure(scale: float) -> list[Measured]:
         for gangs in (False, True):
             what = f"{jobs:,} jobs of {case.columns} configurations, {'gangs' if gangs else 'one accelerator each'}"
             measured.add(what, _decided_ms(problem_of(replace(case, jobs=jobs), gangs)), "ms", at_most=case.most_ms)
+    for case in _GUARANTEED:
+        jobs = max(50, round(case.jobs * scale))
+        what = f"{jobs:,} jobs of {case.columns} configurations, gangs, guarantees that bind"
+        measured.add(what, _decided_ms(with_guarantees(replace(case, jobs=jobs))), "ms", at_most=case.most_ms)
     return [measured]
+
+
+def with_guarantees(case: Case) -> Problem:
+    """Gangs of projects of which some have a part of the fleet before others have more."""
+    problem = problem_of(case, gangs=True)
+    project = np.random.default_rng(0).integers(0, _PROJECTS, case.jobs)
+    row = np.arange(_PROJECTS)
+    entities = Entities(
+        name=tuple(f"project-{k}" for k in range(_PROJECTS)),
+        weight=np.where(row < 2, 0.01, 1.0),
+        guaranteed=np.where(row < 4, 0.1, 0.0),
+        limit=np.ones(_PROJECTS),
+    )
+    return replace(problem, jobs=replace(problem.jobs, entity=project), entities=entities)
 
 
 def problem_of(case: Case, gangs: bool) -> Problem:

@@ -1,16 +1,18 @@
 """`walras` against max-min at events on generated jobs of Gavel's kind (needs `WALRAS_DATA` for its speeds).
 
-    WALRAS_DATA=... python -m benchmarks grounds_loads [--row single-0.6 gangs-1.1 ...]
+    WALRAS_DATA=... python -m benchmarks grounds_loads [--row single-0.6 gangs-1.1 gangs-bound-0.8 ...]
 
 Poisson arrivals at .6, .8, .95 and 1.1 of what the fluid fleet bears, 300 jobs of one accelerator or of several, five
 seeds; both policies meet the same jobs. Targets are for the means and the upper ends of 95 % intervals of the paired
-differences. Below a scale of 1 there are fewer jobs.
+differences. Rows of bounds: 100 gangs, eight seeds of their own; x is what a mean completion time is above no
+contention, over the same of max-min, and its least is where the priced bound stands, below which no scheduler could
+come. Below a scale of 1 there are fewer jobs.
 """
 
 from functools import cache
 from statistics import fmean
 
-from benchmarks.grounds import reference_b, serve
+from benchmarks.grounds import Served, excess, priced_bound_s, reference_b, serve
 from benchmarks.grounds_loads import CLUSTER, at_load, full_per_h
 from benchmarks.tables import Measured
 from simulator.reports.repeated_runs import paired_difference
@@ -20,9 +22,13 @@ _CELLS = {
     for gangs in (False, True)
     for load in (0.6, 0.8, 0.95, 1.1)
 }
+_BOUNDS = {f"gangs-bound-{load}": load for load in (0.5, 0.65, 0.8)}
 #: Cells that can be measured alone.
-ROWS = tuple(_CELLS)
+ROWS = (*_CELLS, *_BOUNDS)
 _JOBS, _SEEDS = 300, range(5)
+_BOUND_JOBS, _BOUND_SEEDS = 100, range(300, 308)
+#: Mean x of gangs that is wanted.
+_X = 0.28
 _AWARE = "max_min_fairness"
 _SLOWDOWN, _SLOWDOWN_OVERLOADED = 3.0, 4.0
 _full_per_h = cache(full_per_h)
@@ -30,8 +36,11 @@ _full_per_h = cache(full_per_h)
 
 def measure(scale: float, row: str | None = None) -> list[Measured]:
     """A table for every cell, or for one."""
-    jobs = max(30, round(_JOBS * scale))
-    return [_cell(jobs, *_CELLS[name]) for name in ([row] if row else ROWS)]
+    jobs, bounded = max(30, round(_JOBS * scale)), max(30, round(_BOUND_JOBS * scale))
+    return [
+        _bounds(bounded, _BOUNDS[name]) if name in _BOUNDS else _cell(jobs, *_CELLS[name])
+        for name in ([row] if row else ROWS)
+    ]
 
 
 def _cell(jobs: int, gangs: bool, load: float) -> Measured:
@@ -59,3 +68,31 @@ def _cell(jobs: int, gangs: bool, load: float) -> Measured:
     measured.add("worst slowdown under max-min", max(max(run.slowdowns) for run in theirs), "")
     measured.add("processor time, both", sum(run.cpu_s for run in (*ours, *theirs)), "s")
     return measured
+
+
+def _bounds(jobs: int, load: float) -> Measured:
+    seeds = f"seeds {_BOUND_SEEDS[0]}-{_BOUND_SEEDS[-1]}"
+    setting = f"{jobs} jobs, {CLUSTER}, {seeds}, free restarts; x of max-min at events"
+    measured = Measured(f"gangs, load {load:g}: x, and the least that it could be", setting)
+    source = at_load(load, jobs, True, _full_per_h(jobs, True, _SEEDS))
+    reached, least, worst, cpu_s = [], [], 0.0, 0.0
+    for seed in _BOUND_SEEDS:
+        ours = serve(source, CLUSTER, "walras", seed=seed)
+        theirs = serve(source, CLUSTER, _AWARE, seed=seed, change=reference_b)
+        reached.append(excess(ours, theirs.mean_s))
+        least.append(_least_excess(theirs, priced_bound_s(source, CLUSTER, seed)))
+        worst, cpu_s = max(worst, *ours.slowdowns), cpu_s + ours.cpu_s + theirs.cpu_s
+    measured.add("x, mean", fmean(reached), "", at_most=_X)
+    measured.add("x, worst seed", max(reached), "")
+    measured.add("least x by the bound, mean", fmean(least), "", at_most=_X)
+    measured.add("least x by the bound, its largest", max(least), "")
+    measured.add("x above the bound, mean", fmean(x - low for x, low in zip(reached, least, strict=True)), "")
+    measured.add("seeds whose bound excludes the goal", sum(low > _X for low in least), "")
+    measured.add("worst slowdown", worst, "", _SLOWDOWN)
+    measured.add("processor time of the runs", cpu_s, "s")
+    return measured
+
+
+def _least_excess(reference: Served, bound_s: float) -> float:
+    """x of a schedule whose mean completion time is the bound's."""
+    return max(bound_s - reference.no_contention_s, 0.0) / (reference.mean_s - reference.no_contention_s)

@@ -6,11 +6,15 @@ batch for the gang that they have, and nobody knows how long they will take; in 
 known, and not the batches to come.
 """
 
+import csv
+import gzip
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import process_time
+
+import numpy as np
 
 from optimizer.policy import PolicySpec
 from simulator.goodput.application import Application
@@ -45,12 +49,18 @@ class Run:
     #: Seconds of processor time, solves included, and rounds in which the policy was asked.
     cpu_s: float
     solves: int
+    #: Accelerator-hours that all jobs held.
+    accelerator_h: float
     #: Completion time over that on a fair part of the cluster; empty where nobody defines it.
     fairness: tuple[float, ...] = ()
 
     @property
     def avg_jct_s(self) -> float:
         return sum(self.jct_s) / len(self.jct_s)
+
+    @property
+    def p99_jct_s(self) -> float:
+        return float(np.percentile(self.jct_s, 99))
 
     @property
     def unfair(self) -> float:
@@ -64,6 +74,18 @@ def pollux_run(data: Path, policy: str, workload: int, load: str = "1.0") -> Run
     rows = read_trace(folder / f"workload-{workload}.csv", "pollux").jobs
     made = pollux_applications.pollux_workload(rows, _pollux_applications(data), T4_POOL.pool, T4_POOL.machines)
     return _timed(made.jobs, lambda: pollux.pollux_plan_scenario(made, PolicySpec(policy)))
+
+
+def pollux_recorded_p99_s(data: Path, workload: int) -> float:
+    """The 99th percentile of the completion times that Pollux's authors recorded for its own policy."""
+    with gzip.open(data / "golden" / "pollux" / "golden_jct.csv.gz", "rt") as file:
+        jct_s = [
+            float(row["jct_s"])
+            for row in csv.DictReader(file)
+            if (row["experiment"], row["policy"], row["setting"], row["workload"])
+            == ("jobload", "pollux", "1.0", str(workload))
+        ]
+    return float(np.percentile(jct_s, 99))
 
 
 @lru_cache(maxsize=1)
@@ -92,7 +114,7 @@ def shockwave_run(data: Path, policy: str) -> Run:
     steps = [int(row.steps or 0) for row in rows]
     alone = [shockwave_alone_s(one, total, truth, "v100") for one, total in zip(batchings.values(), steps, strict=True)]
     fairness = shockwave_fairness(run.jct_s, alone, V100_POOL.machines)
-    return Run(run.names, run.jct_s, run.makespan_s, run.cpu_s, run.solves, tuple(fairness))
+    return replace(run, fairness=tuple(fairness))
 
 
 def _timed(jobs: tuple[SimulatedJob, ...], scenario: Callable[[], Scenario]) -> Run:
@@ -109,4 +131,5 @@ def _timed(jobs: tuple[SimulatedJob, ...], scenario: Callable[[], Scenario]) -> 
         result.ended_at,
         cpu_s,
         result.solves.solves,
+        sum(sum(job.accelerator_s.values()) for job in result.jobs) / 3600.0,
     )

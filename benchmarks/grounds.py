@@ -94,9 +94,9 @@ def reference_b(scenario: Scenario) -> Scenario:
     return replace(scenario, rules=rules)
 
 
-def priced_bound_s(source: WorkloadSource, cluster: str) -> float:
+def priced_bound_s(source: WorkloadSource, cluster: str, seed: int = 0) -> float:
     """What no schedule's mean completion time of all jobs can go below, by prices over time."""
-    ready = prepare_run(RunSpec(source, cluster, "walras", 0, BoundsChoice.NONE))
+    ready = prepare_run(RunSpec(source, cluster, "walras", seed, BoundsChoice.NONE))
     roster = JobBaselines(ready.scenario.pools, ready.scenario.truth)
     ids = [job.request.job_id for job in roster.recorded(ready.jobs)]
     return flow_time_bound(roster.instance(ids), interval_s=_PRICED_S, steps=_PRICED_STEPS).mean_s

@@ -86,9 +86,10 @@ def rows_of_floors(question: AssignmentProblem, use: FloatArray, floor: FloatArr
     Args:
         question: over pools and limits.
         use: what each of its columns takes of each guarantee (m, c).
-        floor: accelerators that each entity has at least (m,).
+        floor: accelerators that each entity has at least (m,). A floor of 0 is no row: it would be kept whatever its
+            price, which a search for prices cannot know.
     """
-    row, column = np.nonzero(use > 0)
+    row, column = np.nonzero((use > 0) & (floor > 0)[:, None])
     return with_rows(question, (row, column, -use[row, column]), -floor)
 
 
@@ -113,10 +114,13 @@ def assign_with_guarantees(
     if asked.worth_of(chosen) < asked.worth_of(plain.column):
         chosen = plain.column
     chosen = asked.others_before_equals(chosen)
-    floored = asked.floors_beside(np.minimum(asked.held(chosen), asked.left))
-    prices, bound = prices_of_gangs(floored)
+    floor = np.minimum(asked.held(chosen), asked.left)
+    floored = asked.floors_beside(floor)
+    # From the prices without guarantees: floors only lower what a plan could be worth, and so the bound.
+    prices, bound = prices_of_gangs(replace(floored, start=np.concatenate((plain.prices, np.zeros(m)))))
     value, rows = question.value_of(chosen), len(question.capacity)
-    return Assignment(chosen, prices[:rows], value, max(bound, value)), floored, prices[rows:]
+    of_floors = np.where(floor > 0, prices[rows:], 0.0)
+    return Assignment(chosen, prices[:rows], value, max(bound, value)), floored, of_floors
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,12 +53,12 @@ def reference_configurations(problem: Problem) -> ReferenceConfigurations:
     elastic, least = np.zeros(len(jobs), dtype=np.bool_), np.ones(len(jobs))
     if np.array_equal(size, jobs.gang[columns.job]):
         return ReferenceConfigurations(rate, elastic, least)  # one count a job
-    usable = np.flatnonzero(is_usable)
-    elastic = _has_counts(columns, usable, size, len(jobs), len(problem.pools))
-    usable = usable[elastic[columns.job[usable]]]
-    best = _most_thrifty(columns.job[usable], columns.steps_per_s[usable] / size[usable], size[usable])
-    rate[columns.job[usable[best]]] = columns.steps_per_s[usable[best]]
-    least[columns.job[usable[best]]] = size[usable[best]]
+    elastic = _has_counts(columns, is_usable, size, len(jobs), len(problem.pools))
+    measured = is_usable & elastic[columns.job]
+    at = slice(None) if measured.all() else np.flatnonzero(measured)
+    job, speed, size = columns.job[at], columns.steps_per_s[at], size[at]
+    best = _most_thrifty(job, speed / size, size)
+    rate[job[best]], least[job[best]] = speed[best], size[best]
     return ReferenceConfigurations(rate, elastic, least)
 
 
@@ -85,14 +85,15 @@ def modest_columns(problem: Problem, reference: ReferenceConfigurations) -> Bool
     return modest
 
 
-def _has_counts(columns: Columns, usable: IntArray, size: FloatArray, jobs: int, pools: int) -> BoolArray:
+def _has_counts(columns: Columns, is_usable: BoolArray, size: FloatArray, jobs: int, pools: int) -> BoolArray:
     """Whether each job has usable columns of several sizes that begin in the same pool (n,)."""
-    pool = columns.use_pool[job_offsets(columns.use_column, len(columns))[usable]]
-    place, size = columns.job[usable] * pools + pool, size[usable]
+    at = slice(None) if is_usable.all() else np.flatnonzero(is_usable)
+    job, size = columns.job[at], size[at]
+    place = job * pools + columns.use_pool[job_offsets(columns.use_column, len(columns))[:-1][at]]
     one_of_them = np.zeros(jobs * pools)
     one_of_them[place] = size
     several = np.zeros(jobs, dtype=np.bool_)
-    several[columns.job[usable[size != one_of_them[place]]]] = True
+    several[job[size != one_of_them[place]]] = True
     return several
 
 

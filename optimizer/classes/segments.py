@@ -16,6 +16,8 @@ from optimizer.problem import FloatArray, IntArray
 
 def sum_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:
     """Sum of the values of each owner, 0 for an owner without any (owners,)."""
+    if 0 < len(owner) == owners and owner[0] == 0 and np.all(owner[1:] - owner[:-1] == 1):
+        return values + 0.0  # one value each, in order; a sum has no negative zero
     return np.asarray(np.bincount(owner, weights=values, minlength=owners), dtype=np.float64)
 
 

@@ -140,6 +140,35 @@ def test_without_a_job_that_waits_for_its_guarantee_the_plan_is_what_it_was() ->
     assert same >= 10
 
 
+def crowd(seed: int) -> GuaranteeQuestion:
+    """2,000 gangs on three pools of 100; of eight projects three have jobs worth less: two are guaranteed
+    30 each, the third has had its part already.
+    """
+    random, jobs = np.random.default_rng(seed), 2000
+    size = random.choice([1.0, 2.0, 4.0, 8.0], jobs, p=[0.7, 0.1, 0.15, 0.05])
+    project = random.integers(0, 8, jobs)
+    worth = size**0.8 * random.lognormal(0.0, 0.2, jobs) * np.where(project < 3, 0.7, 1.0)
+    value = worth[:, None] * random.uniform(0.3, 1.0, (jobs, 3))
+    columns, size = np.arange(3 * jobs), np.repeat(size, 3)
+    question = AssignmentProblem(columns // 3, value.ravel(), columns, columns % 3, size, np.full(3, 100.0))
+    return GuaranteeQuestion(
+        question, np.array([30.0, 30.0, 0.0]), (project[columns // 3] == np.arange(3)[:, None]) * size
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_prices_with_guarantees_prove_no_more_than_prices_without(seed: int) -> None:
+    """In a crowd too: what must be kept only lowers what a plan could be worth, and its bound with it."""
+    told = crowd(seed)
+    plain = assign_by_search(told.question)
+    kept, _, prices = assign_with_guarantees(told, assign_by_search)
+    assert told.is_short(plain.column)
+    assert prices[:2].any()
+    assert prices[2] == 0
+    assert kept.value <= kept.bound <= plain.bound * (1 + SAME)
+    assert kept.gap <= 0.02
+
+
 def flooded(guaranteed: float) -> Problem:
     """Two long jobs of the first project, eight short ones of the second, on four accelerators."""
     setting = Setting(

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from elastic_problems import Elastic, places_of, problem_of
 
-from optimizer.assignment.remaining_time import best_rates_of, modest_columns, reference_configurations
+from optimizer.assignment.remaining_time import (
+    _most_thrifty,
+    best_rates_of,
+    modest_columns,
+    reference_configurations,
+)
 from optimizer.policies.walras import Walras
 from optimizer.policy import Newcomer
 from optimizer.problem import Problem
@@ -78,6 +83,17 @@ def test_the_reference_is_the_most_efficient_configuration() -> None:
     assert reference.elastic.tolist() == [True, False]
     assert reference.rate.tolist() == [1.0, 3.0]
     assert reference.size[0] == 1.0
+
+
+def test_of_equally_efficient_configurations_the_reference_is_the_smallest() -> None:
+    """As if the columns of each job were sorted by steps per accelerator-second, then by size."""
+    random = np.random.default_rng(4)
+    for _ in range(30):
+        job = np.sort(random.integers(0, 8, 40))
+        size, each = random.choice([1.0, 2.0, 4.0], 40), random.choice([0.5, 1.0, 1.5], 40)
+        order = np.lexsort((size, -each, job))
+        wanted = order[np.unique(job[order], return_index=True)[1]]
+        np.testing.assert_array_equal(_most_thrifty(job, each, size), wanted)
 
 
 def test_rigid_jobs_are_measured_as_if_there_were_no_elastic_ones() -> None:
