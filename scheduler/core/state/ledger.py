@@ -30,6 +30,7 @@ from scheduler.core.state.policy_faults import PolicyFault, fault_of
 from scheduler.core.state.retry_places import RetryPlaces
 from scheduler.core.state.share_usage import ShareUsage
 from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
+from scheduler.core.state.weight_records import WeightRecords
 from walras.cluster import NodeId, Placement, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import JobState, Reason
@@ -249,6 +250,7 @@ class Ledger:
         self.usage = ShareUsage()
         #: How far what users state of lengths came true.
         self.lengths = LengthRecords()
+        self.weights = WeightRecords()
         #: Machines on which jobs failed.
         self.retries = RetryPlaces()
         self.policy = ActivePolicy(PolicySpec("none"), None, RoundRules())  # until the first `PolicyChanged`

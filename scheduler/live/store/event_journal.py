@@ -142,8 +142,14 @@ def _solve_digest(solve: Solve) -> str:
 
 #: What problems have had since journals were recorded; where it is empty, or None, it says nothing.
 _LATER_FIELDS = frozenset(
-    {("Pools", "prepaid"), ("Pools", "counted"), ("Jobs", "unstoppable"), ("Problem", "limits")}
-)  # fmt: skip
+    {
+        ("Pools", "prepaid"),
+        ("Pools", "counted"),
+        ("Jobs", "unstoppable"),
+        ("Jobs", "usual_weight"),
+        ("Problem", "limits"),
+    }
+)
 
 
 def _update_digest(digest: Any, value: Any) -> None:
