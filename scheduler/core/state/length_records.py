@@ -71,6 +71,8 @@ class LengthRecords:
 
     #: Changes whenever a factor may have: what was worked out with it holds no longer.
     version: int = 0
+    #: False: everybody is believed.
+    is_used: bool = True
     half_life_s: float = 7 * 86_400.0
     _ended: dict[str, _Record] = field(default_factory=dict)
     #: The same with jobs that run and have gone beyond what they stated.
@@ -101,11 +103,11 @@ class LengthRecords:
     def factor(self, name: str) -> float:
         """By what a length that this user states is multiplied, at least 1."""
         record = self._now.get(name)
-        return 1.0 if record is None else record.factor
+        return 1.0 if record is None or not self.is_used else record.factor
 
     def factors(self, names: Iterable[str], entity: IntArray) -> FloatArray:
         """`factor` of the users in these rows of `names` (n,)."""
-        if not any(record.said_s > 0.0 for record in self._now.values()):
+        if not self.is_used or not any(record.said_s > 0.0 for record in self._now.values()):
             return np.ones(len(entity))
         by_row = np.array([self.factor(name) for name in names])
         return np.where(entity >= 0, by_row[entity], 1.0)

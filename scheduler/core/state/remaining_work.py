@@ -259,7 +259,9 @@ def steps_made(ledger: Ledger, rows: IntArray) -> FloatArray:
     columns = ledger.columns
     if not columns.pools:
         return columns.steps[rows]
-    most = np.maximum(_stated_by_records(ledger, rows), columns.steps[rows])
+    most = _stated_by_records(ledger, rows)
+    if ledger.lengths.is_used:
+        most = np.maximum(most, columns.steps[rows])
     return np.minimum(_steps_at_rate(ledger, rows, _rates_here(ledger, rows)), most)
 
 

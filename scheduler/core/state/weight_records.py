@@ -39,6 +39,8 @@ class WeightRecords:
     """Records by user, named as entities are ("project/user")."""
 
     half_life_s: float = 7 * 86_400.0
+    #: False: weights count as they are stated.
+    is_used: bool = True
     _ended: dict[str, _Record] = field(default_factory=dict)
     #: Usual weights as of the last question, for jobs that come before the next.
     _usual: dict[str, float] = field(default_factory=dict)
@@ -60,7 +62,11 @@ class WeightRecords:
         """
         self._usual = {}
         users = np.unique(entity)
-        if len(users) < 2 or not (np.any(weight != 1.0) or any(each.said_s for each in self._ended.values())):
+        if (
+            not self.is_used
+            or len(users) < 2
+            or not (np.any(weight != 1.0) or any(each.said_s for each in self._ended.values()))
+        ):
             return np.zeros(0)
         used_s, said_s = np.zeros(len(names)), np.zeros(len(names))
         np.add.at(used_s, entity, needs_s)

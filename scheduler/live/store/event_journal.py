@@ -71,6 +71,7 @@ def decode_event(row: JournalRow) -> Event:
         # replayed as it decided.
         told["rules"].setdefault("plan_checkpoints", False)
         told["rules"].setdefault("count_fetches", False)
+        told["rules"].setdefault("use_records", False)
     event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(told)
     return event
 
