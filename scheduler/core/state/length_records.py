@@ -77,6 +77,8 @@ class LengthRecords:
     _ended: dict[str, _Record] = field(default_factory=dict)
     #: The same with jobs that run and have gone beyond what they stated.
     _now: dict[str, _Record] = field(default_factory=dict)
+    #: Such jobs are counted there.
+    _beyond: bool = False
 
     def ended(self, name: str, used_s: float, ratio: float, at: float) -> None:
         """A job of this user has ended: what it had, accelerator-seconds, and true over stated length."""
@@ -90,8 +92,11 @@ class LengthRecords:
 
     def running(self, beyond: Mapping[str, Sequence[tuple[float, float]]], at: float) -> None:
         """These jobs alone run and have gone beyond: by user, what each has had, and how far it came over stated."""
+        if not beyond and not self._beyond:
+            return
         before = {name: record.factor for name, record in self._now.items()}
         self._now = {name: replace(record) for name, record in self._ended.items()}
+        self._beyond = bool(beyond)
         for name, jobs in beyond.items():
             record = self._now.setdefault(name, _Record(at))
             record.bring_to(at, self.half_life_s)
@@ -109,8 +114,11 @@ class LengthRecords:
         """`factor` of the users in these rows of `names` (n,)."""
         if not self.is_used or not any(record.said_s > 0.0 for record in self._now.values()):
             return np.ones(len(entity))
-        by_row = np.array([self.factor(name) for name in names])
-        return np.where(entity >= 0, by_row[entity], 1.0)
+        known, by_row = list(names), np.ones(len(entity))
+        for row in np.unique(entity).tolist():
+            if (factor := self.factor(known[row])) != 1.0:
+                by_row[entity == row] = factor
+        return by_row
 
     def jobs_of(self, name: str) -> float:
         """How many jobs the record is of, old ones counting less."""
