@@ -46,6 +46,8 @@ class Newcomer:
     waited_s: float = 0.0
     restart_s: float = 0.0
     priority_class: int = 1
+    #: The weight that the user's jobs usually state.
+    usual_weight: float = 1.0
 
 
 class OrderFacts(Protocol):

@@ -64,9 +64,16 @@ class Jobs:
     fork_max: FloatArray = field(default_factory=_floats)
     #: Once it runs it cannot be stopped, or would lose all its work (n,). Empty: no job's, or it does not matter.
     unstoppable: BoolArray = field(default_factory=_flags)
+    #: The weight that the user's jobs usually state, by accelerator time (n,). Empty: 1, or it does not matter.
+    usual_weight: FloatArray = field(default_factory=_floats)
 
     def __len__(self) -> int:
         return len(self.job_id)
+
+    @property
+    def relative_weight(self) -> FloatArray:
+        """The weight over what the user's jobs usually state: which of his own he means (n,)."""
+        return self.weight / self.usual_weight if len(self.usual_weight) else self.weight
 
     @property
     def counts(self) -> FloatArray:

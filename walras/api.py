@@ -248,8 +248,8 @@ class ReasonView(Body):
 class ConditionView(Body):
     """A warning about a job that runs or waits; it does not change the job's state."""
 
-    #: at_risk (of missing its deadline) | budget_low | speed_differs (from that of its kind) | no_steps | idle |
-    #: target_late (after the declared steps) | target_out_of_reach | waits_for_data | fetches_inputs | off_plan
+    #: at_risk (of its deadline) | budget_low | speed_differs (from its kind's) | no_steps | idle | off_plan |
+    #: target_late | target_out_of_reach | waits_for_data | fetches_inputs | length_corrected (by its user's record)
     type: str
     detail: str
 

@@ -76,7 +76,7 @@ def column_values_of(
         best_size = np.where(reference.elastic, reference.size, best_size)
     waited = np.maximum(problem.at - jobs.submitted_at, 0.0) / lengths.total_s
     age = (1.0 + waited / terms.patience) ** terms.aging
-    need = best_size * least_s / (np.maximum(jobs.weight, 1e-12) * age)
+    need = best_size * least_s / (np.maximum(jobs.relative_weight, 1e-12) * age)
     priority = np.zeros(n)
     able = np.isfinite(need) & (need > 0)
     priority[able] = best_size[able] ** (1.0 - terms.size) * need[able] ** -terms.gamma

@@ -256,6 +256,7 @@ def _alone(newcomer: Newcomer) -> Problem:
         jobs=Jobs(
             job_id=np.zeros(1, dtype=np.int64),
             weight=newcomer.weight * one,
+            usual_weight=newcomer.usual_weight * one,
             gang=newcomer.count.min(initial=np.inf) * one,
             remaining_steps=newcomer.remaining_steps * one,
             submitted_at=0.0 * one,

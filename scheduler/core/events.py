@@ -17,7 +17,7 @@ from scheduler.core.booking_events import BookingEvent
 from scheduler.core.budget_limits import BudgetState
 from scheduler.core.job_change_events import JobChangeEvent
 from scheduler.core.rules import RoundRules
-from scheduler.core.share_events import RememberedLengths, RememberedUse, ShareEvent
+from scheduler.core.share_events import RememberedLengths, RememberedUse, RememberedWeights, ShareEvent
 from scheduler.core.speed_events import RestartMeasured, SpeedEvent, ThroughputMeasured, WorkRestated
 from walras.cluster import NodeId, Placement, Pool, PoolId, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
@@ -222,14 +222,14 @@ class StateRestored:
     #: (job, (machine, its failures there in a row, when it may start there again if that was one)).
     retries: tuple[tuple[JobId, tuple[tuple[NodeId, int, float], ...]], ...] = ()
     saving_kinds: tuple[Kind, ...] = ()
-    #: The last prices, of which policy, in which unit, and worth how much; by pool.
-    policy: str = ""
+    policy: str = ""  # of the last prices, by pool, in which unit, and worth how much
     prices: tuple[tuple[PoolId, float], ...] = ()
     price_unit: str = ""
     exchange: float = 1.0
     shares: tuple[RememberedUse, ...] = ()
     lifetimes: tuple[tuple[PoolId, RememberedLives], ...] = ()  # by pool (`machine_lifetimes.dump_lifetimes`)
     lengths: tuple[RememberedLengths, ...] = ()
+    weights: tuple[RememberedWeights, ...] = ()
 
 
 @dataclass(slots=True)

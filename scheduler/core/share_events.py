@@ -70,4 +70,14 @@ class RememberedLengths(NamedTuple):
     jobs: float
 
 
+class RememberedWeights(NamedTuple):
+    """How heavy a user's ended jobs were by what they stated (`weight_records`)."""
+
+    name: str
+    at: float
+    #: Accelerator-seconds of ended jobs, and the same weighed by log(weight); old ones halved.
+    used_s: float
+    said_s: float
+
+
 ShareEvent = SharesDeclared

@@ -12,6 +12,7 @@ from math import inf
 
 import numpy as np
 
+from optimizer.classes.segments import max_by
 from optimizer.decision import MultiPoolGangs, append_columns
 from optimizer.problem import BoolArray, Columns, Entities, FloatArray, IntArray, Jobs, Pools, Problem
 from optimizer.renting.spot_lifetimes import RateBelief, pooled_prior, useful_parts
@@ -19,7 +20,13 @@ from scheduler.core.ordering.plan_ordering import PlanOrdering
 from scheduler.core.state.fleet import MachineCondition, PoolState
 from scheduler.core.state.job_classes import JobClasses
 from scheduler.core.state.ledger import JobRecord, Ledger
-from scheduler.core.state.remaining_work import guesses_by_record, note_lengths_exceeded, steps_left, steps_made
+from scheduler.core.state.remaining_work import (
+    UNKNOWN_LENGTH_S,
+    guesses_by_record,
+    note_lengths_exceeded,
+    steps_left,
+    steps_made,
+)
 from walras.cluster import Market, billed_until
 from walras.contract import SECONDS_PER_HOUR
 from walras.job_request import JobId
@@ -307,11 +314,22 @@ def plan_problem(ledger: Ledger, ordering: PlanOrdering) -> Problem:
             restart_s=np.array([ledger.restart_s(job, rules) for job in records], dtype=np.float64),
             pinned=np.array(pinned, dtype=np.bool_),
             unstoppable=_unstoppable(records) if problem.pools.held.any() else problem.jobs.unstoppable,
+            usual_weight=_usual_weights(ledger, problem),
         ),
         columns=replace(problem.columns, running=_running_columns(ledger, problem, slots, stays)),
         finished_s=np.array(ledger.finished_s, dtype=np.float64),
     )
     return with_multi_pool_columns(ledger, extended, records) if ledger.spreading else extended
+
+
+def _usual_weights(ledger: Ledger, problem: Problem) -> FloatArray:
+    """What the users of the jobs usually state as weight (n,); empty: it does not matter."""
+    jobs, gang = problem.jobs, np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 1.0)
+    best = max_by(problem.columns.job, problem.columns.steps_per_s, len(jobs))
+    left_s = np.divide(jobs.remaining_steps, best, out=np.full(len(jobs), inf), where=best > 0)
+    left_s = np.where(np.isfinite(left_s), left_s, np.maximum(jobs.attained_s / gang, UNKNOWN_LENGTH_S))
+    needs_s = jobs.attained_s + gang * left_s
+    return ledger.weights.ask(tuple(ledger.entities), jobs.entity, jobs.weight, needs_s, ledger.now)
 
 
 def _unstoppable(records: list[JobRecord]) -> BoolArray:

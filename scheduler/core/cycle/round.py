@@ -280,6 +280,7 @@ def describe_newcomer(ledger: Ledger, job: JobRecord, ways: Configurations, capa
         pool=ways.pool,
         count=ways.count,
         weight=job.request.weight,
+        usual_weight=ledger.weights.usual(job.request.owners[-1], job.request.weight),
         capacity=capacity,
         usd_per_h=usd_per_h,
         remaining_steps=unreported_steps(ledger, job),

@@ -314,6 +314,8 @@ def end_job(
     if state is JobState.SUCCEEDED and best_rate > 0 and job.steps > 0:
         cycle.ledger.finished_s.append(job.steps / best_rate)
     note_length(cycle.ledger, job, succeeded=state is JobState.SUCCEEDED)
+    had_s = cycle.ledger.columns.attained_s.item(job.slot)
+    cycle.ledger.weights.ended(job.request.owners[-1], had_s, job.request.weight, cycle.now)
     cycle.spending.forget_job(job)
     cycle.sharing.forget(job)
     if job.job_id in cycle.ledger.retries.failed:

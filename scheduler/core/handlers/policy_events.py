@@ -25,7 +25,8 @@ def on_policy_changed(cycle: Cycle, event: PolicyChanged, policy: Policy, make_m
     ledger.policy = cycle.policy = ActivePolicy(event.policy, pricing, event.rules)
     ledger.costs.version += 1
     ledger.columns.counts_owed = pricing is not None
-    ledger.lengths.half_life_s = event.rules.usage_half_life_s
+    ledger.weights.is_used = ledger.lengths.is_used = event.rules.use_records
+    ledger.weights.half_life_s = ledger.lengths.half_life_s = event.rules.usage_half_life_s
     ledger.usage.count_by(event.rules.usage_half_life_s, event.rules.usage_spot_factor, event.at)
     ledger.usage.make_up_from(isinstance(policy, FollowsWeights), event.at)
     cycle.spending.set_budgets(event.rules.budgets, event.rules.groups)

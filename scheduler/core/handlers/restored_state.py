@@ -67,6 +67,7 @@ def gather_state(ledger: Ledger) -> Generator[None, None, StateRestored]:
             if not state.pool.removed and state.lives.ends
         ),
         lengths=ledger.lengths.remembered(_ENTITIES_MAX),
+        weights=ledger.weights.remembered(_ENTITIES_MAX),
     )
 
 
@@ -121,6 +122,7 @@ def on_state_restored(cycle: Cycle, event: StateRestored) -> None:
     ledger.remembered = {each[0]: each for each in event.jobs}
     _recall_use(cycle, event)
     ledger.lengths.recall(event.lengths)
+    ledger.weights.recall(event.weights)
     ledger.retries.recall(event.retries)
     for job_id, machines in event.retries:
         for until_at in sorted({until_at for _, _, until_at in machines if until_at > cycle.now}):

@@ -31,6 +31,7 @@ from scheduler.core.state.retry_places import RetryPlaces
 from scheduler.core.state.share_usage import ShareUsage
 from scheduler.core.state.slow_machines import SlowMachines
 from scheduler.core.state.throughput import ModelFactsTable, NetworkTable, RestartCosts, ThroughputTable
+from scheduler.core.state.weight_records import WeightRecords
 from walras.cluster import NodeId, Placement, Rendezvous
 from walras.job_request import JobId, JobRequest, Kind
 from walras.states import JobState, Reason
@@ -250,6 +251,7 @@ class Ledger:
         self.usage = ShareUsage()
         #: How far what users state of lengths came true.
         self.lengths = LengthRecords()
+        self.weights = WeightRecords()
         #: Machines on which jobs failed.
         self.retries = RetryPlaces()
         self.slow_machines = SlowMachines()

@@ -71,10 +71,14 @@ class LengthRecords:
 
     #: Changes whenever a factor may have: what was worked out with it holds no longer.
     version: int = 0
+    #: False: everybody is believed.
+    is_used: bool = True
     half_life_s: float = 7 * 86_400.0
     _ended: dict[str, _Record] = field(default_factory=dict)
     #: The same with jobs that run and have gone beyond what they stated.
     _now: dict[str, _Record] = field(default_factory=dict)
+    #: Such jobs are counted there.
+    _beyond: bool = False
 
     def ended(self, name: str, used_s: float, ratio: float, at: float) -> None:
         """A job of this user has ended: what it had, accelerator-seconds, and true over stated length."""
@@ -88,8 +92,11 @@ class LengthRecords:
 
     def running(self, beyond: Mapping[str, Sequence[tuple[float, float]]], at: float) -> None:
         """These jobs alone run and have gone beyond: by user, what each has had, and how far it came over stated."""
+        if not beyond and not self._beyond:
+            return
         before = {name: record.factor for name, record in self._now.items()}
         self._now = {name: replace(record) for name, record in self._ended.items()}
+        self._beyond = bool(beyond)
         for name, jobs in beyond.items():
             record = self._now.setdefault(name, _Record(at))
             record.bring_to(at, self.half_life_s)
@@ -101,14 +108,17 @@ class LengthRecords:
     def factor(self, name: str) -> float:
         """By what a length that this user states is multiplied, at least 1."""
         record = self._now.get(name)
-        return 1.0 if record is None else record.factor
+        return 1.0 if record is None or not self.is_used else record.factor
 
     def factors(self, names: Iterable[str], entity: IntArray) -> FloatArray:
         """`factor` of the users in these rows of `names` (n,)."""
-        if not any(record.said_s > 0.0 for record in self._now.values()):
+        if not self.is_used or not any(record.said_s > 0.0 for record in self._now.values()):
             return np.ones(len(entity))
-        by_row = np.array([self.factor(name) for name in names])
-        return np.where(entity >= 0, by_row[entity], 1.0)
+        known, by_row = list(names), np.ones(len(entity))
+        for row in np.unique(entity).tolist():
+            if (factor := self.factor(known[row])) != 1.0:
+                by_row[entity == row] = factor
+        return by_row
 
     def jobs_of(self, name: str) -> float:
         """How many jobs the record is of, old ones counting less."""

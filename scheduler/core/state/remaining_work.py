@@ -87,9 +87,10 @@ def note_lengths_exceeded(ledger: Ledger) -> None:
 def _come_to(ledger: Ledger, rows: IntArray) -> FloatArray:
     """Return what these jobs have come to over what they stated: steps, or the time they had; 0 if unknown (n,)."""
     columns = ledger.columns
-    by_guess = columns.attained_s[rows] / columns.gang[rows] / columns.duration_s[rows]
-    by_steps = columns.steps[rows] / columns.steps_total[rows]
-    found: FloatArray = np.where(np.isfinite(columns.steps_total[rows]), by_steps, by_guess)
+    total, has_steps = columns.steps_total[rows], np.isfinite(columns.steps_total[rows])
+    stated = np.where(has_steps, total, columns.duration_s[rows])
+    came_to = np.where(has_steps, columns.steps[rows], columns.attained_s[rows] / columns.gang[rows])
+    found: FloatArray = np.divide(came_to, stated, out=np.zeros(len(rows)), where=stated > 0)
     return found
 
 
@@ -259,7 +260,9 @@ def steps_made(ledger: Ledger, rows: IntArray) -> FloatArray:
     columns = ledger.columns
     if not columns.pools:
         return columns.steps[rows]
-    most = np.maximum(_stated_by_records(ledger, rows), columns.steps[rows])
+    most = _stated_by_records(ledger, rows)
+    if ledger.lengths.is_used:
+        most = np.maximum(most, columns.steps[rows])
     return np.minimum(_steps_at_rate(ledger, rows, _rates_here(ledger, rows)), most)
 
 

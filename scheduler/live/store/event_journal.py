@@ -71,6 +71,7 @@ def decode_event(row: JournalRow) -> Event:
         # replayed as it decided.
         told["rules"].setdefault("plan_checkpoints", False)
         told["rules"].setdefault("count_fetches", False)
+        told["rules"].setdefault("use_records", False)
     event: Event = _ADAPTERS[_EVENTS[row.type]].validate_python(told)
     return event
 
@@ -142,8 +143,14 @@ def _solve_digest(solve: Solve) -> str:
 
 #: What problems have had since journals were recorded; where it is empty, or None, it says nothing.
 _LATER_FIELDS = frozenset(
-    {("Pools", "prepaid"), ("Pools", "counted"), ("Jobs", "unstoppable"), ("Problem", "limits")}
-)  # fmt: skip
+    {
+        ("Pools", "prepaid"),
+        ("Pools", "counted"),
+        ("Jobs", "unstoppable"),
+        ("Jobs", "usual_weight"),
+        ("Problem", "limits"),
+    }
+)
 
 
 def _update_digest(digest: Any, value: Any) -> None:

@@ -3,6 +3,7 @@
 from fake_fleet import FakeFleet, cluster, job, remembered_state
 from planned_fleet import carried_out, measured
 
+from optimizer.policy import PolicySpec
 from scheduler.core import events as ev
 from scheduler.core.cycle.problem_snapshot import build_problem
 from scheduler.core.explain.job_conditions import LENGTH_CORRECTED, job_conditions
@@ -111,3 +112,16 @@ def test_old_statements_are_forgotten() -> None:
     records.ended(ADA, 100.0, 4.0, 0.0)
     records.ended(ADA, 100.0, 1.0, 2000.0)
     assert records.factor(ADA) == 1.0
+
+
+def test_a_policy_file_may_believe_everybody() -> None:
+    """With `use_records: false` neither lengths nor weights are corrected."""
+    fleet = planning()
+    ran(fleet, 1, "ada", 100.0, 400.0)
+    assert fleet.core.ledger.lengths.factor(ADA) > 2.0
+    rules = RoundRules(round_s=100, resolve_min_s=0, use_records=False)
+    fleet.tell(ev.PolicyChanged(fleet.at, PolicySpec("walras"), rules))
+    for number, user in ((20, "ada"), (21, "bob")):
+        fleet.tell(ev.JobSubmitted(fleet.at, job(number, steps=1000.0, user=user, project="p", weight=9.0)))
+    assert planned_steps(fleet) == {20: 1000.0, 21: 1000.0}
+    assert not len(fleet.solves[-1].problem.jobs.usual_weight)

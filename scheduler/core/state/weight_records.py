@@ -1,0 +1,95 @@
+"""How heavy each user's jobs usually are by what he states, so that a plan can see which of his own he means.
+
+    log usual_g = (sum_i a_i log w_i) / (sum_i a_i)
+
+w is the weight that a job states, a the accelerator-seconds that it had, or of an active one has had and still needs;
+ended jobs count half after the half-life of use. Who says that all his jobs weigh ten says nothing of any of them, and
+one job alone is as heavy as its user's usual one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import log
+
+import numpy as np
+
+from optimizer.problem import FloatArray, IntArray
+from scheduler.core.share_events import RememberedWeights
+
+#: Lighter than this a weight counts as this.
+_LEAST = 1e-6
+
+
+@dataclass(slots=True)
+class _Record:
+    """Of one user in one project, until `at`."""
+
+    at: float
+    used_s: float = 0.0
+    said_s: float = 0.0
+
+    def bring_to(self, at: float, half_life_s: float) -> None:
+        if at > self.at:
+            kept = 0.5 ** ((at - self.at) / half_life_s)
+            self.used_s, self.said_s, self.at = self.used_s * kept, self.said_s * kept, at
+
+
+@dataclass(slots=True)
+class WeightRecords:
+    """Records by user, named as entities are ("project/user")."""
+
+    half_life_s: float = 7 * 86_400.0
+    #: False: weights count as they are stated.
+    is_used: bool = True
+    _ended: dict[str, _Record] = field(default_factory=dict)
+    #: Usual weights as of the last question, for jobs that come before the next.
+    _usual: dict[str, float] = field(default_factory=dict)
+
+    def ended(self, name: str, used_s: float, weight: float, at: float) -> None:
+        """A job of this user has ended: what it had, accelerator-seconds, and the weight that it stated."""
+        if used_s > 0.0:
+            record = self._ended.setdefault(name, _Record(at))
+            record.bring_to(at, self.half_life_s)
+            record.used_s += used_s
+            record.said_s += used_s * log(max(weight, _LEAST))
+
+    def ask(
+        self, names: Sequence[str], entity: IntArray, weight: FloatArray, needs_s: FloatArray, at: float
+    ) -> FloatArray:
+        """The usual weight of each active job's user (n,); empty where all is of one user, or nobody states a weight.
+
+        `entity`: rows of `names`; `needs_s`: accelerator-seconds of each job, had and to come (n,).
+        """
+        self._usual = {}
+        users = np.unique(entity)
+        if (
+            not self.is_used
+            or len(users) < 2
+            or not (np.any(weight != 1.0) or any(each.said_s for each in self._ended.values()))
+        ):
+            return np.zeros(0)
+        used_s, said_s = np.zeros(len(names)), np.zeros(len(names))
+        np.add.at(used_s, entity, needs_s)
+        np.add.at(said_s, entity, needs_s * np.log(np.maximum(weight, _LEAST)))
+        for user in users.tolist():
+            if (record := self._ended.get(names[user])) is not None:
+                record.bring_to(at, self.half_life_s)
+                used_s[user] += record.used_s
+                said_s[user] += record.said_s
+        usual = np.exp(np.divide(said_s, used_s, out=np.zeros(len(names)), where=used_s > 0))
+        self._usual = {names[user]: float(usual[user]) for user in users.tolist()}
+        found: FloatArray = usual[entity]
+        return found
+
+    def usual(self, name: str, weight: float) -> float:
+        """The usual weight of a user as of the last question; of one who had no job then, that of the job he has."""
+        return self._usual.get(name, weight) if self._usual else 1.0
+
+    def remembered(self, most: int) -> tuple[RememberedWeights, ...]:
+        """Of so many users, those with most use first, as of when the last of their jobs ended, or later."""
+        found = sorted(self._ended.items(), key=lambda each: (-each[1].used_s, each[0]))[:most]
+        return tuple(RememberedWeights(name, each.at, each.used_s, each.said_s) for name, each in found if each.said_s)
+
+    def recall(self, remembered: Iterable[RememberedWeights]) -> None:
+        """Take in what a former core knew."""
+        self._ended = {each.name: _Record(each.at, each.used_s, each.said_s) for each in remembered}
