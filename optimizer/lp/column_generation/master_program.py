@@ -11,15 +11,14 @@ can be folded (`colocated_stages`), so such v always correspond to pairs of diff
 for the jobs named: it is rarely broken. Rows are scaled so that right-hand sides are about 1. Limits count iterations,
 never seconds.
 
-HiGHS solves small programs, and those that must end in a vertex. Large ones go to Clarabel's interior point: such
+HiGHS solves small programs, and sums that must end in a vertex. Large ones go to Clarabel's interior point: such
 programs are solved again and again while columns join and leave, and only their dual values count. A few digits of
-these prove as much as all, because what they prove is computed anew.
+these prove as much as all, because what they prove is computed anew. A level ends near a vertex by Clarabel, too
+(`interior_solver`), and where that finds none by HiGHS.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-import clarabel
 import highspy
 import numpy as np
 from scipy import sparse
@@ -28,61 +27,11 @@ from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum
 from optimizer.classes.segments import max_by
 from optimizer.decision import Status
 from optimizer.lp.column_generation.colocation_blocks import SideDetails
+from optimizer.lp.column_generation.interior_solver import BoundedProgram, solve_by_interior_point, solve_near_vertex
 from optimizer.lp.column_generation.pair_pricing import PairDuals
 from optimizer.lp.engine_choice import MASTER_SIMPLEX_COLUMNS
 from optimizer.lp.highs import STATUS_OF_HIGHS, highs_model, highs_solver, set_options
-from optimizer.problem import BoolArray, FloatArray, IntArray
-
-_CLARABEL_ITERATIONS = 200
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ClarabelSolution:
-    """Values of the columns, what one more unit of each row's right-hand side saves, and the iterations it took."""
-
-    x: FloatArray
-    saves: FloatArray
-    work: int
-
-
-def solve_by_interior_point(
-    matrix: Any, cost: FloatArray, right: FloatArray, equal: BoolArray, tolerance: float
-) -> ClarabelSolution | None:
-    """None where Clarabel finds no optimum.
-
-    Args:
-        matrix: any sparse one, of m rows and c columns.
-        cost: of each column (c,).
-        right: right-hand sides; `equal`: rows that are equations (m,).
-        tolerance: of gap and residuals, relative.
-    """
-    rows, columns = matrix.shape
-    table = sparse.csr_array(matrix)
-    stacked = sparse.vstack((table[equal], table[~equal], -sparse.eye_array(columns)), format="csc")
-    equations = int(equal.sum())
-    cones = [clarabel.ZeroConeT(equations), clarabel.NonnegativeConeT(rows - equations + columns)]
-    sides = np.concatenate((right[equal], right[~equal], np.zeros(columns)))
-    nothing = sparse.csc_matrix((columns, columns))
-    solved = clarabel.DefaultSolver(
-        nothing, cost, sparse.csc_matrix(stacked), sides, cones, _clarabel_settings(tolerance)
-    ).solve()
-    if solved.status not in (clarabel.SolverStatus.Solved, clarabel.SolverStatus.AlmostSolved):
-        return None
-    dual = np.array(solved.z)
-    saves = np.zeros(rows)
-    saves[equal], saves[~equal] = dual[:equations], dual[equations:rows]
-    return ClarabelSolution(np.maximum(np.array(solved.x), 0.0), saves, int(solved.iterations))
-
-
-def _clarabel_settings(tolerance: float) -> Any:
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.max_threads = 1
-    settings.max_iter = _CLARABEL_ITERATIONS
-    settings.tol_gap_rel = settings.tol_gap_abs = settings.tol_feas = tolerance
-    settings.iterative_refinement_enable = False  # a third of the time for digits that are not needed
-    return settings
-
+from optimizer.problem import FloatArray, IntArray
 
 _SIMPLEX_TOLERANCE = 1e-10
 _IPM_TOLERANCE = 1e-7
@@ -115,16 +64,6 @@ class MasterSolution:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Program:
-    """Minimise cost.x, matrix x <= right (= where `equal`), x >= 0; the last column is theta."""
-
-    matrix: sparse.csc_array
-    cost: FloatArray
-    right: FloatArray
-    equal: BoolArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Found:
     """How a solver ended: columns, and what one more unit of each row's right-hand side saves."""
 
@@ -151,7 +90,7 @@ class MasterProgram:
         )
 
     def solve(
-        self, sides: SideDetails, greedy: IntArray, ask: MasterInput, *, vertex: bool, shut: BoolArray | None = None
+        self, sides: SideDetails, greedy: IntArray, ask: MasterInput, *, vertex: bool, exact: bool = False
     ) -> MasterSolution:
         """Solve with these sides.
 
@@ -160,7 +99,7 @@ class MasterProgram:
             greedy: sides of a segment beside itself that are to be held to half (ascending).
             ask: what is maximised.
             vertex: False: near the middle of the optima will do, which is quicker where there are many columns.
-            shut: columns alone that a vertex is looked for without (C,); none if None.
+            exact: by HiGHS, whatever the size.
         """
         problem, columns = self._problem, self._problem.columns
         tied, open_rows = _ties(sides, problem.size)
@@ -178,11 +117,11 @@ class MasterProgram:
         scale = float(np.abs(cost).max(initial=0.0)) or 1.0
         equal = np.zeros(len(rows), dtype=bool)
         equal[self._rows : self._rows + len(open_rows) + totals.shape[1]] = True
-        program = _Program(matrix, -cost / scale, self._right(ask, more), equal)
+        program = BoundedProgram(matrix, -cost / scale, self._right(ask, more), equal)
         found = None
-        if not vertex and matrix.shape[1] > MASTER_SIMPLEX_COLUMNS:
-            found = self._in_the_middle(program, ask)
-        found = found or self._by_highs(program, None if shut is None else np.flatnonzero(shut), ask, vertex=vertex)
+        if matrix.shape[1] > MASTER_SIMPLEX_COLUMNS and not exact and (ask.gain or not vertex):
+            found = self._by_clarabel(program, ask, vertex=vertex)
+        found = found or self._by_highs(program, ask, vertex=vertex)
         if found.status is not Status.OPTIMAL:
             none = np.zeros(0)
             return MasterSolution(found.status, found.solver, found.work, none, none, PairDuals(none, none, none))
@@ -196,21 +135,21 @@ class MasterProgram:
         x, of_sides = found.x[:columns], tied @ found.x[columns : columns + tied.shape[1]]
         return MasterSolution(found.status, found.solver, found.work, x, of_sides, duals)
 
-    def _in_the_middle(self, program: "_Program", ask: MasterInput) -> "_Found | None":
+    def _by_clarabel(self, program: BoundedProgram, ask: MasterInput, *, vertex: bool) -> "_Found | None":
         """A level's price is shared among the classes: counted in such parts, dual values are about 1, and the interior
         point method takes half the steps."""
 
         unit = float(self._problem.classes) if ask.gain else 1.0
-        middle = solve_by_interior_point(
-            program.matrix, program.cost * unit, program.right, program.equal, ask.tolerance
-        )
-        if middle is None:
-            return None
-        return _Found(Status.OPTIMAL, "clarabel", middle.work, middle.x, middle.saves / unit)
+        program = replace(program, cost=program.cost * unit)
+        if vertex:
+            found = solve_near_vertex(program, self._problem.classes)
+        else:
+            found = solve_by_interior_point(program, ask.tolerance)
+        return None if found is None else _Found(Status.OPTIMAL, "clarabel", found.work, found.x, found.saves / unit)
 
-    def _by_highs(self, program: "_Program", shut: IntArray | None, ask: MasterInput, *, vertex: bool) -> "_Found":
+    def _by_highs(self, program: BoundedProgram, ask: MasterInput, *, vertex: bool) -> "_Found":
         solver = self._options(program.matrix.shape[1], vertex)
-        self._highs.passModel(_highs_model(program, shut, ask))
+        self._highs.passModel(_highs_model(program, ask))
         self._highs.run()
         if solver == "ipm" and self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             solver = "simplex"
@@ -297,11 +236,9 @@ class MasterProgram:
         return "simplex" if small else "ipm"
 
 
-def _highs_model(program: _Program, shut: IntArray | None, ask: MasterInput) -> highspy.HighsLp:
-    """As HiGHS takes it, without the columns that are shut."""
+def _highs_model(program: BoundedProgram, ask: MasterInput) -> highspy.HighsLp:
+    """As HiGHS takes it."""
     upper = np.full(len(program.cost), highspy.kHighsInf)
-    if shut is not None:
-        upper[shut] = 0.0
     if not ask.gain:
         upper[-1] = 0.0
     row_lower = np.where(program.equal, 0.0, -highspy.kHighsInf)

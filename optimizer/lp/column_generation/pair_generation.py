@@ -44,7 +44,7 @@ from optimizer.lp.dual_newton.dual_bound import dual_bound
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 #: Segments that a class asks for in each block and round.
-_PARTNERS = 3
+_PARTNERS = 2
 #: Sides that stay in the program, for each class; and that are named to a finer problem.
 _KEPT = 4
 _PROMISING = 4
@@ -52,12 +52,13 @@ _PROMISING = 4
 _FEW = 5_000
 #: A side further from running than this, as a part of how far sides are on the average, leaves the program.
 _NEAR = 0.03
-#: An answer within this part of its bound is good enough; with all sides in the program, this one.
-_CLOSE = 5e-4
+#: An answer within this part of its bound is good enough; a vertex of a program that is expected within this part is
+#: looked for; with all sides in the program the answer is to be exact.
+_CLOSE, _ENOUGH = 1e-4, 7.5e-5
 _EXACT = 1e-10
 #: A level is aimed at from this part above where the dual values put it, until the last program, which aims below.
 _ABOVE = 2e-5
-_BELOW = 5e-5
+_BELOW = 1e-5
 #: While little is known, it is aimed at this part of the way to the bound, but no further than this above.
 _TOWARDS = 0.5
 _FAR = 0.03
@@ -67,15 +68,13 @@ _ROUNDS = 60
 #: Rounds without a better answer or bound after which no more is hoped for.
 _STALLED = 5
 #: A side with more time than this runs, even where a program was not solved to the last bit: enough to stay in it. As
-#: parts of all the time that the class runs: enough to be in the last program, too, and for a column alone.
-_STAYS, _RUNS, _OPEN = 1e-4, 1e-3, 1e-4
+#: a part of all the time that the class runs: enough to be in the last program, too.
+_STAYS, _RUNS = 1e-4, 1e-4
 #: With more sides than this for each class the factorisation of a program fills in, which costs several times as much:
 #: then a side has to have more time to stay.
-_CROWDED, _STAYS_CROWDED = 12, 1e-3
+_CROWDED, _STAYS_CROWDED = 7, 3e-3
 #: What programs are solved to while there is so much room to the bound, and afterwards.
-_ROUGHLY, _ROUGH_ROOM, _WELL = 1e-4, 1e-2, 3e-6
-#: So little room is enough for the last program at once; for more, one more round is worth its while.
-_NARROW = 2e-5
+_ROUGHLY, _ROUGH_ROOM, _WELL = 1e-3, 1e-2, 1e-5
 #: Steps in which prices of time are lowered at most.
 _LOWERINGS = 8
 #: Part of its segment's line from which a job is watched, lest it should hold more than half; less is rounding.
@@ -132,20 +131,19 @@ class ColumnGenerator:
             search.expect(self._coarse.solve(self._groups.objective(objective)))
             likely = self._groups.sides_of_members(self._blocks, self._coarse.promising)
             self._sides = join_sides([self._sides, likely])
-        greedy, was_near = no_sides(), False
+        greedy = no_sides()
         last_try = False  # True: the sides left out of the vertex program were needed
         while search.goes_on:
             found, judged = search.run(self._sides, greedy, _ABOVE, vertex=False)
             if judged is None:
                 return search.answer(search.without(found.status))
             self._promising = self._worth_keeping(judged.merit, found.beside, _PROMISING)
-            near = search.expected_gap <= _CLOSE / 2 and search.aimed_well
-            if near and (was_near or search.expected_gap <= _NARROW):
+            near = search.expected_gap <= _ENOUGH and search.aimed_well
+            if near:
                 self._finish(search, found, with_all=last_try)
                 if search.gap <= _CLOSE:
                     return search.answer(Status.OPTIMAL)
-                last_try, near = True, False
-            was_near = near
+                last_try = True
             greedy = join_sides([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
             all_stay = search.stalled or len(self._sides) <= _FEW
             kept = self._sides if all_stay else self._worth_keeping(judged.merit, found.beside)
@@ -157,14 +155,12 @@ class ColumnGenerator:
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
     def _finish(self, search: "_Search", found: MasterSolution, *, with_all: bool) -> None:
-        """Look for a vertex among the sides with much time, first without unused columns, or among all that run."""
-        alone, beside = self._busy(found)
-        used = self._sides.take(beside > (_EXACT if with_all else _RUNS))
+        """Look for a vertex among the sides with much time, or among all that run."""
+        used = self._sides.take(self._busy(found) > (_EXACT if with_all else _RUNS))
         held = used.take(search.meets_itself(used))
-        if not with_all:
-            search.run(used, held, -_BELOW, vertex=True, shut=alone < _OPEN)
-        if search.gap > _CLOSE:  # some class needs one of its shut columns, to replace sides that were left out
-            search.run(used, held, -_BELOW, vertex=True)
+        search.run(used, held, -_BELOW, vertex=True)
+        if with_all and search.gap > _CLOSE:
+            search.run(used, held, -_BELOW, vertex=True, exact=True)
 
     def _with_all(self, search: "_Search") -> ColocatedSolution:
         """Solve with all sides in one program: exact once no job holds more than half of its segment's line."""
@@ -179,13 +175,13 @@ class ColumnGenerator:
             greedy = join_sides([greedy, self._sides.take(search.greedy(self._sides, found.beside))])
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
-    def _busy(self, found: MasterSolution) -> tuple[FloatArray, FloatArray]:
-        """Shares of columns alone (C,) and of sides (q,), as parts of the total time of their class."""
+    def _busy(self, found: MasterSolution) -> FloatArray:
+        """Shares of sides, as parts of the total time of their class (q,)."""
         owner, member = self._problem.owner(), side_details(self._sides, self._blocks).member
         classes = self._problem.classes
         time = sum_by(owner, found.x, classes) + sum_by(member, found.beside, classes)
-        time = np.maximum(time, _EXACT)
-        return found.x / time[owner], found.beside / time[member]
+        busy: FloatArray = found.beside / np.maximum(time, _EXACT)[member]
+        return busy
 
     def _worth_keeping(
         self, merit: FloatArray, beside: FloatArray, kept: int = _KEPT, stays: float = _STAYS
@@ -266,7 +262,7 @@ class _Search:
         return MasterInput(1.0, target - floor, floor, self._tolerance)
 
     def run(
-        self, sides: PairSides, greedy: PairSides, beside: float, *, vertex: bool, shut: BoolArray | None = None
+        self, sides: PairSides, greedy: PairSides, beside: float, *, vertex: bool, exact: bool = False
     ) -> tuple[MasterSolution, PricedPairs | None]:
         """Solve one program, then update value and bound. Returns its pricing of all pairs, None if it was not solved.
 
@@ -275,10 +271,10 @@ class _Search:
             greedy: those of them that are held to half of their segment's line.
             beside: part of the level by which the aim lies above the expected level; negative: below.
             vertex: end in a vertex, and prefer its few pairs to shares of about the same value.
-            shut: columns alone that are left out of the program (C,).
+            exact: solve with HiGHS, whatever the size of the program.
         """
         spelled = side_details(sides, self._blocks)
-        found = self._master.solve(spelled, _positions(greedy, sides), self._ask(beside), vertex=vertex, shut=shut)
+        found = self._master.solve(spelled, _positions(greedy, sides), self._ask(beside), vertex=vertex, exact=exact)
         self.rounds, self.work = self.rounds + 1, self.work + found.work
         if found.status is not Status.OPTIMAL:
             return found, None

@@ -15,6 +15,7 @@ from optimizer.classes.aggregation import aggregate_problem
 from optimizer.classes.class_problem import CappedTargets, MaxMin, MaxSum
 from optimizer.decision import Shares, Status
 from optimizer.lp import engine_choice
+from optimizer.lp.column_generation import master_program
 from optimizer.lp.column_generation.colocation_blocks import colocation_blocks, colocation_keys
 from optimizer.lp.column_generation.pair_generation import ColumnGenerator
 from optimizer.lp.staged_solution import colocated_violation, shares_per_column
@@ -108,8 +109,9 @@ def test_a_policy_with_sharing_reaches_the_value_of_its_definition(spec: PolicyS
     assert shares.certificate.status is Status.OPTIMAL
 
 
-def test_generated_pairs_are_as_good_as_all_of_them(monkeypatch: pytest.MonkeyPatch):
-    """A market too large to start with all its pairs is proved against them all the same."""
+@pytest.mark.parametrize("simplex_columns", [engine_choice.MASTER_SIMPLEX_COLUMNS, 0])
+def test_generated_pairs_are_as_good_as_all_of_them(monkeypatch: pytest.MonkeyPatch, simplex_columns: int):
+    """A market too large to start with all its pairs is proved against them all the same, whatever solves a program."""
     rng = np.random.default_rng(3)
     speeds = rng.lognormal(0, 0.5, (60, 3)).tolist()
     listed: list[Listed] = [(a, b, r, *rng.uniform(0.4, 0.9, 2)) for a in range(6) for b in range(a) for r in range(3)]
@@ -123,6 +125,7 @@ def test_generated_pairs_are_as_good_as_all_of_them(monkeypatch: pytest.MonkeyPa
     total = MaxSum(worth, worth, np.zeros(60))
     exact = [ColumnGenerator(classes.problem, blocks).solve(objective) for objective in (level, total)]
     monkeypatch.setattr(engine_choice, "ALL_PAIR_SIDES", 0)
+    monkeypatch.setattr(master_program, "MASTER_SIMPLEX_COLUMNS", simplex_columns)
     packer = ColumnGenerator(classes.problem, blocks)
     found = [packer.solve(objective) for objective in (level, total)]
     for whole, part in zip(exact, found, strict=True):
