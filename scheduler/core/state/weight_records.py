@@ -4,7 +4,8 @@
 
 w is the weight that a job states, a the accelerator-seconds that it had, or of an active one has had and still needs;
 ended jobs count half after the half-life of use. Who says that all his jobs weigh ten says nothing of any of them, and
-one job alone is as heavy as its user's usual one.
+one job alone is as heavy as its user's usual one. No job counts for more than it states, or 1: a long job of next to no
+weight, left to wait for ever, moves up none of its user's others beyond what the caps of roles let them state.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,12 @@ from scheduler.core.share_events import RememberedWeights
 
 #: Lighter than this a weight counts as this.
 _LEAST = 1e-6
+
+
+def _at_most_as_stated(usual: FloatArray, weight: FloatArray) -> FloatArray:
+    """Usual weights over which no job counts for more than the larger of what it states and 1 (n,)."""
+    found: FloatArray = np.maximum(usual, np.minimum(weight, 1.0))
+    return found
 
 
 @dataclass(slots=True)
@@ -78,12 +85,13 @@ class WeightRecords:
                 said_s[user] += record.said_s
         usual = np.exp(np.divide(said_s, used_s, out=np.zeros(len(names)), where=used_s > 0))
         self._usual = {names[user]: float(usual[user]) for user in users.tolist()}
-        found: FloatArray = usual[entity]
-        return found
+        return _at_most_as_stated(usual[entity], weight)
 
     def usual(self, name: str, weight: float) -> float:
         """The usual weight of a user as of the last question; of one who had no job then, that of the job he has."""
-        return self._usual.get(name, weight) if self._usual else 1.0
+        if not self._usual:
+            return 1.0
+        return float(_at_most_as_stated(np.array([self._usual.get(name, weight)]), np.array([weight]))[0])
 
     def remembered(self, most: int) -> tuple[RememberedWeights, ...]:
         """Of so many users, those with most use first, as of when the last of their jobs ended, or later."""

@@ -37,6 +37,16 @@ def test_one_user_or_no_weights_change_nothing() -> None:
     assert not len(records.ask((ADA, BOB), np.array([0, 1]), np.ones(2), np.ones(2), 0.0))
 
 
+def test_a_weightless_job_that_waits_for_ever_moves_up_no_other_job_beyond_its_statement() -> None:
+    """A job of years with hardly a weight would make the usual weight of its user nothing."""
+    records = WeightRecords()
+    weight, needs_s = np.array([1e-6, 4.0, 0.5, 1.0]), np.array([1e12, 100.0, 100.0, 100.0])
+    usual = records.ask((ADA, BOB), np.array([0, 0, 0, 1]), weight, needs_s, 0.0)
+    relative = weight / usual
+    np.testing.assert_allclose(relative[1:], [4.0, 1.0, 1.0])
+    assert records.usual(ADA, 4.0) == 1.0
+
+
 def test_what_ended_jobs_stated_counts_by_the_time_they_had() -> None:
     """After long jobs of weight ten one more of ten is usual; trivial ones of weight a tenth change little."""
     records = WeightRecords()
