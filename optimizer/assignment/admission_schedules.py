@@ -15,17 +15,17 @@ import numpy as np
 
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: Relative slack of "the work is done": sums of rounds are rounded.
+#: Relative slack by which steps may fall short of the work that a job has to do: sums over rounds are rounded.
 _DONE = 1 - 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """A job that asks to be admitted, once, on arrival."""
+    """A job that asks once, on arrival, to be admitted."""
 
     job_id: int
     arrived_at: float
-    #: Workers, one accelerator each, all or none.
+    #: The workers of the gang, one accelerator each; the gang runs with all of them or not at all.
     gang: int
     work_steps: float
     #: Steps per second of one worker on each pool (p,); 0 where it cannot run.
@@ -34,26 +34,26 @@ class Applicant:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionInstance:
-    """Pools with booked-out rounds, and the applicants."""
+    """Pools that can be booked round by round, and the jobs that ask for them."""
 
     rounds: int
     round_s: float
-    #: Seconds of a round lost when a job does not hold what it held in the round before.
+    #: Seconds of a round that a job loses when it does not hold the accelerators that it held in the round before.
     restart_s: float
     #: Accelerators of each pool, in every round (p,).
     capacity: tuple[int, ...]
     applicants: tuple[Applicant, ...]
-    #: False: all workers of a gang sit in one pool.
+    #: If False, all workers of a gang sit in one pool.
     mixed: bool = True
 
     def in_order(self) -> list[Applicant]:
-        """By arrival, then by id: the order in which they are judged."""
+        """Returns the applicants in the order in which they are judged: by arrival, then by id."""
         return sorted(self.applicants, key=lambda job: (job.arrived_at, job.job_id))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundOptions:
-    """What a job can hold in one round, besides nothing."""
+    """The gangs that a job can hold in one round (besides none at all)."""
 
     #: Workers in each pool (o, p).
     use: IntArray
@@ -66,17 +66,19 @@ class RoundOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BookedSchedule:
-    """What one job holds over time."""
+    """What one job holds in every round."""
 
     #: Workers by round and pool (R, p).
     use: IntArray
-    #: Rounds until its end: the last used round is `finish` - 1.
+    #: The number of rounds until the job ends: it uses round `finish` - 1 last.
     finish: int
     utility: float
 
 
 def options_of(instance: AdmissionInstance, job: Applicant) -> RoundOptions:
-    """Every gang that the empty pools could hold, pool by pool ascending, the last pool's part largest first."""
+    """Returns every gang that the empty pools could hold, pool by pool ascending, the last pool's part
+    largest first.
+    """
     use = [
         parts for parts in _splits(job, instance.capacity) if instance.mixed or sum(count > 0 for count in parts) == 1
     ]
@@ -101,35 +103,37 @@ def _splits(job: Applicant, capacity: tuple[int, ...]) -> Iterator[tuple[int, ..
 
 
 def first_round(instance: AdmissionInstance, job: Applicant) -> int:
-    """The first round that begins when the job is there."""
+    """Returns the index of the first round that begins at or after the arrival of the job."""
     return max(0, ceil(job.arrived_at / instance.round_s - 1e-9))
 
 
 def fastest_s(job: Applicant) -> float:
-    """Seconds that the job takes alone on its best pool."""
+    """Returns the seconds that the job takes alone on its fastest pool."""
     return job.work_steps / (job.gang * max(job.steps_per_s))
 
 
 def schedule_utility(instance: AdmissionInstance, job: Applicant, finish: int) -> float:
-    """Worth of ending with round `finish` - 1: time alone over time in the system, in 0..1.
+    """Returns the worth of ending with round `finish` - 1: time alone over time in the system, in 0..1.
 
-    Normalised, because steps of different models are not comparable.
+    The utility is a ratio of times, because steps of different models are not comparable.
     """
     return fastest_s(job) / (finish * instance.round_s - job.arrived_at)
 
 
 def work_is_done(job: Applicant, steps: float) -> bool:
-    """Whether that much work ends the job."""
+    """Returns whether this many steps are all the work of the job, up to rounding."""
     return steps >= job.work_steps * _DONE
 
 
 def round_steps(instance: AdmissionInstance, options: RoundOptions, option: int, before: int) -> float:
-    """Work of one round in an option when the round before was spent in `before` (-1: in none)."""
+    """Returns the steps that the job makes in one round with an option, given its option in the round before (-1:
+    none).
+    """
     lost_s = 0.0 if option == before else instance.restart_s
     return float(options.steps_per_s[option]) * max(0.0, instance.round_s - lost_s)
 
 
-#: No option: the job holds nothing in that round.
+#: Index of an option that stands for none: the job holds nothing in that round.
 _IDLE = -1
 
 
@@ -143,7 +147,7 @@ class _Label:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleChoice:
-    """The best schedule of a job, and what it is worth beyond its price; -inf and None where the job has none."""
+    """The best schedule of a job, and its utility minus its price; None and -inf where the job has no schedule."""
 
     payoff: float
     schedule: BookedSchedule | None
@@ -152,7 +156,7 @@ class ScheduleChoice:
 def best_schedule(
     instance: AdmissionInstance, job: Applicant, prices: FloatArray, free: IntArray | None = None
 ) -> ScheduleChoice:
-    """The schedule with the largest utility - price, over all schedules of the job.
+    """Returns the schedule with the largest utility - price, over all schedules of the job.
 
     Args:
         instance: pools and rounds.
@@ -161,7 +165,7 @@ def best_schedule(
         free: accelerators not booked yet (R, p); None: schedules may overbook, as a bound on all of them needs.
 
     Returns:
-        the best one, however bad; of equals the one that ends first.
+        the schedule with the largest difference, even a negative one; among equals, the one that ends first.
     """
     options = options_of(instance, job)
     cost = prices @ options.use.T.astype(np.float64)
@@ -172,7 +176,7 @@ def best_schedule(
         worth = schedule_utility(instance, job, now + 1)
         grown = []
         for label in labels:
-            # Whatever ends later is worth less than this, and costs no less: it cannot win any more.
+            # A schedule that ends later has less utility than this and costs no less, so it cannot be better.
             if worth - label.cost <= best:
                 continue
             grown.append(_Label(label.steps, label.cost, _IDLE, label))
@@ -193,7 +197,7 @@ def best_schedule(
 
 
 def _options_that_fit(options: RoundOptions, free: IntArray | None, rounds: int) -> BoolArray:
-    """Whether an option fits in a round (R, o)."""
+    """Returns whether each option fits into what is free in each round (R, o)."""
     if free is None:
         return np.ones((rounds, len(options)), dtype=np.bool_)
     fits: BoolArray = np.all(options.use[None, :, :] <= free[:, None, :], axis=2)
@@ -201,7 +205,9 @@ def _options_that_fit(options: RoundOptions, free: IntArray | None, rounds: int)
 
 
 def _undominated(labels: list[_Label]) -> list[_Label]:
-    """Labels that no other with the same last option beats in work and cost; the first of equals."""
+    """Returns the labels that no other label with the same last option beats in both work and cost; of equals, the
+    first.
+    """
     kept = []
     last, least = None, inf
     for label in sorted(labels, key=lambda label: (label.option, -label.steps, label.cost)):
@@ -225,9 +231,9 @@ def _use(instance: AdmissionInstance, options: RoundOptions, label: _Label, fini
 
 
 def every_schedule(instance: AdmissionInstance, job: Applicant) -> Iterator[BookedSchedule]:
-    """All schedules that stop when the work is done: exponentially many in the rounds.
+    """Yields all schedules that stop when the work is done: their number is exponential in the rounds.
 
-    A schedule that went on would cost more and be worth the same, so an optimum loses nothing by these.
+    A schedule that went on would cost more at the same utility, so an optimum over these is an optimum over all.
     """
     options = options_of(instance, job)
     use = np.zeros((instance.rounds, len(instance.capacity)), dtype=np.int64)
@@ -249,7 +255,8 @@ def every_schedule(instance: AdmissionInstance, job: Applicant) -> Iterator[Book
 
 
 def slot_values_of(instance: AdmissionInstance, job: Applicant) -> FloatArray:
-    """The most that one accelerator of each slot can be worth to the job: utility per accelerator held there (R, p).
+    """Returns the most that one accelerator of each slot can be worth to the job: utility per accelerator held there
+    (R, p).
 
     A slot is a pool in a round. The best schedule through a slot is the fastest one that holds an option there, so no
     prices are needed: the most work by the end of each round decides.
@@ -272,7 +279,9 @@ def slot_values_of(instance: AdmissionInstance, job: Applicant) -> FloatArray:
 def _earliest(
     instance: AdmissionInstance, job: Applicant, options: RoundOptions, reached: dict[int, float], rounds: int
 ) -> int | None:
-    """Rounds after which the work is done at the earliest, from the work done by the end of `rounds`."""
+    """Returns after how many rounds the work is done at the earliest, given the steps done by the end of `rounds` for
+    each last option; None where the rounds do not suffice.
+    """
     while not work_is_done(job, max(reached.values())):
         if rounds == instance.rounds:
             return None
@@ -281,7 +290,7 @@ def _earliest(
 
 
 def _most(instance: AdmissionInstance, options: RoundOptions, reached: dict[int, float]) -> dict[int, float]:
-    """The most work one round later, by the option held last."""
+    """Returns, for each option of the next round, the most steps that the job can have done by its end."""
     later = {_IDLE: max(reached.values())}
     for option in range(len(options)):
         later[option] = max(steps + round_steps(instance, options, option, b) for b, steps in reached.items())

@@ -1,4 +1,5 @@
-"""The question of an assignment, and what answers it: jobs, their columns and what these take; prices and the bound.
+"""An assignment of jobs to columns: the problem with its rows, the answer with its prices, and the bound that prices
+prove.
 
 Any prices l >= 0 of the rows bound every assignment (weak duality):
 
@@ -24,7 +25,7 @@ class AssignmentProblem:
     #: Job of each column, ascending, and what the column is worth (c,).
     job: IntArray
     value: FloatArray
-    #: Parallel arrays of uses: accelerators of a pool that a column takes.
+    #: Uses as parallel arrays (u,): a column, a pool (row), and how many of its accelerators the column takes.
     use_column: IntArray
     use_pool: IntArray
     use_count: FloatArray
@@ -32,15 +33,17 @@ class AssignmentProblem:
     capacity: FloatArray
     #: Whether the job runs in the column now (c,); empty: no job runs.
     running: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    #: The last so many rows of `capacity` are no pools but of entities (`limit_rows`, `guarantee_rows`).
+    #: How many of the last rows of `capacity` are not pools but limits or guarantees of entities (`limit_rows`,
+    #: `guarantee_rows`).
     limits: int = 0
-    #: Where a search for prices begins (p,), empty: at 0; and its first step in the unit of the values, 0: by these.
+    #: The prices from which a search begins (p,), empty: from 0; and its first step in the unit of the values, 0:
+    #: derived from the values.
     start: FloatArray = field(default_factory=lambda: np.zeros(0))
     step: float = 0.0
 
     @property
     def jobs(self) -> int:
-        """n."""
+        """The number of jobs."""
         return int(self.job[-1]) + 1 if len(self.job) else 0
 
     @cached_property
@@ -57,30 +60,30 @@ class AssignmentProblem:
         return sum_by(self.use_column[of_pools], self.use_count[of_pools], len(self.job))
 
     def net(self, prices: FloatArray) -> FloatArray:
-        """Value minus price of each column (c,)."""
+        """Returns the value minus price of each column (c,)."""
         return self.value - sum_by(self.use_column, prices[self.use_pool] * self.use_count, len(self.job))
 
     def used(self, column: IntArray) -> FloatArray:
-        """Accelerators of each pool that the columns of jobs take; -1 among them is ignored (p,)."""
+        """Returns the accelerators of each pool that the columns of jobs take; -1 among them is ignored (p,)."""
         held = np.zeros(len(self.job), dtype=np.bool_)
         held[column[column >= 0]] = True
         ours = held[self.use_column]
         return sum_by(self.use_pool[ours], self.use_count[ours], len(self.capacity))
 
     def value_of(self, column: IntArray) -> float:
-        """Sum of the values of the columns of jobs, -1 for a job that waits (n,)."""
+        """Returns the sum of the values of the columns of jobs, -1 for a job that waits (n,)."""
         return float(self.value[column[column >= 0]].sum())
 
     def best_net(self, net: FloatArray) -> FloatArray:
-        """The largest net value of each job's columns (n,)."""
+        """Returns the largest net value of each job's columns (n,)."""
         return np.asarray(np.maximum.reduceat(net, self.first))
 
     def dual_bound(self, prices: FloatArray) -> float:
-        """What no assignment is worth more than, by weak duality at these prices (p,)."""
+        """Returns an upper bound on the value of every assignment, by weak duality at these prices (p,)."""
         return self.bound_by(self.best_net(self.net(prices)), prices)
 
     def bound_by(self, best_net: FloatArray, prices: FloatArray) -> float:
-        """`dual_bound` where the largest net values (n,) at these prices are known."""
+        """Returns `dual_bound` at these prices (p,), given the largest net value of each job at them (n,)."""
         return float(np.maximum(best_net, 0.0).sum() + prices @ self.capacity)
 
 
@@ -93,25 +96,27 @@ class Assignment:
     #: Price of an accelerator of each pool (p,).
     prices: FloatArray
     value: float
-    #: No assignment is worth more.
+    #: An upper bound on the value of every assignment.
     bound: float
 
     @property
     def gap(self) -> float:
-        """Distance to the bound, relative to it."""
+        """The distance between the value and the bound, as a part of the bound."""
         return (self.bound - self.value) / max(self.bound, 1e-12)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contest:
-    """An assignment that was decided: the question, and the bound that the method's prices prove."""
+    """An assignment that was decided, kept with its problem and with the bound that the method's prices prove."""
 
     question: AssignmentProblem
     bound: float
-    #: What configurations that the question does not list could add to the bound of prices of its rows (p,). None: it
-    #: lists them all.
+    #: Returns by how much configurations that the problem does not list raise the bound at prices of its rows (p,).
+    #: None: the problem lists all configurations.
     unlisted: Callable[[FloatArray], float] | None = None
 
     def bound_at(self, prices: FloatArray) -> float:
-        """What no assignment is worth more than at these prices, with configurations that are not listed (p,)."""
+        """Returns an upper bound at these prices (p,) on every assignment, including those with unlisted
+        configurations.
+        """
         return self.question.dual_bound(prices) + (0.0 if self.unlisted is None else self.unlisted(prices))

@@ -52,17 +52,19 @@ def assign_jobs(
     guarantees: GuaranteedEntities | None = None,
     unlisted: "UnlistedGangs | None" = None,
 ) -> None:
-    """Let the jobs without a place compete for what is free, the higher priority classes before the lower.
+    """Assigns the free accelerators to jobs that have no place yet, one priority class after another, the highest
+    first.
 
     Args:
         problem: the jobs, their columns and the pools.
         value: of each column; a column with a value <= 0 is never taken (c,).
-        draft: who has a place already; receives the places, the prices, and what was reached of which bound.
+        draft: names the column that each job has already; receives the new places, the prices, the value reached and
+            its bound.
         method: assigns the jobs of one priority class.
-        only_fitting: leave out columns for which there is no room even before anybody is placed. They cannot be taken,
-            but they tell a method that moves prices how much is wanted.
-        limits: of entities, which become rows beside those of the pools; None: there are none.
-        guarantees: of entities, which the jobs of one priority class keep among each other; None: there are none.
+        only_fitting: leave out columns that do not fit even before any job is placed. No job can take them, but they
+            tell a method that moves prices how much is wanted.
+        limits: limits of entities, which become rows after those of the pools; None: there are none.
+        guarantees: guarantees of entities, kept among the jobs of one priority class; None: there are none.
         unlisted: gangs over several pools that jobs may have besides their columns, for the bound to cover.
     """
     classes, columns, p = problem.jobs.priority_class, problem.columns, len(problem.pools)
@@ -111,9 +113,9 @@ def unlisted_gain(
     entities: tuple[LimitedEntities | None, GuaranteedEntities | None],
     prices: FloatArray,
 ) -> float:
-    """What gangs that are not listed could add to the bound of these prices of a question's rows.
+    """Returns by how much gangs that are not listed could raise the bound at these prices of a problem's rows.
 
-    `jobs`: row of the problem's jobs of each column of the question, and who competes (n,).
+    `jobs`: the row in `problem` of the job of each column of the question, and whether each job competes (n,).
     """
     rows, competing = jobs
     known = np.where(competing, 0.0, np.inf)
@@ -131,7 +133,9 @@ def unlisted_gain(
 def assignment_problem_of(
     problem: Problem, value: FloatArray, competing: BoolArray, free: FloatArray, *, only_fitting: bool = True
 ) -> tuple[AssignmentProblem, IntArray]:
-    """The competing jobs' columns with a value above 0, and which columns of the problem they are (c,)."""
+    """Returns the assignment problem over the competing jobs' columns with a value above 0, and the index of each of
+    these columns in `problem` (c,).
+    """
     columns = problem.columns
     wanted = competing[columns.job] & (value > 0)
     if only_fitting:
@@ -159,7 +163,7 @@ def assignment_problem_of(
 
 
 def fitting_columns(problem: Problem, free: FloatArray) -> BoolArray:
-    """Whether what is free holds each column (c,)."""
+    """Returns whether each column fits into the free accelerators (c,)."""
     columns = problem.columns
     fits: BoolArray = np.ones(len(columns), dtype=np.bool_)
     fits[columns.use_column[columns.use_count > free[columns.use_pool] + _WHOLE]] = False

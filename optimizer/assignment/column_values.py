@@ -6,11 +6,12 @@
     v_c = s^(1 - size) D^-gamma (p* / p_c)^eta                   s: accelerators of the best configuration
 
 For an elastic job p* and s are those of its reference, the configuration of most steps per accelerator-second
-(`optimizer.plans.reference`), so that larger gangs are worth more than that: v grows with the root of the speed. At
-prices a job grows to where the next accelerators add less than they cost; arrivals raise prices, and it shrinks.
+(`remaining_time.reference_configurations`), so that larger gangs are worth more than that: v grows with the root of
+the speed. At prices a job grows to where the next accelerators add less than they cost; arrivals raise prices, and it
+shrinks.
 
-gamma = eta = 1 is the greedy rate of completion. Small exponents favour short jobs without letting them take the places
-on which others are far more productive. In money, what a place costs is subtracted.
+gamma = eta = 1 is the greedy rate of completion. Small exponents favour short jobs without letting them take the
+places on which others are far more productive. In money, what a place costs is subtracted.
 """
 
 from dataclasses import dataclass
@@ -22,28 +23,28 @@ from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
-#: What is left is counted as this much at least, seconds: who is nearly through is worth a lot, not without bound.
+#: The time left counts as at least this many seconds, so that the value of a job close to its end stays bounded.
 _LEAST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ValueTerms:
-    """The exponents and parts of the formula above."""
+    """The exponents and factors of the formula above."""
 
     gamma: float = 0.15
     eta: float = 0.5
     patience: float = 1.0
     aging: float = 1.0
     stay: float = 0.05
-    #: Worth of a dollar an hour, in the unit of the values.
+    #: What one USD per hour is worth, in the unit of the values.
     usd: float = 0.0
-    #: Exponent of a gang's accelerators by which its worth is reduced.
+    #: Exponent by which a gang is worth less the more accelerators it takes.
     size: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnValues:
-    """Values of places."""
+    """The values of all columns, with the times from which they follow."""
 
     #: Worth of each column, 0 where it cannot be used (c,).
     value: FloatArray
@@ -56,7 +57,7 @@ class ColumnValues:
 def column_values_of(
     problem: Problem, lengths: JobLengths, reference: ReferenceConfigurations, terms: ValueTerms
 ) -> ColumnValues:
-    """The worth of every column of every job (see above)."""
+    """Returns the value of every column of every job (the formula above), with its time and its accelerators."""
     jobs, columns = problem.jobs, problem.columns
     n, c = len(jobs), len(columns)
     size = sum_by(columns.use_column, columns.use_count, c)
@@ -90,7 +91,9 @@ def column_values_of(
 
 
 def _allowed(problem: Problem) -> BoolArray:
-    """Columns that fit the empty fleet; of a job that cannot be moved, the one in which it runs."""
+    """Returns the columns that fit the empty fleet (c,). A job that cannot be moved has only the column in which it
+    runs.
+    """
     usable = usable_columns(problem.columns, problem.pools.capacity)
     if len(problem.jobs.pinned):
         usable &= ~problem.jobs.pinned[problem.columns.job] | problem.columns.running
@@ -98,7 +101,7 @@ def _allowed(problem: Problem) -> BoolArray:
 
 
 def _least_by(owner: IntArray, amount: FloatArray, n: int) -> FloatArray:
-    """The smallest amount of each owner; inf for one without any (n,)."""
+    """Returns the smallest amount of each owner (n,); inf for an owner without any."""
     least = np.full(n, np.inf)
     np.minimum.at(least, owner, amount)
     return least
@@ -111,7 +114,9 @@ def _size_of_best(
     size: FloatArray,
     n: int,
 ) -> FloatArray:
-    """Accelerators of each job's best column, the fewest among equals; 1 without one (n,)."""
+    """Returns the accelerators of each job's best column (n,), the fewest among equals; 1 for a job
+    without a column.
+    """
     smallest = np.full(n, np.inf)
     best = felt_s <= least_s[owner]
     np.minimum.at(smallest, owner[best], size[best])

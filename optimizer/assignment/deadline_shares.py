@@ -27,18 +27,18 @@ class ScalingCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeadlineNeed:
-    """What a job must do by when."""
+    """The work that a job has left, and the instant by which it must be done."""
 
     steps: float
     due_s: float
     restart_s: float
-    #: Column in which it runs, -1: none.
+    #: The column in which the job runs now, -1: none.
     running: int
 
 
 @dataclass(frozen=True, slots=True)
 class PromisedInterval:
-    """A job in one configuration (rung -1: none) from one instant to another."""
+    """An interval of time in which a job keeps one configuration (rung -1: it has none)."""
 
     start_s: float
     end_s: float
@@ -47,7 +47,7 @@ class PromisedInterval:
 
 @dataclass(frozen=True, slots=True)
 class SharePromise:
-    """A share in a pool, what comes of it interval by interval, and when the job ends (inf: never)."""
+    """A share of one pool promised to a job: its configuration in each interval, and when the job ends (inf: never)."""
 
     ladder: ScalingCurve
     stretches: tuple[PromisedInterval, ...]
@@ -55,7 +55,7 @@ class SharePromise:
 
     @property
     def cost(self) -> float:
-        """Accelerator-seconds until the end."""
+        """Accelerator-seconds that the job holds until its end."""
         return sum(
             (each.end_s - each.start_s) * self.ladder.count[each.rung] for each in self.stretches if each.rung >= 0
         )
@@ -92,28 +92,30 @@ class PoolTimeline:
 
 @dataclass(slots=True, eq=False)
 class PromisedShares:
-    """All pools, and what has been promised."""
+    """What is left in every pool after all promises so far."""
 
     timelines: list[PoolTimeline] = field(default_factory=list)
 
     @classmethod
     def of(cls, capacity: FloatArray) -> "PromisedShares":
-        """Nothing promised yet."""
+        """Returns pools of this capacity (p,) in which nothing is promised yet."""
         return cls([PoolTimeline([0.0], [float(count)]) for count in capacity])
 
     def least(self, ladders: list[ScalingCurve], need: DeadlineNeed) -> SharePromise | None:
-        """The cheapest of the least shares that end in time; None where no share does."""
+        """Returns the cheapest of the minimum satisfactory shares, one per curve; None where no share ends the job in
+        time.
+        """
         found = [promise for ladder in ladders if (promise := self._least_in(ladder, need)) is not None]
         return min(found, key=lambda promise: promise.cost, default=None)
 
     def soonest(self, ladders: list[ScalingCurve], need: DeadlineNeed) -> SharePromise | None:
-        """The share with which the job ends soonest, in time or not; None where it never ends."""
+        """Returns the share with which the job ends soonest, in time or not; None where no share ever ends it."""
         found = [self._follow(ladder, rung, need) for ladder in ladders for rung in range(len(ladder.count))]
         best = min(found, key=lambda promise: (promise.ends_s, promise.cost), default=None)
         return best if best is not None and best.ends_s < inf else None
 
     def keep(self, promise: SharePromise) -> None:
-        """Take what is promised from what is left."""
+        """Subtracts the promised accelerators from what is left."""
         timeline = self.timelines[promise.ladder.pool]
         for each in promise.stretches:
             if each.rung >= 0:
@@ -124,14 +126,14 @@ class PromisedShares:
         for rung, speed in enumerate(ladder.speed):
             fastest = max(fastest, speed)
             if need.steps > fastest * need.due_s:
-                continue  # not even alone, and at once
+                continue  # The job misses its deadline even with the whole pool to itself.
             promise = self._follow(ladder, rung, need)
             if promise.ends_s <= need.due_s + _TINY:
                 return promise
         return None
 
     def _follow(self, ladder: ScalingCurve, most: int, need: DeadlineNeed) -> SharePromise:
-        """What comes of a share of the ladder's rung `most`."""
+        """Returns the promise that follows from a share as large as the curve's rung `most`."""
         timeline = self.timelines[ladder.pool]
         left, held, owed_s = need.steps, need.running, 0.0
         stretches: list[PromisedInterval] = []

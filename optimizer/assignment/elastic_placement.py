@@ -3,9 +3,9 @@
 Greedy growth gives accelerators one after the other to the job that gains most per accelerator: a job that runs in a
 plan grows inside its pool, one that waits may begin anywhere; a step may be more than one accelerator where a job has
 no configuration in between. It ends when no job can have more. A window shares out T equal rounds: a round is worth
-what it adds for a job that has had the rounds before, so values rise with the number of rounds, ever less; which rounds
-they are does not matter to anybody, so the window is one choice of (column, rounds) for each job, with T times the
-accelerators of every pool.
+what it adds for a job that has had the rounds before, so values rise with the number of rounds, ever less; only the
+number of rounds matters, not which ones they are, so the window is one choice of (column, rounds) for each job, with T
+times the accelerators of every pool.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,10 @@ ColumnGain = Callable[[IntArray], FloatArray]
 
 
 def grow_greedily(problem: Problem, facts: ElasticJobs, draft: PlanDraft, gain: ColumnGain, jobs: BoolArray) -> None:
-    """Give what is free to these jobs, most gain per accelerator first, then by column, while anybody gains.
+    """Gives free accelerators to these jobs, the largest gain per accelerator first (ties by column), while any job
+    gains.
 
-    Leaves as prices the most that one accelerator more would have gained in each pool.
+    Sets as price of each pool the most that one more accelerator of it would have gained.
     """
     job, size = problem.columns.job, facts.size
     while True:
@@ -46,7 +47,7 @@ def grow_greedily(problem: Problem, facts: ElasticJobs, draft: PlanDraft, gain: 
 
 
 def place_in_column(problem: Problem, draft: PlanDraft, column: int) -> None:
-    """Put the job of a column into it, out of the one it had."""
+    """Moves the job of a column into that column, out of the one that it had."""
     columns, pools = problem.columns, len(problem.pools)
     row = columns.job[column]
     for each, sign in ((draft.column[row], 1.0), (column, -1.0)):
@@ -56,7 +57,9 @@ def place_in_column(problem: Problem, draft: PlanDraft, column: int) -> None:
 
 
 def _extra_fits(problem: Problem, draft: PlanDraft, now: IntArray) -> BoolArray:
-    """Whether what a column takes beyond what its job has in that pool is free (c,)."""
+    """Returns whether each column's additional accelerators, beyond those that its job has in that pool, are free
+    (c,).
+    """
     columns, pools = problem.columns, len(problem.pools)
     has = np.zeros((len(problem.jobs), pools))
     held = draft.column[columns.job[columns.use_column]] == columns.use_column
@@ -69,34 +72,34 @@ def _extra_fits(problem: Problem, draft: PlanDraft, now: IntArray) -> BoolArray:
 
 
 def gain_by_value(problem: Problem, value: FloatArray) -> ColumnGain:
-    """Gains where every column has a value, and waiting has none."""
+    """Returns a gain function for columns with fixed values, where waiting is worth 0."""
     padded = np.append(value, 0.0)
     return lambda column: value - padded[column[problem.columns.job]]
 
 
-#: Values of rounds are predictions: the choice among them is good enough at this distance from its bound.
+#: Relative gap to its bound at which a choice of rounds is good enough: the values of rounds are predictions.
 _WINDOW_TOLERANCE = 1e-3
-#: Jobs that compete at first: each has many columns.
+#: Number of jobs that compete at first in the integer program; each of them has many columns.
 _WINDOW_CORE = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowShares:
-    """What each job gets of the window (n,)."""
+    """How many rounds of the window each job gets, and in which column (n,)."""
 
-    #: Row of `Columns`, -1: none, and in how many rounds.
+    #: Row of `Columns`, -1: none; and the number of rounds.
     column: IntArray
     rounds: IntArray
 
 
 def share_window(problem: Problem, value: FloatArray, draft: PlanDraft, competing: BoolArray) -> WindowShares:
-    """Share what is free in every round among the competing jobs.
+    """Divides the free accelerators of every round among the competing jobs.
 
     Args:
         problem: the jobs and their columns.
-        value: of 1, 2, ... T rounds in every column; <= 0: not that (c, T).
-        draft: what is free; receives prices per accelerator and round, what was reached, and its bound.
-        competing: who takes part (n,).
+        value: of 1, 2, ... T rounds in every column (c, T); where it is <= 0 no job takes that.
+        draft: says what is free; receives prices per accelerator and round, the value reached, and its bound.
+        competing: jobs that take part (n,).
     """
     n, rounds = len(problem.jobs), value.shape[1]
     base, kept = assignment_problem_of(problem, value.max(axis=1, initial=0.0), competing, draft.free)
@@ -112,7 +115,9 @@ def share_window(problem: Problem, value: FloatArray, draft: PlanDraft, competin
 
 
 def _choose_rounds(base: AssignmentProblem, value: FloatArray, capacity: FloatArray) -> tuple[Assignment, IntArray]:
-    """The choice among (column, rounds), and the cells column x T + rounds - 1 that it is among."""
+    """Returns the assignment over pairs (column, rounds), and the cell column x T + rounds - 1 of each pair that was
+    offered.
+    """
     rounds = value.shape[1]
     cell = np.flatnonzero(value.ravel() > 0)
     number = np.full(value.size, -1, dtype=np.int64)
@@ -132,7 +137,9 @@ def _choose_rounds(base: AssignmentProblem, value: FloatArray, capacity: FloatAr
 
 
 def place_jobs_first(problem: Problem, draft: PlanDraft, rows: IntArray, once: FloatArray) -> None:
-    """Give these jobs places before all others, in their order, each where a round adds most (`once`, (c,))."""
+    """Places these jobs before all others, in their order, each in the column where one round adds most (`once`,
+    (c,)).
+    """
     job = problem.columns.job
     for row in rows.tolist():
         able = np.where((job == row) & (once > 0) & fitting_columns(problem, draft.free), once, 0.0)
@@ -143,11 +150,11 @@ def place_jobs_first(problem: Problem, draft: PlanDraft, rows: IntArray, once: F
 def place_window_round(
     problem: Problem, facts: ElasticJobs, draft: PlanDraft, shares: WindowShares, value: FloatArray
 ) -> None:
-    """Who runs now: those whose rounds are worth most per accelerator, among equals whoever runs.
+    """Places the jobs whose rounds are worth most per accelerator into the current round; ties go to running jobs.
 
     Args:
         problem: the jobs and their columns.
-        facts: where they are.
+        facts: where the jobs run now.
         draft: receives the places.
         shares: what each job gets of the window.
         value: of 1, 2, ... T rounds in every column (c, T).

@@ -31,32 +31,34 @@ from optimizer.problem import Entities, FloatArray, IntArray, Problem
 
 #: Slack for counts that went through float arithmetic.
 _WHOLE = 1e-9
-#: How long a gang is done without before its project takes a place from another that is entitled to part of it.
+#: Seconds for which a gang's accelerators must be owed before its project takes a place from another project that is
+#: entitled to part of it.
 _PATIENCE_S = 3600.0
-#: Jobs count as this long at least; one of unknown length as what it has had, so that it is served soon at first.
+#: Jobs count as at least this long, in seconds. A job of unknown length counts as the service that it has had, so it is
+#: served soon at first.
 _SHORTEST_S = 120.0
-#: Accelerator-seconds below which a deficit is forgotten.
+#: Deficits below this many accelerator-seconds are forgotten.
 _FORGOTTEN = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FairStanding:
-    """Of one decision: where everybody stands (g entities, n jobs)."""
+    """How far each project and user is behind its share at one decision (g entities, n jobs)."""
 
     at: float
-    #: What the value of each job is multiplied by (n,).
+    #: The factor by which the value of each job is multiplied (n,).
     factor: FloatArray
-    #: Accelerators that each entity is entitled to (g,).
+    #: Accelerators to which each entity is entitled (g,).
     entitled: FloatArray
-    #: Accelerator-seconds that each is behind (g,).
+    #: Accelerator-seconds by which each entity is behind (g,).
     deficit: FloatArray
-    #: Entities that have a sibling with jobs, and jobs (g,).
+    #: Entities that have jobs, and a sibling with jobs (g,).
     contested: IntArray
 
     def within_shares(self, problem: Problem, overdue: list[int]) -> list[int]:
-        """Those of these jobs that have a right to come first: no more than their project is entitled to.
+        """Returns the rows of the overdue jobs that may come first: those within what their project is entitled to.
 
-        A gang larger than that has it once its project is behind by an hour of the gang. Rows, in the order given.
+        A gang larger than that may, once its project is behind by an hour of the gang. The order given is kept.
         """
         entitled, top = self.entitled, problem.entities.top
         size = np.where(np.isfinite(problem.jobs.gang), problem.jobs.gang, 0.0)
@@ -73,11 +75,13 @@ class FairStanding:
         return found
 
     def remembered(self, problem: Problem, column: IntArray) -> dict[str, object]:
-        """What the next decision has to know: deficits by name, and how fast each grows under this plan (n,)."""
+        """Returns the memory for the next decision: deficits by name, and how fast each grows while jobs have these
+        columns (n,).
+        """
         name, g = problem.entities.name, len(self.entitled)
         given, smallest = _holdings(problem, column)
         rate = self.entitled - given
-        rate[np.isinf(smallest) & (rate > 0)] = 0.0  # nobody of theirs waits
+        rate[np.isinf(smallest) & (rate > 0)] = 0.0  # No gang of theirs waits.
         contested = set(self.contested.tolist())
         kept = [row for row in range(g) if self.deficit[row] > _FORGOTTEN or (row in contested and rate[row] > 0)]
         return {
@@ -90,14 +94,16 @@ class FairStanding:
 def fair_standing(
     problem: Problem, memory: Memory, length_s: FloatArray, weight: float, half_life_s: float
 ) -> FairStanding | None:
-    """Where projects and users stand now; None where nobody has a sibling and nothing is remembered.
+    """Returns how far projects and users are behind now; None where no entity has a sibling and no deficit is
+    remembered.
 
     Args:
         problem: n jobs.
         memory: of the decision before this one; its entry `fair` is what `FairStanding.remembered` gave.
-        length_s: of each job at its best; of one of unknown length what it has had (n,).
+        length_s: seconds of each job on its best configuration; for a job of unknown length, the service that it has
+            had (n,).
         weight: what a job gains when those who own it are behind by its length, in multiples of its value.
-        half_life_s: after which what somebody is behind counts half.
+        half_life_s: seconds after which a deficit counts half.
     """
     entities, jobs = problem.entities, problem.jobs
     before = memory.get("fair") if isinstance(memory, Mapping) else None
@@ -130,10 +136,11 @@ def fair_standing(
 
 
 def _job_factors(problem: Problem, behind_s: FloatArray, per_s: FloatArray) -> FloatArray:
-    """What the value of each job is multiplied by (n,).
+    """Returns the factor by which the value of each job is multiplied (n,).
 
-    A user who is behind inside its project takes from that project's others, not from other projects: what counts
-    among users is how far each is from the first of them who waits, and only the project's own factor among projects.
+    A user who is behind inside a project takes from its other users, not from other projects: a user's factor counts
+    relative to the largest factor among the project's users who wait, and between projects only the project's own
+    factor counts.
 
     Args:
         problem: n jobs, g entities.
@@ -153,14 +160,16 @@ def _job_factors(problem: Problem, behind_s: FloatArray, per_s: FloatArray) -> F
 
 
 def _tolerated(entitled: FloatArray, held: FloatArray, smallest: FloatArray) -> FloatArray:
-    """Accelerator-seconds of a deficit that move nobody: of who lacks less than a place, and has one (g,)."""
+    """Returns the accelerator-seconds of a deficit that are tolerated (g,): an hour of the smallest waiting gang,
+    where an entity holds something and lacks less than that gang.
+    """
     lacks = entitled - held
     is_part = (held > 0) & (lacks > 0) & (lacks < smallest) & np.isfinite(smallest)
     return np.where(is_part, _PATIENCE_S * np.where(is_part, smallest, 0.0), 0.0)
 
 
 def _running(problem: Problem) -> IntArray:
-    """The column in which each job runs, -1 for one that waits (n,)."""
+    """Returns the column in which each job runs (n,), -1 for a job that waits."""
     column = np.full(len(problem.jobs), -1, dtype=np.int64)
     rows = np.flatnonzero(problem.columns.running)
     column[problem.columns.job[rows]] = rows
@@ -168,7 +177,9 @@ def _running(problem: Problem) -> IntArray:
 
 
 def _holdings(problem: Problem, column: IntArray) -> tuple[FloatArray, FloatArray]:
-    """What each entity holds with its jobs in these columns (n,), and its smallest gang without one, inf: none (g,)."""
+    """Returns the accelerators that each entity holds when jobs have these columns (g,), and its smallest waiting gang
+    (g,), inf where none waits.
+    """
     g, taken, chosen = len(problem.entities), _sizes(problem), column >= 0
     size = np.zeros(len(problem.jobs))
     size[chosen] = taken[column[chosen]]
@@ -182,31 +193,31 @@ def _holdings(problem: Problem, column: IntArray) -> tuple[FloatArray, FloatArra
 
 
 def _lineage(problem: Problem) -> tuple[IntArray, IntArray]:
-    """Returns each job's entity and that entity's parent, -1 for none (n,)."""
+    """Returns each job's entity and that entity's parent (n,) each, -1 for none."""
     own = problem.jobs.entity
     return own, np.where(own >= 0, _parents(problem)[own], -1)
 
 
 def _parents(problem: Problem) -> IntArray:
-    """The entity above each, -1 at the top (g,)."""
+    """Returns the parent of each entity (g,), -1 at the top."""
     entities = problem.entities
     return entities.parent if len(entities.parent) else np.full(len(entities), -1, dtype=np.int64)
 
 
 def _sizes(problem: Problem) -> FloatArray:
-    """Accelerators of each column over all pools, as they count against shares (c,)."""
+    """Returns the accelerators of each column over all pools (c,), as they count against shares."""
     columns = problem.columns
     return sum_by(columns.use_column, columns.use_count * _counted(problem)[columns.use_pool], len(columns))
 
 
 def _counted(problem: Problem) -> FloatArray:
-    """What an accelerator of each pool counts (p,)."""
+    """Returns as how many accelerators one of each pool counts (p,)."""
     pools = problem.pools
     return pools.counted if len(pools.counted) else np.ones(len(pools))
 
 
 def _deficits(problem: Problem, before: Mapping[str, object] | None, half_life_s: float) -> FloatArray:
-    """What each entity is behind by now, accelerator-seconds (g,)."""
+    """Returns the accelerator-seconds by which each entity is behind by now (g,)."""
     deficit = np.zeros(len(problem.entities))
     if before is None:
         return deficit
@@ -222,10 +233,12 @@ def _deficits(problem: Problem, before: Mapping[str, object] | None, half_life_s
 
 
 def entitlements(entities: Entities, demand: FloatArray, there: float) -> FloatArray:
-    """Accelerators that each project and user is entitled to of `there`, by what its jobs ask for (g,), (g,)."""
+    """Returns the accelerators out of `there` to which each project and user is entitled (g,), given what its jobs ask
+    for (`demand`, (g,)).
+    """
     parent = entities.parent if len(entities.parent) else np.full(len(entities), -1, dtype=np.int64)
     entitled, active = np.zeros(len(entities)), np.flatnonzero(demand > 0)
-    for above in (-1, *np.unique(parent[active][parent[active] >= 0])):  # parents first: projects have no parent
+    for above in (-1, *np.unique(parent[active][parent[active] >= 0])):  # Parents come first: projects have no parent.
         family = active[parent[active] == above]
         if len(family):
             room = there if above < 0 else float(entitled[above])
@@ -236,7 +249,7 @@ def entitlements(entities: Entities, demand: FloatArray, there: float) -> FloatA
 def _guaranteed_and_filled(
     entities: Entities, family: IntArray, demand: FloatArray, room: float, there: float
 ) -> FloatArray:
-    """Shares of siblings: guarantees first, then by weight up to limits and demands (k,)."""
+    """Returns the shares of siblings (k,): guarantees come first; the rest goes by weight, up to limits and demands."""
     weight = np.asarray(entities.weight)[family]
     if len(entities.limit):
         demand = np.minimum(demand, entities.limit[family] * there)
@@ -244,7 +257,7 @@ def _guaranteed_and_filled(
         return _filled(weight, demand, room)
     first = np.minimum(demand, entities.guaranteed[family] * there)
     first *= min(1.0, room / max(float(first.sum()), 1e-9))
-    # Who has less than its part by weight is filled up to that, so the guarantee is a floor and no gift on top.
+    # An entity with less than its part by weight is filled up to that part: its guarantee is a floor, not an addition.
     level = _filled(weight, demand, room)
     short = first > level
     if not short.any():
@@ -255,7 +268,9 @@ def _guaranteed_and_filled(
 
 
 def _filled(weight: FloatArray, demand: FloatArray, room: float) -> FloatArray:
-    """Shares by weight of what there is, nobody more than its demand; what one leaves goes to the others (k,)."""
+    """Returns the division of `room` by weight among siblings, none above its demand; what one cannot use goes to the
+    others (k,).
+    """
     given, open_ = np.zeros(len(weight)), np.ones(len(weight), dtype=np.bool_)
     while room > 1e-9 and open_.any():
         level = room / weight[open_].sum()

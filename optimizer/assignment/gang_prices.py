@@ -1,12 +1,13 @@
 """Prices for an assignment of gangs, and greedy fills at them: what local search begins with, and what bounds it.
 
 Prices move with the excess of demand, each step smaller than the last (a subgradient method), and every few steps the
-jobs are placed by what they gain at them; so they are beside who runs now. Any prices bound what an assignment can be
-worth (weak duality); those with the smallest bound are the ones quoted.
+jobs are placed greedily in the order of what they gain at them. A first fill begins with the running jobs. Any prices
+bound what an assignment can be worth (weak duality); those with the smallest bound are the ones quoted.
 
 Most of many jobs want nothing at the prices that clear a crowded fleet. How much a job can gain more than when it was
-last looked at is bounded by how far prices have moved since, times what it takes, so it is looked at again only when
-that may make it want something. A fill ends when no free place is large enough for anybody. Neither changes a number.
+last looked at is bounded by how far prices have moved since, times what it takes, so the job is evaluated again only
+when that bound allows a gain. A fill ends when no free place is large enough for any job. Both only save time: the
+results are the same to the bit.
 
 Loops are compiled where numba is installed and the work is enough for it (`compiled_loops`).
 """
@@ -27,7 +28,7 @@ GangTable = tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray]
 
 
 def gang_table(question: AssignmentProblem) -> GangTable:
-    """The columns of a question by job and their uses by column, as the loops read them."""
+    """Returns the columns of a problem by job, and their uses by column, in the form in which the loops read them."""
     columns = len(question.job)
     pool, count = question.use_pool, question.use_count
     first = np.append(question.first, columns)
@@ -41,7 +42,9 @@ def gang_table(question: AssignmentProblem) -> GangTable:
 
 
 def prices_of_gangs(question: AssignmentProblem) -> tuple[FloatArray, float]:
-    """The prices of the rows of a question, of floors as well (`guarantee_rows`), and the bound that they prove."""
+    """Returns prices of all rows of a problem, floors included (`guarantee_rows`), and the upper bound that they
+    prove.
+    """
     if not question.jobs:
         return np.zeros(len(question.capacity)), 0.0
     _, prices, bound, _ = fill_at_prices(question, gang_table(question))
@@ -49,7 +52,9 @@ def prices_of_gangs(question: AssignmentProblem) -> tuple[FloatArray, float]:
 
 
 def fill_at_prices(question: AssignmentProblem, table: GangTable) -> tuple[IntArray, FloatArray, float, IntArray]:
-    """The best fill at prices, the prices of the smallest bound, that bound, and the jobs by density."""
+    """Returns the columns of the best fill (n,), the prices with the smallest bound, that bound, and the jobs by
+    density.
+    """
     size, running = question.size, running_column(question)
     density = np.maximum.reduceat(question.value / size, question.first)
     order = np.argsort(-density, kind="stable")
@@ -63,13 +68,15 @@ def fill_at_prices(question: AssignmentProblem, table: GangTable) -> tuple[IntAr
 
 
 def lag_behind_best(question: AssignmentProblem, table: GangTable, prices: FloatArray) -> FloatArray:
-    """How much less each job gains in each of its columns than at best, at these prices (c,)."""
+    """Returns how much less each job gains in each of its columns than in its best one (or by waiting), at these
+    prices (c,).
+    """
     lag: FloatArray = _loops.run("_lag", len(question.use_count), *table, prices)
     return lag
 
 
 def running_column(question: AssignmentProblem) -> IntArray:
-    """Column in which each job runs, -1: it does not (n,)."""
+    """Returns the column in which each job runs, -1 for a job that waits (n,)."""
     running = np.full(question.jobs, -1, dtype=np.int64)
     runs = np.flatnonzero(question.running)
     running[question.job[runs]] = runs
@@ -89,7 +96,7 @@ def _fits(c, use_first, use_pool, use_count, free):  # type: ignore[no-untyped-d
 
 @_loops
 def _take(c, use_first, use_pool, use_count, pools, free):  # type: ignore[no-untyped-def]
-    """Take what the column uses; the largest free part of a pool that is left."""
+    """Takes the column's accelerators from `free`; returns the largest free count of any pool after that."""
     for u in range(use_first[c], use_first[c + 1]):
         free[use_pool[u]] -= use_count[u]
     return free[:pools].max()
@@ -107,9 +114,11 @@ def _cost(c, use_first, use_pool, use_count, prices):  # type: ignore[no-untyped
 def _fill(  # type: ignore[no-untyped-def]
     first, value, use_first, use_pool, use_count, pools, least, free, order, prices, column, total
 ):
-    """Place the jobs that have no place in this order, each where it gains most of what fits; `total` and their value.
+    """Places the jobs without a place in this order, each in the fitting column with the largest net value; returns
+    `total` plus their value.
 
-    `least`: what each job takes of a pool at least; whoever takes more than any pool has is not looked at.
+    `least`: the fewest accelerators of a pool that each job takes; a job that needs more than any pool has left is
+    skipped.
     """
     room = free[:pools].max()
     for j in order:
@@ -131,7 +140,7 @@ def _fill(  # type: ignore[no-untyped-def]
 def _fill_by_rank(  # type: ignore[no-untyped-def]
     first, value, use_first, use_pool, use_count, pools, least, free, rank, prices, column
 ):
-    """`_fill` in ascending order of rank. Those who can hardly find room are sorted only if there is some left."""
+    """Does what `_fill` does in ascending order of rank; sorts jobs that will hardly find room only if room is left."""
     smallest = least.min()
     likely = 64 + int(2.0 * free[:pools].sum() / max(smallest, 1e-3))
     if likely >= len(rank):
@@ -150,7 +159,9 @@ def _fill_by_rank(  # type: ignore[no-untyped-def]
 
 @_loops
 def _extents(first, use_first, use_count, least, reach):  # type: ignore[no-untyped-def]
-    """`least` and `reach` receive what each job takes of its first pool at least, and of all rows at most."""
+    """Writes into `least` the fewest accelerators that each job takes of its first pool, and into `reach` the most
+    that it takes of all rows.
+    """
     for j in range(len(first) - 1):
         least[j], reach[j] = np.inf, 0.0
         for c in range(first[j], first[j + 1]):
@@ -165,9 +176,11 @@ def _extents(first, use_first, use_count, least, reach):  # type: ignore[no-unty
 def _demand(  # type: ignore[no-untyped-def]
     first, value, use_first, use_pool, use_count, size, prices, load, rank, is_ranked, reach, most, moved, unsure
 ):
-    """What all jobs want at these prices, and what they gain in all; `rank` receives the net density of each.
+    """Writes what all jobs want at these prices into `load`, minus the net density of each job into `rank`; returns
+    their total gain.
 
-    `most[j] + reach[j] x moved` is what job j gains at most; below `unsure` it wants nothing whatever the rounding.
+    `most[j] + reach[j] x moved` bounds what job j can gain; below `unsure` the job wants nothing, whatever the
+    rounding.
     """
     load[:] = 0.0
     gained = 0.0
@@ -194,7 +207,9 @@ def _demand(  # type: ignore[no-untyped-def]
 def _at_prices(  # type: ignore[no-untyped-def]
     first, value, use_first, use_pool, use_count, capacity, pools, running, order, start, widest, top, size
 ):
-    """The best fill found while prices look for demand = capacity; the prices of the smallest bound; that bound."""
+    """Searches prices at which demand equals capacity; returns the best fill found, the prices with the smallest
+    bound, and it.
+    """
     n, rows = len(first) - 1, len(capacity)
     prices, load, rank = start.copy(), np.zeros(rows), np.zeros(n)
     free = capacity.copy()
@@ -203,7 +218,7 @@ def _at_prices(  # type: ignore[no-untyped-def]
     unsure = -1e-9 * reach.max() * (top + widest + start.max())
     best = np.full(n, -1, np.int64)
     best_total = 0.0
-    for j in order:  # those who run stay, most valuable first; the others fill up
+    for j in order:  # Running jobs stay, the most valuable first; the others fill up.
         c = running[j]
         if c >= 0 and value[c] > 0.0 and _fits(c, use_first, use_pool, use_count, free):
             best[j] = c
@@ -236,7 +251,8 @@ def _at_prices(  # type: ignore[no-untyped-def]
             excess = (load[r] - capacity[r]) / abs(capacity[r]) if capacity[r] != 0 else 1.0
             excess = min(1.0, max(-1.0, excess))
             prices[r] = min(top, max(0.0, prices[r] + excess * widest / 4.0 / (1.0 + step / 2.0)))
-            # A floor (no capacity, or less than none) is taken of in negative counts: its price is gain.
+            # A floor (a row whose capacity is 0 or negative) is used in negative counts: a higher price of it is a
+            # gain.
             furthest = max(furthest, before - prices[r] if capacity[r] > 0 else abs(before - prices[r]))
         moved += furthest
     return best, quoted, bound
@@ -244,7 +260,9 @@ def _at_prices(  # type: ignore[no-untyped-def]
 
 @_loops
 def _lag(first, value, use_first, use_pool, use_count, prices):  # type: ignore[no-untyped-def]
-    """How much less each job gains in each of its columns than at best, at these prices (c,)."""
+    """Returns how much less each job gains in each of its columns than in its best one (or by waiting), at these
+    prices (c,).
+    """
     lag = np.zeros(len(value))
     for j in range(len(first) - 1):
         best = 0.0

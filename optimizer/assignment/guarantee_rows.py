@@ -40,31 +40,35 @@ _WHOLE = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuaranteedEntities:
-    """The entities that have a part of the fleet before others have more."""
+    """The entities to which a part of the fleet is guaranteed, before others have more."""
 
     #: Rows of `Entities` (m,), and the accelerators guaranteed to each (m,).
     entity: IntArray
     least: FloatArray
-    #: Whether each job is below each of them (m, n).
+    #: Whether each job belongs to each of these entities (m, n).
     inside: BoolArray
-    #: Accelerators of each column, 0 for the columns of jobs that are not below (m, c).
+    #: Accelerators of each column; 0 for columns of jobs outside the entity (m, c).
     use: FloatArray
 
     def left(self, column: IntArray) -> FloatArray:
-        """What each is still guaranteed when jobs have these columns, -1: none (n,); (m,)."""
+        """Returns how many guaranteed accelerators each entity still lacks (m,) when jobs have these columns (n,), -1:
+        none.
+        """
         return np.maximum(self.least - self.held(column), 0.0)
 
     def held(self, column: IntArray) -> FloatArray:
-        """Accelerators that each has when jobs have these columns, -1: none (n,); (m,)."""
+        """Returns the accelerators that each entity has (m,) when jobs have these columns (n,), -1: none."""
         return np.asarray(self.use[:, column[column >= 0]].sum(axis=1), dtype=np.float64)
 
     def credits(self, prices: FloatArray) -> FloatArray:
-        """What an accelerator costs each job less because of the guarantees above it, at their prices (m,); (n,)."""
+        """Returns by how much an accelerator costs each job less (n,), because of the prices of the guarantees above
+        it (m,).
+        """
         return np.asarray(prices @ self.inside, dtype=np.float64)
 
 
 def guaranteed_entities(problem: Problem) -> GuaranteedEntities | None:
-    """The entities with a guarantee that jobs of others contest; None where there are none."""
+    """Returns the guaranteed entities whose part jobs of others contest; None where there are none."""
     entities, jobs = problem.entities, problem.jobs
     if not len(jobs) or not entities.guaranteed.any():
         return None
@@ -81,13 +85,13 @@ def guaranteed_entities(problem: Problem) -> GuaranteedEntities | None:
 
 
 def rows_of_floors(question: AssignmentProblem, use: FloatArray, floor: FloatArray) -> AssignmentProblem:
-    """The assignment with a row more for each floor: what it uses, and its capacity, are below 0.
+    """Returns the problem with one more row for each floor, with negative uses and a negative capacity.
 
     Args:
         question: over pools and limits.
         use: what each of its columns takes of each guarantee (m, c).
-        floor: accelerators that each entity has at least (m,). A floor of 0 is no row: it would be kept whatever its
-            price, which a search for prices cannot know.
+        floor: accelerators that each entity has at least (m,). A floor of 0 makes no row: it holds at any price, and a
+            search for prices could not tell which.
     """
     row, column = np.nonzero((use > 0) & (floor > 0)[:, None])
     return with_rows(question, (row, column, -use[row, column]), -floor)
@@ -96,17 +100,17 @@ def rows_of_floors(question: AssignmentProblem, use: FloatArray, floor: FloatArr
 def assign_with_guarantees(
     asked: "GuaranteeQuestion", method: Callable[[AssignmentProblem], Assignment]
 ) -> tuple[Assignment, AssignmentProblem, FloatArray]:
-    """The assignment that keeps as much of each guarantee as whole gangs allow.
+    """Returns the assignment that keeps as much of each guarantee as whole gangs allow.
 
     Returns:
-        the assignment; the program whose prices bound it, and the prices of the guarantees (m,). These are 0, and the
-        rest is what the method says without guarantees, where nobody below one waits for what it is guaranteed.
+        the assignment; the problem whose prices bound it; and the prices of the guarantees (m,). Where no job waits for
+        accelerators guaranteed to it, these are 0 and the rest is the method's answer without guarantees.
     """
     question, m = asked.question, len(asked.left)
     plain = method(question)
     if not asked.is_short(plain.column):
         return plain, question, np.zeros(m)
-    from optimizer.assignment.gang_prices import prices_of_gangs  # compiled: only where a guarantee binds
+    from optimizer.assignment.gang_prices import prices_of_gangs  # Compiled code: load it only where a guarantee binds.
 
     with_bonuses, origin = asked.with_bonuses()
     chosen = method(with_bonuses).column
@@ -116,7 +120,7 @@ def assign_with_guarantees(
     chosen = asked.others_before_equals(chosen)
     floor = np.minimum(asked.held(chosen), asked.left)
     floored = asked.floors_beside(floor)
-    # From the prices without guarantees: floors only lower what a plan could be worth, and so the bound.
+    # Start from the prices without guarantees: floors can only lower the value of a plan, and so the bound.
     prices, bound = prices_of_gangs(replace(floored, start=np.concatenate((plain.prices, np.zeros(m)))))
     value, rows = question.value_of(chosen), len(question.capacity)
     of_floors = np.where(floor > 0, prices[rows:], 0.0)
@@ -125,10 +129,10 @@ def assign_with_guarantees(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuaranteeQuestion:
-    """An assignment in which entities with guarantees compete."""
+    """An assignment problem in which entities with guarantees compete."""
 
     question: AssignmentProblem
-    #: What each is still guaranteed (m,), and what each column takes of it (m, c).
+    #: The guaranteed accelerators that each entity still lacks (m,), and how many of them each column takes (m, c).
     left: FloatArray
     use: FloatArray
 
@@ -136,11 +140,15 @@ class GuaranteeQuestion:
     def of(
         cls, guarantees: GuaranteedEntities, question: AssignmentProblem, column: IntArray, kept: IntArray
     ) -> "GuaranteeQuestion":
-        """Take what jobs have that do not compete, -1: none (n,), and which columns the question's are (c,)."""
+        """Returns the question after what jobs hold that do not compete (`column`, (n,), -1: none); `kept` says which
+        column of the problem each column of the question is (c,).
+        """
         return cls(question, guarantees.left(column), guarantees.use[:, kept])
 
     def is_short(self, column: IntArray) -> bool:
-        """Whether a job waits whose gang fits what is left of a guarantee above it; columns of jobs (n,)."""
+        """Returns whether a job waits whose gang fits what is left of a guarantee above it, when jobs have these
+        columns (n,).
+        """
         question = self.question
         too_many = question.use_count > question.capacity[question.use_pool] + _WHOLE
         possible = sum_by(question.use_column, too_many.astype(np.float64), len(question.job)) == 0
@@ -149,15 +157,20 @@ class GuaranteeQuestion:
         return bool(np.any((self.use > 0) & (self.use <= left[:, None] + _WHOLE) & waits))
 
     def held(self, column: IntArray) -> FloatArray:
-        """Accelerators that each has with these columns of the question's jobs, -1: none (n,); (m,)."""
+        """Returns the accelerators that each entity has (m,) when the question's jobs have these columns (n,), -1:
+        none.
+        """
         return np.asarray(self.use[:, column[column >= 0]].sum(axis=1), dtype=np.float64)
 
     def worth_of(self, column: IntArray) -> float:
-        """What these columns of jobs are worth, with a bonus for each guaranteed accelerator among them (n,)."""
+        """Returns the value of these columns of jobs (n,), plus the bonus for each guaranteed
+        accelerator among them.
+        """
         return self.question.value_of(column) + self.bonus * float(np.minimum(self.held(column), self.left).sum())
 
     def others_before_equals(self, column: IntArray) -> IntArray:
-        """These columns of jobs, with places beyond a guarantee given to jobs below none that are worth as much (n,).
+        """Returns these columns of jobs, with places beyond a guarantee given to jobs below none that are worth as
+        much (n,).
 
         A search takes any of several plans worth the same; this is the one that others would call fair. Places are
         exchanged where both columns take as many accelerators of one pool and of no other row, and nobody runs there.
@@ -188,22 +201,28 @@ class GuaranteeQuestion:
         return column
 
     def floors_beside(self, floor: FloatArray) -> AssignmentProblem:
-        """The assignment with a row more for each guarantee, accelerators that are kept (m,); see `rows_of_floors`."""
+        """Returns the problem with a row more for each guarantee, which keeps `floor` accelerators (m,); see
+        `rows_of_floors`.
+        """
         return rows_of_floors(self.question, self.use, floor)
 
     @property
     def bonus(self) -> float:
-        """What a guaranteed accelerator is worth more: twice what is enough, for those that move on to other pools."""
+        """What a guaranteed accelerator adds to the value: twice the least sufficient bonus, for jobs that move to
+        other pools.
+        """
         size = self.question.size
         return 2.0 * float((self.question.value / size).max()) * float(size.max())
 
     def with_bonuses(self) -> tuple[AssignmentProblem, IntArray]:
-        """The assignment in which guaranteed accelerators are worth a bonus; the column of each of its columns."""
+        """Returns the problem in which guaranteed accelerators carry a bonus, and the column of this question behind
+        each of its columns.
+        """
         question, pools = self.question, len(self.question.capacity)
         size = question.size
         bonus = self.bonus
         origin, added = np.arange(len(question.job)), np.zeros(len(question.job))
-        taken = [np.zeros(0, dtype=np.int64) for _ in self.left]  # of each row, which of the columns so far take of it
+        taken = [np.zeros(0, dtype=np.int64) for _ in self.left]  # For each row, which of the columns so far use it.
         for row, left in enumerate(self.left.tolist()):
             mine = np.flatnonzero((self.use[row, origin] > 0) & (self.use[row, origin] <= left + _WHOLE))
             place = len(origin) + np.arange(len(mine))
@@ -224,9 +243,10 @@ class GuaranteeQuestion:
         return replace(made, start=start, step=float((question.value / size).max())), origin
 
     def _running(self, origin: IntArray) -> BoolArray:
-        """Of each job that runs one column: with all bonuses as far as they go, the most valuable jobs first.
+        """Marks one column of each running job (c,): the one with all bonuses while guarantees last, the most valuable
+        jobs first.
 
-        `origin` ascends; of the columns that are one the first is plain, the last has all bonuses.
+        `origin` ascends; of the copies of one column, the first has no bonus and the last has all.
         """
         question = self.question
         if not question.running.any():
@@ -243,7 +263,7 @@ class GuaranteeQuestion:
 
 
 def _repeated(question: AssignmentProblem, origin: IntArray) -> AssignmentProblem:
-    """The question with these of its columns, ascending, some of them several times."""
+    """Returns the problem over these of its columns, ascending; a column may occur several times."""
     first = np.searchsorted(question.use_column, np.arange(len(question.job) + 1))
     uses = concatenated_ranges(first[origin], first[origin + 1])
     width = np.diff(first)[origin]

@@ -18,13 +18,13 @@ from optimizer.utility.fair_share import pool_columns, usable_columns
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HadarJobs:
-    """One row per job of the problem, in its order."""
+    """The facts of all jobs, one row per job of the problem, in its order."""
 
     round_s: float
     arrived_at: FloatArray
     #: Seconds in the system so far (n,).
     age_s: FloatArray
-    #: Seconds of the whole run alone on the best pool (n,).
+    #: Seconds that the whole job would take alone on its fastest pool (n,).
     best_s: FloatArray
     left_steps: FloatArray
     #: Cost of a start or a move, seconds (n,).
@@ -40,11 +40,11 @@ class HadarJobs:
     running: IntArray
     #: Steps per second there, 0 if it does not (n,).
     running_rate: FloatArray
-    #: Running, and cannot be stopped (n,).
+    #: Jobs that run and cannot be stopped (n,).
     pinned: BoolArray
     #: Whether the gang may sit in several pools (n,).
     mixes: BoolArray
-    #: Parts that the job may be forked into (n,).
+    #: The number of parts into which the job may be forked (n,).
     forks: FloatArray
     capacity: FloatArray
 
@@ -54,28 +54,34 @@ class HadarJobs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HadarValue:
-    """What configurations are worth, in any shape: their utility (0: it never ends), and the rounds that they take."""
+    """What configurations are worth, in arrays of any shape: their utility (0: the job never ends there), and the
+    rounds until the end.
+    """
 
     utility: FloatArray
     rounds: FloatArray
 
 
 def hadar_value(best_s: FloatArray, age_s: FloatArray, needed_s: FloatArray, round_s: float) -> HadarValue:
-    """Utility best / (time in the system at the end), and rounds max(1, time needed / round)."""
+    """Returns the utility, best_s / (time in the system at the end), and the rounds until the end, max(1, needed_s /
+    round_s).
+    """
     ends = np.isfinite(needed_s)
     utility = np.where(ends, best_s / np.maximum(age_s + needed_s, 1e-9), 0.0)
     return HadarValue(utility, np.where(ends, np.maximum(1.0, needed_s / round_s), 1.0))
 
 
 def run_time_s(steps: FloatArray, rate: FloatArray) -> FloatArray:
-    """Seconds for steps at a rate; inf where the rate is 0."""
+    """Returns the seconds that these steps take at a rate in steps per second; inf where the rate is 0."""
     lengths = np.full(rate.shape, np.inf)
     np.divide(np.broadcast_to(steps, rate.shape), rate, out=lengths, where=rate > 0)
     return lengths
 
 
 def hadar_jobs_of(problem: Problem, round_s: float, mixed: bool) -> HadarJobs:
-    """The problem's rigid gangs: of several counts on one pool the smallest is the gang."""
+    """Returns the facts of the problem's jobs as rigid gangs: of several counts on one pool the smallest
+    is the gang.
+    """
     jobs, columns, pools = problem.jobs, problem.columns, problem.pools
     n, p = len(jobs), len(pools)
     chosen = pool_columns(columns, usable_columns(columns, pools.capacity))
@@ -114,9 +120,9 @@ def hadar_jobs_of(problem: Problem, round_s: float, mixed: bool) -> HadarJobs:
 
 
 def _left_steps(problem: Problem, fastest: FloatArray, done: FloatArray, round_s: float) -> FloatArray:
-    """Steps left (n,): as known, else by the submitter's guess, else as much as is behind the job.
+    """Returns the steps left (n,): as known, else by the submitter's guess, else as many as the job has made.
 
-    Never less than a round's where it is a guess.
+    A guess is never less than the steps of one round.
     """
     jobs = problem.jobs
     guessed = jobs.length_s if len(jobs.length_s) else np.full(len(jobs), np.inf)
@@ -125,7 +131,7 @@ def _left_steps(problem: Problem, fastest: FloatArray, done: FloatArray, round_s
 
 
 def fork_surplus_bound(facts: HadarJobs, prices: FloatArray) -> FloatArray:
-    """The most that jobs which may fork could gain per round at the prices: an upper bound, >= 0 (n,).
+    """Returns an upper bound, >= 0, on what each job that may be forked could gain per round at the prices (n,).
 
     k parts are at most k times as fast as the fastest, and cost at least k times the cheapest.
     """
@@ -149,11 +155,11 @@ def _value_of_rate(facts: HadarJobs, rate: FloatArray) -> HadarValue:
 class GangOffers:
     """The best candidate of each job (n,)."""
 
-    #: Utility minus price until the end; -inf where nothing fits.
+    #: Utility minus the price of all rounds until the end; -inf where nothing fits.
     payoff: FloatArray
     #: Accelerators times rounds until the end.
     size: FloatArray
-    #: Pool of a gang that sits in one; -1: it is mixed.
+    #: The pool of a gang that stands in one pool; -1 for a mixed gang.
     pool: IntArray
     #: Accelerators of each pool, and steps per second, of mixed gangs; 0 for the others (n, p), (n,).
     use: FloatArray
@@ -161,22 +167,24 @@ class GangOffers:
 
     @property
     def density(self) -> FloatArray:
-        """Payoff per accelerator and round (n,)."""
+        """Net utility per accelerator and round (n,)."""
         return self.payoff / self.size
 
 
 class OfferMarket:
-    """The jobs of a round and their configurations. What depends on prices is kept per pool until its price changes."""
+    """The jobs of a round and their configurations. It keeps what depends on prices per pool, until the pool's price
+    changes.
+    """
 
     def __init__(self, facts: HadarJobs, comm: float) -> None:
-        """`comm`: part of its rate that a mixed gang loses."""
+        """`comm`: the part of its speed that a mixed gang loses to communication."""
         self._facts, self._comm = facts, comm
         #: Place of each pool when a job's pools are sorted from the fastest down (n, p).
         self._place = np.argsort(np.argsort(-facts.rate, axis=1, kind="stable"), axis=1, kind="stable")
         stays = (facts.held == facts.use) & (facts.held.sum(axis=1, keepdims=True) == facts.use)
         lengths_s = run_time_s(facts.left_steps[:, None], facts.rate) + np.where(stays, 0.0, facts.restart_s[:, None])
         alone = hadar_value(facts.best_s[:, None], facts.age_s[:, None], lengths_s, facts.round_s)
-        # Of gangs in one pool, by pool (p, n): what changes with a price is one row.
+        # Of gangs in one pool, by pool (p, n): when a price changes, only its row is computed again.
         self._runs = np.ascontiguousarray(facts.rate.T > 0)
         self._use = np.ascontiguousarray(facts.use.T)
         self._utility = np.ascontiguousarray(alone.utility.T)
@@ -186,7 +194,8 @@ class OfferMarket:
         self._priced = np.full((2, len(facts.capacity)), np.nan)
 
     def offers(self, rows: IntArray, prices: FloatArray, free: FloatArray) -> GangOffers:
-        """The best candidates of all jobs, of equals the one in the first pool; mixed ones only for `rows`.
+        """Returns the best candidate of each job, of equals the one in the first pool; mixed gangs only for the jobs
+        in `rows`.
 
         Args:
             rows: jobs that are still to be placed.
@@ -213,7 +222,7 @@ class OfferMarket:
             self._priced[:, pool] = prices[pool], free[pool]
 
     def surplus(self, prices: FloatArray) -> FloatArray:
-        """The most that each job could gain per round at the prices if the whole fleet were free, >= 0 (n,).
+        """Returns the most that each job could gain per round at the prices if the whole fleet were free (n,), >= 0.
 
         An upper bound for mixed gangs and forks: their restart is left out, since what is held now is not among the
         candidates.
@@ -233,9 +242,11 @@ class OfferMarket:
         return most
 
     def _mixed(self, rows: IntArray, place: int, prices: FloatArray, free: FloatArray) -> GangOffers:
-        """The cheapest accelerators of a job's fastest pools, up to the one in that place; equally dear: slower first.
+        """Returns, for each job, the cheapest gang from its fastest pools up to that place; at equal prices slower
+        pools first.
 
-        Workers are the same everywhere: a gang that takes more accelerators on one pool than on another has no mixture.
+        Workers are the same everywhere: a gang that takes more accelerators on one pool than on another has no
+        mixture.
         """
         facts = self._facts
         rate, use = facts.rate[rows], facts.use[rows]

@@ -3,11 +3,11 @@
     k[r] = L[r] (U[r] / L[r]) ^ (gamma[r] / c[r])              the price, exponential in what has been given away
     u[j, r] = utility / (gang * rounds left),   U[r] = max_j u[j, r],   L[r] = eta4 min_j u[j, r]
 
-Without the moves prices push jobs to slow pools while fast ones idle. Forks: jobs that were placed take further parts
-on accelerators that stayed free, each part a whole gang in one pool with steps of its own, averaged now and then; so a
-fork's speed is the sum of its parts' speeds, less what averaging costs. Nobody is kept out for a fork: it takes the
-rest. What is decided here is a heuristic: the guarantee of online admission needs bookings that are kept, and these are
-for one round.
+Without the moves, prices would push jobs to slow pools while fast pools stay idle. Forks: jobs that were placed take
+further parts on accelerators that stayed free, each part a whole gang in one pool with steps of its own, averaged now
+and then; so a fork's speed is the sum of its parts' speeds, less what averaging costs. No job waits because of a fork:
+forks take what is left. What is decided here is a heuristic: the guarantee of online admission needs bookings that are
+kept, and these are for one round.
 """
 
 from dataclasses import dataclass
@@ -20,30 +20,32 @@ from optimizer.problem import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceBounds:
-    """What bounds the prices, and who is worth what."""
+    """The parameters of the price curve of each pool, and the highest value of each job."""
 
-    #: L and ln(U/L) of each pool (p,); 0 where no job could use it.
+    #: L and ln(U/L) of each pool (p,); 0 where no job could use the pool.
     floor: FloatArray
     steepness: FloatArray
     capacity: FloatArray
-    #: The most that an accelerator-round of the job is worth on any pool (n,); 0: it can run nowhere.
+    #: The most that one accelerator-round is worth to the job on any pool (n,); 0 for a job that can run nowhere.
     density: FloatArray
 
     def prices(self, given: FloatArray) -> FloatArray:
-        """Prices when that many accelerators are given away (p,)."""
+        """Returns the price of each pool (p,) when so many of its accelerators have been given away (p,)."""
         part = np.divide(given, self.capacity, out=np.zeros(len(given)), where=self.capacity > 0)
         prices: FloatArray = self.floor * np.exp(self.steepness * part)
         return prices
 
 
 def price_bounds_of(facts: HadarJobs, eta4: float) -> PriceBounds:
-    """Floors and ceilings from the jobs there are; a job where it would run alone on each pool."""
+    """Returns the bounds of prices that follow from the current jobs, each valued where it would run alone on each
+    pool.
+    """
     alone = hadar_value(
         facts.best_s[:, None], facts.age_s[:, None], run_time_s(facts.left_steps[:, None], facts.rate), facts.round_s
     )
     per_round = np.zeros(facts.rate.shape)
     np.divide(alone.utility, facts.use * alone.rounds, out=per_round, where=facts.rate > 0)
-    # A job at its very end is worth nothing: it must not make the floor zero.
+    # A job at its end is worth nothing: it must not make the floor 0.
     counts = per_round > 0
     most = per_round.max(axis=0, initial=0.0)
     least = eta4 * np.where(counts, per_round, np.inf).min(axis=0, initial=np.inf)
@@ -54,13 +56,13 @@ def price_bounds_of(facts: HadarJobs, eta4: float) -> PriceBounds:
 
 
 def fork_jobs(facts: HadarJobs, sync: float, placed: list[int], use: FloatArray, rate: FloatArray) -> None:
-    """Give out what is free, one part at a time, to the job that it brings most seconds nearer to its end.
+    """Gives free accelerators, one part at a time, to the job that a part brings nearest to its end, in seconds saved.
 
     Seconds count per accelerator and with the restart, so a fork that goes on is worth more than a new one.
 
     Args:
         sync: part of its speed that a fork loses. placed: jobs that may be forked if `HadarJobs.forks` says so; those
-        who run in several pools already are left alone. use, rate: what they have; changed in place.
+        that run in several pools already are left alone. use, rate: accelerators and speed; changed in place.
     """
     rows = np.array(placed, dtype=np.int64)
     alone = (use[rows] > 0).sum(axis=1) == 1
@@ -85,7 +87,9 @@ def fork_jobs(facts: HadarJobs, sync: float, placed: list[int], use: FloatArray,
 def _seconds_saved(
     facts: HadarJobs, sync: float, rows: IntArray, use: FloatArray, rate: FloatArray, total: FloatArray
 ) -> FloatArray:
-    """Seconds that one part more on each pool saves these jobs, per accelerator (m, p); below 0: it costs some."""
+    """Returns the seconds per accelerator that one more part on each pool saves these jobs (m, p); negative where a
+    part costs time.
+    """
     restart_s, missing = facts.restart_s[rows], facts.held[rows] - use
     before_s = run_time_s(facts.left_steps[rows], rate) + np.where((missing == 0).all(axis=1), 0.0, restart_s)
     faster = (total[:, None] + facts.rate[rows]) * (1.0 - sync)
@@ -94,10 +98,11 @@ def _seconds_saved(
     return (before_s[:, None] - after_s) / np.maximum(facts.use[rows], 1.0)
 
 
-#: Jobs offered in one round: the most valuable ones, at least so many, or this many for each accelerator.
+#: The jobs that are offered gangs in one round: the most valuable ones, at least so many in all, or this many for each
+#: accelerator.
 _LEAST_OFFERED = 256
 _OFFERED_PER_ACCELERATOR = 4
-#: A pool is faster from here on.
+#: The factor of speed from which on a pool counts as faster.
 _FASTER = 1.02
 
 
@@ -109,26 +114,26 @@ class HadarParameters:
     comm: float
     #: Part of its speed that a forked job loses.
     sync: float
-    #: True: nobody is placed whose payoff is not positive.
+    #: If True, no job is placed whose net utility is not positive.
     strict: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HadarRound:
-    """Who gets what for one round."""
+    """The accelerators that each job gets in one round."""
 
     #: Accelerators of each pool (n, p), and steps per second (n,); 0 for those who wait.
     use: FloatArray
     rate: FloatArray
-    #: Those placed, in the order in which they were, then those who wait, the densest first (n,).
+    #: The rows of placed jobs in the order of placement, then of waiting jobs, the highest density first (n,).
     order: IntArray
-    #: Prices when all were placed (p,).
+    #: Prices after all jobs were placed (p,).
     prices: FloatArray
     market: OfferMarket
 
 
 def plan_hadar_round(facts: HadarJobs, ways: HadarParameters) -> HadarRound:
-    """Decide one round."""
+    """Returns the placements, moves and forks of one round, with the prices at their end."""
     bounds, market = price_bounds_of(facts, ways.eta4), OfferMarket(facts, ways.comm)
     use, rate = np.zeros(facts.rate.shape), np.zeros(len(facts))
     placed = np.flatnonzero(facts.pinned).tolist()
@@ -147,7 +152,7 @@ def plan_hadar_round(facts: HadarJobs, ways: HadarParameters) -> HadarRound:
         use[row], rate[row] = _taken(facts, offers, row)
         given += use[row]
         placed.append(row)
-        # Room only shrinks: whom nothing fits now, nothing will.
+        # Free accelerators only become fewer: a job that fits nowhere now fits nowhere later.
         fits = offers.payoff[waiting] > -np.inf
         fits[best] = False
         waiting = waiting[fits]
@@ -160,7 +165,7 @@ def plan_hadar_round(facts: HadarJobs, ways: HadarParameters) -> HadarRound:
 
 
 def _taken(facts: HadarJobs, offers: GangOffers, row: int) -> tuple[FloatArray, float]:
-    """Accelerators of each pool, and the rate, of a job's best candidate (p,)."""
+    """Returns the accelerators of each pool, and the rate, of a job's best candidate (p,)."""
     pool = int(offers.pool[row])
     if pool < 0:
         return offers.use[row], float(offers.rate[row])
@@ -170,7 +175,7 @@ def _taken(facts: HadarJobs, offers: GangOffers, row: int) -> tuple[FloatArray, 
 
 
 def _offered(facts: HadarJobs, bounds: PriceBounds) -> IntArray:
-    """Jobs that take part, by arrival, then by row: ties go to the first."""
+    """Returns the rows of the jobs that are offered gangs, by arrival, then by row: ties go to the first."""
     rows = np.flatnonzero((bounds.density > 0) & ~facts.pinned)
     most = max(_LEAST_OFFERED, int(_OFFERED_PER_ACCELERATOR * facts.capacity.sum()))
     if len(rows) > most:
@@ -179,10 +184,10 @@ def _offered(facts: HadarJobs, bounds: PriceBounds) -> IntArray:
 
 
 def _upgrade(facts: HadarJobs, placed: list[int], use: FloatArray, rate: FloatArray) -> None:
-    """Move placed jobs to the fastest pool with room, their own accelerators counted, while somebody gains.
+    """Moves placed jobs to the fastest pool with room, counting their own accelerators as free, while any job gains.
 
-    The restart has to be worth it: at the end of a job a faster pool brings nothing. Every move makes a rate at least
-    2 % larger, so it ends.
+    A move must save more than its restart costs: close to its end a job gains nothing. Every move makes a rate at
+    least 2 % larger, so the loop ends.
     """
     free = facts.capacity - use.sum(axis=0)
     moved = True
@@ -199,7 +204,9 @@ def _upgrade(facts: HadarJobs, placed: list[int], use: FloatArray, rate: FloatAr
 
 
 def _faster(facts: HadarJobs, row: int, free: FloatArray, use: FloatArray, rate: float) -> int:
-    """The fastest pool with room where the job runs faster and ends sooner than it does; -1: none."""
+    """Returns the fastest pool with room in which the job is faster and ends sooner than now; -1 where
+    there is none.
+    """
     rates = np.where(facts.use[row] <= free, facts.rate[row], 0.0)
     pool = int(np.argmax(rates))
     if not rates[pool] >= _FASTER * rate > 0:

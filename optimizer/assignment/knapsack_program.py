@@ -14,21 +14,21 @@ from optimizer.assignment.assignment_problem import AssignmentProblem
 from optimizer.lp.highs import ColumnMatrix, highs_model, highs_solver, set_options
 from optimizer.problem import FloatArray, IntArray
 
-#: Branch and bound ends after so many nodes, with the gap that is then left.
+#: Branch and bound stops after so many nodes, with the gap that is left then.
 _NODES = 50_000
 _WHOLE = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnapsackRelaxation:
-    """The fluid optimum: prices of the pools (p,) and the part of each column (c,)."""
+    """The optimum of the linear relaxation: prices of the pools (p,) and the fraction of each column (c,)."""
 
     prices: FloatArray
     part: FloatArray
 
 
 def solve_relaxation(program: AssignmentProblem) -> KnapsackRelaxation | None:
-    """The fluid optimum; None where no solver answered."""
+    """Returns the optimum of the linear relaxation; None where HiGHS finds none."""
     highs = highs_solver()
     highs.passModel(_model(program))
     highs.run()
@@ -40,7 +40,9 @@ def solve_relaxation(program: AssignmentProblem) -> KnapsackRelaxation | None:
 
 
 def solve_integer(program: AssignmentProblem, tolerance: float) -> tuple[IntArray | None, float]:
-    """(columns chosen, a bound on the best choice): the best whole choice within the tolerance, None without one."""
+    """Returns the columns of the best integer choice within the tolerance, None without one, and an upper bound on any
+    choice.
+    """
     highs, model = highs_solver(), _model(program)
     model.integrality_ = [highspy.HighsVarType.kInteger] * len(program.job)
     set_options(highs, mip_rel_gap=tolerance, mip_max_nodes=_NODES)
@@ -54,12 +56,12 @@ def solve_integer(program: AssignmentProblem, tolerance: float) -> tuple[IntArra
 
 
 def _scale(program: AssignmentProblem) -> float:
-    """The largest value: the objective is stated in parts of it."""
+    """Returns the largest value: the program states its objective as a multiple of it."""
     return float(program.value.max())
 
 
 def _model(program: AssignmentProblem) -> highspy.HighsLp:
-    """Rows of jobs, then of pools."""
+    """Returns the program for HiGHS, with one row per job, then one per pool."""
     jobs, columns = program.jobs, len(program.job)
     column = np.concatenate([np.arange(columns), program.use_column])
     order = np.argsort(column, kind="stable")

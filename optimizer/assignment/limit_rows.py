@@ -6,8 +6,8 @@
               sum_{c of jobs below e} held[c, m] y_c <= most[m]   each limit m of e    (mu_m)
 
 held[c, m] are the accelerators of c that count against m: of the fleet, of a type, or of one pool. most[m] is what
-entity e may hold of them, less what its jobs hold already that do not compete. So every method of assignment serves
-limits without knowing of them, and the bound that prices prove holds with mu among them: a job pays the prices of its
+entity e may hold of them, less what its jobs hold already that do not compete. So every method of assignment keeps
+limits without code for them, and the bound that prices prove holds with mu among them: a job pays the prices of its
 pool and of every limit above it. Without limits the problem is the same to the bit.
 
 Shapes: n jobs, c columns, p pools, m limits.
@@ -27,14 +27,14 @@ _WHOLE = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LimitedEntities:
-    """What entities may not hold all of."""
+    """The entities with limits on the accelerators that they may hold."""
 
     #: Rows of `Entities` (m,), and the accelerators that each may hold (m,).
     entity: IntArray
     most: FloatArray
-    #: Whether each job is below each of them (m, n).
+    #: Whether each job belongs to each of these entities (m, n).
     inside: BoolArray
-    #: Accelerators of each column that count, 0 for the columns of jobs that are not below (m, c).
+    #: Accelerators of each column that count against the limit; 0 for columns of jobs outside the entity (m, c).
     use: FloatArray
     #: Whether the accelerators of each pool count (m, p).
     pools: BoolArray
@@ -43,16 +43,18 @@ class LimitedEntities:
         return len(self.entity)
 
     def left(self, column: IntArray) -> FloatArray:
-        """What each may still hold when jobs have these columns, -1: none (n,); (m,)."""
+        """Returns the accelerators that each entity may still hold (m,) when jobs have these columns (n,), -1: none."""
         held: FloatArray = self.use[:, column[column >= 0]].sum(axis=1)
         return np.maximum(self.most - held, 0.0)
 
     def charges(self, prices: FloatArray) -> FloatArray:
-        """What an accelerator of each pool costs each job because of limits above it, at their prices (m,); (n, p)."""
+        """Returns what an accelerator of each pool costs each job (n, p) because of limits above it, at the prices of
+        these (m,).
+        """
         return np.asarray((self.inside * prices[:, None]).T @ self.pools, dtype=np.float64)
 
     def rows_beside(self, question: AssignmentProblem, left: FloatArray, kept: IntArray) -> AssignmentProblem:
-        """The assignment with a row more for each limit, after those of the pools.
+        """Returns the problem with one more row for each limit, after those of the pools.
 
         Args:
             question: over pools alone.
@@ -66,7 +68,7 @@ class LimitedEntities:
 def with_rows(
     question: AssignmentProblem, uses: tuple[IntArray, IntArray, FloatArray], capacity: FloatArray
 ) -> AssignmentProblem:
-    """The assignment with rows more, after those that it has.
+    """Returns the problem with these rows appended.
 
     Args:
         question: any.
@@ -75,7 +77,7 @@ def with_rows(
     """
     row, column, count = uses
     use_column = np.concatenate((question.use_column, column))
-    order = np.argsort(use_column, kind="stable")  # a column's uses of pools stay before those of other rows
+    order = np.argsort(use_column, kind="stable")  # Keeps a column's uses of pools before its uses of other rows.
     return replace(
         question,
         use_column=use_column[order],
@@ -87,7 +89,7 @@ def with_rows(
 
 
 def limited_entities(problem: Problem) -> LimitedEntities | None:
-    """The entities with a limit that can bind: of the whole fleet, of a type or of a pool; None where there is none."""
+    """Returns the entities whose limit (of the fleet, of a type, or of a pool) can bind; None where no limit can."""
     of_fleet, of_parts = _fleet_limits(problem), _limits_of_parts(problem)
     if of_fleet is None and of_parts is None:
         return None
@@ -112,7 +114,9 @@ def _fleet_limits(problem: Problem) -> EntityLimits | None:
 
 
 def _limits_of_parts(problem: Problem) -> EntityLimits | None:
-    """Limits of a type or a pool that are smaller than what is there of it, and than that of the fleet."""
+    """Returns the limits of a type or pool that are below its capacity and below the entity's limit of the fleet; None
+    where there are none.
+    """
     limits, capacity = problem.limits, problem.pools.capacity
     if limits is None or not len(limits):
         return None
@@ -123,20 +127,22 @@ def _limits_of_parts(problem: Problem) -> EntityLimits | None:
 
 
 def counted_use(problem: Problem, limits: EntityLimits) -> FloatArray:
-    """Accelerators of each column that count against each limit, whoever's they are (m, c)."""
+    """Returns the accelerators of each column that count against each limit (m, c), whether or not its job is below
+    the limit's entity.
+    """
     columns = problem.columns
     counted = limits.pools[:, columns.use_pool] * columns.use_count
     return np.array([sum_by(columns.use_column, each, len(columns)) for each in counted]).reshape(len(limits), -1)
 
 
 def jobs_below(problem: Problem, entity: IntArray) -> BoolArray:
-    """Whether each job is below each of these entities, rows of `Entities` (m,); (m, n)."""
+    """Returns whether each job belongs to each of these entities (rows of `Entities`, (m,)): (m, n)."""
     found = [entities_below(problem.entities, row)[problem.jobs.entity] for row in entity.tolist()]
     return np.array(found, dtype=np.bool_).reshape(len(entity), len(problem.jobs))
 
 
 def entities_below(entities: Entities, row: int) -> BoolArray:
-    """Which entities are this one, or below it (k,)."""
+    """Returns which entities are this one or below it (k,)."""
     below = np.zeros(len(entities), dtype=np.bool_)
     below[row] = True
     if len(entities.parent):
@@ -147,11 +153,11 @@ def entities_below(entities: Entities, row: int) -> BoolArray:
 
 
 def limits_of_rest(problem: Problem, column: IntArray, capacity: FloatArray) -> Problem:
-    """The problem about what is left, with limits and guarantees that hold over both together.
+    """Returns the problem of what is left, with limits and guarantees less what jobs hold already.
 
     Args:
         problem: the whole one.
-        column: what jobs have that are not asked about again, -1: nothing (n,).
+        column: the column that jobs keep which are not assigned again, -1: none (n,).
         capacity: of the pools, as the rest is asked about it (p,).
     """
     entities, limits, there = problem.entities, problem.limits, max(float(capacity.sum()), 1.0)
@@ -172,6 +178,6 @@ def limits_of_rest(problem: Problem, column: IntArray, capacity: FloatArray) -> 
 
 
 def less_what_is_held(problem: Problem, limits: EntityLimits, column: IntArray) -> EntityLimits:
-    """The limits less what these columns of jobs take of them (any number)."""
+    """Returns the limits less what these columns (any number) take of them."""
     use = counted_use(problem, limits) * jobs_below(problem, limits.entity)[:, problem.columns.job]
     return replace(limits, accelerators=np.maximum(limits.accelerators - use[:, column].sum(axis=1), 0.0))

@@ -38,7 +38,7 @@ PoolUses = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way to run one job."""
+    """One configuration of one job, as the list schedule uses it."""
 
     uses: PoolUses
     seconds: float
@@ -47,7 +47,7 @@ class _Way:
 def ends_s(
     problem: Problem, rows: tuple[int, ...], preference: FloatArray, usable: BoolArray, *, strict: bool
 ) -> FloatArray:
-    """Seconds from now until each job ends (n,); inf for a job without a usable configuration.
+    """Returns the seconds from now until each job ends (n,); inf for a job without a usable configuration.
 
     Args:
         problem: remaining steps are finite where a configuration is usable.
@@ -75,7 +75,7 @@ def ends_s(
 
 
 def _ways(problem: Problem, preference: FloatArray, usable: BoolArray) -> list[list[_Way]]:
-    """The usable configurations of each job, the preferred first."""
+    """Returns the usable configurations of each job, the preferred first."""
     columns = problem.columns
     first = np.searchsorted(columns.use_column, np.arange(len(columns) + 1))
     pool, count = columns.use_pool.tolist(), columns.use_count.tolist()
@@ -90,7 +90,9 @@ def _ways(problem: Problem, preference: FloatArray, usable: BoolArray) -> list[l
 
 
 def _queues(rows: tuple[int, ...], ways: list[list[_Way]]) -> list[deque[tuple[int, int]]]:
-    """(place in the order, row) of the jobs that can run, one queue for all that fit and fail to fit together."""
+    """Returns queues of (place in the order, row) of jobs that can run; jobs in one queue all fit or all fail to fit
+    together.
+    """
     queues: dict[frozenset[PoolUses], deque[tuple[int, int]]] = {}
     for place, row in enumerate(rows):
         if ways[row]:
@@ -101,7 +103,7 @@ def _queues(rows: tuple[int, ...], ways: list[list[_Way]]) -> list[deque[tuple[i
 def _starts(
     queues: list[deque[tuple[int, int]]], ways: list[list[_Way]], free: list[float], *, strict: bool
 ) -> Iterator[tuple[int, _Way]]:
-    """Take what is free, in order."""
+    """Yields the jobs that start with their configurations, and takes these from `free`, in the order of the queues."""
     open_queues = [queue for queue in queues if queue]
     while open_queues:
         queue = min(open_queues, key=lambda queue: queue[0])
@@ -126,18 +128,18 @@ def _fits(way: _Way, free: list[float]) -> bool:
 
 BOUND_NAME = "mean completion time of the list schedule, against the squashed area at constant prices"
 BOUND_UNIT = "s"
-#: Price steps, and configurations up to which a list schedule is made (seconds).
+#: Multiplicative price steps; and the number of configurations up to which a list schedule is made.
 _STEPS = 48
 CONFIGURATIONS_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """Jobs that can run and their usable configurations: k jobs, c configurations, u uses."""
+    """Jobs that can run, with their usable configurations: k jobs, c configurations, u uses."""
 
-    #: Time that a job takes on its best configuration (k,).
+    #: Seconds that a job takes on its best configuration (k,).
     shortest_s: FloatArray
-    #: Job of each configuration, ascending, and the time it takes there (c,).
+    #: The job of each configuration, ascending, and the seconds that it takes there (c,).
     job: IntArray
     length_s: FloatArray
     use_column: IntArray
@@ -147,7 +149,7 @@ class _Work:
 
 
 def completion_bound_s(problem: Problem, usable: BoolArray) -> float:
-    """What the times until all jobs end sum up to at least, in seconds; jobs without a usable configuration aside.
+    """Returns a lower bound, in seconds, on the sum of the times until all jobs with a usable configuration end.
 
     Args:
         problem: remaining steps are finite where a configuration is usable.
@@ -172,7 +174,9 @@ def completion_bound_s(problem: Problem, usable: BoolArray) -> float:
 
 
 def _first_parts(work: _Work) -> FloatArray:
-    """What part of all it earns each pool would earn at prices that go with speed: mean speed against the best."""
+    """Returns for each pool the part of the fleet's earnings at prices in proportion to speed (the mean speed against
+    the best).
+    """
     speed = work.shortest_s[work.job] / np.maximum(work.length_s, 1e-12)
     uses = np.bincount(work.use_pool, minlength=len(work.capacity))
     mean = np.bincount(work.use_pool, speed[work.use_column], len(work.capacity)) / np.maximum(uses, 1)
@@ -181,7 +185,7 @@ def _first_parts(work: _Work) -> FloatArray:
 
 
 def with_bound_report(problem: Problem, order: Order, *, strict: bool) -> Order:
-    """The same order with its distance to the bound, or why it has none."""
+    """Returns the same order with a bound report, or with the reason why it has none."""
     usable = usable_columns(problem.columns, problem.pools.capacity)
     placeable = np.unique(problem.columns.job[usable])
     unknown = int(np.count_nonzero(~np.isfinite(problem.jobs.remaining_steps[placeable])))
@@ -210,7 +214,7 @@ def _work(problem: Problem, usable: BoolArray) -> _Work:
 
 
 def _cheapest(work: _Work, prices: FloatArray) -> tuple[FloatArray, IntArray]:
-    """What each job costs at these prices, and by which configuration (k,), (k,)."""
+    """Returns what each job costs at these prices (k,), and the configuration that costs it (k,)."""
     per_s = np.bincount(work.use_column, work.use_count * prices[work.use_pool], len(work.job))
     cost = work.length_s * per_s
     first = np.searchsorted(work.job, np.arange(len(work.shortest_s)))
@@ -227,7 +231,9 @@ def _bound_at(work: _Work, cost: FloatArray) -> float:
 
 
 def _price_slope(work: _Work, cost: FloatArray, chosen: IntArray) -> FloatArray:
-    """By how much the first bound rises with each pool's price: the work there, each job as often as it delays one."""
+    """Returns the derivative of the first bound by each pool's price (p,): the work there, each job as often as it
+    delays one.
+    """
     rank = np.empty(len(cost))
     rank[np.argsort(cost, kind="stable")] = np.arange(len(cost))
     weight = np.zeros(len(work.job))

@@ -1,9 +1,10 @@
 """The assignment of gangs, where no exact answer is quick: prices, greedy fills at them, then local search.
 
-The best fill at prices (`gang_prices`) is improved: a job is put somewhere or moved, whoever stands in its way is taken
-out (cheapest first, by value or by what moving them loses), needless ones are put back, the others where they still
-fit; only a strict gain is kept. Between two gains little changes: who is cheapest to take out of a pool is sorted once,
-columns that take the same cost a waiting job the same, and who was tried in vain is not tried again.
+The best fill at prices (`gang_prices`) is improved: a job is placed or moved, the jobs in its way are displaced
+(cheapest first, by value or by what moving them loses), jobs displaced without need are put back, the others go where
+they still fit; only a strict gain is kept. Between two gains little changes: the jobs of a pool are sorted once by
+what it costs to displace them, columns that take the same cost a waiting job the same, and a job that was tried in
+vain is not tried again.
 
 Loops are compiled where numba is installed and the work is enough for it (`compiled_loops`).
 """
@@ -20,14 +21,14 @@ from optimizer.problem import IntArray
 _loops = CompiledLoops(globals())
 
 SEARCH_PASSES = 4
-#: Places looked at in the local search, all told: it ends there.
+#: The search ends after it has looked at so many places in all.
 WORK_MAX = 40_000_000
-#: Gains below this part of the largest value are rounding.
+#: Gains below this part of the largest value count as rounding.
 _STRICT = 1e-9
 
 
 def assign_gangs(question: AssignmentProblem) -> Assignment:
-    """Assign jobs to columns within the capacity so that the values sum up to much."""
+    """Returns an assignment of gangs within the capacity with a large total value, and the prices that bound it."""
     if not question.jobs:
         return Assignment(np.zeros(0, dtype=np.int64), np.zeros(len(question.capacity)), 0.0, 0.0)
     table = gang_table(question)
@@ -42,7 +43,9 @@ def assign_gangs(question: AssignmentProblem) -> Assignment:
 
 
 def _improved(column: IntArray, *told: Any) -> IntArray:
-    """The columns after local search: as written while that takes few steps, and if not, compiled from the start."""
+    """Returns the columns after local search (n,): interpreted code does the first steps, and compiled code starts
+    anew where those are not enough.
+    """
     *tables, order, lag, slack, strict = told
     if INTERPRETED.steps_left > 0:
         found, most = column.copy(), int(INTERPRETED.steps_left)
@@ -75,14 +78,16 @@ def _take(c, sign, use_first, use_pool, use_count, free):  # type: ignore[no-unt
 
 @_loops
 def _in_one_pool(c, use_first, use_pool, pools):  # type: ignore[no-untyped-def]
-    """Whether column c takes accelerators of one pool; rows beyond the pools are of entities."""
+    """Returns whether column c takes accelerators of one pool only; rows beyond the pools belong to entities."""
     u = use_first[c]
     return use_first[c + 1] - u == 1 or use_pool[u + 1] >= pools
 
 
 @_loops
 def _new_home(k, without, first, value, use_first, use_pool, use_count, free):  # type: ignore[no-untyped-def]
-    """The best free column of job k that does not use pool `without` (-1: any); -1: none."""
+    """Returns the most valuable column of job k that fits and does not use pool `without` (-1: any may be used); -1:
+    none.
+    """
     best, chosen = 0.0, -1
     for c in range(first[k], first[k + 1]):
         avoids = True
@@ -97,7 +102,7 @@ def _new_home(k, without, first, value, use_first, use_pool, use_count, free):  
 def _cheapest(  # type: ignore[no-untyped-def]
     j, r, by_move, first, value, use_first, use_pool, use_count, free, column, members, load, losses, queue
 ):
-    """`queue` receives the places in the list of pool r of those who are not job j, cheapest to take out first."""
+    """Writes into `queue` the places in pool r's list of all jobs but j, those that are cheapest to displace first."""
     for i in range(load[r]):
         k = members[r, i]
         c = column[k]
@@ -111,7 +116,7 @@ def _cheapest(  # type: ignore[no-untyped-def]
 
 @_loops
 def _takes_of(c, row, use_first, use_pool):  # type: ignore[no-untyped-def]
-    """Whether column c takes of this row of an entity."""
+    """Returns whether column c uses this row of an entity."""
     takes = False
     for v in range(use_first[c] + 1, use_first[c + 1]):
         takes = takes or use_pool[v] == row
@@ -122,9 +127,11 @@ def _takes_of(c, row, use_first, use_pool):  # type: ignore[no-untyped-def]
 def _displaced(  # type: ignore[no-untyped-def]
     j, r, missing, scarce, queue, use_first, use_pool, use_count, column, members, load, victims
 ):
-    """Jobs whose leaving pool r frees `missing` places, in this order, needless ones spared; how many.
+    """Writes into `victims` the jobs to displace from pool r so that `missing` accelerators are free, and returns how
+    many.
 
-    Only those that take of the row `scarce` besides; -1: any.
+    Takes jobs in the order of `queue` and spares those without need; only jobs that also use the row `scarce` (-1:
+    any).
     """
     count, freed = 0, 0.0
     for i in queue[: load[r]]:
@@ -139,7 +146,7 @@ def _displaced(  # type: ignore[no-untyped-def]
     if freed < missing - 1e-9:
         return 0
     kept = 0
-    for i in range(count):  # the later ones may have made the earlier ones needless
+    for i in range(count):  # Jobs displaced later may have made earlier ones unnecessary.
         held = use_count[use_first[column[victims[i]]]]
         if freed - held >= missing - 1e-9:
             freed -= held
@@ -153,7 +160,9 @@ def _displaced(  # type: ignore[no-untyped-def]
 def _change(  # type: ignore[no-untyped-def]
     j, c, victims, count, first, value, use_first, use_pool, use_count, free, column, homes
 ):
-    """What is gained by putting job j into column c and the victims where they still fit; `homes` receives where."""
+    """Puts job j into column c and the victims where they still fit (`homes` receives where); returns the gain in
+    value.
+    """
     gain = value[c]
     if column[j] >= 0:
         gain -= value[column[j]]
@@ -172,7 +181,7 @@ def _change(  # type: ignore[no-untyped-def]
 
 @_loops
 def _undo(j, c, victims, count, use_first, use_pool, use_count, free, column, homes):  # type: ignore[no-untyped-def]
-    """Accelerators as they were before `_change`."""
+    """Restores the free accelerators as they were before `_change`."""
     for i in range(count):
         if homes[i] >= 0:
             _take(homes[i], -1.0, use_first, use_pool, use_count, free)
@@ -184,7 +193,9 @@ def _undo(j, c, victims, count, use_first, use_pool, use_count, free, column, ho
 
 @_loops
 def _file(j, c, use_first, use_pool, pools, column, members, load):  # type: ignore[no-untyped-def]
-    """Job j goes to column c (-1: it waits). Jobs that use one pool are listed there: others are not displaced."""
+    """Moves job j to column c (-1: it waits). Lists of pools hold the jobs that use one pool only: no others are
+    displaced.
+    """
     old = column[j]
     if old >= 0 and _in_one_pool(old, use_first, use_pool, pools):
         r = use_pool[use_first[old]]
@@ -202,7 +213,7 @@ def _file(j, c, use_first, use_pool, pools, column, members, load):  # type: ign
 
 @_loops
 def _file_all(placed, use_first, use_pool, use_count, pools, column, members, load, free):  # type: ignore[no-untyped-def]
-    """All jobs go to these columns, none of which has been taken."""
+    """Puts all jobs into these columns, starting from an empty fleet."""
     for j in range(len(placed)):
         if placed[j] >= 0:
             _file(j, placed[j], use_first, use_pool, pools, column, members, load)
@@ -214,10 +225,10 @@ def _try(  # type: ignore[no-untyped-def]
     j, c, by_move, first, value, use_first, use_pool, use_count, pools, free, column, members, load, victims, losses,
     homes, queues, is_sorted
 ):  # fmt: skip
-    """(gain, displaced) of putting job j into column c; -inf where that cannot be.
+    """Returns the gain of putting job j into column c, -inf where that is impossible, and how many jobs it displaces.
 
-    Who is cheapest to take out of a pool (`queues`) is kept until `is_sorted` is reset; where j leaves a place, it is
-    found anew if others might move there.
+    The order in which jobs of a pool are displaced (`queues`) is kept until `is_sorted` is reset; where j leaves a
+    place to which others might move, it is sorted again.
     """
     if column[j] >= 0:
         _take(column[j], -1.0, use_first, use_pool, use_count, free)
@@ -257,7 +268,7 @@ def _try(  # type: ignore[no-untyped-def]
 
 @_loops
 def _are_alike(c, d, use_first, use_pool, use_count):  # type: ignore[no-untyped-def]
-    """Whether columns c and d take the same of the same rows."""
+    """Returns whether columns c and d take the same counts of the same rows."""
     wide = use_first[c + 1] - use_first[c]
     alike = wide == use_first[d + 1] - use_first[d]
     for i in range(wide if alike else 0):
@@ -268,7 +279,9 @@ def _are_alike(c, d, use_first, use_pool, use_count):  # type: ignore[no-untyped
 
 @_loops
 def _kinds(use_first, use_pool, use_count):  # type: ignore[no-untyped-def]
-    """A number for each column, the same for columns that take the same (c,); how many there are."""
+    """Returns a number for each column, the same for columns with the same uses (c,), and how many
+    numbers there are.
+    """
     kind, slots = np.zeros(len(use_first) - 1, np.int64), 1
     while slots < 2 * len(kind):
         slots *= 2
@@ -290,23 +303,25 @@ def _kinds(use_first, use_pool, use_count):  # type: ignore[no-untyped-def]
 def _search(  # type: ignore[no-untyped-def]
     first, value, use_first, use_pool, use_count, capacity, pools, column, order, lag, slack, strict, passes, work_max
 ):
-    """Improve `column` in place, and count the places looked at. `slack`: how far its value is below the bound.
+    """Improves `column` in place; returns how many places it looked at. `slack`: how far its value is below the bound.
 
-    No assignment with a job in a column can come closer to the bound than by the column's lag: such are not tried.
+    No assignment with a job in a column can come closer to the bound than by the column's lag: such columns are not
+    tried.
     """
     n = len(first) - 1
     free = capacity.copy()
     placed = column.copy()
     column[:] = -1
-    # No more jobs can be in a pool than its accelerators, or than there are.
+    # A pool holds no more jobs than its accelerators, and no more than there are.
     most = int(min(float(n), capacity.max() + 1.0)) + 1
     members, load = np.zeros((pools, most), np.int64), np.zeros(pools, np.int64)
     victims, homes, losses = np.zeros(most, np.int64), np.zeros(most, np.int64), np.zeros(most)
     queues, is_sorted = np.zeros((pools, 3, most), np.int64), np.zeros((pools, 3), np.bool_)
     _file_all(placed, use_first, use_pool, use_count, pools, column, members, load, free)
-    # Gains so far, and of each job: how many there were when it was last tried in vain, and the work of that.
+    # The number of gains so far; and for each job, that number when it was last tried in vain, and the work of that
+    # trial.
     work, gains, tried, tried_work = 0, 0, np.full(n, -1, np.int64), np.zeros(n, np.int64)
-    # Whoever waits loses others the same with each column of a kind, but for rounding, until there is a gain.
+    # A waiting job displaces the same with each column of a kind, but for rounding, until the next gain.
     kind, kinds = _kinds(use_first, use_pool, use_count)
     loss, taken, known = np.zeros((kinds, 2)), np.zeros((kinds, 2), np.int64), np.full((kinds, 2), -1, np.int64)
     for _ in range(passes):

@@ -20,22 +20,23 @@ _WHOLE = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueSchedule:
-    """Jobs assigned to queues of the accelerators that are free."""
+    """Jobs assigned to queues on the free accelerators."""
 
-    #: Columns on which somebody starts, one for each queue that serves anybody.
+    #: The columns on which a job starts, one for each queue that serves any job.
     starts: IntArray
-    #: Jobs that have a place in a queue, ascending, and the sum of the times until they end.
+    #: The jobs that have a place in a queue, ascending; and the sum of the seconds until they end.
     rows: IntArray
     total_s: float
 
 
 def schedule_in_queues(columns: Columns, allowed: BoolArray, length_s: FloatArray, free: FloatArray) -> QueueSchedule:
-    """Split what is free into queues and assign the jobs to them, so that the times until they end sum up to least.
+    """Splits free accelerators into queues and assigns jobs to these, so that the sum of their completion times is
+    least.
 
     Args:
-        columns: ways to run; of those in several pools at once none is taken.
+        columns: configurations; none over several pools at once is taken.
         allowed: columns that may be used (c,).
-        length_s: how long the job of each column takes there (c,).
+        length_s: seconds that the job of each column takes there (c,).
         free: accelerators of each pool (p,).
     """
     alone = np.bincount(columns.use_column, minlength=len(columns)) == 1
@@ -51,7 +52,7 @@ def schedule_in_queues(columns: Columns, allowed: BoolArray, length_s: FloatArra
         return QueueSchedule(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)
     rows, row = np.unique(columns.job[column[there]], return_inverse=True)
     used, kind = np.unique(kind[there], return_inverse=True)
-    slowest_first = np.argsort(-length_s[column[there]], kind="stable")  # of several alike the fastest is written last
+    slowest_first = np.argsort(-length_s[column[there]], kind="stable")  # the fastest of equal ones is written last
     at, column = (row[slowest_first], kind[slowest_first]), column[there][slowest_first]
     table, column_of = np.full((len(rows), len(used)), np.inf), np.zeros((len(rows), len(used)), np.int64)
     table[at], column_of[at] = length_s[column], column
@@ -61,7 +62,9 @@ def schedule_in_queues(columns: Columns, allowed: BoolArray, length_s: FloatArra
 
 
 def _queue_counts(kinds: FloatArray, work: FloatArray, jobs: IntArray, free: FloatArray) -> IntArray:
-    """Lanes of each kind (pool, size) that the free accelerators of its pool are cut into."""
+    """Returns the number of queues of each kind (pool, gang size) into which the free accelerators of its pool are
+    divided.
+    """
     queues = np.zeros(len(kinds), dtype=np.int64)
     for pool in np.unique(kinds[:, 0]).tolist():
         own = np.flatnonzero(kinds[:, 0] == pool)
@@ -71,17 +74,17 @@ def _queue_counts(kinds: FloatArray, work: FloatArray, jobs: IntArray, free: Flo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuePositions:
-    """Where each job went (m,)."""
+    """The queue and the position of each job (m,)."""
 
     kind: IntArray
-    #: 1 for the last of its queue.
+    #: Position from the end: 1 for the last of its queue.
     from_end: IntArray
-    #: Sum of the times until all end.
+    #: The sum of the seconds until all jobs end.
     total_s: float
 
 
 def assign_positions(length_s: FloatArray, queues: IntArray) -> QueuePositions:
-    """The exact minimum.
+    """Returns the positions with the least sum of completion times (exact).
 
     Args:
         length_s: time of each job in a queue of each kind, inf where it cannot run; finite somewhere for each (m, l).
@@ -90,7 +93,7 @@ def assign_positions(length_s: FloatArray, queues: IntArray) -> QueuePositions:
     jobs = len(length_s)
     if not jobs:
         return QueuePositions(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)
-    most = -(-jobs // queues)  # with so many levels each kind has a place for everybody
+    most = -(-jobs // queues)  # With so many levels, each kind has a place for every job.
     levels = np.minimum(most, 2 * (-(-jobs // int(queues.sum()))))
     while True:
         kind = np.repeat(np.arange(len(queues)), levels)
@@ -106,7 +109,7 @@ def assign_positions(length_s: FloatArray, queues: IntArray) -> QueuePositions:
 
 
 def _cheapest_positions(cost: FloatArray, places: IntArray) -> IntArray:
-    """The seat of each job at least cost (m,); the number of seats for those who found none.
+    """Returns the level (seat) of each job at least total cost (m,); the number of levels for a job that found none.
 
     Jobs come one by one, each by the cheapest chain of moves that ends at a free place: the successive shortest paths
     of a transportation problem, where all places of a seat are one node however many there are.
@@ -114,7 +117,7 @@ def _cheapest_positions(cost: FloatArray, places: IntArray) -> IntArray:
     jobs, seats = cost.shape
     seat = np.full(jobs, seats, np.int64)
     free = places.copy()
-    #: What it costs to move the best suited of those in one seat to another.
+    #: The cost of moving the best suited job of one level to another.
     move = np.full((seats, seats), np.inf)
     finite = cost[np.isfinite(cost)]
     slack = 1e-12 * max(1.0, float(finite.max(initial=0.0)))
@@ -140,7 +143,9 @@ def _cheapest_positions(cost: FloatArray, places: IntArray) -> IntArray:
 
 
 def _chains(first: FloatArray, move: FloatArray, slack: float) -> tuple[FloatArray, IntArray]:
-    """The cheapest way to take one more place of each seat, and the seat that the last move of it leaves (-1: none)."""
+    """Returns the least cost of taking one more place of each level, and the level that the last move of that chain
+    leaves (-1: none).
+    """
     reached, via = first.copy(), np.full(len(first), -1, np.int64)
     for _ in range(len(first)):
         through = reached[:, None] + move
@@ -154,7 +159,9 @@ def _chains(first: FloatArray, move: FloatArray, slack: float) -> tuple[FloatArr
 
 
 def queue_heads(seats: QueuePositions, length_s: FloatArray, queues: IntArray) -> IntArray:
-    """Jobs that are first in their queue: those farthest from the end, as many as there are queues, ascending."""
+    """Returns the jobs that are first in their queue, ascending: those farthest from the end, as many as there are
+    queues.
+    """
     own = length_s[np.arange(len(seats.kind)), seats.kind]
     order = np.lexsort((own, -seats.from_end, seats.kind))
     kind = seats.kind[order]
@@ -163,10 +170,11 @@ def queue_heads(seats: QueuePositions, length_s: FloatArray, queues: IntArray) -
 
 
 def split_into_queues(free: float, sizes: FloatArray, work: FloatArray, jobs: IntArray) -> IntArray:
-    """Queues of each size that so many accelerators make, each size getting its part of the work that waits (s,).
+    """Returns the number of queues of each size (s,) made of the free accelerators, in proportion to the work that
+    waits for each size.
 
-    No size gets more queues than it has jobs. What is left goes to the size that lost most by rounding, and so on, as
-    long as one more of its queues fits.
+    No size gets more queues than it has jobs. Accelerators left over go to the size that lost most by rounding, and so
+    on, as long as one more of its queues fits.
     """
     part = free * (work / work.sum() if work.sum() > 0 else np.full(len(sizes), 1.0 / len(sizes))) / sizes
     queues = np.minimum(np.floor(part + _WHOLE), jobs)

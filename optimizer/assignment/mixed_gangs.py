@@ -1,9 +1,10 @@
-"""Gangs over several pools, made at prices instead of listed (column generation): which would help, until none would.
+"""Column generation for gangs over several pools: adds those that would improve an answer at its prices, until none
+would.
 
-A gang of W accelerators over several pools runs at the pace of its slowest part, W x min over its pools of the speed of
-one. There are more of them than anybody can list, but at given prices only few matter: for every pace, the cheapest W
-accelerators that are at least that fast (design 3). A policy answers with the configurations it knows; those that at
-its prices undercut every mixture of known ones join, and it answers again. Where none is left, no gang over any pools
+A gang of W accelerators over several pools runs at the pace of its slowest part, W x min over its pools of the speed
+of one. There are more of them than anybody can list, but at given prices only few matter: for every pace, the cheapest
+W accelerators that are at least that fast . A policy answers with the configurations it knows; those that at its
+prices undercut every mixture of known ones join, and it answers again. Where none is left, no gang over any pools
 could better the answer: what its prices prove holds for all of them.
 
 Decides which configurations are worth adding, for jobs that take them (`Jobs.mixes`). It looks at speed and prices
@@ -21,17 +22,18 @@ from optimizer.policy import SharePolicy
 from optimizer.problem import FloatArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
-#: Answers asked for at most; five or six are used.
+#: The most answers that are asked for; five or six usually suffice.
 MAX_ANSWERS = 40
-#: A gang must be cheaper than what is known by this part to be worth trying.
+#: A gang is worth adding only if it is cheaper by this part than what is known.
 _CHEAPER = 1e-7
 _WHOLE = 1e-9
 
 
 def answer_with_mixed_gangs(policy: SharePolicy, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-    """Ask, add the gangs that would help at the prices of the answer, and ask again, until none would.
+    """Asks a policy, adds the gangs that would improve its answer at its prices, and asks again, until none would.
 
-    The last answer, with the gangs that were added. Where work ran out (`MAX_ANSWERS`), some might help still.
+    Returns the last answer, with the gangs that were added, and the policy's memory. After `MAX_ANSWERS` answers it
+    stops, though further gangs might help.
 
     Raises:
         ProblemError: the problem is malformed.
@@ -51,7 +53,9 @@ def answer_with_mixed_gangs(policy: SharePolicy, problem: Problem, memory: Memor
 
 
 def improving_mixed_gangs(problem: Problem, shares: Shares) -> MultiPoolGangs:
-    """Gangs that undercut all that their jobs know, at the prices of some stage, or are faster; the same one once."""
+    """Returns the gangs that, at the prices of some stage, are cheaper than all mixtures of configurations that their
+    jobs know, or faster; each gang once.
+    """
     pools = len(problem.pools)
     found = [no_gangs(pools)]
     if len(problem.jobs.mixes) and problem.jobs.mixes.any():
@@ -61,7 +65,9 @@ def improving_mixed_gangs(problem: Problem, shares: Shares) -> MultiPoolGangs:
 
 
 def _undercutting(problem: Problem, prices: FloatArray) -> MultiPoolGangs:
-    """Gangs at these prices that cost less than the cheapest way their jobs know to be as fast, or are faster."""
+    """Returns the gangs that cost less at these prices than the cheapest known way for their jobs to be as fast, or
+    are faster.
+    """
     known, speed = _known_ways(problem, prices), whole_gang_speeds(problem)
     speed[~problem.jobs.mixes] = 0.0
     found = [no_gangs(len(prices))]
@@ -74,7 +80,9 @@ def _undercutting(problem: Problem, prices: FloatArray) -> MultiPoolGangs:
 
 
 def _known_ways(problem: Problem, prices: FloatArray) -> CostHulls:
-    """What each job pays for its speed with the configurations it has; nothing is to be had by one that has none."""
+    """Returns for each job the least price of each speed with the configurations that it has; a job without any gets
+    nothing at any price.
+    """
     usable = usable_columns(problem.columns, problem.pools.capacity)
     classes = aggregate_problem(problem, usable, [problem.columns.steps_per_s], [problem.jobs.gang])
     n, member = len(problem.jobs), classes.classes.member
@@ -86,7 +94,9 @@ def _known_ways(problem: Problem, prices: FloatArray) -> CostHulls:
 
 
 def whole_gang_speeds(problem: Problem) -> FloatArray:
-    """Steps/s of each job's whole gang in each pool alone, 0 where it has no such configuration (n, p)."""
+    """Returns the steps per second of each job's whole gang in each pool alone (n, p); 0 where it has no such
+    configuration.
+    """
     columns = problem.columns
     uses = np.bincount(columns.use_column, minlength=len(columns))
     alone = (uses[columns.use_column] == 1) & (columns.use_count == problem.jobs.gang[columns.job[columns.use_column]])
@@ -99,7 +109,8 @@ def whole_gang_speeds(problem: Problem) -> FloatArray:
 def cheapest_gangs(
     speed: FloatArray, gang: FloatArray, slowest: int, prices: FloatArray, capacity: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Each job's cheapest gang on pools at least as fast for it as this one (n, p); its speed, 0: none, or one pool.
+    """Returns the cheapest gang of each job on pools that are at least as fast for it as this one (n, p), and its
+    steps per second (n,): 0 where there is none, or where it stands in one pool.
 
     Args:
         speed: of each job's whole gang in each pool, 0 where it cannot run (n, p).
@@ -119,12 +130,12 @@ def cheapest_gangs(
 
 
 def no_gangs(pools: int) -> MultiPoolGangs:
-    """No gang at all, over so many pools."""
+    """Returns an empty set of gangs over this number of pools."""
     return MultiPoolGangs(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros((0, pools)))
 
 
 def joined_gangs(several: list[MultiPoolGangs]) -> MultiPoolGangs:
-    """The gangs of several answers, one after the other."""
+    """Returns the gangs of several answers in one set, one answer after the other."""
     return MultiPoolGangs(
         np.concatenate([one.job for one in several]),
         np.concatenate([one.steps_per_s for one in several]),
@@ -133,6 +144,6 @@ def joined_gangs(several: list[MultiPoolGangs]) -> MultiPoolGangs:
 
 
 def distinct_gangs(gangs: MultiPoolGangs) -> MultiPoolGangs:
-    """The same gang of the same job once."""
+    """Returns the gangs without repetitions of the same gang of the same job."""
     _, first = np.unique(np.column_stack([gangs.job, gangs.use]), axis=0, return_index=True)
     return MultiPoolGangs(gangs.job[first], gangs.steps_per_s[first], gangs.use[first])

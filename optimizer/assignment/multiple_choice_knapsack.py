@@ -2,11 +2,11 @@
 
     maximise  sum_c v_c y_c     s.t.  sum_{c of j} y_c <= 1,   sum_c use[c,r] y_c <= N[r]  (price l_r),   y in {0, 1}
 
-At good prices nearly every job has one configuration that it clearly prefers: it gets it. The rest, whose best and
-second best are closest, are the core: they compete for what is left in a small integer program (HiGHS), and the prices
-are sharpened by the duals of its relaxation. Any prices l >= 0 bound every choice by  sum_j max(0, max_c v_c - l.use_c)
-+ l.N  (weak duality), so the answer knows how good it is; where that is not good enough, more jobs compete, and in the
-end all of them.
+At good prices nearly every job clearly prefers one configuration, and gets that one. The rest, whose best and second
+best are closest, are the core: they compete for what is left in a small integer program (HiGHS), and the prices are
+sharpened by the duals of its relaxation. Any prices l >= 0 bound every choice by  sum_j max(0, max_c v_c - l.use_c) +
+l.N  (weak duality), so the answer states its distance from the optimum; where that is too large, more jobs compete,
+and in the end all of them.
 """
 
 from dataclasses import dataclass
@@ -16,25 +16,26 @@ import numpy as np
 from optimizer.assignment.assignment_problem import Assignment, AssignmentProblem
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: A choice this near to its bound is good enough.
+#: Relative gap to its bound at which a choice is accepted.
 KNAPSACK_TOLERANCE = 1e-4
 #: Steps of the first search for prices.
 _STEPS = 80
-#: Jobs that compete at first; each time that is not enough, so many times more.
+#: The number of jobs that compete at first; the factor by which it grows each time they are not enough.
 _CORE, _GROWTH = 24, 4
-#: Columns up to which the fluid optimum of all is cheaper than a search for prices.
+#: Up to so many columns the linear relaxation over all jobs is cheaper than a search for prices.
 _FLUID_COLUMNS = 8_000
-#: Parts of a column this near to none or all are none or all.
+#: A fraction of a column this close to 0 or 1 counts as 0 or 1.
 _ROUNDING = 1e-6
-#: Times that prices are sharpened for each set of competing jobs.
+#: How often prices are sharpened for each set of competing jobs.
 _SHARPENED = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Responses:
-    """What all jobs would do at given prices."""
+    """The best response of every job to given prices."""
 
-    #: Best column, -1: none is worth its price (n,); by how much it is better than the next best thing (n,).
+    #: The best column, -1 where none is worth its price (n,); and by how much it is better than the next best choice
+    #: (n,).
     column: IntArray
     margin: FloatArray
     #: The bound that the prices prove.
@@ -42,10 +43,10 @@ class _Responses:
 
 
 def solve_knapsack(choice: AssignmentProblem, tolerance: float = KNAPSACK_TOLERANCE, core: int = _CORE) -> Assignment:
-    """The best choice, within the tolerance of its bound unless the solver's work limit came first.
+    """Returns the best choice, within the tolerance of its bound unless the solver's work limit came first.
 
-    At first `core` jobs compete, more where that is not enough. No program is solved where everybody has what he likes
-    best, and no integer program where the fluid optimum, made whole, is within the tolerance already.
+    At first `core` jobs compete, more where that is not enough. No program is solved where every job can have its best
+    column, and no integer program where the rounded linear relaxation is within the tolerance already.
     """
     free = np.zeros(len(choice.capacity))
     if not choice.jobs:
@@ -70,7 +71,9 @@ def solve_knapsack(choice: AssignmentProblem, tolerance: float = KNAPSACK_TOLERA
 
 
 def _rounded_relaxation(choice: AssignmentProblem) -> Assignment | None:
-    """The fluid optimum of all jobs made whole: who is in one column keeps it, the others share what is left."""
+    """Returns the linear relaxation over all jobs, rounded: a job with all its share in one column keeps that column,
+    the others fill what is left. None where HiGHS finds no optimum.
+    """
     from optimizer.assignment.knapsack_program import solve_relaxation
 
     everybody = np.ones(choice.jobs, dtype=np.bool_)
@@ -88,10 +91,10 @@ def _rounded_relaxation(choice: AssignmentProblem) -> Assignment | None:
 
 
 def search_prices(choice: AssignmentProblem) -> tuple[FloatArray, float]:
-    """The best prices that steps found, and the bound that they prove (0 where there is nobody).
+    """Returns the prices with the smallest bound that steps found, and that bound (0 where there are no jobs).
 
-    A price rises while more is wanted than there is, and falls while less is; its step grows while that goes on, and is
-    halved where it turns.
+    A price rises while demand exceeds capacity, and falls while it is below; its step grows while the direction stays,
+    and is halved where it changes.
     """
     if not choice.jobs:
         return np.zeros(len(choice.capacity)), 0.0
@@ -121,7 +124,7 @@ def _responses(choice: AssignmentProblem, prices: FloatArray) -> _Responses:
 
 
 def _core_jobs(choice: AssignmentProblem, prices: FloatArray, size: int) -> tuple[BoolArray, IntArray, FloatArray]:
-    """(jobs that compete, what the others have, what they leave).
+    """Returns which jobs compete, the columns of the others, and the capacity that those leave.
 
     The `size` least decided jobs compete, or as many more as it takes until the others fit.
     """
@@ -138,7 +141,7 @@ def _core_jobs(choice: AssignmentProblem, prices: FloatArray, size: int) -> tupl
 
 
 def _program(choice: AssignmentProblem, kept: IntArray, core: BoolArray, rest: FloatArray) -> AssignmentProblem:
-    """These columns (of the jobs that compete) as a program."""
+    """Returns the program over these columns, all of competing jobs."""
     place = np.full(len(choice.job), -1, dtype=np.int64)
     place[kept] = np.arange(len(kept))
     uses = place[choice.use_column] >= 0
@@ -153,7 +156,9 @@ def _program(choice: AssignmentProblem, kept: IntArray, core: BoolArray, rest: F
 
 
 def _sharpened(choice: AssignmentProblem, prices: FloatArray, bound: float, size: int) -> tuple[FloatArray, float]:
-    """Prices at which the competing jobs would share what is left, if they prove more than those at hand."""
+    """Returns the prices from the relaxation of what the competing jobs share, if they prove a smaller bound than the
+    given ones; else the given prices and bound.
+    """
     from optimizer.assignment.knapsack_program import solve_relaxation
 
     core, _, rest = _core_jobs(choice, prices, size)
@@ -167,7 +172,7 @@ def _sharpened(choice: AssignmentProblem, prices: FloatArray, bound: float, size
 def _solve_core(
     choice: AssignmentProblem, prices: FloatArray, size: int, tolerance: float, known: Assignment | None
 ) -> tuple[IntArray, float]:
-    """(column of each job, what the program proves about all choices: inf unless all jobs compete)."""
+    """Returns the column of each job, and an upper bound on all choices: inf unless all jobs compete."""
     from optimizer.assignment.knapsack_program import solve_integer
 
     core, column, rest = _core_jobs(choice, prices, size)
@@ -189,7 +194,9 @@ def _solve_core(
 
 
 def _promising(choice: AssignmentProblem, prices: FloatArray, known: Assignment) -> BoolArray:
-    """Columns that a better choice may have: at the prices they lose no more than is in dispute (c,)."""
+    """Returns the columns that a better choice may contain (c,): those whose reduced cost is at most the gap between
+    bound and value.
+    """
     found, net = _responses(choice, prices), choice.net(prices)
     best = np.maximum(choice.best_net(net), 0.0)
     promising: BoolArray = best[choice.job] - net <= (found.bound - known.value) * (1.0 + 1e-9) + 1e-12 * found.bound
@@ -197,7 +204,9 @@ def _promising(choice: AssignmentProblem, prices: FloatArray, known: Assignment)
 
 
 def _one_by_one(choice: AssignmentProblem, prices: FloatArray, column: IntArray, candidates: IntArray) -> IntArray:
-    """The columns of jobs, and the others among the candidates in what still fits, most gain at the prices first."""
+    """Returns the columns of jobs after adding those candidates that still fit, one by one, the largest gain at the
+    prices first.
+    """
     net = choice.net(prices)
     column, free = column.copy(), choice.capacity - choice.used(column)
     for candidate in candidates[np.argsort(-net[candidates], kind="stable")].tolist():

@@ -4,21 +4,21 @@
     k(gamma) = L * (U / L) ^ (gamma / (sigma * c))        price of one accelerator of a slot, gamma of c booked
 
 L (the floor) lets the first jobs in, U (the ceiling) keeps the last ones out: at gamma = sigma * c the price has
-reached what the slot can be worth to anybody. sigma = 1 - delta, with delta the largest part of a slot that one job
-takes, is what the proof needs: a job that would overbook finds gamma > (1 - delta) c, and can only lose. sigma = 1 is
-what serves better: more is sold before prices forbid it, and capacity is checked instead of proved.
+reached the most that the slot can be worth to any job. sigma = 1 - delta, with delta the largest part of a slot that
+one job takes, is what the proof needs: a job that would overbook finds gamma > (1 - delta) c, and can only lose. sigma
+= 1 is what serves better: more is sold before prices forbid it, and capacity is checked instead of proved.
 
 What is promised, and proved in docs/hadar.md:
 
-- any prices bound the optimum, whoever made them: D(k) = sum_j max(0, max_s [U_j(s) - k.y(s)]) + c.k >= OPT;
-- the dual grows by at most alpha times the value: D - D_0 <= alpha P;
-- where the dual is feasible (always, on the provable curve), OPT <= 2 alpha P.
+- any prices bound the optimum, whoever made them: D(k) = sum_j max(0, max_s [U_j(s) - k.y(s)]) + c.k >= OPT; - the
+dual grows by at most alpha times the value: D - D_0 <= alpha P; - where the dual is feasible (always, on the provable
+curve), OPT <= 2 alpha P.
 
-The promise is about utilities of bookings that are kept to their end. It says nothing about completion times, nor about
-schedulers that decide anew every round.
+The promise is about utilities of bookings that are kept to their end. It says nothing about completion times, nor
+about schedulers that decide anew every round.
 
-What it is measured by is the best that anybody could have admitted, all arrivals known: a packing of schedules, for
-instances of a few rounds. All schedules are listed, so the size is exponential in the rounds.
+It is compared with the offline optimum, which knows all arrivals: a packing of schedules, for instances of a few
+rounds. All schedules are listed, so the size is exponential in the rounds.
 
 No command reaches this module yet: tests and benchmarks hold it to its proof until the scheduler admits jobs by it.
 """
@@ -44,9 +44,9 @@ from optimizer.problem import FloatArray, IntArray
 
 
 class PriceSaturation(StrEnum):
-    """Where the price reaches the ceiling."""
+    """The booked part of a slot at which its price reaches the ceiling."""
 
-    #: When the slot is full: the plain curve, with an explicit capacity check.
+    #: When the slot is full: the plain curve, with an explicit check of capacity.
     FULL = "full"
     #: When the largest job might not fit any more: the curve of the theorem.
     PROVABLE = "provable"
@@ -54,49 +54,52 @@ class PriceSaturation(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceCurve:
-    """Prices of all slots as functions of what is booked."""
+    """The prices of all slots as functions of what is booked (R rounds, p pools)."""
 
     capacity: FloatArray
     #: L, one for all slots: half the best single utility is spread over all slots, so D_0 <= OPT / 2.
     floor: float
     #: U, at least the floor (R, p).
     ceiling: FloatArray
-    #: sigma: the part of a slot at which its price is the ceiling.
+    #: sigma: the booked part of a slot at which its price is the ceiling.
     sigma: float
-    #: delta: the largest part of a slot that one job takes.
+    #: delta: the largest part of a slot that one job can take.
     delta: float
-    #: ln(U / L) (R, p), worked out once.
+    #: ln(U / L) (R, p), computed once.
     steepness: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steepness", np.log(self.ceiling / self.floor))
 
     def prices(self, booked: IntArray) -> FloatArray:
-        """Price of one accelerator of each slot (R, p) when that many are booked (R, p)."""
+        """Returns the price of one accelerator of each slot (R, p) when so many are booked (R, p)."""
         prices: FloatArray = self.floor * np.exp(self.steepness * booked / (self.sigma * self.capacity))
         return prices
 
     @property
     def initial_dual(self) -> float:
-        """D_0: all slots at their floor."""
+        """D_0, the dual value when all slots have the floor as their price."""
         return float(self.floor * self.capacity.sum() * len(self.ceiling))
 
     @property
     def alpha(self) -> float:
-        """What one unit of value adds to the dual at most: (e^(b delta) - 1) / delta, b = max ln(U/L) / sigma."""
+        """The most that one unit of value adds to the dual: alpha = (e^(b delta) - 1) / delta, b = max ln(U/L) /
+        sigma.
+        """
         steepest = float(self.steepness.max()) / self.sigma
         return max(1.0, expm1(steepest * self.delta) / self.delta)
 
     @property
     def alpha_of_dust(self) -> float:
-        """What alpha would be for jobs infinitely small against every slot: ln(U/L)."""
+        """What alpha would be if jobs were infinitely small against every slot: ln(U/L)."""
         return max(1.0, float(self.steepness.max()))
 
 
 def price_curve_of(instance: AdmissionInstance, saturation: PriceSaturation) -> PriceCurve | None:
-    """The curve for the jobs that may come; None where none of them has a schedule.
+    """Returns the curve for the jobs that may come; None where none of them has a schedule.
 
-    The bounds L and U are taken from all applicants: an online algorithm has to know (or guess) such bounds beforehand.
+    The bounds L and U are taken from all applicants: an online algorithm has to know (or guess) such bounds
+    beforehand.
 
     Raises:
         ValueError: a gang may fill a whole pool, so the provable curve does not exist.
@@ -116,52 +119,53 @@ def price_curve_of(instance: AdmissionInstance, saturation: PriceSaturation) -> 
     return PriceCurve(capacity, floor, np.maximum(worth, floor), sigma, delta)
 
 
-#: Payoffs, and violations of the dual, below this part of a utility are rounding.
+#: Net utilities, and violations of the dual, below this part of a utility count as rounding.
 _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdmittedJob:
-    """One job that was let in, and its booking."""
+    """A job that was admitted, with its booking."""
 
     applicant: Applicant
     schedule: BookedSchedule
-    #: What it gained beyond the price on admission, > 0.
+    #: Utility minus price at its admission, > 0.
     payoff: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdmissionProof:
-    """What an admission is worth, and what no other can be worth more than."""
+    """What an admission is worth, and an upper bound on any other."""
 
-    #: P: the sum of utilities of those admitted.
+    #: P: the sum of the utilities of admitted jobs.
     value: float
     #: D(k) at the final prices: no set of schedules within capacity is worth more.
     bound: float
-    #: D_0 and D: the dual at the start, and what the algorithm's own multipliers and prices make of it at the end.
+    #: D_0 and D: the dual value at the start, and that of the algorithm's own multipliers and prices at the end.
     initial_dual: float
     final_dual: float
     alpha: float
     alpha_of_dust: float
     #: Whether the algorithm's own multipliers and final prices are feasible for the dual.
     dual_feasible: bool
-    #: 2 alpha where the dual is feasible: the optimum is proved to be at most that times the value. None: no promise.
+    #: 2 alpha where the dual is feasible: the optimum is proved to be at most that times the value. None where nothing
+    #: is proved.
     ratio: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdmissionRun:
-    """A whole run."""
+    """The result of a whole run."""
 
     admitted: tuple[AdmittedJob, ...]
-    #: Accelerators booked, and their price in the end (R, p).
+    #: Accelerators booked in each slot, and their price at the end (R, p).
     booked: IntArray
     prices: FloatArray
     proof: AdmissionProof
 
 
 def admit_online(instance: AdmissionInstance, saturation: PriceSaturation = PriceSaturation.FULL) -> AdmissionRun:
-    """Judge all applicants in their order of arrival.
+    """Admits or refuses all applicants in their order of arrival, and returns the bookings with their proof.
 
     Raises:
         ValueError: the provable curve is asked for and a gang may fill a whole pool.
@@ -190,7 +194,7 @@ def _proved(
     value = sum(entry.schedule.utility for entry in admitted)
     slots = float((prices * curve.capacity).sum())
     payoff = {entry.applicant.job_id: entry.payoff for entry in admitted}
-    # What each job could still gain, whether or not its schedule would fit.
+    # The most that each job could still gain at the final prices, whether or not its schedule would fit.
     gain = {job.job_id: max(0.0, best_schedule(instance, job, prices).payoff) for job in instance.applicants}
     bound = slots + sum(gain.values())
     feasible = all(most <= payoff.get(job_id, 0.0) + _NOTHING for job_id, most in gain.items())
@@ -213,15 +217,17 @@ def _proved(
 class OfflineOptimum:
     """The largest sum of utilities."""
 
-    #: Of schedules that somebody could keep, and what is proved that nobody exceeds: equal to within the gap asked for.
+    #: The best sum of schedules that fit, and an upper bound on any such sum: equal to within the gap asked for.
     value: float
     bound: float
-    #: Of fractions of schedules.
+    #: The optimum over fractions of schedules.
     relaxed: float
 
 
 def offline_optimum(instance: AdmissionInstance, gap: float = 1e-4) -> OfflineOptimum:
-    """Solve max sum U z, at most one schedule a job, within every slot's capacity; to a relative `gap`."""
+    """Returns the optimum of max sum U z, at most one schedule per job within every slot's capacity, to a relative
+    `gap`.
+    """
     worth, owner, use = [], [], []
     for row, job in enumerate(instance.applicants):
         for schedule in _undominated(list(every_schedule(instance, job))):
@@ -239,7 +245,7 @@ def offline_optimum(instance: AdmissionInstance, gap: float = 1e-4) -> OfflineOp
 
 
 def _undominated(schedules: list[BookedSchedule]) -> list[BookedSchedule]:
-    """Without those that another replaces: one worth no less that holds no more in any slot."""
+    """Returns the schedules without those that another dominates: worth no less, and holding no more in any slot."""
     schedules.sort(key=lambda schedule: (schedule.use.sum(), -schedule.utility))
     kept: list[BookedSchedule] = []
     uses = np.zeros((len(schedules), schedules[0].use.size if schedules else 0), dtype=np.int64)
@@ -253,7 +259,9 @@ def _undominated(schedules: list[BookedSchedule]) -> list[BookedSchedule]:
 
 
 def _most(worth: FloatArray, rows: LinearConstraint, gap: float | None) -> tuple[float, float]:
-    """The best sum found and a bound on it; of whole schedules to within the gap, of fractions without one."""
+    """Returns the best sum found and a bound on it: over whole schedules to within the gap, over fractions where `gap`
+    is None.
+    """
     options = {} if gap is None else {"mip_rel_gap": gap}
     whole = np.full(len(worth), gap is not None)
     found = milp(-worth, constraints=rows, integrality=whole, bounds=Bounds(0, 1), options=options)

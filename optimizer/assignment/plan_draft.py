@@ -1,7 +1,7 @@
-"""A plan in the making: who has which configuration by now, what is free, and the plan that comes out of it.
+"""A plan under construction: the configuration that each job has so far, what is free, and the plan that results.
 
-Elastic policies also see here which configurations a job may have, and what it has now. Growth and restarts are counted
-from one decision to the next, in the policy's memory. A move inside one pool that keeps the size is not seen.
+Elastic policies also see here which configurations a job may have, and what it has now. Growth and restarts are
+counted from one decision to the next, in the policy's memory. A move inside one pool that keeps the size is not seen.
 
 Shapes: n jobs, c columns, p pools.
 """
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class PlanDraft:
-    """A plan in the making."""
+    """A plan under construction."""
 
-    #: Column of each job so far, -1: none (n,).
+    #: The column of each job so far, -1: none (n,).
     column: IntArray
-    #: Accelerators of each pool that nobody has yet (p,).
+    #: The accelerators of each pool that no job has yet (p,).
     free: FloatArray
-    #: Prices, and what was reached of how much, over the jobs that competed.
+    #: The prices (p,), the value reached and its bound, summed over the jobs that competed.
     prices: FloatArray
     reached: float = 0.0
     bound: float = 0.0
-    #: What an accelerator of each pool costs each job besides its price because of limits of its project and user, less
-    #: what it need not pay because of guarantees (n, p), or one 0 for all.
+    #: What an accelerator of each pool costs each job besides its price (n, p), or one 0 for all: prices of limits of
+    #: its project and user, less those of guarantees.
     charges: FloatArray = field(default_factory=lambda: np.zeros((1, 1)))
-    #: Price of a limit and of a guarantee, the highest of all priority classes, by row of `Entities` where it binds.
+    #: The prices of limits and of guarantees that bind, by row of `Entities`; the highest of all priority classes.
     limit_prices: dict[int, float] = field(default_factory=dict)
     guarantee_prices: dict[int, float] = field(default_factory=dict)
-    #: What was decided by prices, where these do not prove that nothing is better.
+    #: Assignments decided by prices whose prices do not prove them optimal.
     contests: "list[Contest]" = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasure:
-    """What the values add up to, in words, and their unit; and the unit of the prices where that is another."""
+    """The objective in words, its unit, and the unit of the prices where that is another."""
 
     name: str
     unit: str
@@ -55,7 +55,7 @@ class PlanMeasure:
 
 
 def begin_plan(problem: Problem) -> PlanDraft:
-    """Jobs that cannot be moved have their places."""
+    """Returns a draft in which jobs that cannot be moved have their places."""
     columns, jobs, pools = problem.columns, problem.jobs, problem.pools
     column = np.full(len(jobs), -1, dtype=np.int64)
     free = pools.capacity.copy()
@@ -67,10 +67,10 @@ def begin_plan(problem: Problem) -> PlanDraft:
 
 
 def count_fixed(draft: PlanDraft, value: FloatArray) -> None:
-    """Count places that are given before anybody competes for what they are worth, in what is reached and in its bound.
+    """Adds the value of places given before jobs compete to both the value reached and its bound.
 
-    They are part of every plan that could be made now: without them a plan of jobs that cannot be moved proves nothing.
-    `value`: of each column (c,).
+    Every plan that could be made now contains them: without them a plan of jobs that cannot be moved would prove
+    nothing. `value`: of each column (c,).
     """
     worth = float(value[draft.column[draft.column >= 0]].sum())
     draft.reached += worth
@@ -78,14 +78,16 @@ def count_fixed(draft: PlanDraft, value: FloatArray) -> None:
 
 
 def charged_costs(columns: Columns, charges: FloatArray) -> FloatArray:
-    """What each column's accelerators cost its job at these charges of jobs and pools (n, p), or (1, 1); (c,)."""
+    """Returns what the accelerators of each column cost its job (c,), at charges by job and pool (n, p), or one for
+    all (1, 1).
+    """
     rows = columns.job[columns.use_column] if len(charges) > 1 else 0
     pools = columns.use_pool if charges.shape[1] > 1 else 0
     return sum_by(columns.use_column, charges[rows, pools] * columns.use_count, len(columns))
 
 
 def accelerators_held(problem: Problem, chosen: IntArray) -> FloatArray:
-    """Accelerators of each pool that these columns take (p,)."""
+    """Returns the accelerators of each pool that these columns take (p,)."""
     columns = problem.columns
     flag = np.zeros(len(columns), dtype=np.bool_)
     flag[chosen] = True
@@ -101,14 +103,14 @@ def finish_plan(
     measure: PlanMeasure,
     first: Sequence[int] = (),
 ) -> Plan:
-    """The plan, with what everybody gains at its prices; most value per accelerator first.
+    """Returns the plan, with each job's surplus at its prices; the jobs with most value per accelerator come first.
 
     Args:
         problem: n jobs, c columns.
         value: of each column (c,).
         size: accelerators of each column (c,).
-        draft: who has which column.
-        measure: what the values add up to.
+        draft: the column of each job.
+        measure: the objective and its units.
         first: rows of the jobs that come before all others, in their order.
     """
     columns, jobs, n = problem.columns, problem.jobs, len(problem.jobs)
@@ -130,7 +132,9 @@ def finish_plan(
 
 
 def note_entity_prices(known: dict[int, float], entity: IntArray, prices: FloatArray) -> None:
-    """Keep the prices of rows of entities (m,); several rows of one entity add up, several priority classes do not."""
+    """Records the prices of rows of entities (m,): several rows of one entity add up, of several priority classes the
+    highest counts.
+    """
     summed: dict[int, float] = {}
     for row, price in zip(entity.tolist(), prices.tolist(), strict=True):
         summed[row] = summed.get(row, 0.0) + price
@@ -149,34 +153,34 @@ def _entity_prices(problem: Problem, draft: PlanDraft) -> tuple[EntityPrice, ...
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ElasticJobs:
-    """One row per job, one per column, in the problem's order."""
+    """The facts of jobs and columns that elastic policies use, one row per job or column, in the problem's order."""
 
-    #: The empty fleet could hold the column; of a job that cannot be moved, the one in which it runs (c,).
+    #: Whether the empty fleet could hold the column; for a job that cannot be moved, whether it runs in it (c,).
     usable: BoolArray
     #: Accelerators of a column over all pools (c,), and the pool of its first use (c,).
     size: FloatArray
     pool: IntArray
     #: Column in which the job runs, -1: none (n,).
     running: IntArray
-    #: Running, and cannot be stopped (n,).
+    #: Jobs that run and cannot be stopped (n,).
     pinned: BoolArray
-    #: Seconds since its submission, and what a start costs it (n,).
+    #: Seconds since the job's submission, and the seconds that a start costs it (n,).
     age_s: FloatArray
     restart_s: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ElasticHistory:
-    """What jobs have been through (n,)."""
+    """The growth and the restarts of each job so far (n,)."""
 
-    #: The most accelerators that it ran on, 0 before its first start.
+    #: The most accelerators that the job ran on, 0 before its first start.
     largest: FloatArray
-    #: Starts after the first.
+    #: The number of starts after the first.
     restarts: FloatArray
 
 
 def elastic_jobs_of(problem: Problem) -> ElasticJobs:
-    """The facts of every job and column."""
+    """Returns the facts of every job and column."""
     jobs, columns = problem.jobs, problem.columns
     n = len(jobs)
     running = np.full(n, -1, dtype=np.int64)
@@ -196,7 +200,7 @@ def elastic_jobs_of(problem: Problem) -> ElasticJobs:
 
 
 def recall_history(problem: Problem, facts: ElasticJobs, memory: Memory) -> tuple[ElasticHistory, Memory]:
-    """The history up to now, and what to remember of it until the next decision."""
+    """Returns the history up to now, and the memory for the next decision."""
     before = {entry[0]: entry[1:] for entry in memory["jobs"]} if memory else {}
     n = len(problem.jobs)
     largest, starts = np.zeros(n), np.zeros(n)
@@ -216,7 +220,9 @@ def recall_history(problem: Problem, facts: ElasticJobs, memory: Memory) -> tupl
 
 
 def growth_allowed(problem: Problem, facts: ElasticJobs, history: ElasticHistory, growth: float) -> BoolArray:
-    """Columns of at most `growth` times the most that a job ran on; before its first start, its smallest (c,)."""
+    """Returns the columns with at most `growth` times the most accelerators that their job ran on (c,); before its
+    first start, only its smallest.
+    """
     job = problem.columns.job
     smallest = np.full(len(problem.jobs), np.inf)
     np.minimum.at(smallest, job[facts.usable], facts.size[facts.usable])
@@ -226,7 +232,7 @@ def growth_allowed(problem: Problem, facts: ElasticJobs, history: ElasticHistory
 
 
 def restart_factor(facts: ElasticJobs, history: ElasticHistory) -> FloatArray:
-    """Part of a goodput that counts after a change (n,)."""
+    """Returns the part of a goodput that counts after a change of configuration (n,), as in Sia and Pollux."""
     paid_s = history.restarts * facts.restart_s
     part = np.maximum(facts.age_s - paid_s, 0.0) / np.maximum(facts.age_s + facts.restart_s, 1e-9)
     return np.where(facts.age_s <= facts.restart_s, 1.0, part)

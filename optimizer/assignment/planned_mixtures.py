@@ -3,8 +3,8 @@
 A plan gives each job one configuration. Of the gangs over several pools that a job may have, at given prices only one
 for every pace can be its best: the cheapest accelerators that are at least that fast (`mixed_gangs`). So a plan is
 made, the gangs whose worth exceeds their price by more than anything their jobs have join the configurations, and it
-is made again: a few times, or until none would. What no price finds are odd accelerators, which no gang fits alone and
-which are therefore free: jobs that still wait take gangs of those, most valuable first.
+is made again: a few times, or until none would. Prices do not find gangs of odd accelerators, which are left free
+because no gang of one pool fits them: jobs that still wait take gangs of those, the most valuable first.
 
 The bound holds for all of them, listed or not: at any prices what each job could gain at most by an unlisted gang is
 the best of those few (`UnlistedGangs.gain`), and is added to it.
@@ -27,23 +27,23 @@ from optimizer.decision import MultiPoolGangs, Plan, append_columns
 from optimizer.problem import FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import column_costs, usable_columns
 
-#: What the columns of a problem are worth (c,).
+#: A function from the columns of a problem to their values (c,).
 Valuation = Callable[[Problem], FloatArray]
-#: Plans made at most, and waiting jobs that are offered odd accelerators.
+#: The most plans that are made, and the most waiting jobs that are offered odd accelerators.
 PLANS_MAX = 4
 WAITING_MAX = 256
 #: A gang must gain more than anything listed by this part of the largest value.
 _STRICT = 1e-9
 _WHOLE = 1e-9
-#: No limits and no guarantees.
+#: Charges without limits and guarantees.
 _NO_CHARGES = np.zeros((1, 1))
 
 
 class UnlistedGangs:
-    """The gangs over several pools that the jobs of a problem may have, and what they would gain by them at prices."""
+    """The gangs over several pools that the jobs of a problem may have, and what jobs would gain by them at prices."""
 
     def __init__(self, problem: Problem, value_of: Valuation) -> None:
-        """`problem`: with the configurations that are listed; `value_of`: what configurations of its jobs are worth."""
+        """`problem` lists the known configurations; `value_of` says what configurations of its jobs are worth."""
         self._problem, self._value_of = problem, value_of
         pinned = problem.jobs.pinned if len(problem.jobs.pinned) else np.zeros(len(problem.jobs), dtype=np.bool_)
         self.speed = whole_gang_speeds(problem)
@@ -51,13 +51,13 @@ class UnlistedGangs:
         self._open = problem.pools.held <= 0
 
     def open_part(self, capacity: FloatArray) -> FloatArray:
-        """Accelerators of each pool that gangs over several may have of these (p,)."""
+        """Returns how many of these accelerators of each pool gangs over several pools may take (p,)."""
         return np.where(self._open, capacity, 0.0)
 
     def at_prices(
         self, prices: FloatArray, charges: FloatArray, capacity: FloatArray, rows: IntArray
     ) -> MultiPoolGangs:
-        """For each of these jobs and every pace, the cheapest gang over several pools.
+        """Returns, for each of these jobs and every pace, the cheapest gang over several pools.
 
         Args:
             prices: of the pools (p,).
@@ -76,18 +76,21 @@ class UnlistedGangs:
         return joined_gangs(found)
 
     def fastest(self, capacity: FloatArray, rows: IntArray) -> MultiPoolGangs:
-        """The fastest gang over several pools of each of these jobs that has one, as much as can be on slow pools."""
+        """Returns the fastest gang over several pools of each of these jobs that has one, with as many accelerators on
+        slow pools as keep its pace.
+        """
         if self.open_part(capacity).sum() < self._problem.jobs.gang[rows].min(initial=np.inf):
             return no_gangs(len(capacity))
         every = self.at_prices(self.speed[rows].mean(axis=0), _NO_CHARGES, capacity, rows)
         return _first_of_each(every, -every.steps_per_s)
 
     def improving(self, draft: PlanDraft, value: FloatArray) -> MultiPoolGangs:
-        """Gangs that a next plan should know of, at the prices of this one; `value`: of the columns listed (c,).
+        """Returns the gangs that the next plan should list, at the prices of this one; `value`: of the listed columns
+        (c,).
 
-        Each job's best gang, where it gains more by it than by anything listed. While somebody waits, also each placed
-        job's best one of its own accelerators and free ones, by which it would give way: if what it loses is less than
-        the plan could be better by.
+        These are each job's best gang, where the job gains more by it than by anything listed; and, while a job waits,
+        each placed job's best gang made of its own and of free accelerators, if it loses less by it than the gap of
+        the plan.
         """
         problem, prices = self._problem, draft.prices
         columns, n = problem.columns, len(problem.jobs)
@@ -113,18 +116,18 @@ class UnlistedGangs:
 
     @staticmethod
     def _gaining(gangs: MultiPoolGangs, gain: FloatArray, strict: float) -> MultiPoolGangs:
-        """Each job's best of these gangs, where it gains something by it."""
+        """Returns each job's best of these gangs, where it gains more than `strict` by it."""
         better = np.flatnonzero(gain > strict)
         some = MultiPoolGangs(gangs.job[better], gangs.steps_per_s[better], gangs.use[better])
         return _first_of_each(some, -gain[better])
 
     def gain(self, prices: FloatArray, charges: FloatArray, free: FloatArray, known: FloatArray) -> float:
-        """What jobs could gain by gangs that are not listed, beyond what they gain by the listed ones.
+        """Returns the most that jobs could gain by unlisted gangs beyond what they gain by listed configurations.
 
         Args:
             prices: of the pools (p,).
             charges: what an accelerator of each pool costs each job besides, because of limits and guarantees (n, p).
-            free: accelerators there are for those who compete (p,).
+            free: accelerators for which the jobs compete (p,).
             known: the most that each job gains by what is listed, at least 0; inf for one that does not compete (n,).
         """
         rows = self.rows[np.isfinite(known[self.rows])]
@@ -135,7 +138,7 @@ class UnlistedGangs:
         return float(np.maximum(most - known[rows], 0.0).sum())
 
     def values(self, gangs: MultiPoolGangs) -> FloatArray:
-        """What the gangs are worth (m,)."""
+        """Returns the value of each of these gangs (m,)."""
         if not len(gangs):
             return np.zeros(0)
         whole, place = append_columns(self._problem, gangs.columns)
@@ -149,19 +152,19 @@ class UnlistedGangs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedDraft:
-    """A plan over a problem and the gangs that were made for it."""
+    """A plan over a problem and over the gangs that were generated for it."""
 
-    #: As it was asked, and with the gangs; row there of every column, the problem's own first.
+    #: The problem as it was asked, and with the gangs; and the row there of every column, the problem's own first.
     asked: Problem
     problem: Problem
     gangs: MultiPoolGangs
     place: IntArray
-    #: Over the columns of `problem`, and what these are worth (c,).
+    #: The plan over the columns of `problem`, and their values (c,).
     draft: PlanDraft
     value: FloatArray
 
     def in_terms_asked(self, plan: Plan) -> Plan:
-        """The plan over the columns of the problem as it was asked, and those of the gangs in use."""
+        """Returns the plan over the columns of the problem as it was asked, followed by those of the gangs in use."""
         own = len(self.asked.columns)
         column = _backwards(self.place)[plan.column]
         taken = np.flatnonzero(column >= own)
@@ -171,7 +174,7 @@ class MixedDraft:
         return replace(plan, column=column, added=gangs.columns if len(made) else None)
 
     def standing(self) -> tuple[float, ...]:
-        """The values reached, of the highest priority class first."""
+        """Returns the values reached, of the highest priority class first."""
         classes, chosen = self.problem.jobs.priority_class, self.draft.column
         worth = np.where(chosen >= 0, self.value[chosen], 0.0)
         return tuple(float(worth[classes == each].sum()) for each in np.unique(classes)[::-1])
@@ -180,11 +183,12 @@ class MixedDraft:
 def draft_with_mixed_gangs(
     problem: Problem, value_of: Valuation, drafted: Callable[[Problem, UnlistedGangs], PlanDraft]
 ) -> MixedDraft:
-    """Plan, add the gangs over several pools that pay at the prices, and plan again; the best of these plans.
+    """Makes a plan, adds the gangs over several pools that pay at its prices, and plans again; returns the best of
+    these plans.
 
     Args:
         problem: as it is asked; some of its jobs mix.
-        value_of: what its columns are worth, and those of gangs that are added.
+        value_of: gives the values of its columns, and of those of added gangs.
         drafted: makes a plan; its bound must cover the gangs that are not listed.
     """
     gangs, best = _of_jobs_without_a_pool(problem, value_of), None
@@ -202,19 +206,21 @@ def draft_with_mixed_gangs(
             break
         joined = distinct_gangs(joined_gangs([found.gangs, better]))
         if len(joined) == len(found.gangs) == len(gangs):
-            break  # it has listed them all
+            break  # All gangs are listed already.
         gangs = joined
     assert best is not None
     return best
 
 
 def _with_gangs(problem: Problem, gangs: MultiPoolGangs) -> tuple[Problem, IntArray]:
-    """As `append_columns`; without any gang the problem itself."""
+    """Returns the problem with these gangs as columns (`append_columns`) and the row of every column; without any
+    gang, the problem itself.
+    """
     return append_columns(problem, gangs.columns) if len(gangs) else (problem, np.arange(len(problem.columns)))
 
 
 def _of_jobs_without_a_pool(problem: Problem, value_of: Valuation) -> MultiPoolGangs:
-    """The fastest gangs of jobs that no pool could hold alone: they are measured by these."""
+    """Returns the fastest gangs of jobs that fit no pool alone: their lengths are measured on these."""
     able = np.zeros(len(problem.jobs), dtype=np.bool_)
     able[problem.columns.job[usable_columns(problem.columns, problem.pools.capacity)]] = True
     unlisted = UnlistedGangs(problem, value_of)
@@ -222,7 +228,7 @@ def _of_jobs_without_a_pool(problem: Problem, value_of: Valuation) -> MultiPoolG
 
 
 def _with_odd_accelerators(found: MixedDraft, unlisted: UnlistedGangs, value_of: Valuation) -> MixedDraft:
-    """The plan with gangs of free accelerators for jobs that wait, the most valuable first."""
+    """Returns the plan in which waiting jobs have gangs of free accelerators, the most valuable jobs first."""
     draft, jobs = found.draft, found.problem.jobs
     waiting = unlisted.rows[draft.column[unlisted.rows] < 0]
     free = unlisted.open_part(draft.free)
@@ -252,7 +258,7 @@ def _with_odd_accelerators(found: MixedDraft, unlisted: UnlistedGangs, value_of:
 
 
 def _extended(found: MixedDraft, taken: MultiPoolGangs, value_of: Valuation) -> MixedDraft:
-    """The plan with these gangs in it, each given to its job."""
+    """Returns the plan with these gangs in it, each given to its job."""
     if not len(taken):
         return found
     gangs = joined_gangs([found.gangs, taken])
@@ -274,7 +280,9 @@ def _extended(found: MixedDraft, taken: MultiPoolGangs, value_of: Valuation) -> 
 
 
 def _alike(prices: FloatArray, charges: FloatArray, rows: IntArray) -> list[tuple[FloatArray, IntArray]]:
-    """What an accelerator of each pool costs (p,), and the places among these rows of the jobs that pay so."""
+    """Returns each distinct price vector (p,) that jobs pay, charges included, with the places among `rows` of the
+    jobs that pay it.
+    """
     if not charges.any():
         return [(prices, np.arange(len(rows)))]
     cost, kind = np.unique(prices + charges[rows], axis=0, return_inverse=True)
@@ -282,14 +290,16 @@ def _alike(prices: FloatArray, charges: FloatArray, rows: IntArray) -> list[tupl
 
 
 def _backwards(place: IntArray) -> IntArray:
-    """Which entry is in each place; the last entry is -1, for nobody's place."""
+    """Returns the inverse of `place`: for each place its entry, -1 where there is none; the last entry, reached by
+    place -1, is -1.
+    """
     back = np.full(len(place) + 1, -1, dtype=np.int64)
     back[place] = np.arange(len(place))
     return back
 
 
 def _first_of_each(gangs: MultiPoolGangs, key: FloatArray) -> MultiPoolGangs:
-    """Of each job the gang with the smallest key, of equals the first."""
+    """Returns for each job the gang with the smallest key; of equals, the first."""
     order = np.lexsort((np.arange(len(gangs)), key, gangs.job))
     first = order[np.unique(gangs.job[order], return_index=True)[1]]
     return MultiPoolGangs(gangs.job[first], gangs.steps_per_s[first], gangs.use[first])

@@ -1,14 +1,14 @@
-"""How long jobs have left, by what is known of them: steps, the submitter's guess, or only what others needed.
+"""The time that jobs have left, estimated from steps, from the submitter's guess, or only from what other jobs needed.
 
 All in seconds on the configuration by which the job is measured. A rigid job is measured by its fastest configuration.
 An elastic one, that may take several counts on one pool, is measured by the one that makes the most steps per
 accelerator-second, usually its smallest gang on its best type: the largest gang does the same work with many times the
 accelerator time, and would make every job look enormous and short at once.
 
-A job of unknown length is taken to have its Gittins rank left: of a job that has had service a, let S be the service it
-will have had when it ends; given d more at most, it ends with probability P(S - a <= d) and takes E min(S - a, d). The
-rank is the smallest expected service per completion over all d; running the job with the smallest rank minimises the
-mean completion time on one machine (Gittins 1989).
+A job of unknown length is taken to have its Gittins rank left: of a job that has had service a, let S be the service
+it will have had when it ends; given d more at most, it ends with probability P(S - a <= d) and takes E min(S - a, d).
+The rank is the smallest expected service per completion over all d; running the job with the smallest rank minimises
+the mean completion time on one machine (Gittins 1989).
 
 Shapes: n jobs, c columns.
 """
@@ -26,17 +26,19 @@ from optimizer.utility.fair_share import column_accelerators, usable_columns
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceConfigurations:
-    """What every job is measured by (n,)."""
+    """The configuration by which the length of every job is measured (n,)."""
 
-    #: Steps per second there; 0: the empty fleet could hold none of its configurations.
+    #: Steps per second in it; 0 where the empty fleet could hold none of the job's configurations.
     rate: FloatArray
-    #: Whether it may take several counts on one pool; and if so, accelerators of the configuration.
+    #: Whether the job may take several counts on one pool; and for such jobs, the accelerators of the configuration.
     elastic: BoolArray
     size: FloatArray
 
 
 def best_rates_of(problem: Problem) -> FloatArray:
-    """Steps per second of each job's fastest configuration that the empty fleet could hold; 0: none (n,)."""
+    """Returns the steps per second of each job's fastest configuration that the empty fleet could hold;
+    0: none (n,).
+    """
     return _best_rates(problem, usable_columns(problem.columns, problem.pools.capacity))
 
 
@@ -46,13 +48,13 @@ def _best_rates(problem: Problem, usable: BoolArray) -> FloatArray:
 
 
 def reference_configurations(problem: Problem) -> ReferenceConfigurations:
-    """What every job is measured by, whether it runs or not."""
+    """Returns the configuration by which every job is measured, whether it runs or not."""
     columns, jobs = problem.columns, problem.jobs
     is_usable, size = usable_columns(columns, problem.pools.capacity), column_accelerators(columns)
     rate = _best_rates(problem, is_usable)
     elastic, least = np.zeros(len(jobs), dtype=np.bool_), np.ones(len(jobs))
     if np.array_equal(size, jobs.gang[columns.job]):
-        return ReferenceConfigurations(rate, elastic, least)  # one count a job
+        return ReferenceConfigurations(rate, elastic, least)  # Every job has one count per pool.
     elastic = _has_counts(columns, is_usable, size, len(jobs), len(problem.pools))
     measured = is_usable & elastic[columns.job]
     at = slice(None) if measured.all() else np.flatnonzero(measured)
@@ -63,7 +65,9 @@ def reference_configurations(problem: Problem) -> ReferenceConfigurations:
 
 
 def _most_thrifty(job: IntArray, each: FloatArray, size: FloatArray) -> IntArray:
-    """The column of each job, ascending, of most steps per accelerator, of equals the smallest, then the first."""
+    """Returns the column of each job (ascending) with the most steps per accelerator; of equals the smallest, then the
+    first.
+    """
     if not len(job):
         return np.zeros(0, dtype=np.int64)
     begins = np.concatenate(([True], job[1:] != job[:-1]))
@@ -75,7 +79,9 @@ def _most_thrifty(job: IntArray, each: FloatArray, size: FloatArray) -> IntArray
 
 
 def modest_columns(problem: Problem, reference: ReferenceConfigurations) -> BoolArray:
-    """Columns no larger than the job's reference or an equal part of the fleet; all of a rigid job's (c,)."""
+    """Returns the columns no larger than the job's reference or than an equal part of the fleet (c,); all columns of
+    rigid jobs.
+    """
     columns = problem.columns
     if not reference.elastic.any():
         return np.ones(len(columns), dtype=np.bool_)
@@ -86,7 +92,7 @@ def modest_columns(problem: Problem, reference: ReferenceConfigurations) -> Bool
 
 
 def _has_counts(columns: Columns, is_usable: BoolArray, size: FloatArray, jobs: int, pools: int) -> BoolArray:
-    """Whether each job has usable columns of several sizes that begin in the same pool (n,)."""
+    """Returns whether each job has usable columns of several sizes whose first pool is the same (n,)."""
     at = slice(None) if is_usable.all() else np.flatnonzero(is_usable)
     job, size = columns.job[at], size[at]
     place = job * pools + columns.use_pool[job_offsets(columns.use_column, len(columns))[:-1][at]]
@@ -98,12 +104,12 @@ def _has_counts(columns: Columns, is_usable: BoolArray, size: FloatArray, jobs: 
 
 
 def gittins_rank(observed: FloatArray, attained: FloatArray) -> FloatArray:
-    """Expected service per completion, at best (n,); smaller first.
+    """Returns the Gittins rank of each job (n,), the least expected service per completion; smaller ranks come first.
 
     Args:
         observed: services that jobs needed, in any order, at least one (m,).
-        attained: service received so far (n,). Beyond all that was observed, the rank is the service itself: whoever
-            has had more than anybody before is expected to need as much again.
+        attained: service received so far (n,). Beyond all that was observed, the rank is the service itself: a job that
+            has had more than any before is expected to need as much again.
     """
     needed = np.sort(observed)
     at, inverse = np.unique(attained, return_inverse=True)
@@ -118,55 +124,58 @@ def gittins_rank(observed: FloatArray, attained: FloatArray) -> FloatArray:
 
 
 def expected_remaining_s(jobs: OrderFacts, unknown_s: float) -> FloatArray:
-    """Seconds left on the best configuration (n,). Unknown: as long again as the job has run, and at least `unknown_s`.
+    """Returns the seconds left on the best configuration (n,); for a job of unknown length, as long as it has run, and
+    at least `unknown_s`.
 
-    With heavy-tailed lengths that is what having run so long makes one expect; it also lets nobody of unknown length
-    rank first for ever.
+    With heavy-tailed lengths that is the expected time left of a job that has run so long; it also prevents a job of
+    unknown length from ranking first for ever.
     """
     guess = np.maximum(unknown_s, jobs.attained_s / np.maximum(jobs.gang, 1.0))
     return np.where(np.isfinite(jobs.remaining_s), jobs.remaining_s, guess)
 
 
 def rounded_to_margin(amount: FloatArray, margin: float) -> FloatArray:
-    """Amounts in steps of `margin`: two in the same step differ by less than that part. 0: the amounts themselves."""
+    """Returns the amounts as numbers of logarithmic steps: amounts in one step differ by less than the part `margin`.
+    With margin 0, the amounts themselves.
+    """
     if margin <= 0:
         return amount
     steps: FloatArray = np.floor(np.log1p(amount) / np.log1p(margin))
     return steps
 
 
-#: Lengths that are expected before any job has ended: as likely short as long.
+#: Lengths assumed before any job has ended: short and long are equally likely.
 PRIOR_S: FloatArray = np.geomspace(300.0, 864_000.0, 20)
-#: Of a guess at least this part counts as left until it has run out.
+#: While a guess has not run out, at least this part of it counts as left.
 _SMALLEST_PART = 0.05
-#: A job that goes on although what was told of it has run out is taken to have this part of what it has had before it:
-#: the mean of what is left of a length that is log-normal about what was told, by half a unit. Nothing left would make
-#: it worth more than all others, and alike on the fastest and on the slowest accelerator.
+#: A job that goes on although its stated length has run out is taken to have this part of its service so far left: the
+#: mean rest of a length that is log-normal about the stated one, by half a unit. With nothing left it would be worth
+#: more than all other jobs, and the same on the fastest as on the slowest accelerator.
 _OVERRUN = 0.5
-#: A job of unknown length counts as at least this long where its wait is set against its length.
+#: A job of unknown length counts as at least so many seconds where its wait is compared with its length.
 _UNKNOWN_S = 600.0
-#: Services closer than this part count as equal.
+#: Services that differ by less than this part count as equal.
 _STEP = 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobLengths:
-    """Of each job (n,)."""
+    """The lengths of all jobs, known or estimated (n,)."""
 
     left_s: FloatArray
-    #: The whole run; of an unknown one, what it has had.
+    #: Seconds of the whole run; for a job of unknown length, the service that it has had.
     total_s: FloatArray
-    #: Whether anybody said how long it is.
+    #: Whether the job's length was stated.
     known: BoolArray
 
 
 def job_lengths_of(problem: Problem, best_rate: FloatArray, hidden: bool) -> JobLengths:
-    """Estimate what is left.
+    """Returns what each job has left, known or estimated.
 
     Args:
         problem: jobs with steps left and done.
         best_rate: steps per second of the best configuration, 0 for a job without one (n,).
-        hidden: what jobs say of their length is not to be believed; only what they have had counts.
+        hidden: ignore what jobs state about their length; only the service that they have had counts.
     """
     jobs = problem.jobs
     n = len(jobs)
@@ -189,7 +198,7 @@ def job_lengths_of(problem: Problem, best_rate: FloatArray, hidden: bool) -> Job
 
 
 def _done_s(problem: Problem, best_rate: FloatArray) -> FloatArray:
-    """Service so far; by accelerator time where nobody counts steps."""
+    """Returns the service that each job has had, in seconds (n,); from accelerator time where no steps are counted."""
     jobs = problem.jobs
     by_time = jobs.attained_s / np.maximum(jobs.gang, 1.0)
     if not len(jobs.done_steps):
@@ -200,6 +209,8 @@ def _done_s(problem: Problem, best_rate: FloatArray) -> FloatArray:
 
 
 def _rank_s(finished_s: FloatArray, done_s: FloatArray) -> FloatArray:
-    """Gittins ranks of services, in steps so small that they decide nothing and so large that few differ."""
+    """Returns the Gittins ranks of services in seconds, rounded to steps small enough to decide nothing and large
+    enough that few values differ.
+    """
     level = np.expm1(np.round(np.log1p(done_s) / _STEP) * _STEP)
     return gittins_rank(np.concatenate((PRIOR_S, finished_s)), level)

@@ -2,10 +2,11 @@
 
 A job is overdue once (waited + left) / length, its predicted slowdown, exceeds rho = max(`slowdown`, `margin` x the
 mean of all active jobs), and urgent once it exceeds 1.2 rho. Urgent jobs are placed first, in the order in which they
-became so, then the other overdue jobs, the shortest first: a short one that waits for a long one is many lengths late
-at its end, the long one hardly later for having let it pass. Each has its fastest column with room: gangs of s
-accelerators up to b = ceil(`reserve` x N) share b accelerators of every pool, larger ones have what the earlier leave
-of all N. Later urgent jobs cannot delay earlier ones, so with M = b for the former and M = N for the latter
+became so, then the other overdue jobs, the shortest first: a short job behind a long one would end many of its own
+lengths late, while a long job that lets a short one pass ends hardly later. Each has its fastest column with room:
+gangs of s accelerators up to b = ceil(`reserve` x N) share b accelerators of every pool, larger ones have what the
+earlier leave of all N. Later urgent jobs cannot delay earlier ones, so with M = b for the former and M = N for the
+latter
 
     time to completion <= 1.2 rho x length + B / (M - s + 1) + restarts
 
@@ -32,7 +33,7 @@ _URGENT = 1.2
 
 @dataclass(frozen=True, slots=True)
 class StarvationGuard:
-    """When jobs are overdue, and how much is kept for them."""
+    """The limits beyond which jobs are overdue, and the part of the fleet reserved for them."""
 
     slowdown: float = 2.5
     margin: float = 1.5
@@ -41,19 +42,21 @@ class StarvationGuard:
 
 @dataclass(frozen=True, slots=True)
 class LateJobs:
-    """Rows of the jobs that come before all others, none in both lists."""
+    """Rows of the jobs that come before all others; no row is in both lists."""
 
-    #: In the order in which they became so.
+    #: Urgent jobs, in the order in which they became urgent.
     urgent: list[int]
-    #: Overdue, not urgent; in the order in which they became so.
+    #: Overdue jobs that are not urgent, in the order in which they became overdue.
     overdue: list[int]
 
     def in_order(self, lengths: JobLengths) -> list[int]:
-        """The order in which they are placed: urgent jobs in theirs, then the shortest first."""
+        """Returns the rows in the order of placement: urgent jobs in their order, then the other overdue jobs, the
+        shortest first.
+        """
         return self.urgent + sorted(self.overdue, key=lambda row: float(lengths.total_s[row]))
 
     def remembered(self, job_id: IntArray) -> dict[str, object]:
-        """What the next decision has to know."""
+        """Returns the memory for the next decision: the ids of both lists."""
         told: dict[str, object] = {"overdue": job_id[self.urgent + self.overdue].tolist()}
         if self.urgent:
             told["urgent"] = job_id[self.urgent].tolist()
@@ -61,7 +64,7 @@ class LateJobs:
 
 
 def late_jobs(problem: Problem, lengths: JobLengths, memory: Memory, guard: StarvationGuard) -> LateJobs:
-    """Who is overdue or urgent: whoever was before, and who has become so."""
+    """Returns the overdue and urgent jobs: those that the memory lists, and those that have become so now."""
     jobs = problem.jobs
     overdue, urgent = (_remembered_rows(jobs.job_id, memory, name) for name in ("overdue", "urgent"))
     predicted = (np.maximum(problem.at - jobs.submitted_at, 0.0) + lengths.left_s) / lengths.total_s
@@ -78,12 +81,12 @@ def late_jobs(problem: Problem, lengths: JobLengths, memory: Memory, guard: Star
 
 
 def _remembered_rows(job_id: IntArray, memory: Memory, name: str) -> list[int]:
-    """Rows of the jobs that the memory lists under this name and that are still there."""
+    """Returns the rows of the present jobs that the memory lists under this name."""
     return _rows_of(job_id, np.array([] if memory is None else memory.get(name, []), dtype=np.int64))
 
 
 def _rows_of(job_id: IntArray, wanted: IntArray) -> list[int]:
-    """Rows of those of the wanted ids that are there, in the order wanted."""
+    """Returns the rows of those wanted ids that are present, in the order wanted."""
     order = np.argsort(job_id, kind="stable")
     at = np.minimum(np.searchsorted(job_id[order], wanted), max(len(job_id) - 1, 0))
     rows = order[at] if len(order) else at[:0]
@@ -94,9 +97,10 @@ def _rows_of(job_id: IntArray, wanted: IntArray) -> list[int]:
 def place_overdue(
     problem: Problem, ends_s: FloatArray, overdue: list[int], free: FloatArray, column: IntArray, guard: StarvationGuard
 ) -> None:
-    """Give overdue jobs their places: changes `column` and `free`. Those that cannot be moved count too.
+    """Places overdue jobs: changes `column` (n,) and `free` (p,). Overdue jobs that cannot be moved count against the
+    reserve too.
 
-    `ends_s`: seconds until the job would end in each column; inf where it may not have it (c,).
+    `ends_s`: seconds until the job would end in each column (c,); inf where it may not take it.
     """
     if not overdue:
         return
@@ -111,7 +115,7 @@ def place_overdue(
 
 @_loops
 def _in_reserve(c, use_first, use_pool, use_count, left, whole, free):  # type: ignore[no-untyped-def]
-    """Whether column c has room in what is left of the reserves, or of the pool where it is larger than a reserve."""
+    """Returns whether column c fits what is left of the reserves, or of the pool where it is larger than a reserve."""
     possible = True
     for u in range(use_first[c], use_first[c + 1]):
         r, count = use_pool[u], use_count[u]
@@ -122,7 +126,7 @@ def _in_reserve(c, use_first, use_pool, use_count, left, whole, free):  # type: 
 
 @_loops
 def _place_in_order(overdue, first, ends_s, use_first, use_pool, use_count, left, whole, free, column):  # type: ignore[no-untyped-def]
-    """In their order, each where it ends soonest."""
+    """Places these jobs in their order, each in the fitting column in which it ends soonest."""
     for row in overdue:
         best, chosen = np.inf, column[row]
         if chosen < 0:

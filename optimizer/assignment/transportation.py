@@ -1,10 +1,10 @@
 """The exact assignment of jobs that take one accelerator each: a transportation problem, by successive augmentation.
 
-Jobs are let in one after the other. A newcomer takes a place and may push another job along to another pool, which
-pushes one on, until a free place is found or a job is left out: of all such chains the one that gains most. Between two
-pools only the job that loses least by the move matters, so a chain is a path over the pools. Inserting by best paths
-keeps the assignment optimal, and the cost of freeing a place in each pool is its price: at these prices every job has
-the place that it would choose, so the prices prove the optimum.
+Jobs are inserted one after the other. A newcomer takes a place and may push another job along to another pool, which
+pushes one on, until a free place is found or a job is left out: of all such chains the one that gains most. Between
+two pools only the job that loses least by the move matters, so a chain is a path over the pools. Inserting by best
+paths keeps the assignment optimal, and the cost of freeing a place in each pool is its price: at these prices every
+job has the place that it would choose, so the prices prove the optimum.
 
 Where some jobs take more accelerators, no exact answer is quick: `assign_by_search` hands them to `local_search`.
 """
@@ -20,29 +20,31 @@ from optimizer.problem import FloatArray, IntArray
 
 _loops = CompiledLoops(globals())
 
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
-#: Gains below this part of the largest value are rounding.
+#: Gains below this part of the largest value count as rounding.
 _STRICT = 1e-12
 
 
 def assign_by_search(question: AssignmentProblem) -> Assignment:
-    """The exact assignment where every column is one accelerator of one pool, else the one that local search finds."""
+    """Returns the exact optimum where every column takes one accelerator of one pool, else the assignment of local
+    search.
+    """
     return assign_single_accelerators(question) if takes_single_accelerators(question) else assign_gangs(question)
 
 
 def takes_single_accelerators(question: AssignmentProblem) -> bool:
-    """Whether each column takes one accelerator of one pool, and no limit counts it."""
+    """Returns whether each column takes one accelerator of one pool, and no limit counts it."""
     return len(question.use_column) == len(question.job) and bool(np.all(question.use_count == 1))
 
 
 def assign_single_accelerators(question: AssignmentProblem) -> Assignment:
-    """The exact assignment; each column of the question takes one accelerator of one pool."""
+    """Returns the exact optimum of a problem in which each column takes one accelerator of one pool."""
     n, pools = question.jobs, len(question.capacity)
     pool = question.use_pool[np.argsort(question.use_column, kind="stable")]
     cell = question.job * pools + pool
     table, column = np.zeros(n * pools), np.full(n * pools, -1, dtype=np.int64)
-    np.maximum.at(table, cell, question.value)  # several columns of a job may be on one pool
+    np.maximum.at(table, cell, question.value)  # Several columns of a job may be on one pool: the best counts.
     best = np.flatnonzero(question.value == table[cell])
     column[cell[best]] = best
     places = np.floor(question.capacity + _WHOLE).astype(np.int64)
@@ -53,7 +55,7 @@ def assign_single_accelerators(question: AssignmentProblem) -> Assignment:
 
 
 def solve_transportation(value: FloatArray, capacity: IntArray) -> tuple[IntArray, FloatArray]:
-    """Assign jobs to pools so that the values sum up to most.
+    """Assigns jobs to pools so that the sum of their values is largest.
 
     Args:
         value: worth of each pool to each job, 0 where it cannot run (n, p).
@@ -73,7 +75,9 @@ def solve_transportation(value: FloatArray, capacity: IntArray) -> tuple[IntArra
 
 @_loops
 def _free_cost(pools, load, capacity, leave, move, cost, onward):  # type: ignore[no-untyped-def]
-    """What freeing a place costs in each pool, and where who leaves goes (-1: nowhere)."""
+    """Computes what freeing one place of each pool costs (`cost`), and where the job that leaves goes (`onward`, -1:
+    out).
+    """
     for r in range(pools):
         onward[r] = -1
         cost[r] = 0.0 if load[r] < capacity[r] else leave[r]
@@ -93,7 +97,7 @@ def _free_cost(pools, load, capacity, leave, move, cost, onward):  # type: ignor
 
 @_loops
 def _note(j, r, pools, value, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
-    """Job j is in pool r: is it the one that loses least by leaving, or by going to another pool?"""
+    """Records job j of pool r where it loses least of the pool by leaving it, or by moving to another pool."""
     if value[j, r] < leave[r]:
         leave[r], leaver[r] = value[j, r], j
     for q in range(pools):
@@ -103,7 +107,7 @@ def _note(j, r, pools, value, leave, leaver, move, mover):  # type: ignore[no-un
 
 @_loops
 def _forget(k, r, pools, value, members, load, leave, leaver, move, mover):  # type: ignore[no-untyped-def]
-    """Job k has left pool r: whoever is next takes its part."""
+    """Removes job k from pool r, and finds the job that now loses least by leaving or moving in its stead."""
     for i in range(load[r]):
         if members[r, i] == k:
             members[r, i] = members[r, load[r] - 1]

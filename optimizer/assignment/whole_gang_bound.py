@@ -1,4 +1,4 @@
-"""What whole gangs can reach: a bound for small fleets, where fractional shares promise more than any schedule keeps.
+"""Upper bounds for whole gangs on small fleets, where fractional shares promise more than any schedule can keep.
 
 At one instant a job runs as a whole gang or not at all, so what jobs get over time is a mixture of *packings*: whole
 gangs within the pools' capacity. Any weights y >= 0 on the jobs' utilities bound such mixtures by the best single
@@ -11,7 +11,7 @@ program per question suffices. With n[c] = 1 where a packing runs column c:
 
 (the last from sum w log u' <= sum w log(w / y) + W log(y . u' / W) for all u', by Jensen's inequality). Limits that
 some jobs share hold on average, not at every instant: in a packing they are paid for at their price. What is maximised
-comes from the policy's measure (`optimizer.checking`), so no policy need know of this file.
+comes from the policy's measure (`optimizer.check`), so this file holds for every policy.
 
 A plan is a packing itself: there the integer program is that of its assignments, limits of entities among the rows.
 """
@@ -32,23 +32,24 @@ from optimizer.decision import Decision, Memory, Plan, Shares
 from optimizer.policy import PolicySpec
 from optimizer.problem import FloatArray, Problem
 
-#: Fleets up to this many accelerators: above, whole gangs lose little, and the program is large.
+#: Fleets up to this many accelerators are bounded so: in larger ones whole gangs lose little, and the program is large.
 LARGEST_FLEET = 64
 #: Branch-and-bound nodes; the bound proved by then is valid whether or not the search has ended.
 _NODES = 2_000
 _BISECTIONS = 100
-#: Part of a target by which it is lowered to see what its last piece costs.
+#: The part by which a target is lowered to see what its last piece costs.
 _PIECE = 1e-6
 
 
 def integral_bound(problem: Problem, policy: PolicySpec, decision: Decision, memory: Memory = None) -> float | None:
-    """What the certificate's objective can at best be for whole gangs, over time; at least as tight as its bound.
+    """Returns the best value of the certificate's objective that mixtures of whole gangs over time can reach, as a
+    bound at least as tight as the certificate's.
 
     Args:
         problem: as it was asked.
-        policy: who answered.
+        policy: the policy that answered.
         decision: the answer; its prices choose the weights, which makes the bound tight, and any prices leave it valid.
-        memory: what the policy remembered when it was asked.
+        memory: the memory with which the policy was asked.
 
     Returns:
         the bound, in the certificate's unit. None where there is none: for orders, for fleets of more than
@@ -65,7 +66,7 @@ def integral_bound(problem: Problem, policy: PolicySpec, decision: Decision, mem
     if facts.capacity.sum() > LARGEST_FLEET or facts.pair_rows:
         return None
     if len(decision.stages[0].prices) != len(facts.row_capacity):
-        return None  # an answer from outside
+        return None  # The answer does not come from this policy.
     measure = check.measure(CheckRequest(facts, policy.parameters, memory, decision))
     recomputed = recompute_stages(facts, measure, replace(decision, stages=decision.stages[:1])).recomputed
     if not recomputed:
@@ -76,17 +77,21 @@ def integral_bound(problem: Problem, policy: PolicySpec, decision: Decision, mem
 
 
 def _bound_of_plan(plan: Plan) -> float | None:
-    """The bound of a plan with what its prices prove of each assignment replaced by what the integer program proves."""
+    """Returns the bound of a plan in which integer programs replace what prices prove about each assignment; None
+    where it has none.
+    """
     if plan.yardstick is None or not plan.yardstick.maximise:
         return None
-    listed = [contest for contest in plan.contests if contest.unlisted is None]  # the program sees no others
+    listed = [contest for contest in plan.contests if contest.unlisted is None]  # the program knows no others
     gained = sum(max(contest.bound - whole_assignment_bound(contest.question), 0.0) for contest in listed)
     return max(plan.yardstick.bound - gained, plan.yardstick.objective)
 
 
 def whole_assignment_bound(question: AssignmentProblem) -> float:
-    """What no assignment of whole gangs is worth more than: inf if HiGHS proves nothing within its nodes."""
-    from scipy import sparse  # not loaded by a simulation, which asks for no such bound
+    """Returns an upper bound on the value of every assignment of whole gangs: inf if HiGHS proves nothing within its
+    nodes.
+    """
+    from scipy import sparse  # Imported late: simulations ask for no such bound and need not load scipy.
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     columns, rows = len(question.job), len(question.capacity)
@@ -109,7 +114,7 @@ def whole_assignment_bound(question: AssignmentProblem) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FractionalOptimum:
-    """A fluid optimum: shares, prices of the rows, and the bound that these prove."""
+    """The fractional optimum: shares, prices of the rows, and the bound that these prove."""
 
     facts: JobwiseProblem
     proof: DualProof
@@ -117,7 +122,9 @@ class _FractionalOptimum:
     bound: float
 
     def best_packing(self, gain: FloatArray) -> float:
-        """The largest sum of gains of one packing (c,), what it takes of limits paid for, and their earnings added."""
+        """Returns the largest sum of gains (c,) of one packing, less what it pays for limits, plus the value of all
+        limits at their prices.
+        """
         facts, pools = self.facts, len(self.facts.capacity)
         limits = np.concatenate((np.zeros(pools), self.proof.prices[pools:]))
         net = np.where(facts.usable, gain - facts.cost(limits), 0.0)
@@ -127,7 +134,7 @@ class _FractionalOptimum:
 
 
 def _objective_bound(form: CheckedObjective, fluid: _FractionalOptimum) -> float:
-    """The bound of one form, in its own unit."""
+    """Returns the bound of one form of objective, in its own unit."""
     job = fluid.facts.problem.columns.job
     if isinstance(form, CheckedLevel):
         y = _level_weights(form, fluid)
@@ -139,7 +146,7 @@ def _objective_bound(form: CheckedObjective, fluid: _FractionalOptimum) -> float
 
 
 def _level_weights(form: CheckedLevel, fluid: _FractionalOptimum) -> FloatArray:
-    """What the last piece of each job's target costs at the prices, per unit of utility (n,)."""
+    """Returns what the last piece of each job's target costs at the prices (n,), per unit of utility."""
     menu = fluid.facts.menu(form.worth, fluid.facts.cost(fluid.proof.prices))
     target = form.targets.at(fluid.bound)
     last = cheapest_mixture(menu, target) - cheapest_mixture(menu, target * (1 - _PIECE))
@@ -147,7 +154,7 @@ def _level_weights(form: CheckedLevel, fluid: _FractionalOptimum) -> FloatArray:
 
 
 def _floor_weights(form: CheckedSum, fluid: _FractionalOptimum) -> FloatArray:
-    """What the last piece of each job's floor costs at the prices, per unit of utility (n,)."""
+    """Returns what the last piece of each job's floor costs at the prices (n,), per unit of utility."""
     menu = fluid.facts.menu(form.worth, fluid.facts.cost(fluid.proof.prices) - form.value)
     last = cheapest_mixture_at_least(menu, form.floor) - cheapest_mixture_at_least(menu, form.floor * (1 - _PIECE))
     return _per_unit(last, form.floor)
@@ -159,7 +166,7 @@ def _per_unit(last: FloatArray, whole: FloatArray) -> FloatArray:
 
 
 def _level_bound(form: CheckedLevel, y: FloatArray, most: float, fluid: float) -> float:
-    """The largest level up to the fluid bound whose targets are worth at most the best packing."""
+    """Returns the largest level, at most `fluid`, whose weighted targets are worth at most the best packing."""
 
     def required(z: float) -> float:
         return float(y @ form.targets.at(z))
@@ -186,11 +193,13 @@ def _log_bound(form: CheckedLog, fluid: _FractionalOptimum) -> float:
 
 
 def best_integral_packing(class_problem: ClassProblem, gain: FloatArray) -> float:
-    """The largest sum of gains of one packing, or what is proved about it: gain of one member in each column (C,)."""
+    """Returns the largest sum of gains of one packing, or a proved bound on it; `gain`: of one member of its class in
+    each column (C,).
+    """
     useful = np.flatnonzero(gain > 0)
     if not len(useful):
         return 0.0
-    from scipy import sparse  # only where a program is to be solved
+    from scipy import sparse  # Imported late: needed only where a program is solved.
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     owner = class_problem.owner()
