@@ -18,10 +18,11 @@ from importlib.util import find_spec
 
 from optimizer.classes.class_problem import MaxSum, Objective
 
-#: Up to here the exact solver is the quicker way: one linear program (a sum); several programs, or one with logarithms.
+#: Up to here the exact solver is faster: for one linear program (a sum); for several programs, or one with logarithms.
 EXACT_ONE_PROGRAM_COLUMNS = 8_000
 EXACT_SEVERAL_PROGRAMS_COLUMNS = 2_000
-#: Up to here a price solve that ended short of its gap is repeated exactly: the matrices still fit, in minutes.
+#: Up to here a price solve that ended short of its gap is repeated exactly: the matrices still fit in memory, and it
+#: takes minutes.
 EXACT_FALLBACK_COLUMNS = 500_000
 
 #: HiGHS: up to here the dual simplex is faster than the interior point method without crossover.
@@ -31,8 +32,8 @@ MASTER_SIMPLEX_COLUMNS = 6_000
 #: The same for a program stated in cvxpy, counted in rows.
 CVXPY_SIMPLEX_ROWS = 1_000
 
-#: Cells (classes x configurations x pools, each padded to a power of two) of the program of money up to which cvxpy
-#: states it anew for each state; above, HiGHS is handed matrices.
+#: Cells (classes x configurations x pools, each padded to a power of two) up to which the program of rented machines is
+#: stated in cvxpy anew for each state; above, HiGHS receives matrices.
 CVXPY_MONEY_CELLS = 4_096
 
 #: Columns of this problem and of those solved before it, above which loading the compiled interior point method pays.
@@ -47,24 +48,28 @@ _HAS_NUMBA = find_spec("numba") is not None
 
 
 class LpEngine(Enum):
-    """What solves a single objective without co-location."""
+    """The engine for a single objective without co-location."""
 
     EXACT = "exact"
     PRICES = "prices"
 
 
 def engine_for(objective: Objective, columns: int) -> LpEngine:
-    """The quicker engine for an objective and a number of columns; the exact one when numba is missing."""
+    """Returns the faster engine for an objective and a number of columns; the exact one where numba is missing."""
     one_program = isinstance(objective, MaxSum)
     most = EXACT_ONE_PROGRAM_COLUMNS if one_program else EXACT_SEVERAL_PROGRAMS_COLUMNS
     return LpEngine.EXACT if columns <= most or not _HAS_NUMBA else LpEngine.PRICES
 
 
 def filling_is_compiled(columns_so_far: int) -> bool:
-    """Whether numba is installed and a series of problems had enough columns that loading compiled code pays."""
+    """Returns whether numba is installed and a series of problems had enough columns that loading
+    compiled code pays.
+    """
     return columns_so_far >= COMPILED_FILLING_COLUMNS and _HAS_NUMBA
 
 
 def bound_is_compiled(columns: int) -> bool:
-    """Whether numba is installed and a dual bound over this number of columns pays for loading compiled passes."""
+    """Returns whether numba is installed and a dual bound over this number of columns pays for loading compiled
+    passes.
+    """
     return columns >= COMPILED_BOUND_COLUMNS and _HAS_NUMBA

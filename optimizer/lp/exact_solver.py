@@ -36,11 +36,11 @@ from optimizer.lp.engine_choice import CVXPY_SIMPLEX_ROWS
 from optimizer.lp.highs import NO_VALUES, LinearProgram, LinearSolution
 from optimizer.problem import FloatArray, IntArray
 
-#: HiGHS's smallest: a full job must not look short of its best by rounding.
+#: HiGHS's smallest tolerance: a full job must not look short of its best by rounding.
 _TOLERANCE = 1e-10
-#: Clarabel's, tighter than usual: shares are known to about the root of the gap.
+#: Clarabel's tolerance, tighter than its default: shares are accurate to about the root of the gap.
 _CLARABEL_TOLERANCES = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10}
-#: Bounds on the work of one program; no clock is read here.
+#: Limits on the work of one program, in iterations: no clock is read here.
 _SIMPLEX_ITERATIONS = 200_000
 _IPM_ITERATIONS = 500
 
@@ -51,17 +51,17 @@ class ProgramOutcome:
 
     status: Status
     solver: str
-    #: Iterations.
+    #: Iterations of the solver.
     work: int = 0
 
     @property
     def solved(self) -> bool:
-        """True: the variables hold an optimum of the program as the solver understood it."""
+        """Whether the variables hold an optimum of the program as the solver understood it."""
         return self.status is Status.OPTIMAL
 
 
 def solve_program(program: Any, rows: int) -> ProgramOutcome:
-    """Solve by HiGHS (a vertex, exact duals); where that fails, by Clarabel.
+    """Solves a program by HiGHS (a vertex, exact duals); where that fails, by Clarabel.
 
     Args:
         program: a cvxpy problem.
@@ -75,7 +75,7 @@ def solve_program(program: Any, rows: int) -> ProgramOutcome:
 
 
 def solve_by_clarabel(program: Any) -> ProgramOutcome:
-    """Solve by an interior point method, for logarithms and for the middle of the optimal face."""
+    """Solves a program by an interior point method, for logarithms and for the middle of the optimal face."""
     options = {"solver": cp.CLARABEL, "max_iter": _IPM_ITERATIONS, **_CLARABEL_TOLERANCES}
     return _solve_with(program, "clarabel", options)
 
@@ -113,22 +113,23 @@ _STATUS = {
     cp.USER_LIMIT: Status.WORK_LIMIT,
 }
 
-#: A level within this part of the proved one is reached.
+#: A level within this part of the proved one counts as reached.
 _REACHED = 1e-8
 #: Linear programs per level: one where targets are linear, two to six elsewhere.
 _MAX_PASSES = 40
-#: Of all that is paid, the part below which an interior point method's price is none.
+#: A price of the interior point method that makes up less than this part of all that is paid counts as 0.
 _ROUNDING = 1e-7
-#: Floors found to be attainable are held with this slack.
+#: Attainable floors are lowered by this part.
 _SLACK = 1e-9
 
 
 def solve_exactly(problem: ClassProblem, objective: Objective, near: FloatArray | None = None) -> ClassSolution:
-    """Solve exactly, up to the solver's rounding. Never raises where there is no optimum: the status says so.
+    """Returns the exact solution, up to the solver's rounding. Where there is no optimum the status says so; it never
+    raises.
 
     Args:
         problem: at least one class and one column.
-        objective: what is sought.
+        objective: what is maximised.
         near: prices that are known to be near those of the optimum (r,): a level is then sought from what they prove.
     """
     if isinstance(objective, MaxMin):
@@ -139,7 +140,7 @@ def solve_exactly(problem: ClassProblem, objective: Objective, near: FloatArray 
 
 
 def solve_to_centre(problem: ClassProblem, objective: MaxMin) -> ClassSolution:
-    """A level whose targets are in proportion to z, by one program and an interior point method.
+    """Returns a level whose targets are in proportion to z, by one program and an interior point method.
 
     Such a method ends near the centre of all optimal shares, where the simplex method ends at a corner.
     """
@@ -156,9 +157,10 @@ def solve_to_centre(problem: ClassProblem, objective: MaxMin) -> ClassSolution:
 
 
 def attainable_floors(problem: ClassProblem, worth: FloatArray, floor: FloatArray) -> FloatArray:
-    """Floors that can be held at once, where the given ones cannot: the largest sum of kept parts of them (k,).
+    """Returns floors that can be held at once (k,), where the given ones cannot: those with the largest sum of kept
+    parts.
 
-    An optimum at a corner relaxes few classes and leaves the others whole. Where no solver answers, nothing is kept.
+    An optimum at a corner relaxes few classes and leaves the others whole. Where no solver answers, all floors are 0.
     """
     program = ClassProgram(problem, worth)
     asks = np.flatnonzero(floor)
@@ -169,13 +171,13 @@ def attainable_floors(problem: ClassProblem, worth: FloatArray, floor: FloatArra
 
 
 def class_sum_matrix(problem: ClassProblem, values: FloatArray) -> Any:
-    """The matrix that sums what the columns of each class are worth to one member: values (C,) -> (k, C)."""
+    """Returns the matrix (k, C) that sums columns by class, each times its value (C,)."""
     place = (problem.owner(), np.arange(problem.columns))
     return sparse.csr_array((values, place), shape=(problem.classes, problem.columns))
 
 
 def row_use_matrix(problem: ClassProblem) -> Any:
-    """The matrix from shares to how much all members take of each row (r, C)."""
+    """Returns the matrix from shares to the use of each row by all members (r, C)."""
     column = np.repeat(np.arange(problem.columns), np.diff(problem.use_first))
     taken = problem.use_count * problem.size[problem.owner()[column]]
     return sparse.csr_array((taken, (problem.use_row, column)), shape=(problem.rows, problem.columns))
@@ -197,38 +199,40 @@ class ClassProgram:
         self.rows = [class_sum_matrix(problem, np.ones(problem.columns)) @ self.x <= 1, self.pools]
 
     def level(self, rise: FloatArray, floor: FloatArray) -> Any:
-        """All targets raised together."""
+        """Returns the program that raises all targets together."""
         enough = self.utility >= floor / self._best + cp.multiply(rise / self._best, self.theta)
         return cp.Problem(cp.Maximize(self.theta), [*self.rows, enough])
 
     def total(self, value: FloatArray, floor: FloatArray) -> Any:
-        """The sum of values, floors kept."""
+        """Returns the program that maximises the sum of values above the floors."""
         enough = self.utility >= floor / self._best
         return cp.Problem(cp.Maximize((self._members * value) @ self.x), [*self.rows, enough])
 
     def kept(self, asks: IntArray, floor: FloatArray) -> Any:
-        """How much of their floors the classes that ask for any can have in total, each as a part of its own."""
+        """Returns the program that maximises the sum over the classes with a floor of the part of it that they have."""
         part = cp.multiply(self._best[asks] / floor, self.utility[asks])
         return cp.Problem(cp.Maximize(self._size[asks] @ cp.minimum(part, 1)), self.rows)
 
     def nash(self, weight: FloatArray) -> Any:
-        """The sum of logarithms (but for the constant that the division by the best makes)."""
+        """Returns the program that maximises the sum of logarithms (less the constant that the scaling by the best
+        adds).
+        """
         rising = np.flatnonzero(weight)
         size = self._size[rising] * weight[rising]
         return cp.Problem(cp.Maximize(size @ cp.log(self.utility[rising])), self.rows)
 
     def prices(self) -> FloatArray:
-        """Dual values of the rows in the objective's unit, per unit of capacity (r,)."""
+        """Returns the dual values of the rows in the objective's unit, per unit of capacity (r,)."""
         return np.asarray(np.maximum(np.nan_to_num(self.pools.dual_value), 0.0) / self._capacity)
 
 
 class _LinearSolver:
-    """HiGHS first; where it gives up, the same program by Clarabel."""
+    """Solves by HiGHS; where that fails, solves the same program by Clarabel."""
 
     def __init__(self, problem: ClassProblem, worth: FloatArray) -> None:
         self._problem, self._worth = problem, worth
         self._highs = LinearProgram(problem, worth)
-        #: HiGHS was handed matrices, or Clarabel a program stated in cvxpy.
+        #: Which solver answered last: HiGHS from matrices, or Clarabel from a program stated in cvxpy.
         self.path, self.work = "highs", 0
 
     def level(self, rise: FloatArray, floor: FloatArray) -> LinearSolution:
@@ -258,28 +262,28 @@ def _is_final(found: LinearSolution) -> bool:
 
 @dataclass(slots=True)
 class _LevelBound:
-    """The lowest level that prices proved to be out of reach."""
+    """The lowest level that prices proved to be out of reach, and these prices."""
 
     level: float
     prices: FloatArray
 
 
 def _solve_level(problem: ClassProblem, objective: MaxMin, near: FloatArray | None) -> ClassSolution:
-    """Fall to the optimum from above: each program's prices prove a level, until shares reach it."""
+    """Lowers the level from above: the prices of each program prove a level, until shares reach it."""
     targets = objective.targets
     floor = targets.at(0.0)[0]
     guesses = [_typical_prices(problem, objective)] if near is None else [near, _typical_prices(problem, objective)]
     proof = _first_proof(problem, objective, guesses)
     program, z = _LinearSolver(problem, objective.worth), proof.level
     for _ in range(_MAX_PASSES):
-        if z == -np.inf:  # prices prove that the floors alone, kept from earlier levels, cost more than there is
+        if z == -np.inf:  # prices prove that the floors alone, kept from earlier levels, cost too much
             return _no_solution(problem, Status.INFEASIBLE, program.path, program.work)
         found = program.level(targets.at(z)[0] - floor, floor)
         if found.status is not Status.OPTIMAL:
             return _no_solution(problem, found.status, program.path, program.work)
         bound = dual_bound(problem, objective, found.prices)
         if bound <= z * (1 + _REACHED) and bound < targets.highest:
-            proof = _LevelBound(bound, found.prices)  # the solver's prices rather than a guess
+            proof = _LevelBound(bound, found.prices)  # The solver's prices replace the guess.
         x = make_feasible(problem, found.x)
         level = objective_value(problem, objective, x)
         if level >= z * (1 - _REACHED) or bound >= z * (1 - 1e-14):
@@ -291,7 +295,7 @@ def _solve_level(problem: ClassProblem, objective: MaxMin, near: FloatArray | No
 
 
 def _first_proof(problem: ClassProblem, objective: MaxMin, guesses: list[FloatArray]) -> _LevelBound:
-    """The lowest level that guessed prices prove; where none proves anything, nothing is known to be scarce."""
+    """Returns the lowest level that guessed prices prove; without such a proof, the highest level with prices of 0."""
     proof = _LevelBound(objective.targets.highest, np.zeros(problem.rows))
     for prices in guesses:
         bound = dual_bound(problem, objective, prices)
@@ -301,7 +305,7 @@ def _first_proof(problem: ClassProblem, objective: MaxMin, guesses: list[FloatAr
 
 
 def _typical_prices(problem: ClassProblem, objective: MaxMin) -> FloatArray:
-    """An accelerator is worth what it gives the mean member that can use it (r,)."""
+    """Returns prices at which an accelerator costs what it gives the mean member that can use it (r,)."""
     members = problem.size[problem.owner()] * (objective.worth > 0)
     per_unit = members * objective.worth / np.maximum(problem.cost(np.ones(problem.rows)), 1e-300)
     uses = np.diff(problem.use_first)
@@ -329,7 +333,7 @@ def _solve_nash(problem: ClassProblem, objective: NashWelfare) -> ClassSolution:
     if not ended.solved:
         return _no_solution(problem, ended.status, "cvxpy/clarabel", ended.work)
     x, prices = make_feasible(problem, program.x.value), program.prices()
-    # All that is paid is at most the sum of the weights: what is next to nothing of that is the solver's rounding.
+    # All that is paid is at most the sum of the weights: a price that is a tiny part of it is the solver's rounding.
     prices = np.where(prices * problem.capacity > _ROUNDING * float(problem.size @ objective.weight), prices, 0.0)
     bound = dual_bound(problem, objective, prices)
     return ClassSolution(
@@ -338,5 +342,5 @@ def _solve_nash(problem: ClassProblem, objective: NashWelfare) -> ClassSolution:
 
 
 def _no_solution(problem: ClassProblem, status: Status, path: str, work: int) -> ClassSolution:
-    """No shares; nothing is proved."""
+    """Returns shares of 0, with a status that says why, and no bound."""
     return ClassSolution(status, np.zeros(problem.columns), np.zeros(problem.rows), 0.0, np.inf, path, work)

@@ -22,13 +22,14 @@ from optimizer.decision import Status
 from optimizer.lp.engine_choice import SIMPLEX_COLUMNS
 from optimizer.problem import FloatArray, IntArray
 
-#: Of the simplex: a full job must not look short of its best by rounding. The interior point method ends at its own.
+#: Tolerance of the simplex method: a full job must not look short of its best by rounding. The interior point method
+#: has its own.
 _SIMPLEX_TOLERANCE = 1e-10
 _IPM_TOLERANCE = 1e-9
 _SIMPLEX_ITERATIONS = 200_000
 _IPM_ITERATIONS = 500
 
-#: How a run of HiGHS ended; whatever is not here has failed.
+#: The status for each way in which HiGHS can end; any other way is a failure.
 STATUS_OF_HIGHS = {
     highspy.HighsModelStatus.kOptimal: Status.OPTIMAL,
     highspy.HighsModelStatus.kInfeasible: Status.INFEASIBLE,
@@ -39,14 +40,14 @@ NO_VALUES: FloatArray = np.zeros(0)
 
 
 def highs_solver(**options: str | int | float) -> highspy.Highs:
-    """HiGHS, silent and on one thread, with these options."""
+    """Returns a HiGHS solver, silent and on one thread, with these options."""
     solver = highspy.Highs()
     set_options(solver, output_flag=False, threads=1, **options)
     return solver
 
 
 def set_options(highs: highspy.Highs, /, **options: str | int | float) -> None:
-    """Set options by their HiGHS names."""
+    """Sets options by their HiGHS names."""
     for name, value in options.items():
         highs.setOptionValue(name, value)
 
@@ -59,7 +60,7 @@ def highs_model(
     row_lower: FloatArray | None = None,
     upper: FloatArray | None = None,
 ) -> highspy.HighsLp:
-    """Minimise cost.x under row_lower <= matrix x <= row_upper, 0 <= x <= upper.
+    """Returns the model: minimise cost.x under row_lower <= matrix x <= row_upper, 0 <= x <= upper.
 
     Args:
         matrix: by columns, with `indptr`, `indices` and `data` (a scipy CSC array, or `ColumnMatrix`).
@@ -124,7 +125,7 @@ class LinearProgram:
         )
 
     def solve(self, cost: FloatArray, gain: float, rise: FloatArray, floor: FloatArray) -> LinearSolution:
-        """Maximise cost.x + gain theta under worth.x >= floor + rise theta (arrays (C,) and (k,))."""
+        """Maximises cost.x + gain theta under worth.x >= floor + rise theta; arrays are (C,) and (k,)."""
         model = self._model(cost, gain, rise / self._best, floor / self._best)
         basis = self._highs.getBasis()
         self._highs.passModel(model)
@@ -143,7 +144,7 @@ class LinearProgram:
         return LinearSolution(status, value[:-1], float(value[-1]), dual / self._capacity, work)
 
     def _columns(self, owner: np.ndarray, relative: FloatArray) -> sparse.csc_array:
-        """Rows of time, pools and utilities over the C shares; the column of theta comes with each call."""
+        """Returns the rows of time, pools and utilities over the C shares; each call adds the column of theta."""
         problem, k = self._problem, self._problem.classes
         uses = np.diff(problem.use_first)
         column = np.arange(problem.columns)

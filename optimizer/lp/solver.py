@@ -3,12 +3,12 @@
     1.  the policy's own objective, over classes of equal jobs
     2.  maximise sum u   s.t.  every job keeps what the first stage promised it
 
-`optimizer.lp.engine_choice` says which engine solves what. Every engine returns shares and prices, and the prices alone
-prove a bound.
+`optimizer.lp.engine_choice` says which engine solves what. Every engine returns shares and prices, and the prices
+alone prove a bound.
 
 What the first stage's prices bind is the same in all its optima (complementary slackness: a pool with a price is used
 up, by jobs that reach their target and no more). So the second stage can add something only where a job that is not
-full could run on pools that cost nothing; mostly there is none, and it is skipped.
+full could run on pools that cost nothing; usually there is none, and the stage is skipped.
 """
 
 from dataclasses import replace
@@ -40,12 +40,12 @@ from optimizer.lp.staged_solution import (
 from optimizer.problem import FloatArray
 from optimizer.utility.fair_share import equal_shares
 
-#: A floor missed by less than this part is held.
+#: A floor missed by less than this part counts as held.
 _HELD = 1e-7
 
 
 def solve_class_problem(class_problem: ClassProblem, objective: Objective) -> ClassSolution:
-    """The largest value of an objective over a problem of at least one class, with prices that bound it."""
+    """Returns the largest value of an objective over a problem of at least one class, with prices that bound it."""
     if engine_for(objective, class_problem.columns) is LpEngine.EXACT:
         return _solve_exactly(class_problem, objective)
     from optimizer.lp.dual_newton.price_solver import solve_by_prices  # imports numba: only where the problem is large
@@ -58,7 +58,7 @@ def solve_class_problem(class_problem: ClassProblem, objective: Objective) -> Cl
 
 
 def _is_answer(class_problem: ClassProblem, objective: Objective, found: ClassSolution) -> bool:
-    """Within the gap, and no floor is missed for it."""
+    """Returns whether the solution is within its gap and violates no floor."""
     if found.status is not Status.OPTIMAL or not isinstance(objective, MaxSum):
         return found.status in (Status.OPTIMAL, Status.INFEASIBLE)
     utility = sum_by(class_problem.owner(), objective.worth * found.x, class_problem.classes)
@@ -71,9 +71,9 @@ def _solve_exactly(class_problem: ClassProblem, objective: Objective, near: Floa
     return solve_exactly(class_problem, objective, near)
 
 
-#: Floors are held with this slack, so that rounding cannot make the next program infeasible.
+#: Floors are lowered by this part, so that rounding cannot make the next program infeasible.
 _SLACK = 1e-10
-#: A stage that takes more than this part of what it was to keep is not used.
+#: A stage is dropped if it takes more than this part of what it had to keep.
 _KEPT = 1e-7
 
 
@@ -85,10 +85,10 @@ def solve(
     leftover: bool = True,
     central: bool = False,
 ) -> tuple[StagedSolution, Memory]:
-    """Solve one objective, in as many stages as it takes; every engine is reached through here.
+    """Solves one objective in one or two stages; the only entry to the engines.
 
     Args:
-        asked: the problem and its classes; `packed` where jobs may be co-located.
+        request: the problem and its classes; `packed` where jobs may be co-located.
         objective: of the first stage; its worth is the fair-share utility if something is to follow.
         memory: where the last solve of a series ended, for `Lexicographic` (warm start); others pass it through.
         leftover: whether the largest sum of utilities follows that takes nothing of the first stage from any job.
@@ -138,7 +138,9 @@ def _solve_in_stages(request: SolveInput, objective: Objective, leftover: bool, 
 
 
 def _first_stage(request: SolveInput, objective: Objective, central: bool) -> tuple[Objective, ClassSolution]:
-    """The first stage, and the objective that it solved: floors that cannot all be held are lowered to what can be."""
+    """Returns the first stage, and the objective that it solved: floors that cannot all be held are lowered to what
+    can be.
+    """
     class_problem = request.classes.problem
     if central and isinstance(objective, MaxMin):
         from optimizer.lp.exact_solver import solve_to_centre  # imports cvxpy
@@ -169,20 +171,20 @@ def _utility(class_problem: ClassProblem, worth: FloatArray, x: FloatArray) -> F
 
 
 def _promised_utility(class_problem: ClassProblem, objective: Objective, found: ClassSolution) -> FloatArray:
-    """Utility of one member that every optimum of the stage gives, at least (k,)."""
+    """Returns the utility of one member that every optimum of the stage gives, at least (k,)."""
     utility = _utility(class_problem, objective.worth, found.x)
     if isinstance(objective, MaxMin):
         return np.minimum(objective.targets.at(found.objective)[0], utility)
     if isinstance(objective, NashWelfare):
-        return np.where(objective.weight > 0, utility, 0.0)  # what the weightless got there is chance
+        return np.where(objective.weight > 0, utility, 0.0)  # What members without a weight got there is arbitrary.
     return utility
 
 
 def _can_add(class_problem: ClassProblem, objective: Objective, kept: FloatArray, prices: FloatArray) -> bool:
-    """A class that is not full has a column that uses nothing scarce."""
+    """Returns whether some class below its best has a column that uses no scarce row."""
     taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
     best = max_by(class_problem.owner(), objective.worth, class_problem.classes)
     below_best = kept < best * (1 - FULL)
     if isinstance(objective, NashWelfare):
-        below_best &= objective.weight == 0  # the others have taken what is free already
+        below_best &= objective.weight == 0  # The others have taken what is free already.
     return bool(np.any(below_best[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))

@@ -17,10 +17,11 @@ from optimizer.utility.fair_share import Utility, pool_columns
 
 
 def colocated_columns(problem: Problem, usable: BoolArray, packed: ColocatedJobs) -> IntArray:
-    """The column whose speed and accelerators stand for each pair's first and second job in the pair's pool (2, q).
+    """Returns the column whose speed and accelerators stand for each pair's first and second job in the pair's pool
+    (2, q).
 
     Args:
-        problem: n jobs, c columns, with pairs if any are packed.
+        problem: n jobs, c columns, with pairs if any are co-located.
         usable: columns that can run (c,).
         packed: q pairs.
     """
@@ -37,7 +38,8 @@ def colocated_columns(problem: Problem, usable: BoolArray, packed: ColocatedJobs
 def shares_per_column(
     problem: Problem, usable: BoolArray, x: FloatArray, packed: ColocatedJobs
 ) -> tuple[FloatArray, FloatArray]:
-    """Shares per column, pairs included: by the progress that they give, and by the accelerators that they hold.
+    """Returns the shares per column, pairs included: by the progress that they give, and by the accelerators that they
+    hold.
 
     A pair's share counts for each of its jobs times the factor of speed that the job keeps, and holds half the gang.
     """
@@ -50,7 +52,7 @@ def shares_per_column(
 
 
 def colocated_violation(problem: Problem, usable: BoolArray, x: FloatArray, packed: ColocatedJobs) -> float:
-    """Largest violation of any constraint, relative to its right-hand side (1 where that is 0)."""
+    """Returns the largest violation of any constraint, relative to its right-hand side (1 where that is 0)."""
     columns, capacity = problem.columns, problem.pools.capacity
     _, holds = shares_per_column(problem, usable, x, packed)
     time = sum_by(columns.job, x, len(problem.jobs))
@@ -68,7 +70,7 @@ SCARCE = 1e-9
 
 
 def scarce_pools(prices: FloatArray, capacity: FloatArray) -> BoolArray:
-    """Pools whose price is more than rounding (p,)."""
+    """Returns the pools whose price is more than rounding (p,)."""
     paid = prices * capacity
     binding: BoolArray = paid > SCARCE * max(float(paid.sum()), 1e-300)
     return binding
@@ -98,7 +100,7 @@ class StagedSolution:
     packed: ColocatedJobs = NO_COLOCATED_JOBS
 
     def worth_of(self, worth: FloatArray) -> FloatArray:
-        """The worth of the shares to each job (n,), from the worth of each column run all the time (c,)."""
+        """Returns the worth of the shares to each job (n,), from the worth of each column run all the time (c,)."""
         problem = self.request.problem
         gives, _ = shares_per_column(problem, self.request.utility.usable, self.x, self.packed)
         return sum_by(problem.columns.job, worth * gives, len(problem.jobs))
@@ -111,10 +113,10 @@ class StagedSolution:
 def stage_over_jobs(
     classes: AggregatedProblem, found: ClassSolution, objective: Objective, active: BoolArray | None = None
 ) -> SolveStage:
-    """State a solution over classes as a stage over jobs.
+    """Returns a solution over classes as a stage over jobs.
 
     Args:
-        active: classes that the stage raises; by default all for which the objective does something (k,).
+        active: classes that the stage raises (k,); by default all for which the objective does something.
     """
     class_problem = classes.problem
     raised = rising_classes(class_problem, objective) if active is None else active
@@ -137,7 +139,7 @@ def stage_over_jobs(
 
 
 def rising_classes(class_problem: ClassProblem, objective: Objective) -> BoolArray:
-    """Classes whose utility the objective raises (k,)."""
+    """Returns the classes whose utility the objective raises (k,)."""
     if isinstance(objective, MaxMin):
         targets = objective.targets
         return np.asarray(targets.at(targets.highest)[0] > targets.at(0.0)[0])

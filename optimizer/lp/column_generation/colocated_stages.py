@@ -5,11 +5,11 @@ classes with the jobs' kinds among the keys (`colocation_keys`) and states the s
 Every stage carries the prices of utility and of time beside those of the pools: with pairs, those alone prove nothing.
 
 Two segments that meet: lay the jobs of each on a line, every job as long as its share of time; the lines are equally
-long, and where they run side by side their jobs are a pair. m and n jobs make at most m + n - 1 pairs. A segment that
-meets itself: lay its jobs on one line, fold it in the middle. Nobody meets itself, because nobody holds more than half
-of the line: a job that reaches over the fold ends before the place that lies on its own beginning. n jobs make at most
-n pairs. Every job gets exactly the time that it was to have, whoever its partners are: what it gains depends on their
-kind alone.
+long, and where they run side by side their jobs form a pair. m and n jobs make at most m + n - 1 pairs. A segment that
+meets itself: lay its jobs on one line and fold it in the middle. No job meets itself, because none holds more than
+half of the line: a job that reaches over the fold ends before the place that lies on its own beginning. n jobs make at
+most n pairs. Every job gets exactly the time that it was to have, whoever its partners are: what it gains depends on
+their kind alone.
 """
 
 from dataclasses import dataclass, replace
@@ -25,13 +25,13 @@ from optimizer.lp.column_generation.pair_generation import ColocatedSolution, Co
 from optimizer.lp.staged_solution import SolveInput, StagedSolution, rising_classes, scarce_pools, stage_over_jobs
 from optimizer.problem import FloatArray, IntArray
 
-#: Overlaps shorter than this part of the longest line are rounding.
+#: Overlaps shorter than this part of the longest line count as rounding.
 _ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Line:
-    """Jobs one after the other: rows, and where each ends."""
+    """Jobs laid one after the other on a line: their rows, and where each ends."""
 
     job: IntArray
     end: FloatArray
@@ -40,13 +40,13 @@ class _Line:
 def pairs_of_jobs(
     classes: JobPartition, blocks: tuple[ColocationBlock, ...], sides: PairSides, beside: FloatArray
 ) -> ColocatedJobs:
-    """The shares of pairs of jobs that time spent in sides comes to.
+    """Returns the pairs of jobs, with their shares of time, that result from the time of sides.
 
     Args:
         classes: k classes of n jobs.
-        blocks: those that the sides belong to.
+        blocks: the blocks of the sides.
         sides: q of them.
-        beside: time of one member in each, the same for all members of both sides of a meeting together (q,).
+        beside: time of one member in each side (q,); the members of both sides of a meeting have the same time in all.
     """
     order = np.argsort(classes.member, kind="stable")
     start = np.searchsorted(classes.member[order], np.arange(len(classes) + 1))
@@ -67,7 +67,7 @@ def pairs_of_jobs(
             for part in (mine[segment[mine] == low], mine[segment[mine] == high])
         ]
         first, second, share = _folded(lines[0]) if low == high else _side_by_side(lines[0], lines[1])
-        different = first != second  # rounding may leave a job beside itself for no time to speak of
+        different = first != second  # Rounding may leave a job beside itself, for a negligible time.
         first, second, share = first[different], second[different], share[different]
         if not block.leads[low, high]:
             first, second = second, first
@@ -80,7 +80,7 @@ def pairs_of_jobs(
 
 
 def _line(member: IntArray, time: FloatArray, order: IntArray, start: IntArray) -> _Line:
-    """The jobs of classes, one after the other, each as long as its time."""
+    """Returns the members of each class laid one after the other, each as long as its time."""
     job = [order[start[m] : start[m + 1]] for m in member]
     size = [len(jobs) for jobs in job]
     rows = np.concatenate(job) if job else np.zeros(0, dtype=np.int64)
@@ -100,7 +100,9 @@ def _side_by_side(one: _Line, other: _Line) -> tuple[IntArray, IntArray, FloatAr
 
 
 def _folded(line: _Line) -> tuple[IntArray, IntArray, FloatArray]:
-    """The first half of a line beside the second."""
+    """Returns the overlaps of a line's first half with its second half: jobs of both, and the length of
+    each overlap.
+    """
     half = line.end[-1] / 2
     before = np.append(line.end[line.end < half], half)
     rest = line.end[line.end > half] - half
@@ -110,28 +112,28 @@ def _folded(line: _Line) -> tuple[IntArray, IntArray, FloatArray]:
 
 
 def _jobs_at(line: _Line, place: FloatArray) -> IntArray:
-    """The job that holds each place."""
+    """Returns the job at each place of the line."""
     jobs: IntArray = line.job[np.minimum(np.searchsorted(line.end, place), len(line.job) - 1)]
     return jobs
 
 
-#: Floors are held with this slack, so that rounding cannot make the next program infeasible.
+#: Floors are lowered by this part, so that rounding cannot make the next program infeasible.
 _SLACK = 1e-9
-#: A stage that takes more than this part of what it was to keep is not used.
+#: A stage is dropped if it takes more than this part of what it had to keep.
 _KEPT = 1e-7
 
 
 def solve_colocated_in_stages(
     request: SolveInput, objective: MaxMin | MaxSum, *, leftover: bool = True
 ) -> StagedSolution | None:
-    """The objective's optimum, then (if `leftover`) the largest sum of utilities that takes nothing of it from anybody.
+    """Returns the optimum of the objective, followed (if `leftover`) by the largest sum of utilities that keeps it.
 
-    None where nothing may be packed, or no solver answers: the decision is then the one without packing.
+    Returns None where no jobs may be co-located, or no solver answers: the caller then decides without co-location.
 
     Args:
-        asked: the problem and its classes, each of one kind.
+        request: the problem and its classes, each of one kind.
         objective: of the first stage; its worth is the fair-share utility if something is to follow.
-        leftover: False: the first stage's shares as they are.
+        leftover: if False, return the shares of the first stage.
     """
     class_problem = request.classes.problem
     blocks = colocation_blocks(request.problem, request.classes, request.classes.classes.class_column >= 0)
@@ -159,7 +161,7 @@ def solve_colocated_in_stages(
 
 
 def _colocated_stage(request: SolveInput, objective: MaxMin | MaxSum, found: ColocatedSolution) -> SolveStage:
-    """A solution over classes as a stage over jobs."""
+    """Returns a solution over classes as a stage over jobs."""
     duals = found.duals
     alone = ClassSolution(found.status, found.x, duals.prices, found.objective, found.bound, found.path, found.work)
     stage = stage_over_jobs(request.classes, alone, objective)
@@ -170,14 +172,14 @@ def _colocated_stage(request: SolveInput, objective: MaxMin | MaxSum, found: Col
 def _utility(
     class_problem: ClassProblem, blocks: tuple[ColocationBlock, ...], worth: FloatArray, found: ColocatedSolution
 ) -> FloatArray:
-    """What the shares give one member of each class (k,)."""
+    """Returns the utility that the shares give one member of each class (k,)."""
     sides = side_details(found.sides, blocks)
     beside = sum_by(sides.member, sides.keeps * worth[sides.column] * found.beside, class_problem.classes)
     return sum_by(class_problem.owner(), worth * found.x, class_problem.classes) + beside
 
 
 def _can_add(class_problem: ClassProblem, objective: MaxMin, kept: FloatArray, prices: FloatArray) -> bool:
-    """A class that is not full has a column that uses nothing scarce."""
+    """Returns whether some class below its best has a column that uses no scarce row."""
     taken = scarce_pools(prices, class_problem.capacity).astype(np.float64)
     below_best = kept < max_by(class_problem.owner(), objective.worth, class_problem.classes) * (1 - FULL)
     return bool(np.any(below_best[class_problem.owner()] & (class_problem.cost(taken) == 0) & (objective.worth > 0)))

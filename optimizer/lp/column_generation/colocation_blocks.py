@@ -1,13 +1,13 @@
 """Which classes of jobs may be co-located two by two, as dense blocks: one for each pool and gang size.
 
-Within a block classes are grouped into *segments* of one kind: what two jobs lose beside each other depends on their
-segments alone, what they gain by running there on themselves. Only listed pairs are considered of which both members
-keep more than 1 in sum. With f + g <= 1 the two can take turns alone in the same pool, f and g of the time, and get the
-same for less time and no more accelerators, so no optimum needs the pair.
+Within a block classes are grouped into *segments* of one kind: the speed that two jobs lose beside each other depends
+on their segments alone, what they gain by running there on the jobs. Only listed pairs are considered of which both
+members keep more than 1 in sum. With f + g <= 1 the two can take turns alone in the same pool, f and g of the time,
+and get the same for less time and no more accelerators, so no optimum needs the pair.
 
 `coarsen` makes a small problem of the same shape: classes that may share with the same kinds and use the same pools in
-the same counts become one group, with the mean of their worths, values and targets. The best shares of the groups prove
-nothing about the classes; they name the meetings of segments that are worth looking at first.
+the same counts become one group, with the mean of their worths, values and targets. The best shares of the groups
+prove nothing about the classes; they show which meetings of segments to try first.
 """
 
 from dataclasses import dataclass, replace
@@ -23,23 +23,24 @@ from optimizer.utility.fair_share import pool_columns
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColocationBlock:
-    """m classes in s segments that may share gangs of one size in one pool."""
+    """The m classes, in s segments, that may share gangs of one size in one pool."""
 
     pool: int
-    #: Accelerators that a pair takes.
+    #: Accelerators that a pair of jobs takes together.
     count: float
-    #: Class and class column of each place, by segment (m,).
+    #: Class, and column of that class, of each place, ordered by segment (m,).
     member: IntArray
     column: IntArray
-    #: More than one job: two of the class may share (m,).
+    #: Whether the class has more than one job, so that two of them may share (m,).
     several: BoolArray
     #: Segment of each place, and the first place of each segment (m,), (s,).
     segment: IntArray
     first: IntArray
-    #: Part of its own speed that a member of segment a keeps beside one of b; nan where they never share (s, s).
+    #: The factor of its own speed that a member of segment a keeps beside one of b; nan where the two never share (s,
+    #: s).
     keeps: FloatArray
-    #: Row of `Pairs`, the same either way; -1 where they never share, as a job that is alone in its segment never does
-    #: beside itself. True: segment a is the row's first kind (s, s).
+    #: Row of `Pairs`, the same for (a, b) and (b, a); -1 where the two never share, as a segment of one job with
+    #: itself. And whether segment a is the first kind of that row (s, s).
     row: IntArray
     leads: BoolArray
 
@@ -48,7 +49,9 @@ class ColocationBlock:
 
 
 def colocation_keys(problem: Problem) -> list[FloatArray]:
-    """What tells jobs apart that may share a gang, besides columns and targets: their kind, -1 if not listed (n,)."""
+    """Returns the keys, besides columns and targets, in which jobs of one class must agree: the job's kind, -1 if it
+    is not listed in pairs (n,).
+    """
     pairs = problem.pairs
     if pairs is None:
         return []
@@ -57,7 +60,7 @@ def colocation_keys(problem: Problem) -> list[FloatArray]:
 
 
 def colocation_blocks(problem: Problem, classes: AggregatedProblem, keep: BoolArray) -> tuple[ColocationBlock, ...]:
-    """The blocks of a problem's classes, each with at least one pair; none where nothing may be shared.
+    """Returns the blocks of a problem's classes, each with at least one pair; an empty tuple where no jobs may share.
 
     Args:
         problem: n jobs, c columns, p pools.
@@ -99,7 +102,9 @@ def colocation_blocks(problem: Problem, classes: AggregatedProblem, keep: BoolAr
 
 
 def _segment_tables(pairs: Pairs, pool: int, kinds: IntArray) -> tuple[FloatArray, IntArray, BoolArray]:
-    """The listed pairs of these kinds (ascending) in a pool, as tables of segments."""
+    """Returns the listed pairs of these kinds (ascending) in a pool as tables by segment: factors kept, rows of
+    `Pairs`, and orientation.
+    """
     listed = np.flatnonzero((pairs.pool == pool) & (pairs.first_factor + pairs.second_factor > 1))
     a, b = np.searchsorted(kinds, pairs.first[listed]), np.searchsorted(kinds, pairs.second[listed])
     here = (a < len(kinds)) & (b < len(kinds))
@@ -116,7 +121,9 @@ def _segment_tables(pairs: Pairs, pool: int, kinds: IntArray) -> tuple[FloatArra
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairSides:
-    """Columns of the co-located program: a member of a place, beside a job of a segment. Parallel arrays (q,)."""
+    """Columns of the co-location program: a member of the class at a place, beside a job of a segment. Parallel arrays
+    (q,).
+    """
 
     block: IntArray
     place: IntArray
@@ -126,12 +133,12 @@ class PairSides:
         return len(self.block)
 
     def take(self, chosen: BoolArray | IntArray) -> "PairSides":
-        """Some of them."""
+        """Returns a subset of the sides."""
         return PairSides(self.block[chosen], self.place[chosen], self.beside[chosen])
 
 
 def join_sides(parts: list[PairSides]) -> PairSides:
-    """All of them, each once, ordered by block, place, segment."""
+    """Returns the union of these sides, each once, ordered by block, place and segment."""
     block = np.concatenate([part.block for part in parts])
     place = np.concatenate([part.place for part in parts])
     beside = np.concatenate([part.beside for part in parts])
@@ -144,18 +151,18 @@ def join_sides(parts: list[PairSides]) -> PairSides:
 
 
 def no_sides() -> PairSides:
-    """None."""
+    """Returns an empty set of sides."""
     none = np.zeros(0, dtype=np.int64)
     return PairSides(none, none, none)
 
 
 def count_sides(blocks: tuple[ColocationBlock, ...]) -> int:
-    """Sides that there are in all."""
+    """Returns the number of all possible sides."""
     return sum(int((block.row >= 0).sum(axis=1)[block.segment].sum()) for block in blocks)
 
 
 def all_sides(blocks: tuple[ColocationBlock, ...]) -> PairSides:
-    """Every side."""
+    """Returns all possible sides."""
     parts = [no_sides()]
     for number, block in enumerate(blocks):
         place, beside = np.nonzero(block.row[block.segment] >= 0)
@@ -165,27 +172,28 @@ def all_sides(blocks: tuple[ColocationBlock, ...]) -> PairSides:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SideDetails:
-    """Sides spelled out (all arrays (q,)): what each takes and gives, and with whom it must agree."""
+    """The properties of sides, looked up in their blocks (all arrays (q,))."""
 
-    #: Class, its class column that the side runs on, and part of its speed that it keeps.
+    #: The class, the column of the class on which the side runs, and the factor of its speed that it keeps.
     member: IntArray
     column: IntArray
     keeps: FloatArray
     #: Accelerators of a pair, and the pool.
     count: FloatArray
     pool: IntArray
-    #: Number of the meeting (block and two segments), and which side of it: 1, -1, or 0 where both are one segment.
+    #: Number of the meeting (a block and two segments), and which of its sides this is: 1, -1, or 0 where both segments
+    #: are one.
     meeting: IntArray
     sign: FloatArray
 
     @property
     def meetings(self) -> int:
-        """How many different ones there are."""
+        """The number of different meetings."""
         return int(self.meeting.max(initial=-1)) + 1
 
 
 def side_details(sides: PairSides, blocks: tuple[ColocationBlock, ...]) -> SideDetails:
-    """What sides are, looked up in their blocks."""
+    """Returns the properties of sides, looked up in their blocks."""
     q = len(sides)
     member, column, pool, segment = (np.zeros(q, dtype=np.int64) for _ in range(4))
     keeps, count = np.zeros(q), np.zeros(q)
@@ -204,14 +212,14 @@ def side_details(sides: PairSides, blocks: tuple[ColocationBlock, ...]) -> SideD
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoarseProblem:
-    """g groups of k classes as a problem of their own. Columns that use several rows are left out."""
+    """A coarser problem, of g groups that stand for k classes. It leaves out columns that use several rows."""
 
     problem: ClassProblem
     blocks: tuple[ColocationBlock, ...]
-    #: Group of each class, and its members as a part of the group's (k,), (k,).
+    #: The group of each class (k,), and its members as a part of the group's members (k,).
     group: IntArray
     part: FloatArray
-    #: Class column and class of every column that takes part, and the group column that it belongs to.
+    #: The column and the class of every column that takes part, and the group column to which it belongs.
     kept: IntArray
     owner: IntArray
     column: IntArray
@@ -220,7 +228,7 @@ class CoarseProblem:
         return self.problem.classes
 
     def objective(self, objective: MaxMin | MaxSum) -> MaxMin | MaxSum:
-        """The same for the groups."""
+        """Returns the same objective for the groups: means of values and targets over their members."""
         if isinstance(objective, MaxSum):
             floor = sum_by(self.group, self.part * objective.floor, len(self))
             return MaxSum(self._mean(objective.value), self._mean(objective.worth), floor)
@@ -228,11 +236,11 @@ class CoarseProblem:
         worth = self._mean(objective.worth)
         best = max_by(self.owner, objective.worth[self.kept], len(self.part))
         of_group, mean = max_by(self.problem.owner(), worth, len(self)), sum_by(self.group, self.part * best, len(self))
-        raised = np.divide(mean, of_group, out=np.ones(len(self)), where=of_group > 0)  # who is full alone stays so
+        raised = np.divide(mean, of_group, out=np.ones(len(self)), where=of_group > 0)  # full alone: still full
         return MaxMin(worth * raised[self.problem.owner()], targets)
 
     def sides_of_members(self, blocks: tuple[ColocationBlock, ...], sides: PairSides) -> PairSides:
-        """Sides of groups as sides of all their classes, which stand in `blocks` as their groups do in this one's."""
+        """Returns the sides of groups as sides of all their classes; `blocks` are those of the classes."""
         parts = [no_sides()]
         for number, (fine, coarse) in enumerate(zip(blocks, self.blocks, strict=True)):
             here = sides.block == number
@@ -250,7 +258,7 @@ class CoarseProblem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _MeanTargets:
-    """Targets of groups: the means of their members' (a `TargetFunction`)."""
+    """Targets of groups: the means of their members' targets (a `TargetFunction`)."""
 
     of: TargetFunction
     group: IntArray
@@ -259,17 +267,17 @@ class _MeanTargets:
 
     @property
     def highest(self) -> float:
-        """As for the classes."""
+        """The highest level, as for the classes."""
         return self.of.highest
 
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
-        """Targets, and their slopes just below z."""
+        """Returns the targets at level z, and their slopes just below it."""
         target, slope = self.of.at(z)
         return sum_by(self.group, self.part * target, self.groups), sum_by(self.group, self.part * slope, self.groups)
 
 
 def coarsen(class_problem: ClassProblem, blocks: tuple[ColocationBlock, ...]) -> CoarseProblem:
-    """The groups of a problem's classes."""
+    """Returns the coarser problem in which similar classes form one group."""
     owner, uses = class_problem.owner(), np.diff(class_problem.use_first)
     kept = np.flatnonzero(uses == 1)
     use = class_problem.use_first[kept]
@@ -306,7 +314,9 @@ def coarsen(class_problem: ClassProblem, blocks: tuple[ColocationBlock, ...]) ->
 
 
 def _group_columns(group: IntArray, place: IntArray, groups: int) -> tuple[IntArray, tuple[IntArray, IntArray]]:
-    """Number of the group column of each column; group columns' keys, and where each group's columns begin."""
+    """Returns the number of the group column of each column; the keys of the group columns; and where the columns of
+    each group begin.
+    """
     width = int(place.max()) + 1
     keys, column = np.unique(group * width + place, return_inverse=True)
     begins = np.concatenate(([0], np.cumsum(np.bincount(keys // width, minlength=groups))))
@@ -314,7 +324,7 @@ def _group_columns(group: IntArray, place: IntArray, groups: int) -> tuple[IntAr
 
 
 def _coarse_block(block: ColocationBlock, group: IntArray, of_column: IntArray, size: FloatArray) -> ColocationBlock:
-    """The same block with groups in its places."""
+    """Returns the block with the groups in place of their classes."""
     member, first_place = np.unique(group[block.member], return_index=True)
     order = np.lexsort((member, block.segment[first_place]))
     member, shown = member[order], first_place[order]

@@ -2,10 +2,10 @@
 
     minimise  cost.x   s.t.  matrix x <= right (= where `equal`),  x >= 0
 
-An interior point method ends in the middle of all optima, where nearly every column has some of the time. With a small
-cost of its own on each column the optimum is a vertex: `solve_near_vertex` tells which columns are zero there and which
-rows hold with equality, by what is the larger, a value or its dual value, and then removes the rest of the error by a
-projection onto those rows. This takes a quarter of the time of an interior point method with crossover.
+An interior point method ends in the middle of all optima, where nearly every column has a share of time. With a small
+cost of its own on each column the optimum is a vertex: `solve_near_vertex` decides which columns are zero there and
+which rows hold with equality by which is larger, the value or its dual value, and then removes the rest of the error
+by a projection onto those rows. This takes a quarter of the time of an interior point method with crossover.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +19,10 @@ from scipy.sparse.linalg import splu
 from optimizer.problem import BoolArray, FloatArray
 
 _ITERATIONS = 200
-#: Total of the columns' own costs, as a part of the objective, if every class runs all the time in one column.
+#: Sum of the columns' own small costs, as a part of the objective, if every class runs all the time in one column.
 _TILT = 1e-3
-#: The golden ratio's fractional part: its multiples, modulo 1, are spread evenly, and no two columns cost the same.
+#: The fractional part of the golden ratio: its multiples modulo 1 are spread evenly, so no two columns have the same
+#: cost.
 _SPREAD = 0.6180339887498949
 _VERTEX_TOLERANCE = 1e-9
 #: Part of the diagonal that is added to it, because rows that hold with equality may depend on each other; and what
@@ -51,11 +52,11 @@ class ClarabelSolution:
 
 
 def solve_by_interior_point(program: BoundedProgram, tolerance: float) -> ClarabelSolution | None:
-    """The middle of the optima; None where Clarabel finds no optimum.
+    """Returns a solution in the middle of the optima; None where Clarabel finds no optimum.
 
     Args:
         program: m rows, c columns.
-        tolerance: of gap and residuals, relative.
+        tolerance: relative tolerance of the gap and of residuals.
     """
     (rows, columns), equal = program.matrix.shape, program.equal
     table = sparse.csr_array(program.matrix)
@@ -81,17 +82,17 @@ def _settings(tolerance: float) -> Any:
     settings.max_threads = 1
     settings.max_iter = _ITERATIONS
     settings.tol_gap_rel = settings.tol_gap_abs = settings.tol_feas = tolerance
-    settings.iterative_refinement_enable = False  # a third of the time for digits that are not needed
+    settings.iterative_refinement_enable = False  # saves a third of the time; its digits are not needed
     settings.direct_solve_method = "qdldl"  # "auto" may choose the supernodal one, which takes three times as long here
     return settings
 
 
 def solve_near_vertex(program: BoundedProgram, classes: int) -> ClarabelSolution | None:
-    """A vertex whose objective is optimal but for about 1e-5 of it; None where Clarabel finds no optimum.
+    """Returns a vertex whose objective is within about 1e-5 of the optimum; None where Clarabel finds no optimum.
 
     Args:
         program: its last column is the level.
-        classes: whose time its columns share.
+        classes: the number of classes, whose time the columns share.
     """
     columns = program.matrix.shape[1]
     own = 1 + np.mod(np.arange(columns) * _SPREAD, 1.0)
@@ -108,9 +109,11 @@ def solve_near_vertex(program: BoundedProgram, classes: int) -> ClarabelSolution
 
 
 def _projected(program: BoundedProgram, x: FloatArray, runs: BoolArray, tight: BoolArray) -> FloatArray:
-    """Values that hold the tight rows with equality: those of the columns that run, changed least in proportion."""
+    """Returns the values after projection onto the tight rows: only columns that run change, in proportion to their
+    values.
+    """
     runs = runs.copy()
-    runs[-1] = False  # the level stays as it is: its column is dense
+    runs[-1] = False  # The level stays as it is: its column is dense.
     whole = np.where(runs, x, 0.0)
     whole[-1] = x[-1]
     table = sparse.csr_array(program.matrix[:, runs])[tight]

@@ -5,15 +5,15 @@
               both sides of a meeting, all members together, run for the same time
               of a segment that meets itself no job runs for more than all the others together
 
-with x the share of time of one member in each column alone, and v that beside somebody of a segment. That is all there
-is to say of pairs: two lines of equal length can be laid side by side, and a line of which nobody holds more than half
-can be folded (`colocated_stages`), so such v always correspond to pairs of different jobs. The last row is there only
-for the jobs named: it is rarely broken. Rows are scaled so that right-hand sides are about 1. Limits count iterations,
-never seconds.
+with x the share of time of one member in each column alone, and v that beside a job of a segment. These rows suffice
+for pairs: two lines of equal length can be laid side by side, and a line of which no job holds more than half can be
+folded (`colocated_stages`), so such v always correspond to pairs of different jobs. The last row exists only for the
+jobs named (`greedy`): it is rarely violated. Rows are scaled so that right-hand sides are about 1. Limits count
+iterations, never seconds.
 
 HiGHS solves small programs, and sums that must end in a vertex. Large ones go to Clarabel's interior point: such
 programs are solved again and again while columns join and leave, and only their dual values count. A few digits of
-these prove as much as all, because what they prove is computed anew. A level ends near a vertex by Clarabel, too
+these suffice, because the bound that they prove is computed anew. A level ends near a vertex by Clarabel, too
 (`interior_solver`), and where that finds none by HiGHS.
 """
 
@@ -46,7 +46,7 @@ class MasterInput:
     gain: float
     rise: FloatArray
     floor: FloatArray
-    #: Of the answer, where the middle of the optima will do.
+    #: Tolerance of the answer, where a point in the middle of the optima suffices.
     tolerance: float = 1e-5
 
 
@@ -58,7 +58,7 @@ class MasterSolution:
     solver: str
     work: int
     x: FloatArray
-    #: Time of one member in each side (q,).
+    #: Share of time of one member in each side (q,).
     beside: FloatArray
     duals: PairDuals
 
@@ -92,14 +92,15 @@ class MasterProgram:
     def solve(
         self, sides: SideDetails, greedy: IntArray, ask: MasterInput, *, vertex: bool, exact: bool = False
     ) -> MasterSolution:
-        """Solve with these sides.
+        """Solves the program over these sides.
 
         Args:
             sides: q of them.
-            greedy: sides of a segment beside itself that are to be held to half (ascending).
-            ask: what is maximised.
-            vertex: False: near the middle of the optima will do, which is quicker where there are many columns.
-            exact: by HiGHS, whatever the size.
+            greedy: sides of a segment beside itself that are limited to half of its time (ascending).
+            ask: the objective.
+            vertex: if False, a point near the middle of the optima suffices, which is faster where there are many
+                columns.
+            exact: solve with HiGHS, whatever the size.
         """
         problem, columns = self._problem, self._problem.columns
         tied, open_rows = _ties(sides, problem.size)
@@ -136,8 +137,10 @@ class MasterProgram:
         return MasterSolution(found.status, found.solver, found.work, x, of_sides, duals)
 
     def _by_clarabel(self, program: BoundedProgram, ask: MasterInput, *, vertex: bool) -> "_Found | None":
-        """A level's price is shared among the classes: counted in such parts, dual values are about 1, and the interior
-        point method takes half the steps."""
+        """Returns the solution by Clarabel, None without an optimum. The price of a level is divided among the
+        classes: counted in such parts, dual values are about 1, and the interior point method takes half the
+        iterations.
+        """
 
         unit = float(self._problem.classes) if ask.gain else 1.0
         program = replace(program, cost=program.cost * unit)
@@ -167,7 +170,7 @@ class MasterProgram:
         return np.concatenate((np.ones(problem.classes + problem.rows), -ask.floor / self._best, np.zeros(more)))
 
     def _values(self) -> FloatArray:
-        """Value of each column for all members of its class (C,)."""
+        """Returns the value of each column for all members of its class (C,)."""
         values: FloatArray = self._problem.size[self._problem.owner()] * self._value
         return values
 
@@ -189,15 +192,17 @@ class MasterProgram:
         return sparse.csc_array((values, (rows, np.tile(np.arange(q), 3))), shape=(self._rows, q))
 
     def _meetings(self, sides: SideDetails) -> sparse.csc_array:
-        """One row for each meeting of two segments, an empty one for a segment with itself."""
+        """Returns one row for each meeting of two segments; the row of a segment with itself is empty."""
         column = np.flatnonzero(sides.sign)
         values = (sides.sign * self._problem.size[sides.member])[column]
         return sparse.csc_array((values, (sides.meeting[column], column)), shape=(sides.meetings, len(sides.member)))
 
     def _halves(self, sides: SideDetails, greedy: IntArray) -> tuple[sparse.csr_array, sparse.csr_array]:
-        """Twice its own time less everybody's, for each side named, which are of one job each: of sides, and of totals.
+        """Returns the rows "twice its own time less the time of all jobs" for each greedy side (of one job each):
+        their coefficients of sides, and of totals.
 
-        Everybody's time is a column of its own, told by a row before: else every row would hold a whole meeting.
+        The time of all jobs of a meeting is a column of its own, defined by an earlier row; else every row would hold
+        a whole meeting.
         """
         meeting, which = np.unique(sides.meeting[greedy], return_inverse=True)
         place = np.searchsorted(meeting, sides.meeting)
@@ -237,7 +242,7 @@ class MasterProgram:
 
 
 def _highs_model(program: BoundedProgram, ask: MasterInput) -> highspy.HighsLp:
-    """As HiGHS takes it."""
+    """Returns the program as a HiGHS model."""
     upper = np.full(len(program.cost), highspy.kHighsInf)
     if not ask.gain:
         upper[-1] = 0.0
@@ -246,10 +251,11 @@ def _highs_model(program: BoundedProgram, ask: MasterInput) -> highspy.HighsLp:
 
 
 def _ties(sides: SideDetails, size: FloatArray) -> tuple[sparse.csr_array, IntArray]:
-    """Columns of the program, and the meetings that need a row.
+    """Returns the columns of the program, and the meetings that need a row.
 
-    A meeting with one column on either side is one column, of as many members of both. One that nobody is there for on
-    one side has none. The matrix tells sides of columns (q, columns); the rows are numbers of meetings (ascending).
+    A meeting with one column on either side becomes one column, of as many members of both. A meeting without any
+    column on one side has none. The matrix maps columns to sides (q, columns); the rows are numbers of meetings
+    (ascending).
     """
     ahead = np.bincount(sides.meeting[sides.sign > 0], minlength=sides.meetings)
     behind = np.bincount(sides.meeting[sides.sign < 0], minlength=sides.meetings)

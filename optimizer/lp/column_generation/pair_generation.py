@@ -43,41 +43,41 @@ from optimizer.lp.column_generation.pair_pricing import (
 from optimizer.lp.dual_newton.dual_bound import dual_bound
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: Segments that a class asks for in each block and round.
+#: How many segments a class asks for in each block and round, at most.
 _PARTNERS = 2
-#: Sides that stay in the program, for each class; and that are named to a finer problem.
+#: Sides that stay in the program, per class; and sides per class that a coarse problem suggests to the finer one.
 _KEPT = 4
 _PROMISING = 4
-#: So many sides stay in any case.
+#: At least so many sides stay in any case.
 _FEW = 5_000
 #: A side further from running than this, as a part of how far sides are on the average, leaves the program.
 _NEAR = 0.03
-#: An answer within this part of its bound is good enough; a vertex of a program that is expected within this part is
-#: looked for; with all sides in the program the answer is to be exact.
+#: Relative gaps to the bound: an answer within the first is accepted; where a program is expected to end within the
+#: second, it is solved to a vertex; with all sides in the program the answer must be within the third.
 _CLOSE, _ENOUGH = 1e-4, 7.5e-5
 _EXACT = 1e-10
-#: A level is aimed at from this part above where the dual values put it, until the last program, which aims below.
+#: A program aims at a level this part above that of the dual values, until the last program, which aims below it.
 _ABOVE = 2e-5
 _BELOW = 1e-5
-#: While little is known, it is aimed at this part of the way to the bound, but no further than this above.
+#: Early programs aim at this part of the way to the bound, but no further than this above.
 _TOWARDS = 0.5
 _FAR = 0.03
-#: Groups of classes alike are solved first where they are at most this part of the classes.
+#: Groups of similar classes are solved first where there are at most this part as many groups as classes.
 _COARSER = 0.5
 _ROUNDS = 60
-#: Rounds without a better answer or bound after which no more is hoped for.
+#: The search ends after so many rounds without a better answer or bound.
 _STALLED = 5
-#: A side with more time than this runs, even where a program was not solved to the last bit: enough to stay in it. As
-#: a part of all the time that the class runs: enough to be in the last program, too.
+#: A side with more time than this counts as running, even where a program was not solved to the last bit, and stays in
+#: the program. With more than the second part of all the time of its class it is in the last program, too.
 _STAYS, _RUNS = 1e-4, 1e-4
-#: With more sides than this for each class the factorisation of a program fills in, which costs several times as much:
-#: then a side has to have more time to stay.
+#: With more sides than this per class the factorisation of a program fills in and takes several times as long: then a
+#: side needs more time to stay.
 _CROWDED, _STAYS_CROWDED = 7, 3e-3
-#: What programs are solved to while there is so much room to the bound, and afterwards.
+#: Tolerance of a program while the expected gap exceeds the second number, and its tolerance afterwards.
 _ROUGHLY, _ROUGH_ROOM, _WELL = 1e-3, 1e-2, 1e-5
-#: Steps in which prices of time are lowered at most.
+#: The most steps in which prices of time are lowered.
 _LOWERINGS = 8
-#: Part of its segment's line from which a job is watched, lest it should hold more than half; less is rounding.
+#: A job with more than the first part of its segment's line is limited to half of it; less than the second is rounding.
 _MUCH = 0.35
 _HALF = 1e-9
 
@@ -116,11 +116,11 @@ class ColumnGenerator:
 
     @property
     def promising(self) -> PairSides:
-        """Sides that ran in the last program, or were not far from it."""
+        """The sides that ran in the last program, or were close to it."""
         return self._promising
 
     def solve(self, objective: MaxMin | MaxSum) -> ColocatedSolution:
-        """Maximise the objective. Where a solver gives up, the status says so beside the best solution so far.
+        """Maximises the objective. Where a solver fails, returns the best solution so far with a status that says so.
 
         For MaxMin every class has a column of positive worth; for MaxSum infeasible floors give status INFEASIBLE.
         """
@@ -132,7 +132,7 @@ class ColumnGenerator:
             likely = self._groups.sides_of_members(self._blocks, self._coarse.promising)
             self._sides = join_sides([self._sides, likely])
         greedy = no_sides()
-        last_try = False  # True: the sides left out of the vertex program were needed
+        last_try = False  # Whether sides left out of the vertex program were needed.
         while search.goes_on:
             found, judged = search.run(self._sides, greedy, _ABOVE, vertex=False)
             if judged is None:
@@ -155,7 +155,7 @@ class ColumnGenerator:
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
     def _finish(self, search: "_Search", found: MasterSolution, *, with_all: bool) -> None:
-        """Look for a vertex among the sides with much time, or among all that run."""
+        """Solves to a vertex over the sides with much time, or (`with_all`) over all sides that run."""
         used = self._sides.take(self._busy(found) > (_EXACT if with_all else _RUNS))
         held = used.take(search.meets_itself(used))
         search.run(used, held, -_BELOW, vertex=True)
@@ -176,7 +176,7 @@ class ColumnGenerator:
         return search.answer(Status.OPTIMAL if search.gap <= _CLOSE else Status.WORK_LIMIT)
 
     def _busy(self, found: MasterSolution) -> FloatArray:
-        """Shares of sides, as parts of the total time of their class (q,)."""
+        """Returns the shares of sides, as parts of the total time of their class (q,)."""
         owner, member = self._problem.owner(), side_details(self._sides, self._blocks).member
         classes = self._problem.classes
         time = sum_by(owner, found.x, classes) + sum_by(member, found.beside, classes)
@@ -247,7 +247,7 @@ class _Search:
             self._likely = min(guess.objective, self._bound)
 
     def _ask(self, beside: float) -> MasterInput:
-        """The objective of the next program. Its aim is off the expected level by the part `beside` of it."""
+        """Returns the objective of the next program. Its aim is off the expected level by the part `beside` of it."""
         objective = self._objective
         if isinstance(objective, MaxSum):
             return MasterInput(0.0, np.zeros(self._problem.classes), objective.floor, self._tolerance)
@@ -303,24 +303,28 @@ class _Search:
             self._value, self._x, self._sides, self._beside = value, x, sides.take(shown), beside[shown]
 
     def greedy(self, sides: PairSides, beside: FloatArray) -> BoolArray:
-        """Sides of single jobs in segments that meet themselves, where one job has a large part of that time."""
+        """Returns the sides of single jobs in segments that meet themselves, where one job has a large part of that
+        time.
+        """
         spelled, alone = side_details(sides, self._blocks), self.meets_itself(sides)
         total = sum_by(spelled.meeting, self._problem.size[spelled.member] * beside, spelled.meetings)
         broken = spelled.meeting[alone & (beside > _MUCH * total[spelled.meeting] + _HALF)]
         return alone & np.isin(spelled.meeting, broken)
 
     def meets_itself(self, sides: PairSides) -> BoolArray:
-        """Sides of a single job that is paired with its own segment."""
+        """Returns the sides of a single job that is paired with its own segment."""
         spelled = side_details(sides, self._blocks)
         alone: BoolArray = (spelled.sign == 0) & (self._problem.size[spelled.member] == 1)
         return alone
 
     def without(self, status: Status) -> Status:
-        """Status of a search that a failed program ends: WORK_LIMIT if there is a solution, else the program's."""
+        """Returns the status of a search that a failed program ends: WORK_LIMIT if there is a solution, else the
+        program's.
+        """
         return Status.WORK_LIMIT if np.isfinite(self._value) else status
 
     def answer(self, status: Status) -> ColocatedSolution:
-        """The best solution found. Dual values of a level are scaled to units of the level."""
+        """Returns the best solution found. Dual values of a level are scaled to units of the level."""
         duals = self._duals
         if isinstance(self._objective, MaxMin):
             rise = self._objective.targets.at(self._bound)[1]
@@ -332,7 +336,7 @@ class _Search:
 
 
 def _positions(some: PairSides, sides: PairSides) -> IntArray:
-    """Indices of some sides among all sides; both are sorted."""
+    """Returns the indices of some sides among all sides; both are sorted."""
     if not len(some):
         return np.zeros(0, dtype=np.int64)
     most = [int(max(array.max(), 0)) + 1 for array in (sides.place, sides.beside)]
@@ -367,7 +371,7 @@ def _feasible(
 def _value(
     problem: ClassProblem, objective: MaxMin | MaxSum, sides: SideDetails, x: FloatArray, beside: FloatArray
 ) -> float:
-    """The objective's value at feasible shares."""
+    """Returns the objective's value at feasible shares."""
     if isinstance(objective, MaxSum):
         alone = float((problem.size[problem.owner()] * objective.value) @ x)
         return alone + float((problem.size[sides.member] * sides.keeps * objective.value[sides.column]) @ beside)

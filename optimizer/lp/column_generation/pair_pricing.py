@@ -11,9 +11,9 @@ and then, by weak duality, with N the members of each class:
     MaxMin   the largest z with  sum N y target(z) <= sum N m + p.capacity
     MaxSum   sum N m + p.capacity - sum N y floor
 
-Any y, p >= 0 are closed by a large enough m; half of what a pair is worth above its prices, added to both of its jobs,
-closes it. So the bound holds for all pairs, whichever were in the program that the dual values come from. Unlike
-without pairs, prices alone do not do: which of its two jobs pays for a pair cannot be told from them.
+Any y, p >= 0 are closed by a large enough m: adding half of a pair's reduced worth to the price of time of both of its
+jobs closes that pair. So the bound holds for all pairs, whichever were in the program that the dual values come from.
+Unlike without pairs, prices of pools alone do not suffice: they do not say which of its two jobs pays for a pair.
 
 The best partners are found without looking at all pairs of jobs: beside a given segment, what a job adds does not
 depend on the partner.
@@ -27,13 +27,13 @@ from optimizer.classes.class_problem import ClassProblem, MaxMin, MaxSum, Target
 from optimizer.lp.column_generation.colocation_blocks import ColocationBlock, PairSides, join_sides, no_sides
 from optimizer.problem import FloatArray, IntArray
 
-#: A pair that lacks less than this part of the largest worth is not asked for.
+#: Pairs whose reduced worth is below minus this part of the largest worth are not asked for.
 _WORTH_ADDING = 1e-9
-#: Time that becomes cheaper by less than this part is as cheap as it gets.
+#: Prices of time that fall by less than this part have converged.
 _WORTH_LOWERING = 1e-6
-#: Sums of costs are equal within this part.
+#: Sums of costs that agree to this part count as equal.
 _ROUNDING = 1e-12
-#: Halvings of a level.
+#: The most halvings in the search for a level.
 _HALVINGS = 100
 
 
@@ -41,28 +41,28 @@ _HALVINGS = 100
 class PairDuals:
     """Dual values, >= 0, in units of the objective."""
 
-    #: Of one more accelerator of each row (r,).
+    #: Value of one more accelerator of each row (r,).
     prices: FloatArray
-    #: Of one more unit of utility, and of time, for one member of each class (k,), (k,).
+    #: Value of one more unit of utility, and of time, for one member of each class (k,), (k,).
     multiplier: FloatArray
     time: FloatArray
 
 
 def column_gain(problem: ClassProblem, objective: MaxMin | MaxSum, duals: PairDuals) -> FloatArray:
-    """What running each column all the time is worth to one member (C,)."""
+    """Returns the worth of running each column all the time to one member (C,), value and utility together."""
     gain = duals.multiplier[problem.owner()] * objective.worth
     return gain + objective.value if isinstance(objective, MaxSum) else gain
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PricedPairs:
-    """What dual values say of all pairs."""
+    """The reduced worths of all pairs at given dual values."""
 
-    #: Prices of time that close them (k,).
+    #: Prices of time that close the dual values for all pairs (k,).
     time: FloatArray
-    #: Sides of the pairs that are worth most above their prices.
+    #: Sides of the pairs with the largest reduced worth.
     requested: PairSides
-    #: What the best pair with each of the program's sides is worth above its prices; negative: it lacks that much (q,).
+    #: Reduced worth of the best pair with each of the program's sides (q,); negative where its prices exceed its worth.
     merit: FloatArray
 
 
@@ -74,15 +74,15 @@ def price_pairs(
     sides: PairSides,
     most: int,
 ) -> PricedPairs:
-    """Price all pairs.
+    """Returns the reduced worths of all pairs, with prices of time that close them.
 
     Args:
         problem: k classes, C columns.
-        blocks: what may be packed.
-        gain: what each column is worth to one member (C,).
+        blocks: the classes that may be co-located.
+        gain: the worth of each column to one member (C,).
         duals: any, >= 0.
-        sides: q that are to be judged.
-        most: segments that each place asks for in each block, at most.
+        sides: q sides of the program, whose reduced worth is wanted.
+        most: the most segments that each place asks for in each block.
     """
     alone = gain - problem.cost(duals.prices)
     time = duals.time.copy()
@@ -104,9 +104,9 @@ def price_pairs(
 def tighten_duals(
     problem: ClassProblem, blocks: tuple[ColocationBlock, ...], gain: FloatArray, duals: PairDuals, most: int
 ) -> PairDuals:
-    """Closed dual values with lower prices of time, closed all the same.
+    """Returns dual values with lower prices of time that are closed, too.
 
-    What a job's time must cost at least, at the others' prices, is T[i] = max(its columns alone, pairs less the other's
+    The least price of a job's time, at the others' prices, is T[i] = max(its columns alone, pairs less the other's
     time, 0). Where m is closed m >= T, and (m + T) / 2 is closed, too: a pair's worth is at most m[i] + T[j] and at
     most T[i] + m[j], thus at most the mean of both.
     """
@@ -128,7 +128,7 @@ def tighten_duals(
 
 
 def pair_bound(problem: ClassProblem, objective: MaxMin | MaxSum, duals: PairDuals) -> float:
-    """What no shares can exceed, by closed dual values."""
+    """Returns the upper bound on the objective that closed dual values prove."""
     income = float(problem.size @ duals.time + problem.capacity @ duals.prices)
     paid = problem.size * duals.multiplier
     if isinstance(objective, MaxSum):
@@ -137,7 +137,9 @@ def pair_bound(problem: ClassProblem, objective: MaxMin | MaxSum, duals: PairDua
 
 
 def affordable_level(targets: TargetFunction, paid: FloatArray, income: float) -> float:
-    """The largest level whose targets cost no more than the income; valid from above however far it is searched."""
+    """Returns the largest level whose targets cost no more than the income, approached from above: every iterate is a
+    valid bound.
+    """
     enough = income + _ROUNDING * abs(income)
     low, high = 0.0, targets.highest
     if float(paid @ targets.at(high)[0]) <= enough:
@@ -154,7 +156,9 @@ def affordable_level(targets: TargetFunction, paid: FloatArray, income: float) -
 
 
 def _net(block: ColocationBlock, gain: FloatArray, time: FloatArray, price: float) -> FloatArray:
-    """What a place adds to a pair beside each segment, less its time and half the accelerators (m, s)."""
+    """Returns what a place adds to a pair beside each segment (m, s): its worth less its time and half the
+    accelerators.
+    """
     net = block.keeps[block.segment] * gain[block.column][:, None]
     net -= (time[block.member] + block.count * price / 2)[:, None]
     net[np.isnan(net)] = -np.inf
@@ -163,7 +167,9 @@ def _net(block: ColocationBlock, gain: FloatArray, time: FloatArray, price: floa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Partners:
-    """Whom to meet: a segment's best place beside another (s, s), and its second best beside itself (s,)."""
+    """The best partner for each segment: the best place beside another segment (s, s), and the second best beside
+    itself (s,).
+    """
 
     best: IntArray
     second: IntArray
@@ -173,7 +179,7 @@ def _partners(block: ColocationBlock, net: FloatArray) -> _Partners:
     most = np.maximum.reduceat(net, block.first, axis=0)
     place, beside = np.nonzero(net >= most[block.segment])
     best = np.zeros(most.shape, dtype=np.int64)
-    best[block.segment[place[::-1]], beside[::-1]] = place[::-1]  # of equals the first
+    best[block.segment[place[::-1]], beside[::-1]] = place[::-1]  # Of equals, the first.
     own = net[np.arange(len(block)), block.segment].copy()
     own[best.diagonal()[~block.several[best.diagonal()]]] = -np.inf
     order = np.lexsort((-own, block.segment))
@@ -181,7 +187,7 @@ def _partners(block: ColocationBlock, net: FloatArray) -> _Partners:
 
 
 def _reduced_worth(block: ColocationBlock, net: FloatArray, partners: _Partners) -> FloatArray:
-    """What the pair of each place with the best of each segment is worth above its prices (m, s)."""
+    """Returns the reduced worth of the pair of each place with the best place of each segment (m, s)."""
     places, segment = np.arange(len(block)), block.segment
     alike = np.arange(len(partners.best))
     worth = net[partners.best, alike[None, :]]  # [b, a]: the best of b beside a
@@ -196,7 +202,7 @@ def _reduced_worth(block: ColocationBlock, net: FloatArray, partners: _Partners)
 def _requested_sides(
     number: int, block: ColocationBlock, above: FloatArray, partners: _Partners, least: float, most: int
 ) -> PairSides:
-    """For each place the segments where it could gain most, and its best partner there."""
+    """Returns, for each place, the segments in which its reduced worth is largest, with its best partner there."""
     wanted = min(most, above.shape[1])
     beside = np.argpartition(-above, wanted - 1, axis=1)[:, :wanted].ravel()
     place = np.repeat(np.arange(len(block)), wanted)

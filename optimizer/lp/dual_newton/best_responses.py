@@ -1,4 +1,4 @@
-"""Best response of every class at given prices, alone: the definition, in numpy.
+"""The best response of every class to given prices, each class by itself: the definition, in numpy.
 
 One member of a class has columns with a worth a[c] and a cost q[c] (its uses at the given prices, less what the column
 earns), and the choice to stay idle (worth 0, cost 0). A member chooses
@@ -6,8 +6,8 @@ earns), and the choice to stay idle (worth 0, cost 0). A member chooses
     cheapest     min q.x                 s.t.  a.x >= target, sum x <= 1, x >= 0
     logarithmic  max weight log(a.x) - q.x   s.t.             sum x <= 1, x >= 0
 
-Both are decided on the lower hull of the points (a[c], q[c]) and the origin: an optimum mixes at most two neighbours on
-it, and the slope between them is the multiplier of the worth. So one pass costs O(columns) and nothing is stored.
+Both are decided on the lower hull of the points (a[c], q[c]) and the origin: an optimum mixes at most two neighbours
+on it, and the slope between them is the multiplier of the worth. So one pass costs O(columns) and nothing is stored.
 
 Shapes: k classes, C class columns. Classes are worked on in blocks of padded tables (b, W), W the widest class.
 """
@@ -20,11 +20,11 @@ import numpy as np
 from optimizer.classes.class_problem import ClassProblem, MaxMin
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: Classes worked on at a time: the tables of a block stay in the processor's cache.
+#: Classes per block: the tables of a block stay in the processor's cache.
 BLOCK = 4096
-#: Part of a worth that may be missing: targets are computed from worths, with rounding.
+#: The part by which a worth may fall short of a target: targets are computed from worths, with rounding.
 REACH = 1e-12
-#: A point is below a line only if by more than this part of the costs involved.
+#: A point counts as below a line only if it is below by more than this part of the costs involved.
 _BELOW = 1e-13
 
 
@@ -35,22 +35,22 @@ class ClassChoice:
     #: Columns (k, 2), -1: none; and the share of time of each (k, 2).
     column: IntArray
     share: FloatArray
-    #: q.x of it (k,).
+    #: The cost q.x of the choice (k,).
     cost: FloatArray
     #: Marginal cost of worth: the multiplier of the target (k,).
     slope: FloatArray
-    #: False: no column is worth the target, and the choice is the column of most worth (k,).
+    #: Whether some column is worth the target (k,); where not, the choice is the column of most worth.
     reached: BoolArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassTable:
-    """Some classes as padded tables: a place for each column, and last one to stay idle, of worth 0 and cost 0.
+    """Some classes as padded tables: one place per column, and a last place for staying idle, of worth 0 and cost 0.
 
     A place without a column has worth 0 and an infinite cost.
     """
 
-    #: Classes start:stop.
+    #: The classes are start:stop.
     start: int
     stop: int
     #: Column of each place, -1: none (b, W + 1).
@@ -60,7 +60,7 @@ class ClassTable:
 
 
 def class_tables(problem: ClassProblem, worth: FloatArray, cost: FloatArray, size: int = BLOCK) -> Iterator[ClassTable]:
-    """The classes in order, as padded tables of up to `size` classes.
+    """Yields the classes in order, as padded tables of up to `size` classes.
 
     Args:
         worth: of each column (C,).
@@ -80,7 +80,7 @@ def class_tables(problem: ClassProblem, worth: FloatArray, cost: FloatArray, siz
 
 
 def largest_worth(problem: ClassProblem, worth: FloatArray) -> FloatArray:
-    """The largest worth of each class, 0 for a class without columns (k,)."""
+    """Returns the largest worth of each class, 0 for a class without columns (k,)."""
     best = np.zeros(problem.classes)
     filled = np.flatnonzero(np.diff(problem.first) > 0)
     if len(filled):
@@ -89,12 +89,12 @@ def largest_worth(problem: ClassProblem, worth: FloatArray) -> FloatArray:
 
 
 def unreachable_classes(problem: ClassProblem, worth: FloatArray, target: FloatArray) -> IntArray:
-    """Classes whose target is above what any column of theirs is worth, ascending."""
+    """Returns the classes whose target exceeds the worth of all their columns, ascending."""
     return np.flatnonzero(target > largest_worth(problem, worth) * (1 + REACH))
 
 
 def cheapest_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArray, target: FloatArray) -> ClassChoice:
-    """The cheapest way of each class to its target; columns that earn (cost < 0) are run in any case.
+    """Returns the cheapest choice of each class that reaches its target; columns that earn (cost < 0) run in any case.
 
     Args:
         worth: of each column, >= 0 (C,).
@@ -107,7 +107,8 @@ def cheapest_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArray, 
 
 
 def logarithmic_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArray, weight: FloatArray) -> ClassChoice:
-    """The best choice of each class that values the logarithm of its worth; no column for a class without weight.
+    """Returns the best choice of each class that values the logarithm of its worth; no column for a class without
+    weight.
 
     Args:
         worth: of each column, >= 0 (C,).
@@ -120,7 +121,9 @@ def logarithmic_choice(problem: ClassProblem, worth: FloatArray, cost: FloatArra
 
 
 def prices_per_level(problem: ClassProblem, level: MaxMin, prices: FloatArray, z: float) -> FloatArray:
-    """Scale prices to units of the level: lowering the level by d, just below z, lowers the targets' cost by d (r,)."""
+    """Returns the prices in units of the level (r,): lowering the level by d, just below z, lowers the cost of the
+    targets by d.
+    """
     target, rise = level.targets.at(z)
     slope = np.zeros(problem.classes)
     for table in class_tables(problem, level.worth, problem.cost(prices)):
@@ -130,7 +133,7 @@ def prices_per_level(problem: ClassProblem, level: MaxMin, prices: FloatArray, z
 
 
 def class_worth(problem: ClassProblem, worth: FloatArray, x: FloatArray) -> FloatArray:
-    """Worth of the shares to one member of each class (k,)."""
+    """Returns the worth of the shares to one member of each class (k,)."""
     gained = np.zeros(problem.classes)
     filled = np.flatnonzero(np.diff(problem.first) > 0)
     if len(filled):
@@ -139,7 +142,7 @@ def class_worth(problem: ClassProblem, worth: FloatArray, x: FloatArray) -> Floa
 
 
 def _joined(choices: list[ClassChoice]) -> ClassChoice:
-    """The choices of all tables, one after the other."""
+    """Returns the choices of several tables as one, in their order."""
     if len(choices) == 1:
         return choices[0]
     if not choices:
@@ -156,20 +159,20 @@ def _joined(choices: list[ClassChoice]) -> ClassChoice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HullEdges:
-    """Of each class of a table, the edge of its hull on which its choice lies (b,)."""
+    """The edge of the lower hull on which the choice of each class of a table lies (b,)."""
 
-    #: Places of the lower and the upper end; -1 where the choice is the lower end alone.
+    #: Places of the lower and the upper end of the edge; -1 where the choice is the lower end alone.
     low: IntArray
     high: IntArray
     #: Marginal cost of worth.
     slope: FloatArray
-    #: Worth of the choice, where it is between the two.
+    #: Worth of the choice, where it lies between the two ends.
     worth: FloatArray
     reached: BoolArray
 
 
 def cheapest_edges(table: ClassTable, target: FloatArray) -> HullEdges:
-    """Where each class reaches its target, or the most that it can have, at the least cost."""
+    """Returns the edge on which each class reaches its target, or the most that it can have, at the least cost."""
     most = table.worth.max(axis=1)
     reached = target <= most * (1 + REACH)
     target = np.minimum(target, most)
@@ -181,7 +184,7 @@ def cheapest_edges(table: ClassTable, target: FloatArray) -> HullEdges:
         at, need = low[open_rows], target[open_rows]
         to, rise = _steepest_saving(worth, cost, at, need)
         high[open_rows], slope[open_rows] = to, rise
-        # The place of less worth than needed that lies furthest below the line from low to high, or -1.
+        # The place with too little worth that lies furthest below the line from low to high; -1 where there is none.
         a, q = worth[row, at], cost[row, at]
         with np.errstate(invalid="ignore"):
             over = cost - q[:, None] - rise[:, None] * (worth - a[:, None])
@@ -198,7 +201,7 @@ def cheapest_in_table(table: ClassTable, target: FloatArray) -> ClassChoice:
 
 
 def _lowest(table: ClassTable) -> IntArray:
-    """The place of least cost, among equals the one of most worth: the choice at target 0 (b,)."""
+    """Returns the place of least cost, among equals the one of most worth: the choice at target 0 (b,)."""
     least = table.cost.min(axis=1)
     place: IntArray = np.where(table.cost == least[:, None], table.worth, -1.0).argmax(axis=1)
     return place
@@ -207,7 +210,7 @@ def _lowest(table: ClassTable) -> IntArray:
 def _steepest_saving(
     worth: FloatArray, cost: FloatArray, place: IntArray, least: FloatArray
 ) -> tuple[IntArray, FloatArray]:
-    """The place of smallest slope from a given one among those of more worth and at least `least`; -1 if none.
+    """Returns the place of smallest slope from a given one among those of more worth and at least `least`; -1 if none.
 
     Among equal slopes the farthest, so that the two places are neighbours on the hull. Returns places and slopes.
     """
@@ -223,14 +226,14 @@ def _steepest_saving(
 
 
 def _mixed(table: ClassTable, edges: HullEdges) -> ClassChoice:
-    """Mix the ends of each edge so that their worth is the choice's, or take the lower one alone."""
+    """Mixes the ends of each edge so that their worth is that of the choice, or takes the lower end alone."""
     row, low, high, worth = np.arange(len(edges.low)), edges.low, edges.high, edges.worth
     two, up = high >= 0, np.maximum(high, 0)
     a_low, q_low = table.worth[row, low], table.cost[row, low]
     a_high, q_high = table.worth[row, up], table.cost[row, up]
     with np.errstate(divide="ignore", invalid="ignore"):
         theta = np.where(two, np.clip((worth - a_low) / (a_high - a_low), 0.0, 1.0), 0.0)
-        # What costs nothing and earns nothing runs only as long as needed.
+        # A column of cost 0 runs only as long as the target needs it.
         alone = np.where((q_low == 0) & (a_low > 0), np.minimum(worth / a_low, 1.0), 1.0)
     share_low = np.where(two, 1.0 - theta, alone)
     places = np.stack([low, np.where(two, high, table.column.shape[1] - 1)], axis=1)  # the last one is to stay idle
@@ -250,7 +253,7 @@ def logarithmic_in_table(table: ClassTable, weight: FloatArray) -> ClassChoice:
         at, share = low[open_rows], weight[open_rows]
         a = worth[row, at]
         to, rise = _steepest_saving(worth, cost, at, np.zeros(len(at)))
-        # A step up the hull pays while the marginal logarithm, weight / worth, is above its slope.
+        # A step up the hull pays while the marginal logarithm, weight / worth, exceeds its slope.
         pays = (to >= 0) & (share > rise * a)
         end = worth[row, np.maximum(to, 0)]
         inside = pays & (share < rise * end)

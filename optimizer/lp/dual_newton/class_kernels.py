@@ -10,12 +10,12 @@ import numpy as np
 
 from optimizer.classes.compiled_loops import njit
 
-#: How everything is compiled that is done for one class after another. Such code makes no arrays, it works in those of
-#: its caller, so it need not count references to them: counting would take three times as long as the work itself.
+#: Options with which all code is compiled that runs once per class. Such code allocates no arrays but works in those of
+#: its caller, so it need not count references: counting would take three times as long as the work itself.
 FOR_EACH: dict[str, Any] = {"error_model": "numpy", "cache": True, "_nrt": False}
 
 A, N, Y, SHARE, W = 0, 1, 2, 3, 4
-#: A goal may be missed by this part of itself, and by so much of what rounding costs in its computation.
+#: A goal may be missed by this part of itself, and by this multiple of the rounding error of its computation.
 _CLOSE = 1e-14
 _DIGIT = 5e-16
 _BELOW = 1e-13
@@ -24,8 +24,9 @@ _ROOT_STEPS = 60
 
 @njit(**FOR_EACH, inline="always")
 def two_cheapest_columns(table, width):  # type: ignore[no-untyped-def]
-    """Where a member goes that needs nothing: the column that earns most (-1: idle), what it costs, and the least net
-    cost of any other column. Without branches: what is lowest cannot be predicted."""
+    """Returns the column that earns most for a member with goal 0 (-1: idle), its net cost, and the least net cost of
+    any other column. The loop has no branches: the processor cannot predict which column is lowest.
+    """
     low, n_low, second = -1, 0.0, np.inf
     for c in range(width):
         n = table[N, c]
@@ -40,7 +41,7 @@ def two_cheapest_columns(table, width):  # type: ignore[no-untyped-def]
 
 @njit(**FOR_EACH, inline="always")
 def single_column(table, used, column):  # type: ignore[no-untyped-def]
-    """One column all the time."""
+    """Chooses one column for all the time."""
     used[0], table[SHARE, 0] = column, 1.0
     return 1
 
@@ -55,7 +56,7 @@ def worth_of_shares(table, used, k):  # type: ignore[no-untyped-def]
 
 @njit(**FOR_EACH)
 def hull_edge(logarithm, table, width, goal, low, high):  # type: ignore[no-untyped-def]
-    """The edge of the lower hull where the goal lies: its ends (low -1: idle) and slope.
+    """Returns the edge of the lower hull on which the goal lies: its ends (low -1: idle) and slope.
 
     For logarithms the goal is a weight, and lies where slope times worth is the weight; at a corner of the hull `high`
     is -1 and the slope is what the weight makes it. The edge starts as the widest; what is most below it replaces one
@@ -86,7 +87,9 @@ def hull_edge(logarithm, table, width, goal, low, high):  # type: ignore[no-unty
 
 @njit(**FOR_EACH)
 def softened_edge(logarithm, table, used, width, edge, goal, m, top):  # type: ignore[no-untyped-def]
-    """The softened choice: that of the exact one's columns alone if no other column wants in, else searched for."""
+    """Returns the softened choice: over the exact choice's columns alone if no other column would join, else by a
+    search.
+    """
     low, high, theta = edge
     a_low, n_low, rest = 0.0, 0.0, 0.0
     if high < 0:
@@ -132,7 +135,9 @@ def softened_edge(logarithm, table, used, width, edge, goal, m, top):  # type: i
 
 @njit(**FOR_EACH)
 def project_shares(table, width, lam, m, used):  # type: ignore[no-untyped-def]
-    """The shares at a multiplier into `chosen`: how many columns, and whether all time is used."""
+    """Writes the shares at a multiplier into `chosen`; returns how many columns have a share, and whether all time is
+    used.
+    """
     total, most = 0.0, 0.0
     for c in range(width):
         table[Y, c] = lam * table[A, c] - table[N, c]
@@ -141,7 +146,7 @@ def project_shares(table, width, lam, m, used):  # type: ignore[no-untyped-def]
             most = max(most, table[Y, c])
     nu, full = 0.0, total > m
     if full:
-        # Measured from the largest, so that no digits are lost; what is more than m below it gets nothing.
+        # Values are measured from the largest, so that no digits are lost; a column more than m below it gets no share.
         nu, count = -m, width + 1
         for c in range(width):
             table[Y, c] -= most
@@ -151,7 +156,7 @@ def project_shares(table, width, lam, m, used):  # type: ignore[no-untyped-def]
                 if table[Y, c] > nu:
                     total += table[Y, c]
                     left += 1
-            if left >= count:  # columns only ever leave: rounding must not bring one back
+            if left >= count:  # Columns only ever leave: rounding must not bring one back.
                 break
             count, nu = left, (total - m) / left
     k = 0
@@ -164,7 +169,7 @@ def project_shares(table, width, lam, m, used):  # type: ignore[no-untyped-def]
 
 @njit(**FOR_EACH)
 def top_multiplier(table, width, m, top):  # type: ignore[no-untyped-def]
-    """A multiplier at which only the columns of most worth are used."""
+    """Returns a multiplier at which only the columns of most worth are used."""
     lam = max(0.0, (table[N, top] + m) / table[A, top])
     for c in range(width):
         if table[A, c] < table[A, top]:
@@ -174,7 +179,9 @@ def top_multiplier(table, width, m, top):  # type: ignore[no-untyped-def]
 
 @njit(**FOR_EACH, inline="always")
 def worth_spread(table, used, k, full):  # type: ignore[no-untyped-def]
-    """How worth follows the multiplier on the columns in use, times the softness; worths less their mean beside it."""
+    """Returns the derivative of the worth by the multiplier over the columns in use, times the softness; stores their
+    worths less the mean.
+    """
     if k == 1 and full:
         table[W, 0] = 0.0
         return 0.0
@@ -192,8 +199,10 @@ def worth_spread(table, used, k, full):  # type: ignore[no-untyped-def]
 
 @njit(**FOR_EACH)
 def _off_plateau(table, width, now, lam, off, m):  # type: ignore[no-untyped-def]
-    """Only one column is used, all the time: the multiplier at which it and the next one to join meet the goal."""
-    if off > 0.0:  # worth too much: down to where a lesser column, or idling, joins
+    """Returns, where one column is used all the time, the multiplier at which it and the next column to join meet the
+    goal.
+    """
+    if off > 0.0:  # The worth is too large: lower the multiplier to where a lesser column, or idling, joins.
         at, gap, half = (table[N, now] + m) / table[A, now], table[A, now], 1.0
         for c in range(width):
             if table[A, c] < table[A, now]:
@@ -212,7 +221,7 @@ def _off_plateau(table, width, now, lam, off, m):  # type: ignore[no-untyped-def
 
 @njit(**FOR_EACH)
 def _root(logarithm, table, used, width, guess, goal, m, top):  # type: ignore[no-untyped-def]
-    """The multiplier at which the goal is met, and the shares there: Newton steps in a bracket.
+    """Finds the multiplier at which the goal is met, and the shares there, by Newton steps in a bracket.
 
     Worth rises with the multiplier, piecewise linearly, so the steps end exactly on the right piece.
     """

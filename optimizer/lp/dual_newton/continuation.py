@@ -1,9 +1,10 @@
-"""Continuation in the softness: prices are led from soft choices to sharp ones, to where demand fits.
+"""Continuation in the softness: follows the prices at which demand fits from soft choices to sharp ones.
 
-With much softness demand is almost linear in the prices, and Newton's steps arrive from anywhere. With little, what is
-given away is below the wanted gap, but steps arrive only from nearby. So the softness falls by a factor at a time, each
-time starting from where the derivative by the softness says the answer has gone; a factor that was too bold is taken
-back. Widespread ties, where exact responses would leave prices without any derivative, only make the path steeper.
+With much softness demand is almost linear in the prices, and Newton's method converges from anywhere. With little, the
+loss by softness is below the wanted gap, but the method converges only from nearby. So the softness falls by a factor
+at a time; each time the derivative by the softness predicts the new answer, and a factor that was too small is tried
+again closer to 1. Widespread ties, where exact responses would leave prices without any derivative, only make the path
+steeper.
 """
 
 from collections.abc import Callable
@@ -27,36 +28,39 @@ from optimizer.lp.dual_newton.newton import (
     step_length,
 )
 
-#: Steps without progress after which the last reduction counts as too bold.
+#: The steps without progress (the second number: the factor by which the misfit must fall) after which the last
+#: reduction of softness counts as too large.
 _STALLS = 3
 _PROGRESS = 0.8
-#: Times a step is shortened before it is taken as it is.
+#: How often a step is shortened before the best point tried is taken, and by which factors.
 _SHORTER = 4
 _SHORTEN, _LENGTHEN = 0.3, 3.0
 _SHORTEST, _SHORTEN_LITTLE = 0.03, 0.7
-#: A misfit may rise by so much: a price may have to move far before any class minds. A dual function may only round.
+#: How much the merit function may rise in a step, relatively: for a MaxMin much, because a price may have to move far
+#: before any class reacts; a dual function may rise only by rounding.
 _LENIENT = 0.1
 _ROUNDING = 1e-12
-#: A fit that is good enough to go on from.
+#: The misfit below which the softness may be reduced further.
 NEAR = 0.03
-#: A fit that a reduction starts from where one was too bold.
+#: The misfit that is wanted before the next reduction, after one that was too large; and the first and the largest
+#: factor of reduction.
 _CLOSE = 1e-4
 _FACTOR = 0.2
 _TIMIDEST = 0.8
-#: The largest softness that a path starts from.
+#: The largest softness with which a path starts.
 _SOFTEST = 100.0
-#: Above this softness the reference prices still follow the prices.
+#: Above this softness the reference prices follow the prices.
 _LOOSE = 0.05
-#: Where hardly anything is scarce, incomes count as at least this part of what could be earned.
+#: Where hardly anything is scarce, the income counts as at least this part of what could be earned.
 _LEAST_PART = 0.01
-#: The most by which reference prices fall at a time.
+#: The factor to which a reference price may fall at a time.
 _FOLLOWS = 0.3
 #: The least reference price, as a part of the mean one.
 _LEAST_SCALE = 1e-9
 
 
 class _FitEnd(Enum):
-    """How steps at one softness ended."""
+    """How Newton's steps at one softness ended."""
 
     ENOUGH = auto()
     FITS = auto()
@@ -65,7 +69,7 @@ class _FitEnd(Enum):
 
 @dataclass(slots=True)
 class WorkBudget:
-    """Passes over all classes that are left; passes over a sample count for their part."""
+    """The passes over all classes that are left; a pass over a sample counts for its part of them."""
 
     left: float
     done: float = 0.0
@@ -77,38 +81,38 @@ class WorkBudget:
 
 @dataclass(frozen=True, slots=True)
 class ContinuationPath:
-    """Where prices are led: over which classes, into which room, and when it is enough."""
+    """What a continuation works on: the classes, the capacities that demand has to fit, and when to stop."""
 
     engine: PassEngine
     task: DualTask
     limit: DemandLimit
     work: WorkBudget
-    #: What a pass costs, in passes over all classes.
+    #: The cost of a pass, in passes over all classes.
     part: float
     #: Called with every evaluation; returns True when it is good enough to stop.
     judge: Callable[[DualEvaluation], bool]
-    #: Softness that needs no further reduction, and loss (part of the objective) that is small enough.
+    #: The softness at which the path ends, and the loss by softness (part of the objective) that is small enough.
     least: float
     loss: float
-    #: A fit that is good enough to reduce the softness, or to end with.
+    #: The misfit at which the softness is reduced, and the one at which the path may end.
     near: float = NEAR
     fits: float = NEAR
     trail: list[DualEvaluation] = field(default_factory=list)
 
     def evaluate(self, point: DualPoint) -> DualEvaluation:
-        """One pass."""
+        """Runs one pass at the point, and charges it to the budget."""
         self.work.spend(self.part)
         return evaluate_dual(self.engine, self.task, point)
 
 
 def softness_loss(task: DualTask, evaluated: DualEvaluation) -> float:
-    """What the softness gives away, as a part of the objective."""
+    """Returns the loss by softness, as a part of the objective."""
     given = float(evaluated.at.prices @ evaluated.sums.demand) - evaluated.sums.value - evaluated.sums.exact_cost
     return given / max(objective_scale(task, evaluated), 1e-300)
 
 
 def objective_scale(task: DualTask, evaluated: DualEvaluation) -> float:
-    """What a gap is a part of, in the unit of the prices."""
+    """Returns the scale to which a gap is relative, in the unit of the prices."""
     if task.is_level:
         return max(evaluated.sums.exact_slope * evaluated.at.z, _LEAST_PART)
     if task.kind == LOG:
@@ -117,7 +121,7 @@ def objective_scale(task: DualTask, evaluated: DualEvaluation) -> float:
 
 
 def follow_path(path: ContinuationPath, start: DualPoint) -> DualEvaluation:
-    """Lead the prices from a point to where the path's judge, or its limits, say enough."""
+    """Returns the last evaluation on the path from `start`, which ends when its judge or its limits stop it."""
     evaluated = path.evaluate(start)
     fitting: DualEvaluation | None = None
     factor = _FACTOR
@@ -148,7 +152,9 @@ def follow_path(path: ContinuationPath, start: DualPoint) -> DualEvaluation:
 def _fit(
     path: ContinuationPath, evaluated: DualEvaluation, near: float | None = None
 ) -> tuple[DualEvaluation, _FitEnd]:
-    """Newton's steps at one softness, shortened where they lead uphill."""
+    """Takes Newton's steps at one softness, shortened where the merit function rises; returns the last evaluation, and
+    why it is the last.
+    """
     wanted = path.near if near is None else near
     best, trust, stalled = np.inf, 1.0, 0
     while True:
@@ -166,7 +172,7 @@ def _fit(
 
 
 def _stepped(path: ContinuationPath, evaluated: DualEvaluation, trust: float) -> tuple[DualEvaluation, float]:
-    """The next look, downhill if it can be found, and how far to trust the step after it."""
+    """Returns the next evaluation, with a lower merit where one is found, and the step length to trust after it."""
     before = merit_function(path.task, path.limit, evaluated)
     best: DualEvaluation | None = None
     for attempt in range(_SHORTER):
@@ -186,7 +192,9 @@ def _stepped(path: ContinuationPath, evaluated: DualEvaluation, trust: float) ->
 
 
 def _step_reduction(path: ContinuationPath, evaluated: DualEvaluation, tried: DualEvaluation) -> float:
-    """Where between the two the dual function should be lowest: its slopes at both ends are known."""
+    """Returns the factor by which to shorten a step: the minimum of the dual function by linear interpolation of its
+    slopes at both ends.
+    """
     if path.task.is_level:
         return _SHORTEN
     way = tried.at.prices - evaluated.at.prices
@@ -195,7 +203,7 @@ def _step_reduction(path: ContinuationPath, evaluated: DualEvaluation, tried: Du
 
 
 def _at_smaller_softness(path: ContinuationPath, evaluated: DualEvaluation, factor: float) -> DualPoint:
-    """Where the answer is expected at a smaller softness."""
+    """Returns the predicted answer at a smaller softness, by one Newton step."""
     softness = evaluated.at.softness * factor
     point = apply_step(
         path.task, path.limit, evaluated, newton_direction(path.task, path.limit, evaluated, factor - 1.0), softness
@@ -204,9 +212,10 @@ def _at_smaller_softness(path: ContinuationPath, evaluated: DualEvaluation, fact
 
 
 def with_new_reference(task: DualTask, point: DualPoint) -> DualPoint:
-    """The point with its own prices as the reference, and as soft as before on the whole.
+    """Returns the point with its own prices as reference prices, and the softness scaled so that it is as large as
+    before in all.
 
-    Where prices fall away, the reference follows slowly.
+    Where prices fall, the reference follows slowly.
     """
     reference = np.maximum(point.prices, _FOLLOWS * point.reference)
     capacity = task.problem.capacity
@@ -217,5 +226,7 @@ def with_new_reference(task: DualTask, point: DualPoint) -> DualPoint:
 
 
 def with_least_reference(point: DualPoint) -> DualPoint:
-    """The point with a reference for every row: those that nothing has referred to yet have a scale, too."""
+    """Returns the point with a positive reference price for every row, so that rows without a price so far have a
+    scale, too.
+    """
     return replace(point, reference=np.maximum(point.reference, _LEAST_SCALE * float(point.reference.mean())))

@@ -6,8 +6,8 @@ With y the prices of the rows and N the members of each class (c(t): the least c
     NashWelfare   sum N max[weight log(worth.x) - cost.x]         +  y.capacity
     MaxMin        the largest z with  sum N c(target(z)) <= y.capacity: what is reached has to be paid for
 
-The last does not change when all prices are multiplied. Where nothing at all is feasible (floors that no column
-reaches, or that cost more than there is) the bound is -inf.
+The bound of a MaxMin does not change when all prices are multiplied by a number. Where nothing at all is feasible
+(floors that no column reaches, or that cost more than there is) the bound is -inf.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,12 @@ from optimizer.lp.dual_newton.dual_task import TARGET, PassGoals, PassSums, pass
 from optimizer.lp.engine_choice import bound_is_compiled
 from optimizer.problem import FloatArray
 
-#: Steps of the search for a level. Each halves what is left at least every other time; the upper end is always valid.
+#: The most steps in the search for a level. At least every second step halves the bracket; its upper end is always a
+#: valid bound.
 _STEPS = 60
-#: The search ends when the level is known to this part of it.
+#: The relative accuracy at which the search for a level ends.
 _CLOSE = 1e-12
-#: Costs are sums with rounding: only what is dearer by more than this part is called too dear.
+#: Costs are sums with rounding: a cost counts as above the income only if it exceeds it by more than this part.
 _ROUNDING = 1e-12
 _NONE = np.zeros(0)
 
@@ -35,21 +36,23 @@ Run = Callable[[ClassProblem, PassGoals, FloatArray, FloatArray, FloatArray], Fl
 
 @dataclass(frozen=True, slots=True)
 class PassEngine:
-    """What runs a pass over all classes. The product has one; tests compare it with a pass in numpy."""
+    """What runs a pass over all classes. The product has one engine; tests compare it with a pass in numpy."""
 
-    #: "numba".
+    #: The engine's name: "numba".
     name: str
     _run: Run
 
     def sums(
         self, problem: ClassProblem, goals: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
     ) -> PassSums:
-        """One pass; `x`, if not empty, receives the softened shares of one member of each class (C,)."""
+        """Runs one pass and returns its sums; `x`, if not empty, receives the softened shares of one member of each
+        class (C,).
+        """
         return unpack_sums(self._run(problem, goals, prices, softness, x), problem.rows)
 
 
 def compiled_engine() -> PassEngine:
-    """The compiled pass. Loading it imports numba."""
+    """Returns the compiled pass. Loading it imports numba."""
     from optimizer.lp.dual_newton import pass_kernels
 
     def run(
@@ -61,14 +64,15 @@ def compiled_engine() -> PassEngine:
 
 
 def dual_bound(problem: ClassProblem, objective: Objective, prices: FloatArray) -> float:
-    """What no shares can exceed, as these prices prove it; -inf where nothing is feasible.
+    """Returns the upper bound on the objective that these prices prove; -inf where they prove that nothing is
+    feasible.
 
     Args:
-        prices: of each row, in any unit for a Level, else in the objective's unit; negative ones count as 0 (r,).
+        prices: of each row, in any unit for a MaxMin, else in the objective's unit; negative ones count as 0 (r,).
     """
     prices = np.maximum(prices, 0.0)
     if isinstance(objective, MaxMin) and prices.any():
-        prices = prices / prices.max()  # the unit means nothing, and digits would be lost in tiny ones
+        prices = prices / prices.max()  # The unit means nothing, and tiny prices would lose digits.
     income = float(problem.capacity @ prices)
     match objective:
         case MaxSum():
@@ -81,7 +85,8 @@ def dual_bound(problem: ClassProblem, objective: Objective, prices: FloatArray) 
 
 
 def reachable_level(worth_most: FloatArray, targets: TargetFunction) -> float:
-    """A level that no class passes whatever it is given: the highest at which each has a column good enough.
+    """Returns the highest level at which every class has a column worth its target: a bound without regard to
+    capacity.
 
     Exact to rounding, on the safe side; -inf where the floors at level 0 are out of reach already.
 
@@ -104,7 +109,7 @@ def reachable_level(worth_most: FloatArray, targets: TargetFunction) -> float:
 
 
 def _net_logarithm(objective: NashWelfare, cost: FloatArray, slope: FloatArray) -> FloatArray:
-    """weight log(worth) - cost of one member: worth is weight / slope at the best response (k,)."""
+    """Returns weight log(worth) - cost of one member (k,); at the best response the worth is weight / slope."""
     weight = objective.weight
     with np.errstate(divide="ignore", invalid="ignore"):
         gained = np.where(slope > 0, weight * np.log(weight / slope), -np.inf)
@@ -122,7 +127,9 @@ def _total_bound(problem: ClassProblem, objective: MaxSum, prices: FloatArray, i
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """Of all members: least net cost of what they want, its rise with the level; and classes that cannot have it."""
+    """The sums over all members: the least net cost of their goals, its derivative by the level, and the number of
+    classes that cannot reach theirs.
+    """
 
     cost: float
     rise: float
@@ -130,7 +137,7 @@ class _Costs:
 
 
 def _costs(problem: ClassProblem, goals: PassGoals, prices: FloatArray) -> _Costs:
-    """What the classes want at its cheapest; by compiled code where there is much to do."""
+    """Returns the least costs of the classes' goals, by compiled code where there is much to do."""
     if bound_is_compiled(problem.columns):
         sums = compiled_engine().sums(problem, goals, prices, prices, _NONE)
         return _Costs(sums.exact_cost, sums.exact_slope, sums.unreached)
@@ -141,7 +148,7 @@ def _costs(problem: ClassProblem, goals: PassGoals, prices: FloatArray) -> _Cost
 
 
 def _level_bound(problem: ClassProblem, objective: MaxMin, prices: FloatArray, income: float) -> float:
-    """The level where the targets cost all there is: Newton steps from above, kept inside a bracket.
+    """Returns the level at which the targets cost the whole income, by Newton's method from above inside a bracket.
 
     Costs never fall as the level rises, so the upper end of the bracket is a bound however far the search gets.
     """
@@ -152,7 +159,7 @@ def _level_bound(problem: ClassProblem, objective: MaxMin, prices: FloatArray, i
     enough = income * (1 + _ROUNDING)
 
     def excess(z: float) -> tuple[float, float]:
-        """How much more the targets cost than there is, and how fast that rises."""
+        """Returns by how much the cost of the targets exceeds the income, and its derivative by the level."""
         found = _costs(problem, PassGoals(TARGET, objective.worth, _NONE, *targets.at(z)), prices)
         return found.cost - enough, found.rise
 
@@ -167,7 +174,7 @@ def _level_bound(problem: ClassProblem, objective: MaxMin, prices: FloatArray, i
         least = 0.5 * _CLOSE * high
         if high - low <= 2 * least:
             break
-        # Newton's step ends above the answer where costs are convex; elsewhere chords and halves close the bracket.
+        # Newton's step ends above the answer where costs are convex; elsewhere secants and bisection close the bracket.
         z = high - over / rate if rate > 0 else low
         if z <= low:
             z = low - under * (high - low) / (over - under) if step % 2 else 0.5 * (low + high)

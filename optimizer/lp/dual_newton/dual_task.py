@@ -1,13 +1,13 @@
 """The objective as the dual method sees it: the input and output of one pass over all classes, and samples of them.
 
 At given prices the exact best response jumps when two columns become equally good, so demand has no derivative and no
-single response fits the capacities. A pass therefore computes two things for every class. The exact response proves the
-bound. The softened one is what the shares are made of: the same choice with a small cost on concentration,
+single response fits the capacities. A pass therefore computes two things for every class. The exact response proves
+the bound. The softened one yields the shares: the same choice with a small cost on concentration,
 
     + softness / 2 * sum x^2        softness of a class: the mean cost of its columns at the softness prices,
 
-whose shares move continuously with the prices. It is feasible for its class and reaches the same worth; what it gives
-away is at most the softness of the classes that are about to change their mind, and the certificate measures it.
+whose shares move continuously with the prices. It is feasible for its class and reaches the same worth; what it loses
+is at most the softness of the classes that are about to change columns, and the certificate measures it.
 
 Symbols of one class: a worth, n net cost (less the value), lam the multiplier of the worth, nu that of the time:
 
@@ -38,20 +38,20 @@ PLAIN, TARGET, LOG = 0, 1, 2
 
 
 class PassGoals(NamedTuple):
-    """The classes' side of an objective. A named tuple because compiled code takes it as it is."""
+    """The classes' part of an objective. It is a named tuple because compiled code accepts one."""
 
     kind: int
-    #: Of each column (C,); values may be empty: nothing is earned.
+    #: Worth and value of each column (C,); an empty array of values means that nothing is earned.
     worth: FloatArray
     value: FloatArray
-    #: Of one member of each class: worth that it must have, or weight of its logarithm (k,); and by how much the
-    #: goal rises with the level (k,).
+    #: Of one member of each class: the worth that it must have, or the weight of its logarithm (k,); and the derivative
+    #: of that goal by the level (k,).
     goal: FloatArray
     rise: FloatArray
 
 
 class PassArrays(NamedTuple):
-    """The problem's arrays, as compiled code takes them."""
+    """The arrays of a problem, in the form that compiled code accepts."""
 
     size: FloatArray
     first: IntArray
@@ -62,7 +62,7 @@ class PassArrays(NamedTuple):
 
 
 def pass_arrays(problem: ClassProblem) -> PassArrays:
-    """The arrays of a problem."""
+    """Returns the arrays of a problem for compiled code."""
     return PassArrays(
         problem.size, problem.first, problem.use_first, problem.use_row, problem.use_count, problem.single_use
     )
@@ -70,36 +70,36 @@ def pass_arrays(problem: ClassProblem) -> PassArrays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassSums:
-    """What one pass found, all members together."""
+    """The sums of one pass over all members."""
 
-    #: Softened demand per row (r,), and how it falls with the prices: minus its derivative (r, r).
+    #: Softened demand per row (r,), and minus its derivative by the prices (r, r).
     demand: FloatArray
     stiffness: FloatArray
-    #: Its derivative by the level (r,), and by the softness: change per relative change of it (r,).
+    #: Derivative of the demand by the level (r,), and by the softness: its change per relative change of that (r,).
     by_level: FloatArray
     by_softness: FloatArray
-    #: Net cost of the exact responses (for LOG: less the logarithms), and how it rises with the level.
+    #: Net cost of the exact responses (for LOG: less the logarithms), and its derivative by the level.
     exact_cost: float
     exact_slope: float
     #: What the softened shares earn: values, or weighted logarithms.
     value: float
     #: Net cost of the softened responses with their concentration (for LOG: less the logarithms).
     soft_cost: float
-    #: Classes of which no column reaches the goal.
+    #: The number of classes whose goal exceeds the worth of all their columns.
     unreached: float
 
 
-#: Numbers beside the row vectors in a pass's answer.
+#: The number of scalars in a pass's answer, besides its vectors over the rows.
 SCALARS = 5
 
 
 def pass_width(rows: int) -> int:
-    """Numbers that one block of classes answers."""
+    """Returns how many numbers a block of classes sums up."""
     return 3 * rows + rows * rows + SCALARS
 
 
 def unpack_sums(total: FloatArray, rows: int) -> PassSums:
-    """A pass's answer, taken apart."""
+    """Returns the answer of a pass as named sums."""
     square, scalars = 3 * rows, 3 * rows + rows * rows
     exact_cost, exact_slope, value, soft_cost, unreached = (float(number) for number in total[scalars:])
     return PassSums(
@@ -121,16 +121,16 @@ _NONE = np.zeros(0)
 
 @runtime_checkable
 class SubsetTargets(Protocol):
-    """Targets that can be computed for some classes alone, which is faster than computing all and taking some."""
+    """Targets that can be computed for some classes alone, faster than for all classes."""
 
     def part(self, classes: IntArray) -> TargetFunction:
-        """The targets of these classes, in this order."""
+        """Returns the targets of these classes, in this order."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _TargetsOfSome:
-    """Targets of some classes, taken from those of all."""
+    """The targets of some classes, selected from those of all."""
 
     whole: TargetFunction
     classes: IntArray
@@ -146,31 +146,31 @@ class _TargetsOfSome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DualTask:
-    """A problem and what its classes want."""
+    """A problem with the goals of its classes."""
 
     problem: ClassProblem
     kind: int
     worth: FloatArray
-    #: Empty: nothing is earned.
+    #: Value of each column; empty where nothing is earned.
     value: FloatArray
-    #: Floor or weight of each class; for a Level: empty.
+    #: Floor or weight of each class; empty for a MaxMin.
     goal: FloatArray
     targets: TargetFunction | None
-    #: Weight of all members together, for logarithms: it is asked for at every look, and never changes.
+    #: The sum of the weights of all members, for logarithms: every evaluation needs it, and it never changes.
     weight: float = 0.0
 
     @property
     def is_level(self) -> bool:
-        """True: the level is an unknown beside the prices."""
+        """Whether the level is an unknown beside the prices."""
         return self.targets is not None
 
     @property
     def is_strict(self) -> bool:
-        """True: shares cannot simply be scaled down, because classes have something that they must get."""
+        """Whether classes have floors that must hold, so that shares cannot simply be scaled down."""
         return self.kind == TARGET
 
     def goals(self, z: float) -> PassGoals:
-        """What the classes want at a level; the level means nothing where there is none."""
+        """Returns the goals of the classes at level z, which only a MaxMin uses."""
         if self.targets is None:
             return PassGoals(self.kind, self.worth, self.value, self.goal, np.zeros(len(self.goal)))
         target, rise = self.targets.at(z)
@@ -178,7 +178,7 @@ class DualTask:
 
 
 def make_task(problem: ClassProblem, objective: Objective) -> DualTask:
-    """The task that an objective sets."""
+    """Returns an objective as a task for the dual method."""
     match objective:
         case MaxMin():
             return DualTask(problem, TARGET, objective.worth, _NONE, _NONE, objective.targets)
@@ -198,7 +198,9 @@ def make_task(problem: ClassProblem, objective: Objective) -> DualTask:
 
 
 def sample_classes(task: DualTask, count: int) -> DualTask:
-    """About `count` classes whose members are multiplied so that they want about what all classes want."""
+    """Returns a task of about `count` classes, with members multiplied so that their demand is about that of all
+    classes.
+    """
     problem = task.problem
     filled, size, column = np.flatnonzero(np.diff(problem.first) > 0), problem.size, problem.first[:-1]
     if len(filled) < problem.classes:
@@ -226,7 +228,7 @@ def sample_classes(task: DualTask, count: int) -> DualTask:
 
 
 def largest_earnings(task: DualTask, value: FloatArray | None = None) -> float:
-    """What all members could earn at most without regard to capacity; for logarithms: their total weight.
+    """Returns the most that all members could earn without regard to capacity; for logarithms, their total weight.
 
     Args:
         value: of each column instead of the task's own (C,).
@@ -237,12 +239,14 @@ def largest_earnings(task: DualTask, value: FloatArray | None = None) -> float:
 
 
 def _sum_over_members(problem: ClassProblem, values: FloatArray) -> float:
-    """Of all members. No product of the linear algebra library: it would wake threads for so little."""
+    """Returns a sum over all members. It avoids the linear algebra library, whose threads take longer to wake than the
+    sum.
+    """
     return float(np.einsum("i,i->", problem.size, values))
 
 
 def _entries_of(first: IntArray, chosen: IntArray) -> tuple[IntArray, IntArray]:
-    """Offsets of the chosen owners' entries laid end to end, and those entries."""
+    """Returns the offsets of the chosen owners' entries laid end to end, and those entries."""
     width = first[chosen + 1] - first[chosen]
     offsets = np.concatenate(([0], np.cumsum(width)))
     entries = np.repeat(first[chosen] - offsets[:-1], width) + np.arange(offsets[-1])

@@ -24,22 +24,22 @@ from optimizer.lp.dual_newton.dual_task import SCALARS
 from optimizer.lp.dual_newton.newton import AggregateResponse
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
-#: Part of each capacity left free for rounding, the solver's and ours.
+#: Part of each capacity that is left free, for the rounding of the solver and of the sums.
 _SLACK = 1e-9
 _COST, _SLOPE, _VALUE, _UNREACHED = 0, 1, 2, 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPoints:
-    """K points and the sums there."""
+    """K points (prices, levels, softness), with the sums over all members at each."""
 
     prices: FloatArray
-    #: Levels; 1 where there are none (K,).
+    #: Levels; 1 for objectives without a level (K,).
     z: FloatArray
     softness: FloatArray
     #: Demand of each row, then the scalars of a pass (K, r + SCALARS). Changed in place by `add`.
     sums: FloatArray
-    #: True: a job that arrived does not reach its goal there (K,). Changed in place.
+    #: Whether a job that arrived misses its goal at the point (K,). Changed in place.
     spoiled: BoolArray
 
     def __len__(self) -> int:
@@ -47,15 +47,15 @@ class StoredPoints:
 
     @property
     def demand(self) -> FloatArray:
-        """Of all members (K, r)."""
+        """Demand of all members for each row (K, r)."""
         return self.sums[:, : self.prices.shape[1]]
 
     def scalar(self, which: int) -> FloatArray:
-        """One of the scalars of a pass, at each point (K,)."""
+        """Returns one of the scalars of a pass, at each point (K,)."""
         return self.sums[:, self.prices.shape[1] + which]
 
     def take(self, chosen: IntArray | slice) -> "StoredPoints":
-        """Some of the points, with their own sums."""
+        """Returns a subset of the points, with copies of their sums."""
         return StoredPoints(
             self.prices[chosen],
             self.z[chosen],
@@ -66,14 +66,14 @@ class StoredPoints:
 
 
 def no_points(rows: int) -> StoredPoints:
-    """None."""
+    """Returns an empty set of points."""
     return StoredPoints(
         np.zeros((0, rows)), np.zeros(0), np.zeros((0, rows)), np.zeros((0, rows + SCALARS)), np.zeros(0, dtype=bool)
     )
 
 
 def idle_point(capacity: FloatArray) -> StoredPoints:
-    """A point where nothing costs anything, before anybody came."""
+    """Returns a point of price 0 with empty sums, for a problem without jobs."""
     rows = len(capacity)
     softness = 1.0 / np.maximum(capacity, 1.0)
     return StoredPoints(
@@ -82,7 +82,7 @@ def idle_point(capacity: FloatArray) -> StoredPoints:
 
 
 def stored_points(responses: Sequence[AggregateResponse], rows: int, *, level: bool) -> StoredPoints:
-    """The points where all classes were asked."""
+    """Returns the points at which all classes were evaluated."""
     points = no_points(rows)
     if not responses:
         return points
@@ -100,7 +100,7 @@ def stored_points(responses: Sequence[AggregateResponse], rows: int, *, level: b
 
 
 def join_points(some: StoredPoints, others: StoredPoints) -> StoredPoints:
-    """The points of two sets."""
+    """Returns the points of both sets."""
     return StoredPoints(
         np.vstack([some.prices, others.prices]),
         np.concatenate([some.z, others.z]),
@@ -112,40 +112,40 @@ def join_points(some: StoredPoints, others: StoredPoints) -> StoredPoints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointCriteria:
-    """What the points are judged by."""
+    """What a mixture of points has to fit, and what is maximised."""
 
     capacity: FloatArray
     level: bool
-    #: The level at which the first class has all that it can have; means nothing unless it is about a level.
+    #: The level at which the first class has all that it can have; used for a MaxMin only.
     highest: float
-    #: All the members' weights; None: it is not about logarithms.
+    #: The sum of all members' weights for a NashWelfare; None for other objectives.
     weight: float | None
-    #: True: some class has a floor.
+    #: Whether some class has a floor.
     floors: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointMixture:
-    """How much of each point's shares (K,), and what they reach together; -inf: no shares are known."""
+    """The weight of each point (K,), and the objective that the mixture reaches; -inf where no shares are known."""
 
     weight: FloatArray
     reached: float
 
 
 def points_bound(points: StoredPoints, criteria: PointCriteria) -> float:
-    """The upper bound that the points prove."""
+    """Returns the smallest upper bound that one of the points proves."""
     left = points.prices @ criteria.capacity - points.scalar(_COST)
     if not criteria.level:
         return float(left.min(initial=np.inf))
     slope = points.scalar(_SLOPE)
-    # Costs are convex in the level, so a tangent reaches the income no earlier than they do.
+    # Costs are convex in the level, so their tangent reaches the income at a level no lower than they do.
     rising = slope > 0
     bounds = points.z[rising] + left[rising] / slope[rising]
     return float(max(bounds.min(initial=criteria.highest), 0.0))
 
 
 class MixtureProgram:
-    """The linear program over the points, and the solver that it is kept in."""
+    """The linear program over the points, with its solver kept between calls."""
 
     def __init__(self) -> None:
         from optimizer.lp import highs  # imports highspy and scipy: only where one problem is kept
@@ -156,8 +156,8 @@ class MixtureProgram:
         )
 
     def mix(self, points: StoredPoints, criteria: PointCriteria) -> PointMixture:
-        """The mixture that reaches most of what fits."""
-        # Who cannot reach a level has all that it can have there: `highest` sees to it.
+        """Returns the feasible mixture with the largest objective; of weight 0 where there is none."""
+        # A class that misses a level at a point has all that it can have there: `highest` limits the level.
         usable = np.flatnonzero(~points.spoiled & (criteria.level | (points.scalar(_UNREACHED) < 0.5)))
         none = PointMixture(np.zeros(len(points)), -np.inf)
         if not len(usable):
@@ -182,7 +182,9 @@ class MixtureProgram:
         return PointMixture(weight, reached)
 
     def _solved(self, gain: FloatArray, part: FloatArray, whole: bool, divide: float | None) -> FloatArray | None:
-        """Weights of the points; `divide`: what it costs to divide all shares by a little more than 1."""
+        """Returns the weights of the points, None without an optimum; `divide`: the cost per unit of dividing all
+        shares by more than 1.
+        """
         count, rows = part.shape
         gain = gain - gain.max() if whole else gain
         table = np.hstack([part, np.ones((count, 1))])

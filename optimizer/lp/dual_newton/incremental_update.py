@@ -1,15 +1,16 @@
 """Incremental update of a solved class problem: one job arrives or leaves, and the answer stays certified.
 
-The points of the last solve are kept, and with them what every class does there. A job that arrives or leaves changes
-the sums at each point by its own response, and the mixture of the points is chosen anew (`incremental_points`): work
-that does not grow with the number of jobs. Shares are computed for the job that is asked about. The bound stays nearly
-sharp; what the mixture loses grows as prices move away from the points, until `recertify` solves from where it stands.
+The points of the last solve are kept, with the sums of all responses there. A job that arrives or leaves changes the
+sums at each point by its own response, and the mixture of the points is optimised again (`incremental_points`): the
+work does not grow with the number of jobs. Shares are computed only for the job that is asked for. The bound stays
+nearly sharp; the mixture's loss grows as prices move away from the points, until `recertify` solves again with a warm
+start.
 
 The arrays stay as they were solved: a job that leaves is subtracted from the size of its class, one that arrives is
-kept beside them, and both are worked into new arrays only when these are asked for.
+kept beside them, and both go into new arrays only when these are asked for.
 
-Targets must be proportional to the level (`LinearTargets`): a mixture of others need not reach the mixture of
-their levels.
+Targets must be proportional to the level (`LinearTargets`): a mixture of others need not reach the mixture of their
+levels.
 """
 
 from dataclasses import dataclass, replace
@@ -46,51 +47,51 @@ class LinearTargets:
 
     #: Of one member of each class (k,).
     rate: FloatArray
-    #: The level at which the first class has all that it can have; 0 where nobody rises.
+    #: The level at which the first class has all that it can have; 0 where no class rises.
     highest: float
 
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
-        """Targets, and how they rise."""
+        """Returns the targets at level z, and their derivative."""
         return self.rate * z, self.rate
 
     def part(self, classes: IntArray) -> "LinearTargets":
-        """Of these classes."""
+        """Returns the targets of these classes."""
         return LinearTargets(self.rate[classes], self.highest)
 
 
 def proportional_level(problem: ClassProblem, worth: FloatArray, rate: FloatArray) -> MaxMin:
-    """The largest level at which every class has its rate times the level."""
+    """Returns the objective "largest level at which every class has its rate times the level"."""
     return MaxMin(worth, LinearTargets(rate, _lowest_finite(_full_levels(largest_worth(problem, worth), rate))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrivingMember:
-    """One job's own part of a problem: its columns, as in `ClassProblem`, and what it wants."""
+    """The part of a problem that belongs to one job: its columns, as in `ClassProblem`, and its goal."""
 
     use_first: IntArray
     use_row: NDArray[np.int32]
     use_count: FloatArray
-    #: Of each column; values count for a Total alone.
+    #: Worth and value of each column; values count only for a MaxSum.
     worth: FloatArray
     value: FloatArray
-    #: Rate of its target (Level), floor (Total), or weight (Nash), >= 0.
+    #: Rate of its target (MaxMin), floor (MaxSum), or weight (NashWelfare), >= 0.
     goal: float
 
     @property
     def reach(self) -> float:
-        """The level at which it has all that it can have."""
+        """The level at which the job has all that it can have."""
         return max(float(self.worth.max(initial=0.0)), 0.0) / self.goal if self.goal > 0 else np.inf
 
 
 class ClassMembers:
-    """Members of a class problem while jobs arrive and leave: the solved arrays and the changes since."""
+    """The members of a class problem while jobs arrive and leave: the solved arrays and the changes since."""
 
     def __init__(self, problem: ClassProblem, objective: Objective) -> None:
         self._next = problem.classes
         self._take(problem, objective, np.arange(problem.classes))
 
     def _take(self, problem: ClassProblem, objective: Objective, handles: IntArray) -> None:
-        """Start from arrays that hold all members."""
+        """Starts from arrays that hold all members."""
         self._problem, self._objective, self._handles = problem, objective, handles
         self._size = problem.size.copy()
         self._goal, self._value = _goals_and_values(objective)
@@ -103,7 +104,7 @@ class ClassMembers:
         self._weight, self._rising = float(self._size @ self._goal), float(self._size @ (self._goal > 0))
 
     def enter(self, entrant: ArrivingMember) -> int:
-        """Add a job; returns its handle."""
+        """Adds a job; returns its handle."""
         handle = self._next
         self._next += 1
         self._entered[handle] = entrant
@@ -112,7 +113,7 @@ class ClassMembers:
         return handle
 
     def remove(self, handle: int) -> ArrivingMember:
-        """Strike one member of a class off; returns what it was. Raises KeyError if none is there."""
+        """Removes one member of a class and returns it. Raises KeyError if the class has none."""
         entrant = self.entrant(handle)
         if self._entered.pop(handle, None) is None:
             i = self._index(handle)
@@ -126,7 +127,7 @@ class ClassMembers:
         return entrant
 
     def entrant(self, handle: int) -> ArrivingMember:
-        """One member of a class, as if it stood alone. Raises KeyError if none is there."""
+        """Returns one member of a class as a job of its own. Raises KeyError if the class has none."""
         if handle in self._entered:
             return self._entered[handle]
         i, problem = self._index(handle), self._problem
@@ -143,7 +144,7 @@ class ClassMembers:
         )
 
     def alone(self, entrant: ArrivingMember) -> tuple[ClassProblem, PassGoals]:
-        """A problem of this member alone, and what it wants at level 1."""
+        """Returns the problem of this job alone, and its goal at level 1."""
         first = np.array([0, len(entrant.worth)])
         problem = ClassProblem(
             np.ones(1), first, entrant.use_first, entrant.use_row, entrant.use_count, self._problem.capacity
@@ -157,7 +158,7 @@ class ClassMembers:
         return problem, PassGoals(TARGET, entrant.worth, _NONE, goal, goal)
 
     def criteria(self) -> PointCriteria:
-        """What the points of this problem are judged by."""
+        """Returns what a mixture of points has to fit, and what is maximised."""
         objective = self._objective
         level = isinstance(objective, MaxMin)
         return PointCriteria(
@@ -169,7 +170,7 @@ class ClassMembers:
         )
 
     def compacted(self) -> tuple[ClassProblem, Objective, IntArray]:
-        """All members in new arrays, those that stayed first, then those that arrived; and their handles."""
+        """Returns all members in new arrays, those that stayed first, then those that arrived; and their handles."""
         if self._changed:
             self._compact()
         return self._problem, self._objective, self._handles
@@ -215,7 +216,7 @@ class ClassMembers:
 
 
 def _goals_and_values(objective: Objective) -> tuple[FloatArray, FloatArray]:
-    """Rate, floor or weight of each class, and values if columns have any."""
+    """Returns the rate, floor or weight of each class (k,), and the values of columns (empty where there are none)."""
     match objective:
         case MaxSum():
             return objective.floor, objective.value
@@ -226,7 +227,7 @@ def _goals_and_values(objective: Objective) -> tuple[FloatArray, FloatArray]:
 
 
 def _full_levels(best: FloatArray, rate: FloatArray) -> FloatArray:
-    """The level at which each class has all that it can have (k,)."""
+    """Returns the level at which each class has all that it can have (k,)."""
     return np.where(rate > 0, best / np.where(rate > 0, rate, 1.0), np.inf)
 
 
@@ -239,10 +240,11 @@ def _offsets(widths: IntArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(widths))).astype(np.int64)
 
 
-#: By which part of itself a price, or the level, of a probe is off; and probes made anew when a problem is certified.
+#: The part of itself by which a price, or the level, of a probe is changed; and how many probes are renewed at each
+#: certification.
 _PROBE = 0.04
 _RENEWED = 3
-#: A newcomer whose shares miss its goal by more than this part makes a point useless.
+#: A point becomes useless when an arriving job misses its goal there by more than this part.
 _MISSED = 1e-10
 
 
@@ -256,7 +258,7 @@ class UpdateCertificate:
 
 
 class IncrementalSolver:
-    """A problem and its objective with everything that is certified about them, while jobs come and go."""
+    """A problem and its objective with their certificate, kept up to date while jobs come and go."""
 
     def __init__(
         self,
@@ -265,7 +267,7 @@ class IncrementalSolver:
         limits: SolveLimits | None = None,
         engine: PassEngine | None = None,
     ) -> None:
-        """Solve the problem.
+        """Solves the problem.
 
         Args:
             problem, objective: classes get the handles 0, 1, ... in their order; targets of a MaxMin: `LinearTargets`.
@@ -276,21 +278,21 @@ class IncrementalSolver:
         self._limits, self._engine, self._mixer = limits or SolveLimits(), engine or compiled_engine(), MixtureProgram()
         self._members = ClassMembers(problem, objective)
         self._warm: WarmStart | None = None
-        #: Probes first, of which the oldest first.
+        #: The points: first the probes, the oldest of them first.
         self._points, self._probes = incremental_points.no_points(problem.rows), 0
-        #: The probe to be made next.
+        #: Number of the probe to be made next.
         self._next_probe = 0
         self._mixture: PointMixture | None = None
         self.recertify()
 
     def arrive(self, entrant: ArrivingMember) -> int:
-        """Let a job in; returns its handle."""
+        """Adds a job; returns its handle."""
         handle = self._members.enter(entrant)
         self._change(entrant, 1.0)
         return handle
 
     def leave(self, handle: int) -> None:
-        """Let one member of a class go. Raises KeyError if none is there."""
+        """Removes one member of a class. Raises KeyError if the class has none."""
         self._change(self._members.remove(handle), -1.0)
 
     @property
@@ -305,7 +307,7 @@ class IncrementalSolver:
         return UpdateCertificate(reached, bound, (bound - reached) / max(scale, 1e-300))
 
     def shares_of(self, handle: int) -> FloatArray:
-        """Shares of time of one member in each of its columns. Raises KeyError if none is there."""
+        """Returns the shares of time of one member in each of its columns. Raises KeyError if none is there."""
         problem, goals = self._members.alone(self._members.entrant(handle))
         shares: FloatArray = (
             self._current_mixture().weight @ _responses_at_points(self._engine, problem, goals, self._points)[1]
@@ -313,7 +315,7 @@ class IncrementalSolver:
         return shares
 
     def dense(self) -> FloatArray:
-        """Shares of one member of each class, in the order of `problem` (C,)."""
+        """Returns the shares of one member of each class, in the order of `problem` (C,)."""
         problem, objective, _ = self._members.compacted()
         task, points, weight = make_task(problem, objective), self._points, self._current_mixture().weight
         shares, one = np.zeros(problem.columns), np.zeros(problem.columns)
@@ -330,16 +332,16 @@ class IncrementalSolver:
 
     @property
     def objective(self) -> Objective:
-        """Of that problem."""
+        """The objective of the present problem."""
         return self._members.compacted()[1]
 
     @property
     def handles(self) -> IntArray:
-        """Of the classes of that problem, in their order."""
+        """The handles of the present problem's classes, in their order."""
         return self._members.compacted()[2]
 
     def recertify(self) -> UpdateCertificate:
-        """Solve again, from where things stand. Work that grows with the number of jobs."""
+        """Solves the present problem again, with a warm start. This work grows with the number of jobs."""
         start = self._start()
         problem, objective, _ = self._members.compacted()
         self._warm = solve_with_warm_start(problem, objective, self._limits, start, self._engine).warm_start
@@ -347,7 +349,7 @@ class IncrementalSolver:
         return self.certificate
 
     def _start(self) -> WarmStart | None:
-        """Where the mixture's prices are: close to what has become of those of the last solve."""
+        """Returns the warm start: the last solve's end, moved to the prices and the level of the present mixture."""
         weight = self._current_mixture().weight
         if self._warm is None or not weight.any():
             return self._warm
@@ -356,7 +358,9 @@ class IncrementalSolver:
         return replace(self._warm, at=replace(at, prices=part @ self._points.prices, z=z))
 
     def _renewed(self, task: DualTask) -> StoredPoints:
-        """Where the last solve went, and probes beside its end: the first time all, then a few of them anew."""
+        """Returns the points that led to the end of the last solve, and probes beside it: at first all probes, later a
+        few new ones.
+        """
         rows, every, had = task.problem.rows, 2 * (task.problem.rows + 1), self._probes
         if self._warm is None:
             self._probes = 0
@@ -381,7 +385,8 @@ class IncrementalSolver:
         sums, shares = _responses_at_points(self._engine, problem, goals, self._points)
         self._points.sums[:] += members * sums
         if goals.kind == TARGET and members > 0:
-            # Softness far below the prices that a newcomer compares leaves too few digits for its goal.
+            # Where the softness is far below the prices that an arriving job compares, too few digits are left for its
+            # goal.
             goal = np.minimum(entrant.goal * self._points.z, entrant.worth.max(initial=0.0))
             self._points.spoiled[:] |= shares @ entrant.worth < goal * (1.0 - _MISSED)
         self._mixture = None
@@ -393,7 +398,7 @@ class IncrementalSolver:
 
 
 def _probe(task: DualTask, at: DualPoint, probe: int) -> DualPoint:
-    """A point beside another: in turn less and more is wanted of each row, and at last of all."""
+    """Returns a point beside another, which raises or lowers one price in turn, and at last the level or all prices."""
     row, down = divmod(probe, 2)
     part = -_PROBE if down else _PROBE
     if row < len(at.prices):
@@ -406,7 +411,7 @@ def _probe(task: DualTask, at: DualPoint, probe: int) -> DualPoint:
 def _responses_at_points(
     engine: PassEngine, problem: ClassProblem, goals: PassGoals, points: StoredPoints
 ) -> tuple[FloatArray, FloatArray]:
-    """What the classes of a small problem do at every point: sums (K, r + SCALARS), and shares (K, C)."""
+    """Returns the responses of a small problem at every point: sums (K, r + SCALARS), and shares (K, C)."""
     rows, shares = problem.rows, np.zeros((len(points), problem.columns))
     if engine.name == "numba":
         from optimizer.lp.dual_newton import pass_kernels

@@ -19,19 +19,19 @@ from optimizer.lp.dual_newton.dual_bound import PassEngine
 from optimizer.lp.dual_newton.dual_task import DualTask, PassSums
 from optimizer.problem import BoolArray, FloatArray
 
-#: What counts as one unit of change: of the prices, and of the level, in parts of themselves.
+#: One unit of change: of the prices, and of the level, relative to themselves.
 _PRICE_STEP = 1.0
 _LEVEL_STEP = 0.5
-#: Prices below this part of their reference move as if they were that.
+#: Prices below this part of their reference price change as if they were that part of it.
 _LEAST_PRICE = 0.5
-#: Ridges, as parts of the usual derivative, that are tried until so much of a step can be trusted.
+#: Ridges, as parts of the usual derivative, tried in turn until this part of a step can be trusted.
 _RIDGES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 _LONG = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DualPoint:
-    """Where a pass looks: prices (r,), level, and softness as a multiple of reference prices (r,)."""
+    """The point at which a pass is run: prices (r,), level, and softness as a multiple of reference prices (r,)."""
 
     prices: FloatArray
     z: float
@@ -41,7 +41,7 @@ class DualPoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DualEvaluation:
-    """A point and what a pass found there."""
+    """A point with the sums of the pass run there."""
 
     at: DualPoint
     sums: PassSums
@@ -49,7 +49,7 @@ class DualEvaluation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DemandLimit:
-    """What demand has to fit into: capacities (r,), and the highest level. Strict fits aim at a little less."""
+    """The limits that demand has to fit: capacities (r,), and the highest level. Strict fits aim a little lower."""
 
     capacity: FloatArray
     highest: float
@@ -64,13 +64,15 @@ class NewtonStep:
 
 
 def evaluate_dual(engine: PassEngine, task: DualTask, point: DualPoint) -> DualEvaluation:
-    """One pass."""
+    """Runs one pass at a point."""
     softness = point.softness * point.reference
     return DualEvaluation(point, engine.sums(task.problem, task.goals(point.z), point.prices, softness, np.zeros(0)))
 
 
 def demand_misfit(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation) -> float:
-    """How far demand is from fitting: the largest part by which a row is over, or under in spite of its price."""
+    """Returns the misfit of demand: the largest part by which a row is overloaded, or underused although it has a
+    price.
+    """
     over = _excess_demand(limit, evaluated) / np.where(limit.capacity > 0, limit.capacity, 1.0)
     paid = evaluated.at.prices / evaluated.at.reference
     worst = float(np.where(over > 0, over, np.minimum(-over, paid)).max(initial=0.0))
@@ -78,7 +80,9 @@ def demand_misfit(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation)
 
 
 def merit_function(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation) -> float:
-    """What falls along a good step: the softened dual function, or for a Level the weighted misfit."""
+    """Returns the merit function, which falls along a good step: the softened dual function, or for a MaxMin the
+    weighted misfit.
+    """
     if not task.is_level:
         return float(evaluated.at.prices @ limit.capacity) - evaluated.sums.soft_cost
     over = _excess_demand(limit, evaluated)
@@ -90,10 +94,10 @@ def merit_function(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation
 def newton_direction(
     task: DualTask, limit: DemandLimit, evaluated: DualEvaluation, soften: float, trust: float = 1.0
 ) -> NewtonStep:
-    """The Newton step, to the answer for a softness changed by the part `soften` (0: the same).
+    """Returns the Newton step towards the answer at a softness changed by the part `soften` (0: unchanged).
 
-    Where it would go further than it is trusted (see `step_length`), a ridge turns it downhill. At the highest level
-    prices may be less than one unit: then the level stays, and they alone move.
+    Where it would be longer than `trust` (see `step_length`), a ridge turns it towards descent. At the highest level
+    prices may be less than one unit: then the level stays, and only prices move.
     """
     over = _excess_demand(limit, evaluated)
     rest, free = over + soften * evaluated.sums.by_softness, (evaluated.at.prices > 0) | (over > 0)
@@ -115,7 +119,7 @@ def newton_direction(
 def apply_step(
     task: DualTask, limit: DemandLimit, evaluated: DualEvaluation, step: NewtonStep, softness: float
 ) -> DualPoint:
-    """The point at the end of the step."""
+    """Returns the point to which the step leads, at this softness."""
     prices = np.maximum(evaluated.at.prices + step.prices, 0.0)
     z = evaluated.at.z
     if task.is_level:
@@ -124,13 +128,13 @@ def apply_step(
 
 
 def step_length(evaluated: DualEvaluation, step: NewtonStep) -> float:
-    """How far a step goes: 1 where a price doubles, or the level changes by half."""
+    """Returns the length of a step: 1 where a price doubles, or the level changes by half."""
     reach = float((np.abs(step.prices) / _scale(evaluated)).max(initial=0.0)) / _PRICE_STEP
     return max(reach, abs(step.z) / evaluated.at.z / _LEVEL_STEP) if evaluated.at.z > 0 else reach
 
 
 def expected_decrease(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation, to: DualPoint) -> float:
-    """How much the merit should fall on the way, to first order."""
+    """Returns by how much the merit function should fall on the way to a point, to first order."""
     if task.is_level:
         return 0.0
     return float((limit.capacity - evaluated.sums.demand) @ (to.prices - evaluated.at.prices))
@@ -141,7 +145,7 @@ def _excess_demand(limit: DemandLimit, evaluated: DualEvaluation) -> FloatArray:
 
 
 def _unit_miss(task: DualTask, limit: DemandLimit, evaluated: DualEvaluation) -> float:
-    """How far the prices of a Level are from their unit; at the highest level they may stay below it."""
+    """Returns how far the prices of a MaxMin are from their unit; at the highest level they may stay below it."""
     if not task.is_level:
         return 0.0
     miss = 1.0 - float(limit.capacity @ evaluated.at.prices)
@@ -155,7 +159,7 @@ def _scale(evaluated: DualEvaluation) -> FloatArray:
 def _system(
     limit: DemandLimit, evaluated: DualEvaluation, free: BoolArray, ridge: float
 ) -> tuple[FloatArray, FloatArray]:
-    """The scaled derivative of the demand on the free rows, made safely invertible; and the scale."""
+    """Returns the scaled derivative of the demand on the free rows, made safely invertible, and the scale."""
     scale = _scale(evaluated)[free]
     matrix = evaluated.sums.stiffness[np.ix_(free, free)] * scale[:, None] * scale
     rows = max(len(scale), 1)
@@ -188,7 +192,9 @@ def _with_level(
 
 
 def _lowered(limit: DemandLimit, evaluated: DualEvaluation, step: NewtonStep) -> NewtonStep:
-    """Down at least to where a line says that the level can be paid for, if it cannot: demand need not say so."""
+    """Returns the step, with a level low enough that by linear extrapolation the income pays for it: demand alone need
+    not ensure that.
+    """
     short = evaluated.sums.exact_cost - float(evaluated.at.prices @ limit.capacity)
     if short <= 0:
         return step
@@ -206,27 +212,30 @@ def _solved(matrix: FloatArray, right: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AggregateResponse:
-    """What all classes together did at some prices. A change of one class changes it by that class's own response."""
+    """The sums of all classes' responses at some prices. A change of one class changes them by that class's own
+    response.
+    """
 
     prices: FloatArray
-    #: Level asked for; means nothing unless the objective is a Level.
+    #: The level asked for; used for a MaxMin only.
     z: float
     #: Prices whose mean cost over a class's columns is its softness (r,).
     softness: FloatArray
-    #: Of all members (r,).
+    #: Demand of all members (r,).
     demand: FloatArray
-    #: What they earned: values, or weighted logarithms.
+    #: What the members earned: values, or weighted logarithms.
     value: float
-    #: Net cost of the exact responses and how it rises with the level, which prove the bound (see `softened.Sums`).
+    #: Net cost of the exact responses and its derivative by the level, which prove the bound (see
+    #: `dual_task.PassSums`).
     exact_cost: float
     exact_slope: float
-    #: Classes of which no column reaches the goal.
+    #: The number of classes whose goal exceeds the worth of all their columns.
     unreached: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WarmStart:
-    """The point whose softened responses are the shares, and the responses that led there, the last one last."""
+    """The point whose softened responses are the shares, and the responses on the way there, in order."""
 
     at: DualPoint
     responses: tuple[AggregateResponse, ...]

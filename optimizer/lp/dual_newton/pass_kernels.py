@@ -31,17 +31,17 @@ from optimizer.lp.dual_newton.dual_task import LOG, PLAIN, TARGET, PassArrays, P
 from optimizer.problem import FloatArray
 
 _BLOCKS = 64
-#: Classes from which on threads pay.
+#: The number of classes from which on threads pay.
 _PARALLEL_FROM = 30_000
 _REACH = 1e-12
-#: Goals so close to the most that a class can have are met by the most.
+#: Goals this close to the most that a class can have count as that most.
 _NEAR = 1e-9
 
 
 def run_pass(
     supply: PassArrays, goals: PassGoals, prices: FloatArray, softness: FloatArray, x: FloatArray
 ) -> FloatArray:
-    """Sums over all classes (see `softened.sums_of`); `x`, if not empty, receives the shares (C,)."""
+    """Returns the sums over all classes (see `dual_task.unpack_sums`); `x`, if not empty, receives the shares (C,)."""
     out = np.zeros((_BLOCKS, pass_width(len(prices))))
     walk = _parallel if len(supply.size) >= _PARALLEL_FROM else _serial
     walk(supply, goals, prices, softness, out, x)
@@ -81,7 +81,7 @@ def _serial(supply, goals, prices, softness, out, x):  # type: ignore[no-untyped
 
 @njit(error_model="numpy", cache=True)
 def _block(supply, goals, prices, softness, span, out, x):  # type: ignore[no-untyped-def]
-    """Make room for the widest class of a span, and add all of them to `out`."""
+    """Allocates work space for the widest class of a span, and adds all of its classes to `out`."""
     widest = 0
     for i in range(span[0], span[1]):
         widest = max(widest, supply.first[i + 1] - supply.first[i])
@@ -91,7 +91,7 @@ def _block(supply, goals, prices, softness, span, out, x):  # type: ignore[no-un
 
 @njit(**FOR_EACH)
 def _classes(supply, goals, prices, softness, span, table, used, out, x):  # type: ignore[no-untyped-def]
-    """Add the classes of a span to `out`."""
+    """Adds the classes of a span to `out`."""
     rows = len(prices)
     scalars = 3 * rows + rows * rows
     for i in range(span[0], span[1]):
@@ -114,7 +114,7 @@ def _classes(supply, goals, prices, softness, span, table, used, out, x):  # typ
 
 @njit(**FOR_EACH, inline="always")
 def _net_costs(supply, goals, prices, softness, first, width, table):  # type: ignore[no-untyped-def]
-    """Worths and net costs of a class; returns its softness."""
+    """Writes worths and net costs of a class into its table; returns its softness."""
     m = 0.0
     if supply.single:
         for c in range(width):
@@ -142,8 +142,10 @@ def _net_costs(supply, goals, prices, softness, first, width, table):  # type: i
 
 @njit(**FOR_EACH)
 def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped-def]
-    """The softened choice into `chosen`: how many columns, multiplier, whether all time is used; and the exact one's
-    cost (for LOG: less the logarithm) and slope. A negative number of columns: nothing is wanted."""
+    """Writes the softened choice into the table; returns how many columns it has, its multiplier, whether all time is
+    used, and the cost (for LOG: less the logarithm) and slope of the exact choice. A negative number of columns:
+    nothing is wanted.
+    """
     low, n_low, second = two_cheapest_columns(table, width)
     if kind == PLAIN:
         if low >= 0 and n_low <= -m and second - n_low >= m:
@@ -174,7 +176,7 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
             lam = top_multiplier(table, width, m, top)
             k, full = project_shares(table, width, lam, m, used)
             return k, lam, full, cost, slope
-        if high < 0:  # a column that earns a little reaches the goal alone; its softened share does not
+        if high < 0:  # A column that earns a little reaches the goal alone; its softened share does not.
             low, high, theta = -1, low, goal / table[A, low]
         k, lam, full = softened_edge(False, table, used, width, (low, high, theta), goal, m, top)
         return k, lam, full, cost, slope
@@ -194,7 +196,7 @@ def _respond(kind, table, used, width, goal, m, out):  # type: ignore[no-untyped
 
 @njit(**FOR_EACH, inline="always")
 def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
-    """Add `amount` times what one column takes of the rows to out[at:]."""
+    """Adds `amount` times what one column takes of the rows to out[at:]."""
     if supply.single:
         out[at + supply.use_row[column]] += amount * supply.use_count[column]
     else:
@@ -204,7 +206,7 @@ def _add_uses(supply, column, amount, out, at):  # type: ignore[no-untyped-def]
 
 @njit(**FOR_EACH, inline="always")
 def _add_class(supply, goals, job, answer, table, used, out, rows, x):  # type: ignore[no-untyped-def]
-    """Add demand, earnings and derivatives of one class; write its shares if `x` is not empty."""
+    """Adds demand, earnings and derivatives of one class; writes its shares if `x` is not empty."""
     (first, size, goal, rise), (k, lam, full, m) = job, answer
     scalars = 3 * rows + rows * rows
     for j in range(k):
@@ -233,7 +235,7 @@ def _add_class(supply, goals, job, answer, table, used, out, rows, x):  # type: 
 
 @njit(**FOR_EACH)
 def _add_slopes(supply, first, scale, lam, table, used, k, full, kappa, out, rows):  # type: ignore[no-untyped-def]
-    """Derivatives of the demand by the prices and by the softness."""
+    """Adds the derivatives of the demand by the prices and by the softness."""
     inverse = 1.0 / k if full else 0.0
     for j in range(k):
         along = 0.0
@@ -252,7 +254,7 @@ def _add_slopes(supply, first, scale, lam, table, used, k, full, kappa, out, row
 
 
 class PassPoints(NamedTuple):
-    """Prices and softness of K points (K, r), and by what the goals are multiplied there (K,)."""
+    """Prices and softness of K points (K, r), and the factors of the goals there (K,)."""
 
     prices: FloatArray
     softness: FloatArray
@@ -260,7 +262,7 @@ class PassPoints(NamedTuple):
 
 
 def run_points(supply: PassArrays, goals: PassGoals, points: PassPoints, out: FloatArray, x: FloatArray) -> None:
-    """Add the sums of all classes at each point to `out` (K, width), and put their shares into `x` (K, C)."""
+    """Adds the sums of all classes at each point to `out` (K, width), and writes their shares into `x` (K, C)."""
     _at_points(supply, goals, points, out, x)
 
 

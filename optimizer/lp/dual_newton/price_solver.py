@@ -1,8 +1,9 @@
 """Shares and a certificate for any number of classes, by Newton's method on the prices (docs/price-path.md).
 
-First a sample of the classes, then larger ones, then all: prices that fit a sample nearly fit all, so that all classes
-are passed over only a few times. Every pass over all classes proves a bound and, where its demand fits, yields shares;
-the best of each make the certificate. A solve may start from where an earlier one ended (`WarmStart`).
+The method solves a sample of the classes, then larger samples, then all: prices that fit a sample nearly fit all, so
+that only a few passes over all classes are needed. Every pass over all classes proves a bound and, where its demand
+fits, yields shares; the best of each make the certificate. A solve may start from the end point of an earlier one
+(`WarmStart`).
 """
 
 from dataclasses import dataclass
@@ -25,35 +26,35 @@ from optimizer.lp.dual_newton.newton import AggregateResponse, DemandLimit, Dual
 from optimizer.lp.dual_newton.primal_recovery import Incumbent, best_mixture, largest_overload, suggest_point
 from optimizer.problem import FloatArray
 
-#: Classes in each sample, and the softness and the fit with which its answer is good enough for the next.
+#: Of each sample: its classes, and the softness and the misfit at which its answer suffices for the next.
 _SAMPLES = ((1024, 0.05, 0.03), (8192, 0.02, 0.01), (65536, 0.005, 0.003))
-#: A sample is used only if there are at least this many times more classes.
+#: A sample is used only if there are at least this many times as many classes.
 _WORTHWHILE = 2
 _SOFTEST = 1.0
 _HARDEST = 1e-7
-#: Passes over the first sample for a level to begin with, and how well it is wanted to be known.
+#: The most passes over the first sample to find a level to begin with, and its relative accuracy.
 _FIRST_STEPS, _ROUGHLY = 16, 0.05
-#: Looks at the prices of mixtures at most.
+#: The most evaluations at prices of mixtures.
 _FURTHER = 40
-#: So much of the highest level is left out: at that level itself some class would have no second choice.
+#: The part of the highest level that is left out: at that level itself some class would have no second choice.
 _SHORT = 1e-6
-#: Part of the wanted gap by which capacities are left free where classes have something that they must get.
+#: The part of the wanted gap by which capacities are lowered where classes have floors that must hold.
 _SLACK = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class SolveLimits:
-    """When to stop."""
+    """When a solve stops."""
 
-    #: Relative gap that is good enough (for a Nash: of the mean weighted logarithm).
+    #: Relative gap that suffices (for a NashWelfare: of the mean weighted logarithm).
     gap: float = 1e-4
-    #: Passes over all classes.
+    #: The most passes over all classes.
     passes: int = 150
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WarmSolution:
-    """A solution and where it stands, for the next solve to start from."""
+    """A solution, with the point from which the next solve can start."""
 
     solution: ClassSolution
     warm_start: WarmStart | None
@@ -62,14 +63,15 @@ class WarmSolution:
 def solve_by_prices(
     problem: ClassProblem, objective: Objective, limits: SolveLimits | None = None, start: WarmStart | None = None
 ) -> ClassSolution:
-    """Shares and prices, with the gap between what they reach and what the prices prove.
+    """Returns the shares and prices, with the gap between what they reach and what the prices prove.
 
     Args:
         start: where an earlier solve of a similar problem ended.
 
     Returns:
         OPTIMAL within the gap; WORK_LIMIT with the gap that was reached; INFEASIBLE where floors cannot be met, alone
-        (`responses.unreachable` names the classes) or together (then the prices prove it: see `dual_bound`).
+        (`best_responses.unreachable_classes` lists the classes) or together (then the prices prove it: see
+        `dual_bound`).
     """
     return solve_with_warm_start(problem, objective, limits, start).solution
 
@@ -81,7 +83,7 @@ def solve_with_warm_start(
     start: WarmStart | None = None,
     engine: PassEngine | None = None,
 ) -> WarmSolution:
-    """The same, and where it stands."""
+    """Does what `solve_by_prices` does, and returns the end point with the solution."""
     limits, engine = limits or SolveLimits(), engine or compiled_engine()
     task = make_task(problem, objective)
     hopeless = _has_unreachable_floor(problem, objective)
@@ -105,14 +107,14 @@ def solve_with_warm_start(
 
 
 def _has_unreachable_floor(problem: ClassProblem, objective: Objective) -> bool:
-    """True: some class cannot have what it must have, whatever the others do."""
+    """Returns whether some class cannot reach its floor, whatever the others get."""
     match objective:
         case MaxSum():
             floor = objective.floor
         case MaxMin():
             floor = objective.targets.at(0.0)[0]
         case NashWelfare():
-            return False  # found while walking over the classes
+            return False  # The passes over the classes find that out.
     return bool(floor.any()) and len(unreachable_classes(problem, objective.worth, floor)) > 0
 
 
@@ -127,7 +129,7 @@ def _demand_limit(task: DualTask, highest: float, slack: float) -> DemandLimit:
 def _start_from_samples(
     engine: PassEngine, task: DualTask, limits: SolveLimits, highest: float, work: WorkBudget
 ) -> DualPoint:
-    """Prices that fit a large sample, found from smaller ones."""
+    """Returns the prices that fit the largest sample, found by way of smaller ones."""
     classes = task.problem.classes
     samples = []
     whole = task
@@ -146,19 +148,19 @@ def _start_from_samples(
 
 
 def _first_prices(engine: PassEngine, task: DualTask, highest: float) -> DualPoint:
-    """Prices that take an equal income from every row, and a level that they can pay."""
+    """Returns prices at which every row earns the same income, and for a MaxMin a level that the income pays for."""
     problem = task.problem
     used = problem.capacity > 0
     income = 1.0 if task.is_level else max(0.3 * largest_earnings(task), 1e-9)
     prices = np.where(used, income / (problem.rows * np.where(used, problem.capacity, 1.0)), 0.0)
     z = _payable_level(engine, task, prices, income, highest * (1.0 - _SHORT)) if task.is_level else 0.0
     typical = float(prices[used].mean()) if used.any() else 1.0
-    # A row that there is none of has no price, but the others' scale.
+    # A row without capacity has no price, but a reference price on the scale of the others.
     return with_new_reference(task, DualPoint(prices, z, _SOFTEST, np.where(used, prices, typical)))
 
 
 def _payable_level(engine: PassEngine, task: DualTask, prices: FloatArray, income: float, highest: float) -> float:
-    """About the highest level whose targets the income pays for at these prices."""
+    """Returns about the highest level whose targets the income pays for at these prices."""
     low, high = 0.0, highest
     z = high
     for _ in range(_FIRST_STEPS):
@@ -175,7 +177,9 @@ def _payable_level(engine: PassEngine, task: DualTask, prices: FloatArray, incom
 def _conclude(
     engine: PassEngine, task: DualTask, objective: Objective, record: Incumbent, path: ContinuationPath
 ) -> WarmSolution:
-    """Shares at the best point, or mixed where that is better, and the bound at the best prices."""
+    """Returns the shares at the best point, or the best mixture where that is better, and the bound at the best
+    prices.
+    """
     problem, name = task.problem, f"price/{engine.name}"
     mixture = None
     if not record.is_done and not record.impossible:
@@ -191,7 +195,7 @@ def _conclude(
     if task.is_level and not record.is_done:
         record.prove_something()
     prices = record.prices
-    if task.is_level and record.rise > 0:  # in units of the objective: what a little more would add to the level
+    if task.is_level and record.rise > 0:  # to the level gained per unit of capacity
         prices = prices / record.rise
     status = Status.OPTIMAL if record.is_done else Status.WORK_LIMIT
     at = record.best.at if record.best is not None else path.trail[-1].at
@@ -202,7 +206,7 @@ def _conclude(
 
 
 def _try_mixture_prices(task: DualTask, record: Incumbent, path: ContinuationPath) -> None:
-    """Looks at the prices of the best mixtures, while they find anything new."""
+    """Evaluates at the prices of the best mixtures, as long as that suggests new points and work is left."""
     for _ in range(_FURTHER):
         point = suggest_point(task, path.trail, record.expected)
         if point is None or path.work.left <= 0:
@@ -236,7 +240,9 @@ class _FloorTargets:
 def _without_shares(
     problem: ClassProblem, objective: Objective, record: Incumbent, path: str, work: int
 ) -> ClassSolution:
-    """No pass yielded shares that hold all floors: decide whether none exist (INFEASIBLE) or work ran out."""
+    """Returns the answer where no pass yielded shares that hold all floors: INFEASIBLE if none exist,
+    else WORK_LIMIT.
+    """
     if isinstance(objective, NashWelfare):
         status = Status.INFEASIBLE if record.impossible else Status.WORK_LIMIT
         return ClassSolution(status, np.zeros(problem.columns), record.prices, -np.inf, record.bound, path, work)
@@ -249,7 +255,7 @@ def _without_shares(
 
 
 def aggregate_response(evaluated: DualEvaluation) -> AggregateResponse:
-    """What a look is worth keeping for."""
+    """Returns the part of an evaluation that is kept for later solves."""
     softness = evaluated.at.softness * evaluated.at.reference
     at, sums = evaluated.at, evaluated.sums
     return AggregateResponse(

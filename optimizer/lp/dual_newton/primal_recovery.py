@@ -1,14 +1,14 @@
 """Primal recovery: the best shares and the best bound seen so far, and shares mixed from several points.
 
-`Incumbent` keeps the best of all passes and says when the gap is small enough. The bound of a level is found by a line
-from the costs at one level to where they would be too high. That is exact where targets are convex, and only a guess
-elsewhere; so one more pass proves it before it counts.
+`Incumbent` keeps the best of all passes and says when the gap is small enough. The bound of a MaxMin is extrapolated
+along a tangent from the costs at one level to the level at which they would exceed the income. That is exact where
+targets are convex, and only a guess elsewhere; so one more pass proves it before it counts.
 
-`best_mixture` is the master program of Dantzig and Wolfe, for where no single point fits. A mixture of what all classes
-would do at several prices is possible for each class, reaches at least the mixed goals (worth is linear, its logarithm
-concave), and takes the mixed demand. The best mixture that fits is a linear program with a row per price, and its
-prices say where to look next. It is used where the path of softness ends short of the gap: with few classes the points
-soon are all that there are, so that the mixture becomes exact.
+`best_mixture` is the master program of Dantzig and Wolfe, for where no single point fits. A mixture of what all
+classes would do at several prices is possible for each class, reaches at least the mixed goals (worth is linear, its
+logarithm concave), and takes the mixed demand. The best mixture that fits is a linear program with a row per price,
+and its prices say where to look next. It is used where the continuation ends short of the gap: with few classes the
+points soon comprise all responses, so that the mixture becomes exact.
 """
 
 from dataclasses import dataclass
@@ -23,51 +23,55 @@ from optimizer.lp.dual_newton.dual_task import LOG, PLAIN, DualTask, largest_ear
 from optimizer.lp.dual_newton.newton import DualEvaluation, DualPoint
 from optimizer.problem import FloatArray
 
-#: Demand that is over by no more fits: shares are then scaled down, and goals missed, by so much.
+#: Demand may exceed capacity by this part: shares are then scaled down, and goals missed, by as much.
 _FITS = 1e-10
-#: Part of the gap that is used up: rounding does not decide whether a gap is met.
+#: The part of the wanted gap that may be used up, so that rounding does not decide whether the gap is met.
 _USED = 0.98
-#: A guess is proved so much above itself.
+#: The part of itself by which a guessed bound is raised before it is proved.
 _MARGIN = 1e-8
-#: Bounds that are tried to be proved when the work is done, each four times as far as the one before.
+#: The most bounds that are tried at the end, each four times as far from the value as the one before.
 _TRIES = 8
-#: Costs are sums with rounding: only what is dearer by more than this part is too dear.
+#: Costs are sums with rounding: a cost counts as above the income only if it exceeds it by more than this part.
 _ROUNDING = 1e-12
 
 
 class Incumbent:
-    """What all looks at all classes have shown. Shares are remembered as the look that yields them."""
+    """The best shares and the best bound of all passes over all classes. Shares are kept as the evaluation that yields
+    them.
+    """
 
     def __init__(self, engine: PassEngine, task: DualTask, work: WorkBudget, gap: float, highest: float) -> None:
         self._engine, self._task, self._work, self._gap = engine, task, work, gap
         self._scale = largest_earnings(task) if task.kind == LOG else 0.0
-        #: Nothing that is feasible earns less: a bound below it says that nothing is.
+        #: The least that any feasible shares earn: a bound below it proves that nothing is feasible.
         self._least = -np.inf
         if task.is_strict and not task.is_level:
             self._least = -largest_earnings(task, -task.value) - 1e-9
-        #: The best bound, the prices that prove it, and how the costs rise with the level there.
+        #: The best bound, the prices that prove it, and the derivative of the costs by the level there.
         self.bound = highest if task.is_level else np.inf
         self.prices: FloatArray = np.zeros(task.problem.rows)
         self.rise = 0.0
         #: The best objective, and the evaluation that yields it.
         self.reached = -np.inf
         self.best: DualEvaluation | None = None
-        #: True: some class with a weight has no column of any worth.
+        #: Whether some class with a weight has no column of positive worth.
         self.impossible = False
         self._guess, self._guessed_at = np.inf, self.prices
 
     @property
     def is_done(self) -> bool:
-        """True: the gap is small enough."""
+        """Whether the gap is small enough."""
         return self._gap_to(self.bound) <= self._gap
 
     @property
     def expected(self) -> float:
-        """The bound as it seems, proved or not."""
+        """The expected bound, proved or not."""
         return min(self.bound, self._guess)
 
     def judge(self, evaluated: DualEvaluation) -> bool:
-        """Take what the look proves and yields; True: it is enough, or nothing is feasible."""
+        """Takes over the bound and the shares of an evaluation if they are better; returns True when the gap suffices
+        or nothing is feasible.
+        """
         if self._task.kind == LOG and evaluated.sums.unreached:
             self.impossible = True
             return True
@@ -87,7 +91,7 @@ class Incumbent:
         return self._task.is_level and self._gap_to(self._guess) <= _USED * self._gap and self._proved()
 
     def prove_something(self) -> None:
-        """Prove a bound with the prices of the guess, trying levels four times as far each time."""
+        """Tries to prove a bound with the prices of the guess, at levels four times as far from the value each time."""
         part = 0.9 * self._gap
         for _ in range(_TRIES if self.reached > 0 else 0):
             z = self.reached * (1.0 + part)
@@ -106,7 +110,9 @@ class Incumbent:
                 self._guess, self._guessed_at = guess, at.prices
 
     def _proved(self) -> bool:
-        """Prove the guess, or at least a bound that is good enough; else forget it."""
+        """Proves the guess, or at least a bound that suffices; returns whether it did. A guess that fails is
+        forgotten.
+        """
         tight, loose = max(self._guess, self.reached) * (1 + _MARGIN), self.reached * (1 + 0.9 * self._gap)
         if self._too_dear(tight) or self._too_dear(loose):
             return self._gap_to(self.bound) <= self._gap
@@ -114,7 +120,9 @@ class Incumbent:
         return False
 
     def _too_dear(self, z: float) -> bool:
-        """Whether the guess's prices prove that the level is out of reach; if so, it is the bound."""
+        """Returns whether the guess's prices prove that the level is out of reach; if so, the level
+        becomes the bound.
+        """
         if z >= self.bound:
             return False
         prices = self._guessed_at
@@ -141,14 +149,14 @@ class Incumbent:
 
 
 def optimality_gap(problem: ClassProblem, objective: Objective, reached: float, bound: float) -> float:
-    """Relative gap of bound and objective; for NashWelfare the gap of the mean weighted logarithm."""
+    """Returns the relative gap of bound and objective; for NashWelfare the gap of the mean weighted logarithm."""
     if isinstance(objective, NashWelfare):
         return max(bound - reached, 0.0) / max(float(problem.size @ objective.weight), 1e-300)
     return _relative_gap(reached, bound)
 
 
 def largest_overload(problem: ClassProblem, demand: FloatArray) -> float:
-    """The largest demand for a row, as a part of its capacity."""
+    """Returns the largest load of a row, as a part of its capacity."""
     full = demand > 0
     return float((demand[full] / problem.capacity[full]).max(initial=0.0))
 
@@ -159,27 +167,29 @@ def _relative_gap(reached: float, bound: float) -> float:
     return max(bound - reached, 0.0) / max(abs(bound), abs(reached), 1e-12)
 
 
-#: Looks that take part, the last ones, and the least part that counts.
+#: The number of most recent evaluations that a mixture may use, and the least weight that counts.
 _LOOKS = 200
 _LEAST = 1e-9
-#: Softness of a look at the prices of a mixture: almost exact, so that the mixtures of looks are all that there is.
+#: Softness of an evaluation at the prices of a mixture: almost exact, so that mixtures of exact responses result.
 _SHARP = 1e-6
-#: Goals may be missed by this part, and capacities aimed at are lower by it: the program is solved with rounding.
+#: Goals may be missed by this part, and capacities are lowered by it in the program: its solver rounds.
 _MIXTURE_ROUNDING = 1e-9
-#: Steps of the search for the level that shares reach.
+#: Steps of the bisection for the level that shares reach.
 _STEPS = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceMixture:
-    """Shares of one member in each column (C,), and what they reach."""
+    """Shares of one member in each column (C,), and the objective that they reach."""
 
     x: FloatArray
     reached: float
 
 
 def best_mixture(engine: PassEngine, task: DualTask, looks: list[DualEvaluation]) -> PriceMixture | None:
-    """The best mixture of the looks that fits, or None."""
+    """Returns the mixture of evaluations with the largest objective that fits the capacities; None where there is
+    none.
+    """
     looks = _usable(looks)
     master = _solve_master(task, looks)
     if master is None:
@@ -198,7 +208,9 @@ def best_mixture(engine: PassEngine, task: DualTask, looks: list[DualEvaluation]
 
 
 def suggest_point(task: DualTask, looks: list[DualEvaluation], bound: float) -> DualPoint | None:
-    """Where to look next: at the prices of the best mixture, and for a Level between what it reaches and the bound."""
+    """Returns the next point to evaluate: the prices of the best mixture, and for a MaxMin a level between the
+    mixture's and the bound. None where the program has no solution or no prices.
+    """
     looks = _usable(looks)
     master = _solve_master(task, looks)
     if master is None or not master.prices.any():
@@ -211,7 +223,7 @@ def suggest_point(task: DualTask, looks: list[DualEvaluation], bound: float) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Master:
-    """How much of each look (and, last, of doing nothing), the prices of the rows (r,), and what it is worth."""
+    """The weight of each evaluation (and, last, of idling), the prices of the rows (r,), and the objective."""
 
     part: FloatArray
     prices: FloatArray
@@ -223,7 +235,9 @@ def _usable(looks: list[DualEvaluation]) -> list[DualEvaluation]:
 
 
 def _solve_master(task: DualTask, looks: list[DualEvaluation]) -> _Master | None:
-    """The best mixture, by linear programming. Doing nothing takes part where nothing must be reached."""
+    """Returns the best mixture by linear programming, None where there is none. Idling takes part where no goal must
+    be reached.
+    """
     from scipy.optimize import linprog
 
     if not looks:

@@ -1,8 +1,8 @@
 """The interior-point method, compiled: cost hulls and level proofs, and the predictor-corrector iterations.
 
-Every class is passed over once, instead of every array once. Vectors hold C shares, k idle times, k spare utilities, r
-rows' rests, one after the other, as `LevelProgram` splits them. Sums over classes are added in their order, so results
-depend on nothing but the problem. Importing this module imports numba.
+The loops run over classes, instead of over one array after another. Vectors hold C shares, k idle times, k spare
+utilities, and r spare capacities, as `LevelProgram` splits them. Sums over classes are added in their order, so
+results depend on nothing but the problem. Importing this module imports numba.
 """
 
 from typing import Any
@@ -17,7 +17,9 @@ _FAST: dict[str, Any] = {"error_model": "numpy", "cache": True}
 
 @njit(**_FAST)
 def hull_vertices(first, worth, cost, collinear):  # type: ignore[no-untyped-def]
-    """Vertices of the lower hull of the origin and the columns of each class, the last one repeated (k, v) twice."""
+    """Returns the vertices of the lower hull of the origin and the columns of each class; the last one is repeated
+    (worth and cost: (k, v) each).
+    """
     classes, widest = len(first) - 1, 1
     for k in range(classes):
         widest = max(widest, first[k + 1] - first[k])
@@ -42,7 +44,9 @@ def hull_vertices(first, worth, cost, collinear):  # type: ignore[no-untyped-def
 
 @njit(**_FAST)
 def cost_of_targets(size, worth, cost, target):  # type: ignore[no-untyped-def]
-    """Cost of all members when each reaches its target in the cheapest way; the last vertex where none does."""
+    """Returns the cost of all members when each reaches its target in the cheapest way; classes that cannot count with
+    their last vertex.
+    """
     total = 0.0
     for k in range(len(size)):
         total += size[k] * _cost_of_target(worth[k], cost[k], target[k])
@@ -51,7 +55,7 @@ def cost_of_targets(size, worth, cost, target):  # type: ignore[no-untyped-def]
 
 @njit(**_FAST)
 def cost_of_level(size, worth, cost, capped, z):  # type: ignore[no-untyped-def]
-    """The same for targets min(slope z, cap), or a floor where there is no slope."""
+    """Returns that cost for targets min(slope z, cap), or a floor where there is no slope."""
     slope, cap, floor = capped
     total = 0.0
     for k in range(len(size)):
@@ -72,7 +76,9 @@ def _cost_of_target(worth, cost, target):  # type: ignore[no-untyped-def]
 
 @njit(**_FAST)
 def cheapest_level(hull, income, capped, ends, limits):  # type: ignore[no-untyped-def]
-    """`Proof.bound` for such targets: the smallest level whose targets cost more than the income."""
+    """Returns what `LevelProof.bound` returns, for such targets: the smallest level whose targets cost more than the
+    income.
+    """
     size, worth, cost = hull
     low, high = ends
     close, most_steps = limits
@@ -102,7 +108,7 @@ def cheapest_level(hull, income, capped, ends, limits):  # type: ignore[no-untyp
 
 
 class CompiledStep(MehrotraStep):
-    """The same iteration."""
+    """The compiled form of `MehrotraStep`."""
 
     def __init__(self, program: LevelProgram, point: InteriorPoint) -> None:
         self._point = point
@@ -120,7 +126,9 @@ class CompiledStep(MehrotraStep):
 def iterate_compiled(
     program: LevelProgram, point: InteriorPoint, most: int, converged: float, patience: int
 ) -> tuple[InteriorPoint, int, float]:
-    """Iterations until one is good enough or rounding has won: the best point, how many there were, its error."""
+    """Iterates until a point has converged or rounding prevents progress; returns the best point, the number of
+    iterations, and its error.
+    """
     shape, target, rows = _program_arrays(program)
     start = (point.theta, point.primal, point.dual)
     theta, primal, dual, done, error = _iterated(shape, target, start, rows, (most, converged, patience))
@@ -158,7 +166,7 @@ def _iterated(shape, target, start, rows, limits):  # type: ignore[no-untyped-de
 
 @njit(**_FAST)
 def _taken(shape, target, now, missed, rows):  # type: ignore[no-untyped-def]
-    """Predictor and corrector; whether the numbers that come of it are any."""
+    """Takes a predictor and a corrector step; returns whether all resulting numbers are finite."""
     theta, primal, dual = now
     missing, loss_theta, gap = missed
     solved, system = _eliminate(shape, target, (primal, dual), rows)
@@ -194,7 +202,7 @@ def _direction(shape, target, now, product, left_over, solved, system):  # type:
 
 @njit(**_FAST)
 def _reach(values, direction):  # type: ignore[no-untyped-def]
-    """How far one can go before a value turns negative, at most 1e3."""
+    """Returns the largest step before a value turns negative, at most 1e3."""
     steepest = 1e-3
     for i in range(len(values)):
         steepest = max(steepest, -direction[i] / values[i])
@@ -203,7 +211,9 @@ def _reach(values, direction):  # type: ignore[no-untyped-def]
 
 @njit(**_FAST)
 def _solved(system, right):  # type: ignore[no-untyped-def]
-    """Gauss with row pivots: the system is too small for a library call. Not a number where it is singular."""
+    """Solves by Gaussian elimination with row pivots, faster for such small systems than a library; NaN where the
+    system is singular.
+    """
     a, b = system.copy(), right.copy()
     n = len(b)
     for i in range(n):
@@ -230,8 +240,10 @@ def _solved(system, right):  # type: ignore[no-untyped-def]
 
 @njit(**_FAST)
 def _residuals(shape, target, now, rows):  # type: ignore[no-untyped-def]
-    """What the conditions miss, in the place of the variable whose multiplier or value would mend it: the loss of each
-    column, time and utility of each class, each row. And what theta's misses, the gap, the largest error."""
+    """Computes the residuals of the optimality conditions, each in the place of the variable or multiplier that would
+    correct it: the loss of each column, time and utility of each class, each row; and theta's residual, the gap, the
+    largest error.
+    """
     first, use_first, use_row, load, worth = shape
     floor, rise = target
     theta, primal, dual = now
@@ -267,8 +279,9 @@ def _residuals(shape, target, now, rows):  # type: ignore[no-untyped-def]
 
 @njit(**_FAST)
 def _eliminate(shape, target, now, rows):  # type: ignore[no-untyped-def]
-    """Of each class mean worth, and its two equations' matrix (b11, b12, b22, determinant); of both its equations what
-    each row enters with; and the system that is left."""
+    """Computes for each class its mean worth, the matrix of its two equations (b11, b12, b22, determinant) and the
+    coefficients with which rows enter them; and the system of rows that is left.
+    """
     first, use_first, use_row, load, worth = shape
     rise = target[1]
     primal, dual = now
@@ -320,7 +333,9 @@ def _eliminate(shape, target, now, rows):  # type: ignore[no-untyped-def]
 
 @njit(**_FAST)
 def _gathered(shape, target, now, product, missed, solved):  # type: ignore[no-untyped-def]
-    """The pull on each column, the right sides of each class's two equations, and those of the system that is left."""
+    """Computes the right-hand sides: of each column, of the two equations of each class, and of the system of rows
+    that is left.
+    """
     first, use_first, use_row, load, worth = shape
     rise = target[1]
     dual = now[1]
@@ -354,7 +369,7 @@ def _gathered(shape, target, now, product, missed, solved):  # type: ignore[no-u
 
 @njit(**_FAST)
 def _scattered(shape, target, now, gathered, missing, solved, found):  # type: ignore[no-untyped-def]
-    """The direction of all variables and of all multipliers, from that of the rows' prices and of theta."""
+    """Computes the direction of all variables and multipliers from that of the rows' prices and of theta."""
     first, use_first, use_row, load, worth = shape
     rise = target[1]
     primal, dual = now

@@ -24,20 +24,22 @@ class CostHulls:
     cost: FloatArray
 
     def spent(self, target: FloatArray) -> FloatArray:
-        """Least cost at which one member of each class reaches its target; the last vertex where none does (k,)."""
+        """Returns the least cost at which one member of each class reaches its target; the last vertex where none does
+        (k,).
+        """
         low, low_cost, high, high_cost = self.edge_of(target)
         part = np.divide(target - low, high - low, out=np.zeros(len(target)), where=high > low)
         return np.asarray(low_cost + np.clip(part, 0.0, 1.0) * (high_cost - low_cost))
 
     def edge_of(self, target: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Worth and cost of the vertices below and above each target: four arrays (k,)."""
+        """Returns the worth and cost of the vertices below and above each target: four arrays (k,)."""
         row = np.arange(len(target))
         edge = np.minimum((self.worth[:, 1:] < target[:, None]).sum(axis=1), self.worth.shape[1] - 2)
         return self.worth[row, edge], self.cost[row, edge], self.worth[row, edge + 1], self.cost[row, edge + 1]
 
 
 def cost_hulls(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> CostHulls:
-    """The lower hull of the origin and the columns (worth, cost at these prices) of every class."""
+    """Returns the lower hull of the origin and the columns (worth, cost at these prices) of every class."""
     cost = problem.cost(prices)
     if compiled:
         from optimizer.lp.interior_point import interior_kernels
@@ -74,13 +76,13 @@ class RestrictedTargets:
     highest: float
 
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
-        """Targets and slopes of those classes."""
+        """Returns the targets and slopes of those classes."""
         target, slope = self.whole.at(z)
         return target[self.classes], slope[self.classes]
 
 
 def as_capped(targets: TargetFunction) -> CappedTargets | None:
-    """These targets as `CappedTargets`; None where they are of another form."""
+    """Returns these targets as `CappedTargets`; None where they are of another form."""
     if isinstance(targets, RestrictedTargets):
         whole, own = as_capped(targets.whole), targets.classes
         return None if whole is None else CappedTargets(whole.slope[own], whole.cap[own], whole.floor[own])
@@ -99,7 +101,7 @@ class SubProblem:
 
 
 def sub_problem(problem: ClassProblem, worth: FloatArray, chosen: BoolArray, capacity: FloatArray) -> SubProblem:
-    """The problem of the chosen columns (C,), with other capacities (r,)."""
+    """Returns the problem of the chosen columns (C,), with other capacities (r,)."""
     columns = np.flatnonzero(chosen)
     classes, width = np.unique(problem.owner()[columns], return_counts=True)
     uses = np.diff(problem.use_first)
@@ -135,12 +137,14 @@ class LevelProof:
 
     @staticmethod
     def of(problem: ClassProblem, worth: FloatArray, prices: FloatArray, *, compiled: bool = False) -> "LevelProof":
-        """The proof by these prices (r,)."""
+        """Returns the proof by these prices (r,)."""
         hulls = cost_hulls(problem, worth, prices, compiled=compiled)
         return LevelProof(problem, hulls, float(problem.capacity @ prices), compiled)
 
     def excess(self, target: FloatArray) -> float:
-        """Least cost of the targets less the worth of all rows; the targets are out of reach where it is positive."""
+        """Returns the least cost of the targets less the worth of all rows; the targets are out of reach where it is
+        positive.
+        """
         if self.compiled:
             from optimizer.lp.interior_point import interior_kernels
 
@@ -150,7 +154,7 @@ class LevelProof:
         return float(spent) - self.income * (1 + ROUNDING)
 
     def bound(self, targets: TargetFunction, reached: float, close: float = _CLOSE) -> float:
-        """The smallest level that the prices prove to be out of reach, or `highest` if they prove none.
+        """Returns the smallest level that the prices prove to be out of reach, or `highest` if they prove none.
 
         Args:
             targets: of the classes.

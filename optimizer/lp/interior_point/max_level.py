@@ -17,7 +17,7 @@ shares reach it.
    there run their best column, and one program tells how far the others rise. Its prices prove the next level; where
    that is the level found, it is the answer. Where no target has a kink in between, that is so at once.
 
-What that does not find is left to linear programs of a solver.
+Levels not found in this way are left to a solver's linear programs.
 """
 
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ from optimizer.lp.interior_point.level_proofs import LevelProof, RestrictedTarge
 from optimizer.lp.interior_point.mehrotra_step import LevelProgram, MehrotraStep
 from optimizer.problem import FloatArray
 
-#: Iterations of one level; 20 to 40 are used.
+#: The most iterations for one level; 20 to 40 are used.
 MOST_ITERATIONS = 100
 #: Duality gap and residuals, in parts of the level, at which the method has converged.
 CONVERGED = 1e-11
-#: Iterations without a better iterate after which rounding has won.
+#: After so many iterations without a better point the method stops: rounding prevents progress.
 _PATIENCE = 6
 
 
@@ -46,19 +46,19 @@ class InteriorSolution:
     theta: float
     #: Shares of one member (C,).
     x: FloatArray
-    #: Price of each row, what theta is worth being 1 (r,).
+    #: Price of each row, where theta has the value 1 (r,).
     prices: FloatArray
     iterations: int
-    #: Duality gap or residual, whatever is largest.
+    #: The largest of the duality gap and the residuals.
     error: float
 
 
 def solve_interior(program: LevelProgram, *, compiled: bool = False) -> InteriorSolution:
-    """Iterate until gap and residuals have vanished, the work is used up, or rounding has won.
+    """Iterates until gap and residuals are small, the iterations are used up, or rounding prevents progress.
 
     Args:
         program: of the problem.
-        compiled: whether compiled code is to do it.
+        compiled: whether to use compiled code.
     """
     point = program.start()
     best, best_error, since, done = point, np.inf, 0, 0
@@ -81,24 +81,25 @@ def solve_interior(program: LevelProgram, *, compiled: bool = False) -> Interior
     return InteriorSolution(best.theta, program.split(best.primal)[0], program.prices(best), done, best_error)
 
 
-#: A level within this part of the proved one is reached; within the second, good enough where no program comes closer.
+#: A level within the first part of the proved one counts as reached; within the second, it suffices where no program
+#: comes closer.
 REACHED = 1e-9
 _CLOSE = 1e-6
-#: What a program may miss of its own rows.
+#: The part by which shares may violate the rows of a program.
 _FEASIBLE = 1e-8
-#: A level below this part of the highest is none at all: what others keep leaves nothing.
+#: A level below this part of the highest counts as 0: what others keep leaves nothing.
 _NOTHING = 1e-8
-#: Programs of the exact phase; one to four are used.
+#: The most programs of the exact phase; one to four are used.
 _PROGRAMS = 12
-#: Classes that tell the rough prices, and the iterations that are enough for that.
+#: The number of classes that the rough prices are computed from, and the most iterations for them.
 _SAMPLE = 512
 _ROUGH_ITERATIONS = 25
 _ROUGH = 0.97
-#: How exactly the rough phase knows a level: it only has to lie above the answer.
+#: Relative accuracy of a level in the rough phase: it only has to lie above the answer.
 _COARSE = 1e-4
 #: A target within this part of the best column is full.
 _FULL = 1e-9
-#: By what part a level's shares may miss what is said of them.
+#: The part by which the shares of a level may miss their targets.
 _HONEST = 1e-6
 
 
@@ -123,11 +124,12 @@ def find_max_level(
     *,
     compiled: bool = False,
 ) -> LevelFound:
-    """Find the largest level. Every class has a column, every column a positive worth, every row some capacity.
+    """Returns the largest level, with shares that reach it. Every class must have a column, every column a positive
+    worth, every row some capacity.
 
     Args:
         near: prices that may prove a level close to the answer, instead of the rough phase (r,).
-        compiled: whether compiled code is to do it.
+        compiled: whether to use compiled code.
     """
     work = 0
     for prices in [None] if near is None else [near, None]:
@@ -145,7 +147,9 @@ def find_max_level(
 def _exact_level(
     problem: ClassProblem, worth: FloatArray, targets: TargetFunction, z: float, *, compiled: bool
 ) -> tuple[tuple[float, FloatArray, FloatArray] | None, int]:
-    """From a level proved out of reach down to the answer: level, shares and prices, if they are found; iterations."""
+    """Goes from a level proved out of reach down to the answer; returns level, shares and prices (None if they are not
+    found), and the number of iterations.
+    """
     work, best = 0, None
     for _ in range(_PROGRAMS):
         found = _level_on_tangents(problem, worth, targets, z, compiled=compiled)
@@ -155,7 +159,7 @@ def _exact_level(
         work += iterations
         if not shares_meet_targets(problem, worth, x, targets.at(min(level, targets.highest))[0]):
             error = np.inf  # a kink lies between: the straight lines from z do not meet the targets at the level
-        if error <= _FEASIBLE and level >= targets.highest * (1 - REACHED):  # nothing that anybody wants is scarce
+        if error <= _FEASIBLE and level >= targets.highest * (1 - REACHED):  # Nothing that any class wants is scarce.
             best = (targets.highest, x, np.zeros(problem.rows))
             break
         bound = LevelProof.of(problem, worth, prices, compiled=compiled).bound(targets, level)
@@ -171,7 +175,7 @@ def _exact_level(
 
 
 def shares_meet_targets(problem: ClassProblem, worth: FloatArray, x: FloatArray, target: FloatArray) -> bool:
-    """Whether shares are within the rows and give every class its target, as a solver claims."""
+    """Returns whether shares fit the rows and give every class its target, so that a solver's claim holds."""
     utility = sum_by(problem.owner(), worth * x, problem.classes)
     fits = np.all(problem.used(x) <= problem.capacity * (1 + _HONEST) + _HONEST)
     return bool(fits and np.all(utility >= target * (1 - _HONEST) - _HONEST))
@@ -180,7 +184,9 @@ def shares_meet_targets(problem: ClassProblem, worth: FloatArray, x: FloatArray,
 def _rough_prices(
     problem: ClassProblem, worth: FloatArray, targets: TargetFunction, *, compiled: bool
 ) -> tuple[FloatArray, int]:
-    """Prices at which a sample of the classes meets; equal ones for rows that it does not use."""
+    """Returns the prices at which a sample of the classes reaches its level (equal prices for rows that it does not
+    use), and the iterations.
+    """
     stride = -(-problem.classes // _SAMPLE)
     sampled_classes = np.arange(problem.classes) % stride == 0
     part = sub_problem(problem, worth, sampled_classes[problem.owner()], problem.capacity / stride)
@@ -209,7 +215,9 @@ def _rough_prices(
 def _level_on_tangents(
     problem: ClassProblem, worth: FloatArray, targets: TargetFunction, z: float, *, compiled: bool
 ) -> tuple[float, FloatArray, FloatArray, int, float] | None:
-    """How far one gets if every target goes on as it does just below z: level, shares, prices, iterations, error."""
+    """Returns the level reached if every target continues along its tangent below z: level, shares, prices,
+    iterations, error. None where the program fails.
+    """
     target, slope = targets.at(z)
     owner = problem.owner()
     best = np.maximum.reduceat(worth, problem.first[:-1])
@@ -225,7 +233,7 @@ def _level_on_tangents(
     if not alone.all():
         part = sub_problem(problem, worth, ~alone[owner], left)
         own, rise = target[part.classes], slope[part.classes] * z
-        rise = rise if rise.any() else own  # nobody rises just below z: can they have what they should?
+        rise = rise if rise.any() else own  # if none rises just below z: can all have their targets?
         found = solve_interior(LevelProgram(part.problem, part.worth, own - rise, rise), compiled=compiled)
         prices = sum_by(part.rows, found.prices, problem.rows) / max(z, 1e-9)
         level, iterations, error = z * found.theta, found.iterations, found.error

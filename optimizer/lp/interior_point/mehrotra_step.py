@@ -27,7 +27,7 @@ class LevelProgram:
     """The program of one problem, scaled. Every class has a column of positive worth; no row has capacity 0."""
 
     def __init__(self, problem: ClassProblem, worth: FloatArray, floor: FloatArray, rise: FloatArray) -> None:
-        """Of the rows of utility: `floor` + theta `rise` is what one member of each class is to have (k,), (k,)."""
+        """One member of each class is to have the utility `floor` + theta `rise` (k,), (k,)."""
         self.problem, self.owner = problem, problem.owner()
         #: Worth of each class's best column, which utilities are divided by (k,).
         self.best = np.maximum.reduceat(worth, problem.first[:-1])
@@ -44,25 +44,27 @@ class LevelProgram:
         self._parts = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
     def split(self, vector: FloatArray) -> list[FloatArray]:
-        """The parts of a vector of variables or multipliers, as views."""
+        """Returns the parts of a vector of variables or multipliers, as views."""
         return [vector[part] for part in self._parts]
 
     def prices(self, point: InteriorPoint) -> FloatArray:
-        """Price of each row, unscaled (r,)."""
+        """Returns the price of each row, unscaled (r,)."""
         return np.asarray(self.split(point.dual)[3] / self.problem.capacity)
 
     def used(self, x: FloatArray) -> FloatArray:
-        """The fraction of each row that the shares take (r,)."""
+        """Returns the fraction of each row that the shares take (r,)."""
         load = self.load_of_use * x[self.use_column]
         return np.bincount(self.problem.use_row, weights=load, minlength=self.problem.rows).astype(np.float64)
 
     def cost(self, prices: FloatArray) -> FloatArray:
-        """What each column costs at prices of whole rows (C,)."""
+        """Returns what each column costs at prices of whole rows (C,)."""
         paid = self.load_of_use * prices[self.problem.use_row]
         return np.bincount(self.use_column, weights=paid, minlength=self.problem.columns).astype(np.float64)
 
     def start(self) -> InteriorPoint:
-        """A starting point far from every boundary: equal shares, scaled so that they use at most half of each row."""
+        """Returns a starting point far from every boundary: equal shares, scaled so that they use at most half of each
+        row.
+        """
         problem = self.problem
         width = np.diff(problem.first)
         x = 0.5 / width[self.owner]
@@ -106,7 +108,7 @@ class MehrotraStep:
         self.error = max(self.gap, primal_error, dual_error)
 
     def taken(self) -> InteriorPoint | None:
-        """The next point, by a predictor and a corrector step; None where rounding leaves no finite point.
+        """Returns the next point, by a predictor and a corrector step; None where rounding leaves no finite point.
 
         The predictor's progress sets how strongly the corrector is centred.
         """
@@ -203,5 +205,5 @@ class MehrotraStep:
 
 
 def _reach(values: FloatArray, direction: FloatArray) -> float:
-    """The largest step along the direction that keeps all values nonnegative, at most 1e3."""
+    """Returns the largest step along the direction that keeps all values nonnegative, at most 1e3."""
     return float(1.0 / max(float((-direction / values).max()), 1e-3))

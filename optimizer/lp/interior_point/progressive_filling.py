@@ -1,19 +1,20 @@
 """Progressive filling (water filling): raise max-min levels one after the other, to the lexicographic max-min.
 
 A level is the largest z at which every class reaches its target. The prices of its program mark the scarce rows. A
-class that still rises uses none of them from then on: in every optimum of the level, a class that reaches its target at
-no cost uses no priced row, and all later shares are optima of this level, too. A class that needs a scarce row to
-exceed its target has *settled*. The next level is found on the rows that remain. Each level exhausts a row or fills all
-classes, so a tier has at most (rows + 1) levels.
+class that still rises uses none of them from then on: in every optimum of the level, a class that reaches its target
+at no cost uses no priced row, and all later shares are optima of this level, too. A class that needs a scarce row to
+exceed its target has *settled*. The next level is found on the rows that remain. Each level exhausts a row or fills
+all classes, so a tier has at most (rows + 1) levels.
 
 Tiers follow each other: when no class gains by a rule's first targets any more, its next targets rise. A settled class
 with a unique cheapest way to its utility leaves the program: it is the same in every later optimum, and its use is
-subtracted from the rows. The other settled classes stay, restricted to their cheapest columns, because they may have to
-move to make room.
+subtracted from the rows. The other settled classes stay, restricted to their cheapest columns, because they may have
+to move to make room.
 
 Few jobs change between two solves, so the prices of the last solve prove a level close to the next one (warm start,
-`FillingStart`). Loading compiled code takes as long as dozens of small solves; it is loaded once the solves of a series
-have had enough columns in total. Neither changes an answer by more than rounding.
+`FillingStart`). Loading compiled code takes as long as dozens of small solves; it is loaded once the solves of a
+series have had enough columns in total. Neither the warm start nor compiled code changes an answer by more than
+rounding.
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class FillingStart:
 
 
 def filling_start(memory: Memory, pools: Pools) -> FillingStart:
-    """Read a policy's memory; without one, or with another policy's, the series starts afresh."""
+    """Returns the start that a policy's memory holds; a first start where it holds none."""
     columns = memory.get("columns") if isinstance(memory, dict) else None
     if type(columns) is not int:
         return FillingStart()
@@ -183,7 +184,7 @@ class _FillingRun:
         return z < targets.highest
 
     def _saturation_level(self, part: SubProblem, targets: TargetFunction) -> float:
-        """The level above which some class could rise only on exhausted rows."""
+        """Returns the level above which some class could rise only on exhausted rows."""
         limit = self.kept.copy()
         best = np.maximum.reduceat(part.worth, part.problem.first[:-1]) if len(part.classes) else np.zeros(0)
         limit[part.classes] = np.maximum(best, limit[part.classes])
@@ -197,7 +198,7 @@ class _FillingRun:
         return low
 
     def _solve(self, part: SubProblem, targets: RestrictedTargets) -> tuple[float, FloatArray]:
-        """The level of the residual problem and prices of all rows (r,). Its shares are taken over."""
+        """Returns the level of the residual problem and prices of all rows (r,). Its shares are taken over."""
         if not len(part.classes):
             return targets.highest, np.zeros(self._problem.rows)
         known, near = self._start.prices, None
@@ -218,14 +219,14 @@ class _FillingRun:
     def _proved(
         self, prices: FloatArray, targets: TargetFunction, z: float, empty: BoolArray
     ) -> tuple[FloatArray, float]:
-        """Prices for the whole problem, and the level that they prove to be out of reach.
+        """Returns the prices for the whole problem, and the level that they prove to be out of reach.
 
         Settled classes stay off the remaining rows only while the rows that were scarce before cost enough. Earlier
         prices are added with growing factors until they do.
 
         Rows that fixed classes exhaust (`empty`) are not part of a level's program and have no price in it, though
-        other classes would use them at a low one. A price on them costs the fixed classes nothing more, as they have no
-        alternative. Where no settled class has to make room on an exhausted row, any price of it is valid.
+        other classes would use them at a low one. A price on them costs the fixed classes nothing more, as they have
+        no alternative. Where no settled class has to make room on an exhausted row, any price of it is valid.
         """
         if not prices.any() and z >= targets.highest:
             return prices, targets.highest
