@@ -25,7 +25,7 @@ from optimizer.policy import Newcomer
 from optimizer.problem import BoolArray, FloatArray, IntArray, Problem
 from optimizer.utility.fair_share import usable_columns
 
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 
 
@@ -47,10 +47,10 @@ class Allox:
     ] = 3600.0
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of 1 for jobs that stay or start; status `defined`, or `empty` when no job can run.
+        """Returns shares of 1 for jobs that stay or start; the status is `defined`, or `empty` when no job can run.
 
-        Memory: {"placed": [[job, pool, accelerators], ..], "newest": job}, whom it has placed where, and the newest job
-        that it knew. Newer ones that run were let in at once and stay; without a memory that holds for all.
+        The memory is {"placed": [[job, pool, accelerators], ..], "newest": job}: the jobs placed so far, and the
+        newest job known. Newer jobs that run were started on arrival and stay; without a memory, so do all.
         """
         columns = problem.columns
         usable = usable_columns(columns, problem.pools.capacity)
@@ -68,12 +68,14 @@ class Allox:
         return _shares(problem, usable, x, proof), _remember(problem, x)
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Speed of each configuration, relative to the fastest: a newcomer takes the best free one (c,)."""
+        """Returns the speed of each configuration, relative to the fastest (c,): an arriving job takes the best free
+        one.
+        """
         fastest = float(newcomer.steps_per_s.max(initial=0.0))
         return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))
 
     def _steps_left(self, problem: Problem) -> tuple[FloatArray, int]:
-        """Steps left of each job, guessed where unknown, and how many were guessed (n,)."""
+        """Returns the steps left of each job (n,), estimated where unknown, and how many were estimated."""
         jobs = problem.jobs
         best = max_by(problem.columns.job, problem.columns.steps_per_s, len(jobs))
         unknown = ~np.isfinite(jobs.remaining_steps)
@@ -93,7 +95,7 @@ class Allox:
 
 
 def _kept(problem: Problem, usable: BoolArray, memory: Memory) -> IntArray:
-    """Columns of the jobs that were placed before, as long as they fit (in order of job)."""
+    """Returns the columns of the jobs placed before, in order of job, as long as they fit."""
     columns, pools = problem.columns, problem.pools
     newest = -1 if memory is None else int(memory["newest"])
     let_in = np.flatnonzero(columns.running & usable & (problem.jobs.job_id > newest)[columns.job])
@@ -112,7 +114,7 @@ def _kept(problem: Problem, usable: BoolArray, memory: Memory) -> IntArray:
 
 
 def _remembered(problem: Problem, usable: BoolArray, memory: Any) -> list[int]:
-    """The columns that the memory names, of jobs that are still there."""
+    """Returns the columns that the memory names, of jobs that are still present."""
     columns, pools = problem.columns, problem.pools
     placed = {int(job): (pool, float(count)) for job, pool, count in memory["placed"]}
     job_id = problem.jobs.job_id[columns.job[columns.use_column]]
@@ -125,7 +127,7 @@ def _remembered(problem: Problem, usable: BoolArray, memory: Any) -> list[int]:
 
 
 def _remember(problem: Problem, x: FloatArray) -> dict[str, Any]:
-    """The memory: jobs that have a place now, with the first pool of their column."""
+    """Returns the memory: the jobs that have a place now, with the first pool of their column."""
     columns = problem.columns
     chosen = np.flatnonzero(x > 0)
     use = np.searchsorted(columns.use_column, chosen)
@@ -139,7 +141,7 @@ def _remember(problem: Problem, x: FloatArray) -> dict[str, Any]:
 
 
 def _left(problem: Problem, kept: IntArray) -> FloatArray:
-    """Accelerators that these columns leave in each pool (p,)."""
+    """Returns the accelerators that these columns leave free in each pool (p,)."""
     columns = problem.columns
     held = np.isin(columns.use_column, kept)
     taken = np.bincount(columns.use_pool[held], columns.use_count[held], len(problem.pools))
@@ -147,7 +149,7 @@ def _left(problem: Problem, kept: IntArray) -> FloatArray:
 
 
 def _shares(problem: Problem, usable: BoolArray, x: FloatArray, proof: Certificate) -> Shares:
-    """The answer; nothing has a price."""
+    """Returns the decision; no pool has a price."""
     free = Quote(np.zeros(len(problem.pools)), "nothing has a price", 1.0)
     placeable = np.zeros(len(problem.jobs), dtype=np.bool_)
     placeable[problem.columns.job[usable]] = True

@@ -28,7 +28,7 @@ MEASURE = drafts.PlanMeasure(
     "deadlines that hold, against those that each job alone could hold", "jobs", "accelerators' worth of the job's work"
 )
 
-#: Sets of newcomers that are judged at each decision, at most.
+#: The most sets of arriving jobs that are tried at one decision.
 _JUDGED = 24
 
 
@@ -47,11 +47,11 @@ class ElasticFlow:
             description="Safety margin: the fraction of the time to its deadline by which a job should finish early.",
         ),
     ] = 0.0
-    #: Every event is decided anew.
+    #: Every event is decided from scratch, so running jobs may be resized.
     moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. The memory lists the admitted and the refused jobs."""
+        """Returns the plan, and the memory with the ids of admitted and refused jobs."""
         facts = elastic_jobs_of(problem)
         order = _by_deadline(problem, facts)
         held = _PromisedShares(problem, facts, self.slack)
@@ -75,7 +75,9 @@ class ElasticFlow:
         return replace(plan, rows=rows), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Rate over the best rate per accelerator (c,): until the next plan it runs on what nobody wants more."""
+        """Returns each configuration's speed over the job's best speed per accelerator (c,): until the next plan the
+        job runs on what no other wants.
+        """
         usable = (newcomer.steps_per_s > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
         if not usable.any():
             return np.zeros(len(usable))
@@ -84,17 +86,18 @@ class ElasticFlow:
 
 
 class _PromisedShares:
-    """Promises to the jobs of one problem."""
+    """The shares promised to the jobs of one problem."""
 
     def __init__(self, problem: Problem, facts: ElasticJobs, slack: float) -> None:
         self._problem, self._facts, self._slack = problem, facts, slack
         self._ladders: dict[int, list[ScalingCurve]] = {}
 
     def admit(self, order: list[int], memory: Memory) -> tuple[set[int], set[int]]:
-        """Rows of the admitted and of the refused: as before, and newcomers while everybody's share can be had.
+        """Returns the rows of admitted and of refused jobs: earlier decisions stay, and arriving jobs are admitted
+        while every admitted job keeps its share.
 
-        Newcomers are judged by submission, as many together as can be admitted; whom the work limit leaves out is
-        judged next time.
+        Arriving jobs are judged in the order of submission, as many together as can be admitted; those that the work
+        limit leaves out are judged next time.
         """
         before = {name: set(memory[name]) for name in ("admitted", "refused")} if memory else {}
         ids, submitted_at = self._problem.jobs.job_id.tolist(), self._problem.jobs.submitted_at
@@ -118,7 +121,7 @@ class _PromisedShares:
         return admitted, refused
 
     def promises(self, order: list[int], admitted: set[int]) -> dict[int, SharePromise | None]:
-        """What each admitted job is promised, those due first before the others."""
+        """Returns the promise to each admitted job (None: no share ends it), those due first before the others."""
         left = self._begin(admitted)
         found: dict[int, SharePromise | None] = {}
         for row in order:
@@ -132,7 +135,7 @@ class _PromisedShares:
         return found
 
     def kept(self, promises: dict[int, SharePromise | None]) -> int:
-        """How many of the promises end in time."""
+        """Returns how many of the promises end in time."""
         return len(promises) - len(self._missed(promises))
 
     def _late(self, order: list[int], admitted: set[int]) -> set[int]:
@@ -142,7 +145,9 @@ class _PromisedShares:
         return {row for row, each in promises.items() if each is None or each.ends_s > self._need(row).due_s + 1e-9}
 
     def _begin(self, admitted: set[int]) -> PromisedShares:
-        """Nothing promised but what jobs hold that cannot be stopped, as long as they need it: others than admitted."""
+        """Returns pools in which nothing is promised but what jobs hold that cannot be stopped and are not in
+        `admitted`.
+        """
         problem, facts = self._problem, self._facts
         left = PromisedShares.of(problem.pools.capacity)
         for row in np.flatnonzero(facts.pinned).tolist():
@@ -162,7 +167,7 @@ class _PromisedShares:
         return DeadlineNeed(steps, due_s, float(facts.restart_s[row]), int(facts.running[row]))
 
     def _ladders_of(self, row: int) -> list[ScalingCurve]:
-        """The job's configurations of one pool each, pool by pool."""
+        """Returns the job's configurations of one pool each, pool by pool."""
         if row not in self._ladders:
             columns, facts = self._problem.columns, self._facts
             ours = np.flatnonzero(facts.usable & (columns.job == row) & _single(self._problem))
@@ -179,19 +184,19 @@ def _ladder(speed: FloatArray, facts: ElasticJobs, columns: IntArray, pool: int)
 
 
 def _single(problem: Problem) -> BoolArray:
-    """Columns of one pool (c,)."""
+    """Returns whether each column takes accelerators of one pool only (c,)."""
     single: BoolArray = np.bincount(problem.columns.use_column, minlength=len(problem.columns)) == 1
     return single
 
 
 def _timed(problem: Problem) -> BoolArray:
-    """Jobs with a deadline and a known length (n,)."""
+    """Returns whether each job has a deadline and a known length (n,)."""
     timed: BoolArray = np.isfinite(problem.jobs.deadline_at) & np.isfinite(problem.jobs.remaining_steps)
     return timed
 
 
 def _by_deadline(problem: Problem, facts: ElasticJobs) -> list[int]:
-    """Rows of jobs with a deadline: those that cannot be stopped, then those due first."""
+    """Returns the rows of jobs with a deadline: first those that cannot be stopped, then those due first."""
     jobs = problem.jobs
     order = np.lexsort((jobs.job_id, jobs.submitted_at, jobs.deadline_at, ~facts.pinned))
     rows: list[int] = order[_timed(problem)[order]].tolist()
@@ -199,7 +204,7 @@ def _by_deadline(problem: Problem, facts: ElasticJobs) -> list[int]:
 
 
 def _met_alone(problem: Problem, facts: ElasticJobs, order: list[int]) -> int:
-    """How many of these jobs could end in time if each had the fleet to itself."""
+    """Returns how many of these jobs could end in time if each had the fleet to itself."""
     columns, jobs = problem.columns, problem.jobs
     rate = np.zeros(len(jobs))
     np.maximum.at(rate, columns.job[facts.usable], columns.steps_per_s[facts.usable])
@@ -209,7 +214,9 @@ def _met_alone(problem: Problem, facts: ElasticJobs, order: list[int]) -> int:
 
 
 def _worth(problem: Problem, facts: ElasticJobs) -> FloatArray:
-    """Rate over the job's best rate per accelerator, times its weight; 0 where it cannot be used (c,)."""
+    """Returns each column's speed over the job's best speed per accelerator, times its weight (c,); 0 where it cannot
+    be used.
+    """
     columns = problem.columns
     best = np.zeros(len(problem.jobs))
     dense = np.where(facts.usable, columns.steps_per_s / np.maximum(facts.size, 1.0), 0.0)

@@ -54,7 +54,9 @@ class FinishTimeFairness:
     packed: SpaceSharing = False
 
     def definition(self, problem: Problem, memory: Memory = None) -> Any:
-        """The policy as one program over the problem's own columns (a cvxpy problem); its value is the largest rho."""
+        """Returns the policy as one program over the problem's own columns (a cvxpy problem); its value is the largest
+        rho.
+        """
         import cvxpy as cp
 
         from optimizer.policies.reference_programs import colocated_share_variables
@@ -68,10 +70,10 @@ class FinishTimeFairness:
         return cp.Problem(cp.Minimize(cp.max(rho)), shares.rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate; the memory holds each job's isolated time so far.
+        """Returns shares of time with prices and a certificate, and the memory, each job's isolated time so far.
 
         Raises:
-            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
+            ProblemError: the problem is malformed. The certificate's status says everything else.
         """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
@@ -96,13 +98,15 @@ class FinishTimeFairness:
         )
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Worth of each configuration in fair-share units (c,)."""
+        """Returns the worth of each configuration in fair-share units (c,)."""
         worth: FloatArray = quote.exchange * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
 
 def _certificate(solved: StagedSolution, times: FinishTimeFacts) -> Certificate:
-    """The largest rho; below it lies what the prices prove, and the rho of each job that runs at its best."""
+    """Returns the certificate about the largest rho: its lower bound is what the prices prove, or the rho of a job
+    that runs at its best.
+    """
     rising, job, speed = times.rising, solved.request.problem.columns.job, solved.request.utility.rate
     if not rising.any():
         return staged_certificate(solved, 0.0, 0.0, maximise=False)

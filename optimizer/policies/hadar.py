@@ -65,11 +65,11 @@ class Hadar:
 
     @property
     def moves(self) -> bool:
-        """Every round is decided anew."""
+        """Returns True: every round is decided from scratch."""
         return True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """Plan one round. Remembers nothing: prices start anew."""
+        """Returns the plan of one round. The memory is empty: prices start again each round."""
         facts = hadar_jobs_of(problem, self.round_s, self.mixed)
         found = plan_hadar_round(facts, HadarParameters(self.eta4, self.comm, self.sync, self.strict))
         column, added = _columns_of(problem, facts, found)
@@ -85,7 +85,7 @@ class Hadar:
         return plan, None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Utility per round of the time that each configuration would take, the start included."""
+        """Returns the utility per round of the time that each configuration would take, its start included (c,)."""
         speed = newcomer.steps_per_s
         fastest = float(speed.max(initial=0.0))
         if fastest <= 0:
@@ -101,7 +101,9 @@ class Hadar:
 
 
 def _columns_of(problem: Problem, facts: HadarJobs, found: HadarRound) -> tuple[IntArray, Columns | None]:
-    """Column of each job, -1 for a waiting job; and the mixed gangs and forks that were made."""
+    """Returns the column of each job, -1 for a waiting job, and the columns of mixed gangs and forks that were made,
+    None without any.
+    """
     placed = (found.use > 0).any(axis=1)
     column = np.full(len(facts), -1, dtype=np.int64)
     gangs = (found.use > 0) & (found.use == facts.use)
@@ -117,7 +119,9 @@ def _columns_of(problem: Problem, facts: HadarJobs, found: HadarRound) -> tuple[
 
 
 def _yardstick(facts: HadarJobs, found: HadarRound, surplus: FloatArray) -> BoundReport:
-    """Utility per round of those placed, against what no packing of this round can exceed: surpluses and pools."""
+    """Returns a bound report: the utility per round of placed jobs, against a bound on any packing of the round
+    (surpluses plus the value of pools).
+    """
     lengths_s = run_time_s(facts.left_steps, found.rate)
     lengths_s = lengths_s + np.where((found.use == facts.held).all(axis=1), 0.0, facts.restart_s)
     reached = hadar_value(facts.best_s, facts.age_s, lengths_s, facts.round_s)

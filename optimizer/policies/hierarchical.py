@@ -58,7 +58,7 @@ class UserTerms(BaseModel):
         return self
 
     def terms(self) -> EntityTerms:
-        """As the optimizer takes them."""
+        """Returns the terms in the optimizer's form."""
         fifo = None if self.inside is None else self.inside == "fifo"
         return EntityTerms(self.weight, self.guaranteed, self.limit, self.borrows, fifo)
 
@@ -93,16 +93,16 @@ class Hierarchical:
     projects: Projects = field(default_factory=dict)
 
     def definition(self, problem: Problem, kept: FloatArray | None = None) -> Any:
-        """One level over the problem's own columns (a cvxpy problem); water filling is this, again and again.
+        """Returns one level over the problem's own columns (a cvxpy problem); water filling is this, again and again.
 
             maximise  z      z the water at the top, y[e] inside entity e
             s.t.      Y[i] = w[i] y[e]            each item i that rises inside e: an entity, or a job
                       Y[e] = sum_i Y[i]           each entity
                       u[m] >= Y[m]                each job
 
-        Jobs with a `kept` utility (n,) keep just that (nan, as all do at first: they rise). In an entity that serves in
-        order only the first job that is not kept rises. Limits and own parts hold; guarantees come before and are not
-        in it, weights of 0 after.
+        Jobs with a `kept` utility (n,) keep just that (nan, as all do at first: they rise). In an entity that serves
+        in order only the first job that is not kept rises. Limits and own parts hold; guarantees come before and are
+        not in it, weights of 0 after.
         """
         import cvxpy as cp
 
@@ -130,11 +130,11 @@ class Hierarchical:
         return cp.Problem(cp.Maximize(water[k]), rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. It remembers where the last solve ended.
+        """Returns shares of time with prices and a certificate, and the memory for the next solve's warm start.
 
         Raises:
-            ProblemError: the problem is malformed, or its entities do not fit the configured terms. Anything else is
-                told by the certificate's status.
+            ProblemError: the problem is malformed, or its entities do not fit the configured terms. The certificate's
+                status says everything else.
         """
         validate_problem(problem)
         entities = self.entities(problem.entities)
@@ -152,18 +152,20 @@ class Hierarchical:
         return _hierarchical_answer(solved, held), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""
+        """Returns the worth of each configuration (c,): its fair-share units, times the arriving job's weight over the
+        mean weight.
+        """
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
     def entity_limits(self) -> Mapping[str, float]:
-        """The configured limits, by project and by project/user."""
+        """Returns the configured limits, by project and by project/user."""
         users = {f"{name}/{user}": each for name, said in self.projects.items() for user, each in said.users.items()}
         terms: dict[str, UserTerms] = {**self.projects, **users}
         return {name: each.limit for name, each in terms.items() if each.limit is not None}
 
     def entities(self, known: Entities) -> Entities:
-        """The problem's entities under the configured terms."""
+        """Returns the problem's entities under the configured terms."""
         terms: dict[str, EntityTerms] = {}
         below: dict[str, str] = {}
         for project, said in self.projects.items():
@@ -174,7 +176,7 @@ class Hierarchical:
 
 
 def _within_limits(utility: Utility, held: EntityHoldings, problem: Problem) -> Utility:
-    """Without the columns that are larger than a limit."""
+    """Returns the utility without the columns that are larger than a limit."""
     usable = utility.usable & ~held.blocked(problem)
     worth = np.where(usable, utility.worth, 0.0)
     best = max_by(problem.columns.job, worth, len(problem.jobs))
@@ -182,7 +184,7 @@ def _within_limits(utility: Utility, held: EntityHoldings, problem: Problem) -> 
 
 
 def _hierarchical_answer(solved: StagedSolution, held: EntityHoldings) -> Shares:
-    """The decision: people see the prices of pools, the proof keeps those of limits, too."""
+    """Returns the decision: users see the prices of pools, while the certificate keeps those of limits, too."""
     problem = solved.request.problem
     pools = len(problem.pools)
     certificate = staged_certificate(solved, *solved.first())

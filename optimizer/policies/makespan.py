@@ -32,7 +32,7 @@ from optimizer.problem import FloatArray, Problem
 from optimizer.utility.fair_share import Utility, fair_share_utility, newcomer_worth
 from optimizer.validate import validate_problem
 
-#: Seconds at equal-split speed that a job is assumed to need when no job's length is known.
+#: Seconds at equal-split speed that a job is assumed to need when the length of no job is known.
 _UNKNOWN_S = 3600.0
 
 
@@ -47,7 +47,7 @@ class Makespan:
     packed: SpaceSharing = False
 
     def definition(self, problem: Problem) -> Any:
-        """The policy as one program over the problem's own columns (a cvxpy problem); its value is 1 / T."""
+        """Returns the policy as one program over the problem's own columns (a cvxpy problem); its value is 1 / T."""
         import cvxpy as cp
 
         from optimizer.policies.reference_programs import colocated_share_variables
@@ -63,7 +63,7 @@ class Makespan:
         return cp.Problem(cp.Maximize(z / unit_s), [*shares.rows, enough])
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. The policy keeps no memory.
+        """Returns the shares of time with prices and certificate. The policy keeps no memory.
 
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
@@ -83,13 +83,15 @@ class Makespan:
         return fair_share_answer(solved, _certificate(solved, slope), weighted=False), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Worth of each configuration in fair-share units (c,)."""
+        """Returns the worth of each configuration in fair-share units (c,)."""
         worth: FloatArray = quote.exchange * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
 
 def equal_split_seconds_left(problem: Problem, utility: Utility) -> FloatArray:
-    """Seconds that each job needs at its equal-split speed; 0 where nothing is left or nothing is usable (n,)."""
+    """Returns the seconds that each job needs at its equal-split speed (n,); 0 where no work is left or no
+    configuration is usable.
+    """
     able, known = utility.best > 0, np.isfinite(problem.jobs.remaining_steps)
     needed = np.zeros(len(problem.jobs))
     np.divide(problem.jobs.remaining_steps, utility.equal, out=needed, where=able & known)
@@ -98,7 +100,9 @@ def equal_split_seconds_left(problem: Problem, utility: Utility) -> FloatArray:
 
 
 def _certificate(solved: StagedSolution, slope: FloatArray) -> Certificate:
-    """T of these shares; below it lies what the prices prove, and the end of each job that runs at its best."""
+    """Returns the certificate about T: its lower bound is what the prices prove, or the end of a job that runs at its
+    best.
+    """
     utility, left = solved.request.utility, np.flatnonzero(slope)
     if not len(left):
         return staged_certificate(solved, 0.0, 0.0, maximise=False)

@@ -59,11 +59,13 @@ class MaxMinFairness:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """What makes two jobs of equal columns different jobs."""
+        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return () if self.packed else ("weight", "gang", "entity")
 
     def definition(self, problem: Problem) -> Any:
-        """The published program over the problem's own columns (a cvxpy problem): full jobs hold back the others."""
+        """Returns the published program over the problem's own columns (a cvxpy problem): full jobs hold back the
+        others.
+        """
         import cvxpy as cp
 
         from optimizer.policies.reference_programs import colocated_share_variables
@@ -75,10 +77,10 @@ class MaxMinFairness:
         return cp.Problem(cp.Maximize(cp.min(cp.multiply(1 / utility.weight[entitled], u))), shares.rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. It remembers where the last solve ended.
+        """Returns shares of time with prices and a certificate, and the memory for the next solve's warm start.
 
         Raises:
-            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
+            ProblemError: the problem is malformed. The certificate's status says everything else.
         """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
@@ -103,10 +105,11 @@ class MaxMinFairness:
         return fair_share_answer(solved, staged_certificate(solved, *solved.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Worth of each configuration: what its utility would fetch if the newcomer competed like the mean job.
+        """Returns the worth of each configuration (c,): the price that its utility would be worth if the arriving job
+        competed like the mean job.
 
-        value[c] = exchange * w * worth[c], in the quote's unit: what the configuration gives in fair-share units, times
-        the newcomer's weight against the mean of the others. 0 for what it cannot run.
+        value[c] = exchange * w * worth[c], in the quote's unit: what the configuration gives in fair-share units,
+        times the arriving job's weight over the mean of the others. 0 for what it cannot run.
         """
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
@@ -130,12 +133,12 @@ class WaterFilling:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """What makes two jobs of equal columns different jobs."""
+        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang", "entity")
 
     def definition(self, problem: Problem, kept: FloatArray) -> Any:
-        """One level over the problem's own columns (a cvxpy problem): jobs with a `kept` utility >= 0 keep it, the
-        others (nan) rise together. Water filling is this, again and again, keeping what can rise no further.
+        """Returns one level over the problem's own columns (a cvxpy problem): jobs with a `kept` utility >= 0 keep it,
+        the others (nan) rise together. Water filling is this, again and again, keeping what can rise no further.
         """
         import cvxpy as cp
 
@@ -149,10 +152,10 @@ class WaterFilling:
         return cp.Problem(cp.Maximize(z), [*rows, u >= floor + z * slope])
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. It remembers where the last solve ended.
+        """Returns shares of time with prices and a certificate, and the memory for the next solve's warm start.
 
         Raises:
-            ProblemError: the problem is malformed. Anything else is told by the certificate's status.
+            ProblemError: the problem is malformed. The certificate's status says everything else.
         """
         validate_problem(problem)
         utility = fair_share_utility(problem, aware=self.aware)
@@ -165,7 +168,9 @@ class WaterFilling:
         return fair_share_answer(solved, staged_certificate(solved, *solved.first())), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Worth of each configuration: its fair-share units times the newcomer's weight against the others' mean."""
+        """Returns the worth of each configuration (c,): its fair-share units, times the arriving job's weight over the
+        mean weight.
+        """
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
@@ -185,11 +190,12 @@ class Isolated:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """What makes two jobs of equal columns different jobs."""
+        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang", "entity")
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares by the formula; status `defined`, or what the yardstick says where there is nothing to decide.
+        """Returns the shares by the formula. The status is `defined`, or that of the max-min bound where there is
+        nothing to decide.
 
         Raises:
             ProblemError: the problem is malformed.
@@ -210,6 +216,8 @@ class Isolated:
         return Shares(x, problem.pools.held, free, nothing, proof, unplaceable=best.unplaceable), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Speed of each configuration, relative to the fastest: a newcomer takes the best free one (c,)."""
+        """Returns the speed of each configuration, relative to the fastest (c,): an arriving job takes the best free
+        one.
+        """
         fastest = float(newcomer.steps_per_s.max(initial=0.0))
         return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))

@@ -36,11 +36,11 @@ class Optimus:
     hide_lengths: Annotated[
         bool, Field(description="True: ignore the lengths that jobs declare; use only the service they have received.")
     ] = False
-    #: Every round is decided anew.
+    #: Every round is decided from scratch, so running jobs may be resized.
     moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. Remembers nothing."""
+        """Returns the plan. The memory is empty."""
         facts = elastic_jobs_of(problem)
         value = self._saved_s(problem, facts)
         draft = drafts.begin_plan(problem)
@@ -61,7 +61,7 @@ class Optimus:
         return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Seconds that each configuration saves against waiting; 0 for a job whose length nobody knows (c,)."""
+        """Returns the seconds that each configuration saves against waiting (c,); 0 for a job of unknown length."""
         speed = newcomer.steps_per_s
         usable = (speed > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
         steps = newcomer.remaining_steps
@@ -71,10 +71,10 @@ class Optimus:
         return np.where(usable, newcomer.weight * (2.0 * ends_s[usable].max() - ends_s), 0.0)
 
     def _saved_s(self, problem: Problem, facts: ElasticJobs) -> FloatArray:
-        """Seconds that each column saves, times the weight; 0 where it cannot be used (c,)."""
+        """Returns the seconds that each column saves, times the job's weight (c,); 0 where it cannot be used."""
         from optimizer.assignment.remaining_time import (
             best_rates_of,
-            job_lengths_of,  # compiled code: only where something is decided
+            job_lengths_of,  # compiled code: loaded only where something is decided
         )
 
         columns, jobs = problem.columns, problem.jobs
@@ -91,7 +91,7 @@ class Optimus:
 
 
 def _begin(problem: Problem, facts: ElasticJobs, value: FloatArray, draft: drafts.PlanDraft, row: int) -> None:
-    """The job's least gang, on the pool where it ends soonest of those with room."""
+    """Gives the job its smallest gang, in the pool with room in which it ends soonest."""
     ours = np.flatnonzero((problem.columns.job == row) & facts.usable)
     ours = ours[fitting_columns(problem, draft.free)[ours]]
     if len(ours):

@@ -27,12 +27,12 @@ from optimizer.policy import Newcomer, OrderFacts
 from optimizer.problem import BoolArray, FloatArray, IntArray, Jobs, Problem
 from walras.errors import ConfigError
 
-#: Shares may exceed a pool, or a job's time, by this part: what sums of rounded numbers do.
+#: The part by which shares may exceed a pool, or a job's time: sums of rounded numbers do.
 _ROUNDING = 1e-6
 
 
 def _fill(kind: type[Any]) -> None:
-    """Make the class a dataclass whose fields are checked; it may be one already."""
+    """Makes the class a dataclass whose fields are checked, unless it is one already."""
     if "__dataclass_fields__" not in vars(kind):
         checked_dataclass(frozen=True, config={"extra": "forbid", "arbitrary_types_allowed": True})(kind)
 
@@ -49,16 +49,16 @@ class OwnOrder(_Own, ABC):
     """Jobs are served one after another by a rank. Write `key`."""
 
     _is_base: ClassVar[bool] = True
-    #: A running job may be stopped for one that ranks before it.
+    #: Whether a running job may be stopped for one that ranks before it.
     preemptive: bool = True
-    #: Configurations are tried fastest first; False: in the order of the pools.
+    #: Whether configurations are tried fastest first; if not, in the order of the pools.
     aware: bool = True
-    #: The first job that does not fit holds up all behind it.
+    #: Whether the first job that does not fit holds up all behind it.
     strict: bool = False
 
     @abstractmethod
     def key(self, jobs: OrderFacts) -> Any:
-        """What jobs are sorted by, smallest first: an array (n,), or a tuple of them, the first deciding.
+        """Returns what jobs are sorted by, smallest first: an array (n,), or a tuple of them, the first deciding.
 
         `jobs` has arrays (n,): submitted_at, priority_class, gang, attained_s, served_s, waited_s, remaining_s (inf:
         unknown), deadline_at (inf: none); times in seconds.
@@ -84,19 +84,19 @@ class ShareMarket:
     jobs: Jobs
     pool: tuple[str, ...]
     accelerator: tuple[str, ...]
-    #: Accelerators of each pool (p,), and what one costs an hour, USD (p,).
+    #: Accelerators of each pool (p,), and the price of one in USD per hour (p,).
     capacity: FloatArray
     usd_per_h: FloatArray
     #: Steps per second of the whole gang; 0 where the job cannot run (n, p).
     steps_per_s: FloatArray
-    #: Accelerators that it takes there; 0 where it cannot run (n, p).
+    #: Accelerators that the job takes there (n, p); 0 where it cannot run.
     accelerators: FloatArray
-    #: The row of the problem's columns behind each cell, -1: none (n, p).
+    #: The row of each cell in the problem's columns (n, p); -1 where there is none.
     column: IntArray = field(repr=False)
 
 
 def share_market(problem: Problem) -> ShareMarket:
-    """The problem as a table of jobs and pools. Configurations over several pools have no cell."""
+    """Returns the problem as a table of jobs and pools. Configurations over several pools have no cell."""
     columns, pools = problem.columns, problem.pools
     n, p = len(problem.jobs), len(pools)
     uses = np.bincount(columns.use_column, minlength=len(columns))
@@ -119,10 +119,10 @@ class OwnShares(_Own, ABC):
 
     @abstractmethod
     def shares(self, market: ShareMarket) -> FloatArray:
-        """Fractions of time (n, p): at least 0, at most 1 for each job, and no pool beyond its capacity."""
+        """Returns the fractions of time (n, p): at least 0, at most 1 for each job, and no pool beyond its capacity."""
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """The shares, with the level of max-min fairness as what they are set against.
+        """Returns the shares, with the level of max-min fairness as what they are set against.
 
         Raises ConfigError for an answer that is no shares, and for a method that fails.
         """
@@ -147,12 +147,12 @@ class OwnShares(_Own, ABC):
         return Shares(x, problem.pools.held, free, nothing, proof, unplaceable=best.unplaceable), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Speed of each configuration, relative to the fastest: a newcomer takes the best free one (c,)."""
+        """Returns the speed of each configuration, relative to the fastest: a newcomer takes the best free one (c,)."""
         return relative_speeds(newcomer)
 
 
 def _as_columns(problem: Problem, market: ShareMarket, answer: Any) -> FloatArray:
-    """The answer per column (c,). Raises ConfigError saying what is wrong with it."""
+    """Returns the answer per column (c,). Raises ConfigError saying what is wrong with it."""
     try:
         return _checked_shares(problem, market, np.asarray(answer, dtype=np.float64))
     except (TypeError, ValueError) as error:
@@ -191,7 +191,7 @@ class PlanState:
     problem: Problem
     jobs: Jobs
     pool: tuple[str, ...]
-    #: Accelerators of each pool that nobody holds who must stay (p,).
+    #: Accelerators of each pool that are not held by jobs that must stay (p,).
     free: FloatArray
     #: Row of the job of each configuration, its speed in steps per second, and whether the job runs in it now (c,).
     job: IntArray
@@ -199,7 +199,7 @@ class PlanState:
     running: BoolArray
     #: Accelerators that each configuration takes of each pool (c, p).
     use: FloatArray
-    #: Jobs that have their configuration already, because they cannot be stopped: its row, -1: open (n,).
+    #: The row of the configuration of each job that cannot be stopped (n,); -1 for a job that is to be planned.
     fixed: IntArray
 
 
@@ -208,17 +208,17 @@ class OwnPlan(_Own, ABC):
     """Says at every event which configuration each job has from now on. Write `plan`."""
 
     _is_base: ClassVar[bool] = True
-    #: False: a running job stays where it is to its end.
+    #: Whether running jobs may be moved; if not, a job stays where it is until its end.
     moves: bool = True
 
     @abstractmethod
     def plan(self, state: PlanState) -> IntArray:
-        """Row of the configuration of each job, -1: it waits (n,). Places are given, and waits end, in
-        the order of submission.
+        """Returns the row of the configuration of each job, -1: it waits (n,). Places are given, and waits end, in the
+        order of submission.
         """
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. Raises ConfigError for one that does not fit, and for a method that fails."""
+        """Returns the plan. Raises ConfigError for one that does not fit, and for a method that fails."""
         from optimizer.assignment.plan_draft import begin_plan
 
         draft = begin_plan(problem)
@@ -251,7 +251,9 @@ class OwnPlan(_Own, ABC):
 
 
 def asked(policy: object, method: Callable[..., Any], facts: object) -> Any:
-    """What a method answers. Raises ConfigError naming it, and the line in its own file, for whatever it raises."""
+    """Returns what a method answers. Raises ConfigError naming it, and the line in its own file, for whatever it
+    raises.
+    """
     try:
         return method(facts)
     except Exception as error:  # code of others: it may raise anything
@@ -264,6 +266,6 @@ def asked(policy: object, method: Callable[..., Any], facts: object) -> Any:
 
 
 def relative_speeds(newcomer: Newcomer) -> FloatArray:
-    """Speed of each configuration, relative to the fastest; zeros where there is none (c,)."""
+    """Returns the speed of each configuration, relative to the fastest; zeros where there is none (c,)."""
     fastest = float(newcomer.steps_per_s.max(initial=0.0))
     return newcomer.steps_per_s / fastest if fastest > 0 else np.zeros(len(newcomer.steps_per_s))

@@ -28,7 +28,8 @@ from optimizer.policy import Newcomer
 from optimizer.problem import FloatArray, IntArray, Problem
 
 MEASURE = drafts.PlanMeasure("Pollux's fitness, by choice at prices", "Pollux's fitness")
-#: Serving anybody at all is most of the fitness: to tell the rest apart takes more digits.
+#: Relative tolerance of the choice. Serving any job at all is most of the fitness: to tell the rest apart takes more
+#: digits.
 _TOLERANCE = 1e-6
 
 
@@ -48,11 +49,13 @@ class Pollux:
             description="Limit of growth: a job gets at most this multiple of the most accelerators it has run on.",
         ),
     ] = 2.0
-    #: Every round is decided anew.
+    #: Every round is decided from scratch, so running jobs may be resized.
     moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. The memory is each job's largest gang, its starts, and where it was."""
+        """Returns the plan, and the memory: each job's largest gang so far, its number of starts, and its last
+        configuration.
+        """
         facts = elastic_jobs_of(problem)
         history, memory = recall_history(problem, facts, memory)
         columns, jobs = problem.columns, problem.jobs
@@ -68,7 +71,9 @@ class Pollux:
         return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """What each least gang would add, its own speed taken for fair; 0 for the others: a job begins small (c,)."""
+        """Returns what each smallest gang would add (c,), with its own speed as the fair one; 0 for larger gangs, as a
+        job begins small.
+        """
         usable = (newcomer.steps_per_s > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
         if not usable.any():
             return np.zeros(len(usable))
@@ -82,7 +87,9 @@ class Pollux:
 
 
 def _fair_rates(problem: Problem, facts: ElasticJobs) -> FloatArray:
-    """Goodput of each job with accelerators / jobs, at least its least gang (n,): in every pool, averaged by size."""
+    """Returns the goodput of each job with its fair part of every pool (accelerators / jobs, at least its smallest
+    gang), averaged by pool size (n,).
+    """
     columns, pools, n = problem.columns, problem.pools, len(problem.jobs)
     usable = np.flatnonzero(facts.usable)
     part = np.ceil(pools.capacity.sum() / max(n, 1))
@@ -95,7 +102,7 @@ def _fair_rates(problem: Problem, facts: ElasticJobs) -> FloatArray:
 
 
 def _largest_within(place: IntArray, size: FloatArray, most: float) -> IntArray:
-    """Of each place the entry with the largest size up to `most`, else the one with the smallest."""
+    """Returns, for each place, the entry with the largest size up to `most`, else the one with the smallest size."""
     rank = np.where(size <= most, -size, size + most)
     order = np.lexsort((rank, place))
     return order[np.unique(place[order], return_index=True)[1]]

@@ -41,11 +41,11 @@ class ProportionalFairness:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """What makes two jobs of equal columns different jobs."""
+        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang", "entity")
 
     def definition(self, problem: Problem) -> Any:
-        """The policy as one program over the problem's own columns (a cvxpy problem)."""
+        """Returns the policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp
 
         from optimizer.policies.reference_programs import job_sum_matrix, share_variables
@@ -57,7 +57,7 @@ class ProportionalFairness:
         return cp.Problem(cp.Maximize(utility.weight[entitled] @ cp.log(u)), rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. The policy keeps no memory.
+        """Returns the shares of time with prices and certificate. The policy keeps no memory.
 
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
@@ -72,14 +72,16 @@ class ProportionalFairness:
         return fair_share_answer(solved, _certificate(solved)), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """Worth of each configuration in fair-share units, times the newcomer's weight against the mean (c,)."""
+        """Returns the worth of each configuration in fair-share units, times the arriving job's weight over the mean
+        weight (c,).
+        """
         worth: FloatArray = quote.exchange * newcomer.weight * newcomer_worth(newcomer, aware=self.aware)
         return worth
 
 
 def _certificate(solved: StagedSolution) -> Certificate:
     objective, bound = solved.first()
-    if solved.stages[0].kind is not StageKind.LOG:  # nobody is entitled: what there is goes by the sum of utilities
+    if solved.stages[0].kind is not StageKind.LOG:  # no job has a positive weight: the sum of utilities counts
         return staged_certificate(solved, objective, bound)
     total = float(solved.request.utility.weight @ solved.request.problem.jobs.counts)
     return staged_certificate(solved, exp(objective / total), exp(bound / total))

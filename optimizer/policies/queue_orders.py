@@ -30,11 +30,11 @@ class Fifo:
 
     @property
     def preemptive(self) -> bool:
-        """A started job keeps its place."""
+        """Returns False: a started job keeps its place."""
         return False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Instant of submission."""
+        """Returns the instant of submission."""
         return (jobs.submitted_at,)
 
 
@@ -57,7 +57,7 @@ class Priority:
     strict: StrictOrder = False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """The class, highest first."""
+        """Returns the priority class, the highest first."""
         return (-jobs.priority_class.astype(np.float64),)
 
 
@@ -79,7 +79,7 @@ class Edf:
     strict: StrictOrder = False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Deadline; inf without one."""
+        """Returns the deadline of each job; inf without one."""
         return (jobs.deadline_at,)
 
 
@@ -119,11 +119,11 @@ class Las:
 
     @property
     def preemptive(self) -> bool:
-        """A job that has received a quantum more is preempted first."""
+        """Returns True: a job that has received a quantum more is preempted first."""
         return True
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Level of attained service."""
+        """Returns the level of attained service."""
         had = jobs.attained_s / self.quantum_s
         return (np.floor(np.log1p(self.growth * had) / np.log1p(self.growth) if self.growth else had),)
 
@@ -150,7 +150,7 @@ class Srtf:
     strict: StrictOrder = False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Step of the time left, then the time left."""
+        """Returns the time left in steps of the margin, then the time left itself."""
         left = expected_remaining_s(jobs, self.unknown_s)
         return rounded_to_margin(left, self.margin), left
 
@@ -176,7 +176,7 @@ class Srsf:
     strict: StrictOrder = False
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Step of the service left, then the service left."""
+        """Returns the service left in steps of the margin, then the service left itself."""
         left = expected_remaining_s(jobs, self.unknown_s) * jobs.gang
         return rounded_to_margin(left, self.margin), left
 
@@ -236,18 +236,18 @@ class Tiresias:
 
     @property
     def preemptive(self) -> bool:
-        """A job in a lower queue is preempted for one in a higher queue."""
+        """Returns True: a job in a lower queue is preempted for one in a higher queue."""
         return True
 
     def key(self, jobs: OrderFacts) -> tuple[FloatArray, ...]:
-        """Rank of the job's queue."""
+        """Returns the rank of the job's queue."""
         queue = self._queue(jobs)
         if self.index == "las":
             return (queue.astype(np.float64),)
         return (_queue_ranks(self.thresholds_s, self.service_s)[queue],)
 
     def renews(self, jobs: OrderFacts) -> BoolArray:
-        """Jobs below the first queue that have waited `promote` times as long as they ran."""
+        """Returns the jobs below the first queue that have waited `promote` times as long as they ran (n,)."""
         if self.promote is None:
             return np.zeros(len(jobs.served_s), dtype=np.bool_)
         ran_s = jobs.served_s / np.maximum(jobs.gang, 1.0)
@@ -259,5 +259,5 @@ class Tiresias:
 
 @lru_cache(maxsize=8)
 def _queue_ranks(thresholds_s: tuple[float, ...], service_s: tuple[float, ...]) -> FloatArray:
-    """Gittins rank of a job that has just come into each queue."""
+    """Returns the Gittins rank of a job that has just entered each queue."""
     return gittins_rank(np.array(service_s), np.array([0.0, *thresholds_s]))

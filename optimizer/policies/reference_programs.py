@@ -27,7 +27,8 @@ from optimizer.utility.fair_share import pool_columns
 
 
 def share_variables(problem: Problem, usable: BoolArray) -> tuple[Any, list[Any]]:
-    """Shares of time x (c,), and their constraints: no job runs more than all the time, no pool is overfull.
+    """Returns the shares of time x (c,) and their constraints: no job runs more than all the time, no pool exceeds its
+    capacity.
 
     Args:
         problem: n jobs, c columns, p pools.
@@ -45,7 +46,7 @@ def share_variables(problem: Problem, usable: BoolArray) -> tuple[Any, list[Any]
 
 
 def job_sum_matrix(problem: Problem, values: FloatArray) -> Any:
-    """The matrix that sums what each job's columns are worth: values (c,) -> (n, c)."""
+    """Returns the matrix that sums what each job's columns are worth: values (c,) -> (n, c)."""
     columns = problem.columns
     place = (columns.job, np.arange(len(columns)))
     return sparse.csr_array((values, place), shape=(len(problem.jobs), len(columns)))
@@ -63,17 +64,19 @@ class JobPairs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColocationProgram:
-    """Shares as cvxpy variables, and what always holds of them."""
+    """The shares of time as cvxpy variables, and the constraints that always hold."""
 
     problem: Problem
     pairs: JobPairs
     x: Any
-    #: None without any pair.
+    #: None where there are no pairs.
     shared: Any
     rows: list[Any]
 
     def by_job(self, worth: FloatArray) -> Any:
-        """What the shares are worth to each job, at so much for each column run alone all the time: (c,) -> (n,)."""
+        """Returns what the shares are worth to each job (n,), given the worth of each column run alone all the time
+        (c,).
+        """
         alone = job_sum_matrix(self.problem, worth) @ self.x
         if self.shared is None:
             return alone
@@ -81,12 +84,12 @@ class ColocationProgram:
 
 
 def colocated_share_variables(problem: Problem, usable: BoolArray, *, packed: bool) -> ColocationProgram:
-    """Shares alone and in pairs, and their constraints.
+    """Returns the shares of jobs alone and in pairs, with their constraints.
 
     Args:
         problem: n jobs, c columns, p pools.
         usable: columns that may have a share at all (c,).
-        packed: False: no pairs.
+        packed: if False, there are no pairs.
     """
     n, p = len(problem.jobs), len(problem.pools)
     pairs = all_job_pairs(problem, usable if packed else np.zeros_like(usable))
@@ -110,7 +113,7 @@ def colocated_share_variables(problem: Problem, usable: BoolArray, *, packed: bo
 
 
 def all_job_pairs(problem: Problem, usable: BoolArray) -> JobPairs:
-    """Every two jobs that may share, by row of `Pairs`."""
+    """Returns every two jobs that may share an accelerator, by row of `Pairs`."""
     pairs, columns = problem.pairs, problem.columns
     own = pool_columns(columns, usable)
     listed: list[tuple[IntArray, IntArray, int]] = []
@@ -132,7 +135,7 @@ def all_job_pairs(problem: Problem, usable: BoolArray) -> JobPairs:
 
 
 def _pair_worth_matrix(problem: Problem, pairs: JobPairs, worth: FloatArray, n: int) -> Any:
-    """The matrix from shares of pairs to what they are worth to each job (n, q)."""
+    """Returns the matrix from shares of pairs to what they are worth to each job (n, q)."""
     values = (pairs.keeps * worth[pairs.column]).ravel()
     place = (problem.columns.job[pairs.column].ravel(), np.tile(np.arange(len(pairs.pool)), 2))
     return sparse.csr_array((values, place), shape=(n, len(pairs.pool)))
@@ -142,21 +145,21 @@ def _pair_worth_matrix(problem: Problem, pairs: JobPairs, worth: FloatArray, n: 
 class LevelItems:
     """K entities, then n jobs, as items (arrays (K + n,))."""
 
-    #: Entity that an item belongs to; K for the top.
+    #: The entity to which an item belongs; K for the top.
     parent: IntArray
-    #: Against its siblings; of who is served in order, 1.
+    #: The weight against its siblings; 1 for a job in an entity that serves its jobs in order.
     weight: FloatArray
-    #: A job that rises, or an entity with something that rises inside.
+    #: Whether the item is a job that rises, or an entity that contains one.
     rising: BoolArray
-    #: Adds up what the items of each entity have (K, K + n).
+    #: The matrix that sums the items of each entity (K, K + n).
     sums: Any
 
 
 def level_items(held: EntityHoldings, weight: FloatArray, rises: BoolArray) -> LevelItems:
-    """The tree of a level.
+    """Returns the tree of entities and jobs in which one level rises.
 
     Args:
-        held: where jobs hang, and the complete entities.
+        held: the entity of each job, and all entities.
         weight: of each job against its siblings (n,).
         rises: jobs that have not settled yet (n,).
     """
@@ -169,7 +172,7 @@ def level_items(held: EntityHoldings, weight: FloatArray, rises: BoolArray) -> L
     above = np.concatenate((entities.parent, held.place))
     parent = np.where(above >= 0, above, k)
     rising = np.concatenate((np.zeros(k, dtype=bool), rises))
-    for row in reversed(range(k)):  # parents come first
+    for row in reversed(range(k)):  # Parents come before their children.
         rising[row] = entities.weight[row] > 0 and rising[parent == row].any()
     inside = np.flatnonzero(above >= 0)
     return LevelItems(

@@ -44,12 +44,12 @@ FAIR_UNIT = "fair-share units per accelerator"
 
 
 def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArray, held: FloatArray) -> FloatArray:
-    """The prices that a fair policy quotes; 0 for a pool that is not scarce (p,).
+    """Returns the prices that a fair policy quotes; 0 for a pool that is not scarce (p,).
 
     Args:
         stages: in their order; the first in which a pool is scarce prices it.
-        gained: utility that the shares of each column give (c,).
-        held: share of time in which each column holds its accelerators, half of it where it is packed (c,).
+        gained: the utility that each column's share gives (c,).
+        held: the share of time in which each column holds its accelerators (c,), half of it where two jobs share them.
     """
     prices = np.zeros(len(problem.pools))
     for stage in stages:
@@ -67,14 +67,16 @@ def fair_prices(problem: Problem, stages: Sequence[SolveStage], gained: FloatArr
     return prices
 
 
-#: A gap up to this is called optimal. It is 1e-8 or less where the exact program was solved, except where a job is full
-#: and another pool is almost as good for it: the solver's rounding is then magnified by how close the two are.
+#: A gap up to this counts as optimal. Where the exact program was solved the gap is 1e-8 or less, unless a job is full
+#: and another pool is almost as good for it: the difference between the two then magnifies the solver's rounding.
 OPTIMAL_GAP = 1e-4
 NO_JOBS: IntArray = np.zeros(0, dtype=np.int64)
 
 
 def staged_certificate(solved: StagedSolution, objective: float, bound: float, *, maximise: bool = True) -> Certificate:
-    """Proof of quality in the policy's own objective. Optimal only where the gap of a first level says so, too."""
+    """Returns the certificate in the policy's own objective. Its status is optimal only if the gap of the first level
+    is small, too.
+    """
     gap = relative_gap(objective, bound)
     level = bool(solved.stages) and solved.stages[0].kind is StageKind.LEVEL
     widest = max(gap, relative_gap(*solved.first())) if level else gap
@@ -84,7 +86,7 @@ def staged_certificate(solved: StagedSolution, objective: float, bound: float, *
 
 
 def fair_share_answer(solved: StagedSolution, certificate: Certificate, *, weighted: bool = True) -> Shares:
-    """The decision of a policy that quotes in fair-share units.
+    """Returns the decision of a policy that quotes in fair-share units.
 
     Args:
         solved: shares and stages.
@@ -106,14 +108,14 @@ def fair_share_answer(solved: StagedSolution, certificate: Certificate, *, weigh
 def shares_answer(
     solved: StagedSolution, certificate: Certificate, quote: Quote, gain: FloatArray, relaxed: IntArray = NO_JOBS
 ) -> Shares:
-    """The decision.
+    """Returns the decision of a share policy.
 
     Args:
         solved: shares and stages.
         certificate: proof of quality.
         quote: the prices shown to users.
-        gain: worth of each column to its job in the quote's unit, 0 where it cannot run (c,).
-        relaxed: rows of the jobs whose deadline was not held.
+        gain: the worth of each column to its job in the quote's unit (c,), 0 where it cannot run.
+        relaxed: the rows of the jobs whose deadline was relaxed.
     """
     problem, columns = solved.request.problem, solved.request.problem.columns
     net = np.where(gain > 0, gain - column_costs(columns, quote.prices), 0.0)
@@ -121,7 +123,7 @@ def shares_answer(
         x=solved.x,
         rent=problem.pools.held,
         quote=quote,
-        surplus=max_by(columns.job, net, len(problem.jobs)),  # of its best configuration, at the quoted prices
+        surplus=max_by(columns.job, net, len(problem.jobs)),  # of the best configuration, at the quoted prices
         certificate=certificate,
         stages=solved.stages,
         unplaceable=np.flatnonzero(solved.request.utility.best == 0),
@@ -131,7 +133,7 @@ def shares_answer(
 
 
 def empty_answer(problem: Problem, unit: str = FAIR_UNIT, *, maximise: bool = True) -> Shares:
-    """The answer where no job has a configuration that fits the fleet."""
+    """Returns the decision where no job has a configuration that fits the fleet."""
     return Shares(
         x=np.zeros(len(problem.columns)),
         rent=problem.pools.held,
@@ -142,28 +144,30 @@ def empty_answer(problem: Problem, unit: str = FAIR_UNIT, *, maximise: bool = Tr
     )
 
 
-#: A floor missed by less than this part is held.
+#: A floor missed by less than this part counts as held.
 _HELD = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SumObjective:
-    """A sum over columns to maximise, and the floor that each job keeps."""
+    """A sum over columns to maximise, with the floor that each job keeps."""
 
     #: Value of running each column all the time (c,).
     value: FloatArray
-    #: Fair-share utility that each job keeps, 0 for none (n,).
+    #: Fair-share utility that each job keeps (n,); 0 for none.
     floor: FloatArray
-    #: Of one accelerator's price.
+    #: The unit of the price of one accelerator.
     unit: str
-    #: False: the sum is one of negative costs, and the certificate speaks of the cost.
+    #: Whether the sum is maximised as it is; if not, it is one of negative costs, and the certificate states the cost.
     maximise: bool = True
-    #: True: jobs may be packed two by two.
+    #: Whether jobs may be co-located two by two.
     packed: bool = False
 
 
 def maximise_sum(problem: Problem, utility: Utility, wanted: SumObjective) -> Shares:
-    """Solve and answer; `relaxed` lists the jobs whose floor was too much to hold together with the others."""
+    """Solves the program and returns the decision; `relaxed` lists the jobs whose floors could not be held together
+    with the others.
+    """
     keep = utility.usable & ((wanted.value > 0) | (wanted.floor > 0)[problem.columns.job])
     classes = aggregate_problem(
         problem,

@@ -56,7 +56,7 @@ MEASURE = drafts.PlanMeasure(
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _Forecast:
-    """Of each job (n,): its best speed, and what it has left."""
+    """The best speed of each job, and the seconds of work that it has left (n,)."""
 
     best_rate: FloatArray
     known: "JobLengths"
@@ -86,11 +86,11 @@ class Shockwave:
     hide_lengths: Annotated[
         bool, Field(description="True: ignore the lengths that jobs declare; use only the service they have received.")
     ] = False
-    #: Every round is decided anew.
+    #: Every round is decided from scratch, so running jobs may be resized.
     moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. Remembers nothing: the window moves on."""
+        """Returns the plan. The memory is empty: the window moves on with each round."""
         facts = elastic_jobs_of(problem)
         forecast = _forecast(problem, self.hide_lengths)
         value, once = self._values(problem, facts, forecast)
@@ -104,11 +104,13 @@ class Shockwave:
             place_window_round(problem, facts, draft, shares, value)
             prices = draft.prices.copy()
             grow_greedily(problem, facts, draft, gain_by_value(problem, once), competing)
-            draft.prices = prices  # those of the window
+            draft.prices = prices  # The quoted prices are those of the window.
         return drafts.finish_plan(problem, value[:, -1] / self.rounds, facts.size, draft, MEASURE), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """What a round of a window in each configuration would add, at the weight of a job that is not late (c,)."""
+        """Returns what one round of a window in each configuration would add (c,), at the weight of a job that is not
+        late.
+        """
         speed = newcomer.steps_per_s
         usable = (speed > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
         if not usable.any():
@@ -121,9 +123,10 @@ class Shockwave:
         return value
 
     def _values(self, problem: Problem, facts: ElasticJobs, forecast: _Forecast) -> tuple[FloatArray, FloatArray]:
-        """What 1, 2, ... rounds of every column add (c, T), and one round of a job that does not end in it (c,).
+        """Returns what 1, 2, ... rounds of every column add (c, T), and what one round adds if the job does not end in
+        it (c,).
 
-        0 where a column cannot be used.
+        Both are 0 where a column cannot be used.
         """
         columns, jobs, known = problem.columns, problem.jobs, forecast.known
         usable, job = facts.usable, columns.job[facts.usable]
@@ -145,7 +148,7 @@ class Shockwave:
 def _forecast(problem: Problem, hide_lengths: bool) -> _Forecast:
     from optimizer.assignment.remaining_time import (
         best_rates_of,
-        job_lengths_of,  # compiled code: only where something is decided
+        job_lengths_of,  # compiled code: loaded only where something is decided
     )
 
     best_rate = best_rates_of(problem)
@@ -153,10 +156,10 @@ def _forecast(problem: Problem, hide_lengths: bool) -> _Forecast:
 
 
 def _critical(problem: Problem, facts: ElasticJobs, forecast: _Forecast, part: float) -> IntArray:
-    """Rows of the jobs that the end of all depends on, the longest first."""
+    """Returns the rows of the jobs on which the makespan depends, the longest first."""
     columns, known = problem.columns, forecast.known
     left_s = np.where(known.known & (forecast.best_rate > 0) & ~facts.pinned, known.left_s, 0.0)
-    least = np.full(len(left_s), np.inf)  # accelerator-seconds, where they do most
+    least = np.full(len(left_s), np.inf)  # Accelerator-seconds in the most efficient configuration.
     usable, job = facts.usable, columns.job[facts.usable]
     np.minimum.at(least, job, left_s[job] * forecast.best_rate[job] / columns.steps_per_s[usable] * facts.size[usable])
     work = float(least[np.isfinite(least)].sum())

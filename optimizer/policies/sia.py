@@ -72,11 +72,13 @@ class Sia:
             "changes are free."
         ),
     ] = True
-    #: Every round is decided anew.
+    #: Every round is decided from scratch, so running jobs may be resized.
     moves: Annotated[bool, Field(description="False: a running job is never moved or resized.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. The memory is each job's largest gang, its starts, and where it was."""
+        """Returns the plan, and the memory: each job's largest gang so far, its number of starts, and its last
+        configuration.
+        """
         facts = elastic_jobs_of(problem)
         history, memory = recall_history(problem, facts, memory)
         allowed = growth_allowed(problem, facts, history, self.growth)
@@ -87,7 +89,9 @@ class Sia:
         return drafts.finish_plan(problem, value, facts.size, draft, MEASURE), memory
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """What each configuration would add; 0 for all but the least gangs, for a job begins with one (c,)."""
+        """Returns what each configuration would add (c,); 0 for all but the smallest gangs, because a job begins with
+        one.
+        """
         speed = newcomer.steps_per_s
         usable = (speed > 0) & (newcomer.count <= newcomer.capacity[newcomer.pool])
         if not usable.any():
@@ -98,7 +102,7 @@ class Sia:
         return newcomer.weight * np.maximum(gain, 0.0)
 
     def _values(self, problem: Problem, facts: ElasticJobs, history: ElasticHistory, allowed: BoolArray) -> FloatArray:
-        """What every column adds; 0 where it may not be chosen (c,)."""
+        """Returns what every column adds (c,); 0 where it may not be chosen."""
         columns, jobs = problem.columns, problem.jobs
         smallest = np.full(len(jobs), np.inf)
         np.minimum.at(smallest, columns.job[facts.usable], columns.steps_per_s[facts.usable])
@@ -111,7 +115,7 @@ class Sia:
         return value
 
     def _gain(self, goodput: FloatArray) -> FloatArray:
-        """What a goodput adds: waiting - A, at least -1000 (of one that a restart brings to 0)."""
+        """Returns the value of a goodput: waiting - A, at least -1000 where a restart leaves a goodput of 0."""
         powered = np.maximum(goodput, 1e-6) ** self.power
         gain: FloatArray = np.maximum(self.waiting - 1.0 + np.sign(self.power) * (powered - 1.0), -1000.0)
         return gain

@@ -38,16 +38,16 @@ class Throughput:
 
     @property
     def unit(self) -> str:
-        """What one accelerator costs is said in this unit."""
+        """The unit of the price of one accelerator."""
         return "weighted fair-share units per accelerator" if self.normalised else "weighted steps/s per accelerator"
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """What makes two jobs of equal columns different jobs."""
+        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return () if self.packed else ("weight", "gang")
 
     def definition(self, problem: Problem) -> Any:
-        """The policy as one program over the problem's own columns (a cvxpy problem)."""
+        """Returns the policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp
 
         from optimizer.policies.reference_programs import colocated_share_variables
@@ -58,7 +58,7 @@ class Throughput:
         return cp.Problem(cp.Maximize(problem.jobs.weight @ u), shares.rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. The policy keeps no memory.
+        """Returns the shares of time with prices and certificate. The policy keeps no memory.
 
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
@@ -73,7 +73,7 @@ class Throughput:
         ), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """What each configuration of a newcomer adds to the sum (c,)."""
+        """Returns what each configuration of a newcomer adds to the sum (c,)."""
         of = newcomer_worth if self.normalised else newcomer_rate
         return newcomer.weight * of(newcomer, aware=self.aware)
 
@@ -101,16 +101,16 @@ class ThroughputPerDollar:
 
     @property
     def unit(self) -> str:
-        """What one accelerator costs is said in this unit."""
+        """The unit of the price of one accelerator."""
         return f"{'fair-share units' if self.normalised else 'steps/s'} per USD/h, per accelerator"
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """What makes two jobs of equal columns different jobs."""
+        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang")
 
     def definition(self, problem: Problem) -> Any:
-        """The policy as one program over the problem's own columns (a cvxpy problem)."""
+        """Returns the policy as one program over the problem's own columns (a cvxpy problem)."""
         import cvxpy as cp
 
         from optimizer.policies.reference_programs import share_variables
@@ -120,7 +120,7 @@ class ThroughputPerDollar:
         return cp.Problem(cp.Maximize(self.worth_per_usd(problem, utility) @ x), rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. The policy keeps no memory.
+        """Returns the shares of time with prices and certificate. The policy keeps no memory.
 
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
@@ -133,26 +133,28 @@ class ThroughputPerDollar:
         return maximise_sum(problem, utility, SumObjective(value, np.zeros(len(problem.jobs)), self.unit)), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """What each configuration of a newcomer adds to the sum (c,)."""
+        """Returns what each configuration of a newcomer adds to the sum (c,)."""
         of = newcomer_worth if self.normalised else newcomer_rate
         usd_per_h = prices_or_default(newcomer.usd_per_h, self.free_usd_per_h)[newcomer.pool]
         return newcomer.weight * of(newcomer, aware=self.aware) / (newcomer.count * usd_per_h)
 
     def worth_per_usd(self, problem: Problem, utility: Utility) -> FloatArray:
-        """Weighted progress of each column over its price (c,)."""
+        """Returns the weighted progress of each column per USD of its price (c,)."""
         usd_per_h = column_costs(problem.columns, prices_or_default(problem.pools.usd_per_h, self.free_usd_per_h))
         progress = utility.worth if self.normalised else utility.rate
         return problem.jobs.weight[problem.columns.job] * progress / usd_per_h
 
 
 def prices_or_default(usd_per_h: FloatArray, free_usd_per_h: float | None) -> FloatArray:
-    """Prices with those of 0 replaced: by what was said, else by the lowest there is, else by 1 (p,)."""
+    """Returns the prices (p,), those of 0 replaced by `free_usd_per_h`, else by the lowest positive
+    price, else by 1.
+    """
     priced = usd_per_h > 0
     lowest = float(usd_per_h[priced].min()) if priced.any() else 1.0
     return np.where(priced, usd_per_h, lowest if free_usd_per_h is None else free_usd_per_h)
 
 
-#: A deadline that needs more than all the time by less than this part can be met.
+#: A deadline counts as reachable if it needs less than this part more than all the time.
 _ROUNDING = 1e-9
 
 
@@ -190,11 +192,13 @@ class CostWithSlos:
 
     @property
     def job_key_fields(self) -> tuple[str, ...]:
-        """What makes two jobs of equal columns different jobs."""
+        """Returns the fields of jobs, besides their columns, in which jobs of one class must agree."""
         return ("weight", "gang", "remaining_steps", "deadline_at")
 
     def definition(self, problem: Problem) -> Any:
-        """The policy as one program over the problem's own columns (a cvxpy problem), if all deadlines can be held."""
+        """Returns the policy as one program over the problem's own columns (a cvxpy problem), if all deadlines can be
+        held.
+        """
         import cvxpy as cp
 
         from optimizer.policies.reference_programs import job_sum_matrix, share_variables
@@ -208,7 +212,7 @@ class CostWithSlos:
         return cp.Problem(cp.Maximize(self._sum(problem, utility, needed).value @ x), rows)
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Shares, Memory]:
-        """Shares of time with prices and certificate. The policy keeps no memory.
+        """Returns the shares of time with prices and certificate. The policy keeps no memory.
 
         Raises:
             ProblemError: the problem is malformed. Anything else is told by the certificate's status.
@@ -222,7 +226,9 @@ class CostWithSlos:
         return replace(shares, relaxed=np.union1d(shares.relaxed, np.flatnonzero(hopeless))), None
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """What each configuration of a newcomer adds to the sum, its deadline aside; 0 where cost is sought (c,)."""
+        """Returns what each configuration of a newcomer adds to the sum, its deadline aside; 0 where cost is sought
+        (c,).
+        """
         if self.goal == "cost":
             return np.zeros(len(newcomer.count))
         return self._per_dollar.value(newcomer, quote)
@@ -241,7 +247,9 @@ class CostWithSlos:
 
 
 def deadline_rates(problem: Problem, utility: Utility) -> tuple[FloatArray, BoolArray]:
-    """Steps/s that each job needs to end in time, 0 where nothing is asked; and whose deadline cannot be met (n,)."""
+    """Returns the steps per second that each job needs to end in time (n,), 0 where none are needed, and whether each
+    deadline is out of reach (n,).
+    """
     jobs, fastest = problem.jobs, max_by(problem.columns.job, utility.rate, len(problem.jobs))
     bound = np.isfinite(jobs.deadline_at) & (jobs.remaining_steps > 0) & (utility.best > 0)
     left_s = jobs.deadline_at - problem.at

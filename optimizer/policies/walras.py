@@ -130,11 +130,11 @@ class Walras:
         float,
         Field(gt=0, description="Seconds after which what a project or user is behind its share counts half."),
     ] = 604800.0
-    #: Whoever runs may be moved, for others or for its own sake.
+    #: Running jobs may be moved, for other jobs or for their own benefit.
     moves: Annotated[bool, Field(description="False: a running job is never moved or preempted.")] = True
 
     def decide(self, problem: Problem, memory: Memory) -> tuple[Plan, Memory]:
-        """The plan. The memory is the overdue and the urgent jobs in the order in which they became so."""
+        """Returns the plan, and the memory: overdue and urgent jobs, each in the order in which they became so."""
         from optimizer.assignment import plan_draft
 
         measure = plan_draft.PlanMeasure("assignment at prices", "worth of one accelerator")
@@ -144,7 +144,7 @@ class Walras:
 
             valued_once = functools.cache(
                 functools.partial(self._valued, memory=memory)
-            )  # problems are told by identity
+            )  # Problems are compared by identity.
 
             def drafted(asked: Problem, unlisted: "UnlistedGangs") -> "PlanDraft":
                 valued = valued_once(asked)
@@ -161,7 +161,7 @@ class Walras:
         return (plan if mixed is None else mixed.in_terms_asked(plan)), told
 
     def _valued(self, problem: Problem, memory: Memory) -> "_ValuedColumns":
-        """What the places of a problem are worth, by what, and where everybody stands."""
+        """Returns the values of all columns, with the terms they come from and the standing of projects and users."""
         from optimizer.assignment import column_values, remaining_time
         from optimizer.assignment.fair_standing import fair_standing
 
@@ -174,10 +174,10 @@ class Walras:
         return _ValuedColumns(measured_by, known, values, standing)
 
     def _late(self, problem: Problem, valued: "_ValuedColumns", memory: Memory) -> tuple[dict[str, object], list[int]]:
-        """What to remember of the overdue jobs, and the rows of those that come first, in their order."""
+        """Returns the memory of overdue jobs, and the rows of the jobs that come first, in their order."""
         if not len(problem.jobs):
             return {"overdue": []}, []
-        from optimizer.assignment.starvation_guard import late_jobs  # compiled: only where there is something to decide
+        from optimizer.assignment.starvation_guard import late_jobs  # compiled: loaded only where something is decided
 
         late = late_jobs(problem, valued.known, memory, self._guard())
         first = late.in_order(valued.known)
@@ -188,7 +188,7 @@ class Walras:
     def _drafted(
         self, problem: Problem, valued: "_ValuedColumns", first: list[int], unlisted: "UnlistedGangs | None" = None
     ) -> "PlanDraft":
-        """Who has which configuration: these rows first, the others at prices."""
+        """Returns a draft in which these rows are placed first, and the other jobs by prices."""
         from optimizer.assignment import plan_draft, remaining_time
 
         plan, value = plan_draft.begin_plan(problem), valued.values.value
@@ -216,7 +216,7 @@ class Walras:
         return plan
 
     def value(self, newcomer: Newcomer, quote: Quote) -> FloatArray:
-        """What each configuration would be worth were the newcomer already there (c,)."""
+        """Returns what each configuration would be worth if the arriving job were already there (c,)."""
         from optimizer.assignment import column_values, remaining_time
 
         problem = _alone(newcomer)
@@ -237,17 +237,17 @@ class Walras:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class _ValuedColumns:
-    """What a decision starts from."""
+    """The values of columns from which a decision starts."""
 
     measured_by: "ReferenceConfigurations"
     known: "JobLengths"
     values: "ColumnValues"
-    #: None: nobody has siblings to share with.
+    #: None where no project or user has a sibling.
     standing: "FairStanding | None"
 
 
 def _alone(newcomer: Newcomer) -> Problem:
-    """A problem of one job, that runs nowhere yet."""
+    """Returns a problem of this one job, which runs nowhere yet."""
     pools, c = len(newcomer.capacity), len(newcomer.pool)
     one = np.ones(1)
     usd_per_h = newcomer.usd_per_h if len(newcomer.usd_per_h) else np.zeros(pools)
