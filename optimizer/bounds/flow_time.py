@@ -30,7 +30,9 @@ def cheapest_flows(
     prices: FloatArray,
     interval_s: float,
 ) -> tuple[FloatArray, FloatArray]:
-    """Flow time plus price of each job's cheapest schedule, from below (n,); accelerator-seconds used by it (i, p)."""
+    """Returns a lower bound on flow time plus price of each job's cheapest schedule (n,), in seconds, and the
+    accelerator-seconds that these schedules use (i, p).
+    """
     order = np.argsort(steps_per_s, axis=1, kind="stable")
     flows, used = _flows(arrival_at, steps, gang, steps_per_s, order, prices, interval_s)
     return flows, used
@@ -38,7 +40,9 @@ def cheapest_flows(
 
 @njit(cache=True)
 def _hull_pieces(row, order, gang, price, low, high, slope):  # type: ignore[no-untyped-def]
-    """The lower hull of (speed, price of the gang) and idling, as pieces from one pool (-1: idle) to a faster."""
+    """Writes the lower hull of idling and the points (speed, price of the gang) as pieces from one pool (-1: idle) to
+    a faster one; returns how many.
+    """
     count = 0
     for place in range(len(order)):
         pool = order[place]
@@ -65,7 +69,7 @@ def _hull_pieces(row, order, gang, price, low, high, slope):  # type: ignore[no-
 
 @njit(cache=True)
 def _heap_push(heap, size, cost, amount, interval, piece):  # type: ignore[no-untyped-def]
-    """Largest cost on top; rows are (cost, amount, interval, piece)."""
+    """Adds an entry (cost, amount, interval, piece) to the heap, whose top has the largest cost."""
     at = size
     while at > 0:
         parent = (at - 1) // 2
@@ -78,7 +82,7 @@ def _heap_push(heap, size, cost, amount, interval, piece):  # type: ignore[no-un
 
 @njit(cache=True)
 def _heap_pop(heap, size):  # type: ignore[no-untyped-def]
-    """Remove the top of a heap of `size` entries."""
+    """Removes the top of a heap of `size` entries."""
     last = size - 1
     cost = heap[last, 0]
     at = 0
@@ -97,7 +101,7 @@ def _heap_pop(heap, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _trim_heap(heap, size, work, cost, steps):  # type: ignore[no-untyped-def]
-    """Give up the dearest pieces beyond the work: (size, work, cost)."""
+    """Removes the dearest pieces beyond the work; returns (size, work, cost)."""
     while work > steps and size:
         surplus = work - steps
         if heap[0, 1] > surplus:
@@ -112,7 +116,9 @@ def _trim_heap(heap, size, work, cost, steps):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _interval_length(interval, intervals, interval_s, arrival, endless):  # type: ignore[no-untyped-def]
-    """Seconds of an interval that the job can use; after the last everything is free, for as long as needed."""
+    """Returns the seconds of an interval that the job can use; after the last interval nothing has a price, without
+    end.
+    """
     if interval >= intervals:
         return endless
     return min(interval_s, (interval + 1) * interval_s - arrival)
@@ -120,7 +126,7 @@ def _interval_length(interval, intervals, interval_s, arrival, endless):  # type
 
 @njit(cache=True)
 def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low, high, slope):  # type: ignore[no-untyped-def]
-    """The best finish: (value from below, interval, seconds into it)."""
+    """Returns the best finish: (lower bound on its value, interval, seconds into it)."""
     intervals = len(prices)
     free = np.zeros(prices.shape[1])
     endless = steps / row.max()
@@ -146,7 +152,7 @@ def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low
             work += fastest * length
             cost += paid * length
             continue
-        # It can finish in this interval, from `early` on. Value and slope of flow + cost at both ends:
+        # The job can finish in this interval, from `early` on. Value and slope of flow + cost at both ends:
         early = max((steps - work) / fastest, 0.0)
         marginal = heap[0, 0] if size else 0.0
         if early > 0:
@@ -178,7 +184,7 @@ def _best_finish(arrival, steps, gang, row, order, prices, interval_s, heap, low
 
 @njit(cache=True)
 def _record_use(arrival, steps, gang, row, order, prices, interval_s, last, after, heap, low, high, slope, used):  # type: ignore[no-untyped-def]
-    """Add what the cheapest schedule up to that finish uses."""
+    """Adds the accelerator-seconds that the cheapest schedule with that finish uses."""
     intervals = len(prices)
     size, work, cost = 0, 0.0, 0.0
     for interval in range(int(arrival // interval_s), min(last, intervals - 1) + 1):
@@ -232,14 +238,16 @@ def _flows(arrival_at, steps, gang, steps_per_s, order, prices, interval_s):  # 
 
 
 #: How far a price moves per step for a pool overused by its capacity: at first, and at the end. Prices are seconds of
-#: waiting per accelerator-second: of order one where there is a queue, of the order of its length where it is long.
+#: waiting per accelerator-second: about one where there is a queue, about the length of the queue where it is long.
 _FIRST_STEP, _LAST_STEP = 0.5, 0.003
 _MOMENTUM = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowBound:
-    """The proof: prices of an accelerator-second in every interval (i, p), and the mean completion time they prove."""
+    """A bound with its proof: prices of an accelerator-second in every interval (i, p), and the mean completion time
+    that they prove, seconds.
+    """
 
     mean_s: float
     prices: FloatArray
@@ -254,9 +262,10 @@ def flow_time_bound(
     Args:
         instance: the workload.
         interval_s: prices are constant for this long.
-        steps: passes over all jobs.
+        steps: subgradient steps, each a pass over all jobs.
         there: accelerator-seconds of each pool in each interval from the first arrival on (i, p), where machines came
-            and went; at most the instance's capacity. Afterwards nothing is scarce. None: all are there all the time.
+            and went; at most the instance's capacity. Afterwards nothing is scarce. None: the whole capacity is there
+            all the time.
     """
     first = float(instance.arrival_at.min())
     most = instance.capacity * interval_s
@@ -280,7 +289,9 @@ def flow_time_bound(
 
 
 def _interval_count(instance: SchedulingInstance, first: float, interval_s: float) -> int:
-    """Long enough that nothing is scarce afterwards: the last arrival could be the longest job, and wait for all."""
+    """Returns how many intervals there are, so that nothing is scarce after them: even if the last arrival is the
+    longest job and waits for all others.
+    """
     work = float((instance.gang * instance.alone_s).sum())
     last = float((instance.arrival_at + instance.alone_s).max()) - first
     return int(np.ceil((last + work / float(instance.capacity.sum())) / interval_s)) + 1

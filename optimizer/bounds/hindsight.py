@@ -1,12 +1,11 @@
-"""The least mean completion time that any scheduler could have given jobs that have ended, had it known the future.
+"""A lower bound on the mean completion time of ended jobs under any scheduler, even one that had known the future.
 
 The jobs are those that ended, with the work that they turned out to be; the accelerators are those that were there,
-when they were there. Restarts and moves are free in the bound, and gangs divisible, so the truth lies between the bound
-and what was achieved. Leaving jobs out of both sides keeps it a bound for those that are left: the others only took
-room.
+when they were there. Restarts and moves are free in the bound, and gangs divisible, so the truth lies between the
+bound and what was achieved. Leaving jobs out keeps it a bound for the others: those left out only took capacity.
 
-A job is as fast on an accelerator type as it was measured there. On a type that it accepts and where nobody measured it
-the highest of its known speeds counts; `assumed` says for how many jobs the bound rests on that. Speeds are raised
+A job is as fast on an accelerator type as it was measured there. On a type that it accepts and where nobody measured
+it the highest of its known speeds counts; `assumed` says for how many jobs the bound rests on that. Speeds are raised
 where they do not explain the work that the job did in the time that it held accelerators: what really happened is
 always one of the schedules that the bound is below.
 """
@@ -18,9 +17,9 @@ import numpy as np
 
 from optimizer.bounds.instance import FloatArray, SchedulingInstance, no_contention_jct_s
 
-#: Prices of the bound are constant over this part of the time between the first arrival and the last end.
+#: Prices of the bound are constant over this part of the time from the first arrival to the last end.
 _INTERVALS = 120
-#: Passes over the jobs that improve the prices, at most and at least, and how many jobs are looked at in all.
+#: The most and the fewest passes over the jobs that improve the prices, and the most jobs evaluated in all passes.
 _PASSES_MOST, _PASSES_LEAST, _JOB_PASSES = 200, 30, 1_000_000
 
 
@@ -29,17 +28,17 @@ class PastJob:
     """A job that ended with its work done, run as one rigid gang on one accelerator type at a time."""
 
     project: str
-    #: Instants, seconds.
+    #: Instants of arrival and end, seconds.
     arrived_at: float
     ended_at: float
-    #: The least number of accelerators that its gang takes.
+    #: The fewest accelerators that its gang takes.
     accelerators: int
     #: Its work, > 0, in the unit of the speeds.
     steps: float
-    #: The highest known steps per second of the whole gang, by accelerator type that it accepts; None: never measured
-    #: there.
+    #: The highest known steps per second of the whole gang, by accelerator type that the job accepts; None where nobody
+    #: measured it.
     speeds: Mapping[str, float | None]
-    #: Seconds for which its gang held accelerators, by type.
+    #: Seconds for which its gang held accelerators, by accelerator type.
     held_s: Mapping[str, float]
 
 
@@ -48,15 +47,15 @@ class PastCapacity:
     """The accelerators that were there: `accelerators[i]` from `since_at[i]` until the next instant, or for ever."""
 
     types: tuple[str, ...]
-    #: Ascending (k,).
+    #: Instants from which the counts hold, ascending (k,).
     since_at: FloatArray
-    #: (k, p).
+    #: Accelerators by instant and type (k, p).
     accelerators: FloatArray
 
     def seconds_between(self, edges: FloatArray) -> FloatArray:
-        """Accelerator-seconds of each type between consecutive instants (len(edges) - 1, p).
+        """Returns the accelerator-seconds of each type between consecutive instants (len(edges) - 1, p).
 
-        Before the first instant as many were there as at it.
+        Before the first instant the counts of the first instant hold.
         """
         knots = np.unique(np.concatenate([edges, self.since_at]))
         row = np.maximum(np.searchsorted(self.since_at, knots[:-1], side="right") - 1, 0)
@@ -68,23 +67,25 @@ class PastCapacity:
 
 @dataclass(frozen=True, slots=True)
 class HindsightBound:
-    """What was achieved for some jobs, and what no scheduler could have undercut. Seconds; all 0 without jobs."""
+    """The mean completion time achieved for some jobs, and lower bounds on that of any scheduler. In seconds; all 0
+    without jobs.
+    """
 
     jobs: int
-    #: Mean time from arrival to end, as it was.
+    #: Mean time from arrival to end that was achieved.
     achieved_s: float
-    #: No scheduler's mean is lower.
+    #: A lower bound on the mean of every scheduler.
     bound_s: float
-    #: The same where every job has all accelerators to itself: the part of the bound that no scheduler changes.
+    #: The mean if every job had all accelerators to itself: the part of the bound that no scheduler changes.
     alone_s: float
     #: Jobs for which speeds had to be assumed on a type that they accept.
     assumed: int
 
 
 def hindsight_bound(jobs: Sequence[PastJob], capacity: PastCapacity) -> HindsightBound:
-    """Returns the bound for the jobs that can be bounded: those that accept a type that was there and held some.
+    """Returns the bound for the jobs that accept a type that was there and that held accelerators.
 
-    Takes seconds for tens of thousands of jobs, and imports numba.
+    It takes seconds for tens of thousands of jobs, and imports numba.
     """
     there = capacity.accelerators.max(axis=0, initial=0.0) > 0
     types = [name for name, was_there in zip(capacity.types, there, strict=True) if was_there]
@@ -110,7 +111,9 @@ def hindsight_bound(jobs: Sequence[PastJob], capacity: PastCapacity) -> Hindsigh
 
 
 def _speeds_of(job: PastJob, types: Sequence[str]) -> tuple[list[float], bool] | None:
-    """The job's highest speed on each type, and whether one of them is assumed; None: it cannot be bounded."""
+    """Returns the job's highest speed on each type, and whether one of them is assumed; None where the job cannot be
+    bounded.
+    """
     known = [speed for speed in job.speeds.values() if speed is not None and speed > 0]
     accepted = [name for name in types if name in job.speeds]
     if not known or not accepted or job.steps <= 0:

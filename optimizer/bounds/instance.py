@@ -41,25 +41,25 @@ class SchedulingInstance:
 
     @property
     def alone_s(self) -> FloatArray:
-        """How long each job takes alone in the fleet, on its best pool (n,)."""
+        """Seconds that each job takes alone in the fleet, on its fastest pool (n,)."""
         alone: FloatArray = self.steps / self.steps_per_s.max(axis=1)
         return alone
 
 
 def no_contention_jct_s(instance: SchedulingInstance) -> float:
-    """Mean completion time if every job had the fleet to itself."""
+    """Returns the mean completion time, in seconds, if every job had the fleet to itself."""
     return float(instance.alone_s.mean())
 
 
 def fluid_makespan_s(instance: SchedulingInstance) -> float:
-    """Lower bound on the instant at which the last job ends, counted from the first arrival. Loads SciPy's solver."""
+    """Returns a lower bound on the makespan, in seconds from the first arrival. It loads SciPy's solver."""
     from scipy import sparse
     from scipy.optimize import linprog
 
     jobs, pools = instance.steps_per_s.shape
     first = float(instance.arrival_at.min())
     late = instance.arrival_at - first
-    scale = float(instance.alone_s.max())  # rows of order one
+    scale = float(instance.alone_s.max())  # Scales the rows to order one.
     column = np.arange(jobs * pools)
     job, pool = np.divmod(column, pools)
     work = sparse.csr_array((instance.steps_per_s.ravel() * scale / instance.steps[job], (job, column)))

@@ -48,9 +48,10 @@ class JobPartition:
 def group_into_classes(
     columns: Columns, keep: BoolArray, column_keys: Sequence[FloatArray], job_keys: Sequence[FloatArray]
 ) -> JobPartition:
-    """Group the jobs whose kept columns (in any order) and keys agree to a relative 1e-9.
+    """Returns classes of the jobs whose kept columns (in any order) and keys agree to a relative 1e-9.
 
-    Classes are numbered, and their columns ordered, by content, so the result does not depend on the order of the jobs.
+    Classes are numbered, and their columns ordered, by content, so the result does not depend on the order of the
+    jobs.
 
     Args:
         columns: of n jobs; n is the length of every job key.
@@ -79,7 +80,7 @@ def group_into_classes(
     if len(representatives) < len(jobs) and not _equals_representative(
         contents.take(order), first, keys, representatives[group]
     ):
-        group, representatives = np.arange(len(jobs)), np.arange(len(jobs))  # two jobs share a hash: group none
+        group, representatives = np.arange(len(jobs)), np.arange(len(jobs))  # two jobs share a hash: merge none
 
     member = np.full(n, -1, dtype=np.int64)
     member[jobs] = group
@@ -106,7 +107,7 @@ class _ColumnContents:
     count: IntArray
 
     def take(self, chosen: IntArray) -> "_ColumnContents":
-        """The contents of the chosen columns, in the order given."""
+        """Returns the contents of the chosen columns, in the order given."""
         uses = concatenated_ranges(self.first[chosen], self.first[chosen + 1])
         width = np.diff(self.first)[chosen]
         return _ColumnContents(
@@ -127,7 +128,9 @@ def _column_contents(columns: Columns, kept: IntArray, keys: Sequence[FloatArray
 
 
 def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) -> IntArray:
-    """Sort columns by job, then first pool, then as many leading bits of the hash as fit; they usually are sorted."""
+    """Returns the order that sorts columns by job, then first pool, then as many leading bits of the hash as fit. The
+    columns usually are sorted already.
+    """
     pools = int(lead.max(initial=0)) + 1
     free_bits = max(1, 64 - ((len(first) - 1) * pools).bit_length())
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
@@ -138,7 +141,9 @@ def _content_order(first: IntArray, lead: IntArray, code: NDArray[np.uint64]) ->
 
 
 def _equals_representative(contents: _ColumnContents, first: IntArray, keys: IntArray, like: IntArray) -> bool:
-    """Whether every job agrees with the job `like[job]` in its columns (in content order) and its keys (f, m)."""
+    """Returns whether every job agrees with the job `like[job]` in its columns (in content order) and
+    its keys (f, m).
+    """
     if not (np.array_equal(keys, keys[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
     other = contents.take(matching_entries(like, first, first))
@@ -155,26 +160,26 @@ class AggregatedProblem:
     problem: ClassProblem
 
     def per_column(self, values: FloatArray) -> FloatArray:
-        """Values of columns, taken at the class columns: (c,) -> (C,)."""
+        """Returns the values of columns for the class columns: (c,) -> (C,)."""
         return values[self.classes.column]
 
     def per_class(self, values: FloatArray) -> FloatArray:
-        """Values of jobs, taken at the classes: (n,) -> (k,)."""
+        """Returns the values of jobs for the classes: (n,) -> (k,)."""
         return values[self.classes.representative]
 
     def to_columns(self, values: FloatArray) -> FloatArray:
-        """The value of its class column for every column, 0 for those that were not kept: (C,) -> (c,)."""
+        """Returns for every column the value of its class column, 0 for columns that were not kept: (C,) -> (c,)."""
         return np.append(values, 0.0)[self.classes.class_column]  # -1 takes the last one
 
     def to_jobs(self, values: FloatArray) -> FloatArray:
-        """The value of its class for every job, 0 for jobs without kept columns: (k,) -> (n,)."""
+        """Returns for every job the value of its class, 0 for jobs without kept columns: (k,) -> (n,)."""
         return np.append(values, 0.0)[self.classes.member]  # -1 takes the last one
 
 
 def aggregate_problem(
     problem: Problem, keep: BoolArray, column_keys: Sequence[FloatArray], job_keys: Sequence[FloatArray]
 ) -> AggregatedProblem:
-    """State the class problem of the jobs that have kept columns. Its rows are the problem's pools.
+    """Returns the class problem of the jobs that have kept columns. Its rows are the problem's pools.
 
     Args:
         problem: n jobs, c columns, p pools.

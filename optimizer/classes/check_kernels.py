@@ -18,13 +18,14 @@ from optimizer.classes.compiled_loops import njit
 from optimizer.classes.segments import as_bits
 from optimizer.problem import Columns, IntArray
 
-#: Entries from which on threads pay: to wait for one whose core is busy elsewhere takes longer than less work does.
+#: The number of entries from which on threads pay: with fewer, waiting for a thread on a busy core takes longer than
+#: the work.
 _PARALLEL_FROM = 2_000_000
 
 
 @contextmanager
 def limited_threads(entries: int) -> Iterator[None]:
-    """One thread for so few entries, the caller's number of them for more."""
+    """Uses one thread for so few entries, the caller's number of threads for more."""
     usual = numba.get_num_threads()
     numba.set_num_threads(usual if entries >= _PARALLEL_FROM else 1)
     try:
@@ -37,9 +38,10 @@ _BLOCKS = 64
 
 
 def columns_are_sound(columns: Columns, jobs: int, pools: int) -> bool:
-    """Whether indices are in range and ascend, numbers are finite and not negative, and every column uses a pool.
+    """Returns whether indices are in range and ascend, numbers are finite and not negative, and every column uses a
+    pool.
 
-    The arrays have the lengths that they should have.
+    The lengths of the arrays must be right already.
     """
     with limited_threads(len(columns)):
         sound = _owned(columns.job, jobs, columns.steps_per_s)
@@ -76,11 +78,11 @@ def _used(column, columns, pool, pools, count):  # type: ignore[no-untyped-def]
     return wrong.sum() == 0 and whole
 
 
-#: Columns of a block at least: most jobs have their like in it.
+#: The fewest columns of a block: most jobs have an equal job in their block.
 _BLOCK_COLUMNS = 262_144
-#: Comparisons in vain for each job of a block beyond which the few words do not tell its jobs apart.
+#: The failed comparisons per job of a block above which the hash does not tell its jobs apart.
 _FAILED_COMPARISONS = 4
-#: Odd numbers that scatter what words are added up of.
+#: Odd multipliers that spread the bits of the words summed in a hash.
 _A, _B, _C = np.uint64(0xD1342543DE82EF95), np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB)
 _ONE = np.uint64(1)
 
@@ -97,12 +99,13 @@ class CheckedGroups:
 
 
 def check_and_group(columns: Columns, pools: int, key: IntArray) -> CheckedGroups | None:
-    """None where anything may be wrong, a job has no column, or too many jobs look alike at first: then look otherwise.
+    """Returns the groups of equal jobs; None where anything may be wrong, a job has no column, or too many hashes
+    agree: the caller then uses another method.
 
     Args:
         columns: c > 0 of n > 0 jobs; their arrays, and those of their uses, are c long.
         pools: indices of pools are below it.
-        key: what tells jobs apart besides their columns, as bits, a row for each field (f, n).
+        key: the fields, besides columns, in which jobs may differ, as bits, one row per field (f, n).
     """
     owner, place, n = columns.job, columns.use_column, key.shape[1]
     if owner[0] != 0 or owner[-1] != n - 1:
@@ -122,7 +125,9 @@ def check_and_group(columns: Columns, pools: int, key: IntArray) -> CheckedGroup
 
 
 def _block_bounds(owner: IntArray, blocks: int) -> IntArray:
-    """First column of each block, and the end: where jobs ascend, every block begins with a job (b + 1,)."""
+    """Returns the first column of each block, and the end: where jobs ascend, every block begins with a
+    job (b + 1,).
+    """
     even = np.arange(1, blocks) * len(owner) // blocks
     begins = np.searchsorted(owner, owner[even], side="left")
     return np.concatenate(([0], np.maximum.accumulate(begins), [len(owner)])).astype(np.int64)
@@ -130,7 +135,7 @@ def _block_bounds(owner: IntArray, blocks: int) -> IntArray:
 
 @njit(inline="always")
 def _code(contents, job, begin, end):  # type: ignore[no-untyped-def]
-    """A few of a job's words, scattered: speeds of its first, middle and last column, and its keys."""
+    """Returns a hash of a few of a job's words: speeds of its first, middle and last column, and its keys."""
     speed, _, count, key = contents
     state = np.uint64(speed[begin]) * _A + np.uint64(speed[(begin + end) // 2]) * _B + np.uint64(speed[end - 1]) * _C
     state += np.uint64(count[begin]) + np.uint64(end - begin)
@@ -142,7 +147,7 @@ def _code(contents, job, begin, end):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _same(contents, first, job, twin):  # type: ignore[no-untyped-def]
-    """Whether a job says what another one says."""
+    """Returns whether two jobs have equal columns and keys."""
     speed, pool, count, key = contents
     one, two, width = np.uint64(first[job]), np.uint64(first[twin]), first[job + 1] - first[job]
     if width != first[twin + 1] - first[twin]:
@@ -159,8 +164,9 @@ def _same(contents, first, job, twin):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _job_is_sound(contents, begin, end, pools):  # type: ignore[no-untyped-def]
-    """Whether a job's numbers are: not negative, no nan, finite, accelerators of a pool that there is. Bits of floats
-    that are not negative are ordered as the floats are."""
+    """Returns whether a job's numbers are finite and not negative, and its pools exist. The bits of floats that are
+    not negative are ordered as the floats are, so that bits can be compared.
+    """
     speed, pool, count, _ = contents
     infinite, wrong = np.int64(0x7FF0000000000000), 0
     for i in range(begin, end):
@@ -172,7 +178,9 @@ def _job_is_sound(contents, begin, end, pools):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _job_end(whole, job, begin, end, like):  # type: ignore[no-untyped-def]
-    """Where a job's columns end, most likely after as many as `like`; `begin` where something is wrong with them."""
+    """Returns where a job's columns end, trying first as many as `like` has; `begin` where something is wrong with
+    them.
+    """
     owner, place = whole
     last = begin + like
     if last > end or owner[last - 1] != job or (last < end and owner[last] == job):
@@ -187,7 +195,7 @@ def _job_end(whole, job, begin, end, like):  # type: ignore[no-untyped-def]
 
 @njit(parallel=True, cache=True)
 def _walk_blocks(whole, contents, limits, found):  # type: ignore[no-untyped-def]
-    """Groups of each block; -1: look otherwise."""
+    """Groups the jobs of each block; returns -1 where another method is needed."""
     cuts, pools = limits
     known = np.zeros(len(cuts) - 1, dtype=np.int64)
     for block in numba.prange(len(cuts) - 1):
@@ -197,8 +205,9 @@ def _walk_blocks(whole, contents, limits, found):  # type: ignore[no-untyped-def
 
 @njit(cache=True)
 def _walk_block(whole, contents, limits, found):  # type: ignore[no-untyped-def]
-    """Walk over the jobs of some columns: where they begin, their group within the block, and one after the other from
-    the place of the block's first job those that show its groups, with their codes. Groups known; -1: look otherwise.
+    """Walks over the jobs of one block. Records where each begins, its group within the block, and the first job of
+    each group with its hash, from the place of the block's first job on. Returns the number of groups; -1 where
+    another method is needed.
     """
     owner, _ = whole
     begin, end, pools = limits
@@ -240,7 +249,7 @@ def _walk_block(whole, contents, limits, found):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _number_groups(contents, cut, owner, found):  # type: ignore[no-untyped-def]
-    """Number the groups of all blocks in order of first sight: the number of each, and the jobs that show them."""
+    """Numbers the groups of all blocks in order of first occurrence; records the number of each, and its first job."""
     cuts, known = cut
     first, representatives, code = found
     total, slots = known.sum(), 64

@@ -49,14 +49,14 @@ class ClassProblem:
     #: Row of each use, and how much of it one member takes when it runs the column all the time (U,).
     use_row: NDArray[np.int32]
     use_count: FloatArray
-    #: How much there is of each row, > 0 for every row that is used (r,).
+    #: The capacity of each row, > 0 for every row that is used (r,).
     capacity: FloatArray
 
     #: k, C and r.
     classes: int = field(init=False)
     columns: int = field(init=False)
     rows: int = field(init=False)
-    #: True: every column uses exactly one row, so use c belongs to column c.
+    #: Whether every column uses exactly one row, so that use c belongs to column c.
     single_use: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,29 +71,29 @@ class ClassProblem:
         return np.repeat(np.arange(self.classes), np.diff(self.first))
 
     def cost(self, prices: FloatArray) -> FloatArray:
-        """What one member pays for running each column all the time (C,)."""
+        """Returns what one member pays for running each column all the time, at prices of the rows (r,): (C,)."""
         paid = self.use_count * prices[self.use_row]
         if self.single_use:
             return paid
         return np.add.reduceat(paid, self.use_first[:-1]) if len(paid) else np.zeros(0)
 
     def used(self, x: FloatArray) -> FloatArray:
-        """How much of each row the shares take, all members together (r,)."""
+        """Returns how much of each row all members together take at these shares (C,): (r,)."""
         taken = np.repeat(self.size, np.diff(self.first)) * x
         per_use = self.use_count * (taken if self.single_use else np.repeat(taken, np.diff(self.use_first)))
         return np.bincount(self.use_row, weights=per_use, minlength=self.rows).astype(np.float64)
 
 
 class TargetFunction(Protocol):
-    """How much each class must have at level z: continuous, never falling, 0 or its floor at z = 0."""
+    """The amount that each class must have at level z: continuous, never falling, 0 or a floor at z = 0."""
 
     @property
     def highest(self) -> float:
-        """The largest level that is of interest: there every class that rises with z has what it can use at most."""
+        """The largest level of interest: there every class that rises with z has at most what it can use."""
         ...
 
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
-        """Target of each class, and by how much it rises with z just below z (k,), (k,)."""
+        """Returns the target of each class at level z (k,), and its derivative just below z (k,)."""
         ...
 
 
@@ -112,7 +112,7 @@ class MaxSum:
 
     #: What one member gains by running each column all the time; may be negative (C,).
     value: FloatArray
-    #: Utility of each column, and how much of it each class keeps; floors of 0 ask for nothing (C,), (k,).
+    #: Utility of each column (C,), and the utility that each class keeps (k,); a floor of 0 asks for nothing.
     worth: FloatArray
     floor: FloatArray
 
@@ -122,7 +122,7 @@ class NashWelfare:
     """The largest weighted sum of logarithms of utilities. Every class has a column of positive worth."""
 
     worth: FloatArray
-    #: Of one member (k,), >= 0; a class with weight 0 gets nothing.
+    #: Weight of one member of each class (k,), >= 0; a class with weight 0 gets nothing.
     weight: FloatArray
 
 
@@ -131,23 +131,23 @@ Objective = MaxMin | MaxSum | NashWelfare
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassSolution:
-    """Shares and prices of one objective over one market."""
+    """Shares and prices that solve one objective over a class problem."""
 
     status: Status
     #: Share of time of one member in each class column, feasible to 1e-12 (C,).
     x: FloatArray
     #: Price of each row in units of the objective, >= 0 (r,).
     prices: FloatArray
-    #: What the shares reach, and what the prices prove that none can exceed.
+    #: The objective that the shares reach, and the upper bound that the prices prove.
     objective: float
     bound: float
-    #: "highs", "cvxpy/clarabel", "price/numba", ...
+    #: The method: "highs", "cvxpy/clarabel", "price/numba", ...
     path: str
-    #: Passes over all classes, or solver iterations: the work that it took.
+    #: Passes over all classes, or solver iterations.
     work: int = 0
 
 
-#: A class is full at a level that went through float arithmetic.
+#: Relative tolerance below which a class counts as full at a level computed in floating point.
 _ROUNDING = 1e-15
 
 
@@ -161,12 +161,12 @@ class CappedTargets:
 
     @property
     def highest(self) -> float:
-        """The level that fills the last class."""
+        """The level at which the last class is full."""
         rising = self.slope > 0
         return float((self.cap[rising] / self.slope[rising]).max(initial=0.0))
 
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
-        """Targets, and their slopes just below z."""
+        """Returns the targets, and their slopes just below z."""
         rising = (self.slope > 0) & (self.slope * z <= self.cap)
         target = np.where(self.slope > 0, np.minimum(self.slope * z, self.cap), self.floor)
         return target, np.where(rising, self.slope, 0.0)
@@ -176,7 +176,8 @@ class CappedTargets:
 class ThemisTargets:
     """min(pace z / (1 - past z), cap): convex until the cap. A class with cap 0 does not rise (all arrays (k,))."""
 
-    #: Utility of a class that ends when it would have ended alone, if it began now: that of R / D steps per second.
+    #: Utility that a class needs to end when it would have ended alone, if it began now: that of R / D steps per
+    #: second.
     pace: FloatArray
     #: t / D: time since submission over time due alone.
     past: FloatArray
@@ -189,7 +190,7 @@ class ThemisTargets:
         return float((self.cap / np.where(rising, self.pace + self.cap * self.past, 1.0)).max(initial=0.0))
 
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
-        """Targets, and their slopes just below z."""
+        """Returns the targets, and their slopes just below z."""
         left = 1 - self.past * z
         rising = (left > 0) & (self.pace * z <= self.cap * left * (1 + _ROUNDING)) & (self.cap > 0)
         share = np.where(rising, left, 1.0)
@@ -198,47 +199,53 @@ class ThemisTargets:
 
 
 class TierRule(Protocol):
-    """What classes are to have, tier by tier."""
+    """The targets of classes, tier after tier."""
 
-    #: How many families of targets follow each other.
+    #: The number of tiers, whose targets rise one after the other.
     tiers: ClassVar[int]
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> TargetFunction:
-        """Targets of a tier: at z = 0 at most `kept`, for settled classes always `kept`, never above `cap`."""
+        """Returns the targets of a tier: at z = 0 at most `kept`, for settled classes always `kept`, never above
+        `cap`.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lexicographic:
-    """Level by level: the largest level, then what it leaves for those that can still rise, tier by tier."""
+    """Level by level: the largest level, then the capacity that it leaves to classes that can still rise, tier by
+    tier.
+    """
 
     rule: TierRule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightTierRule:
-    """min(w z, cap); afterwards, among those of weight 0, min(z, cap)."""
+    """Targets min(w z, cap); in a second tier, min(z, cap) for the classes of weight 0."""
 
     tiers: ClassVar[int] = 2
 
     weight: FloatArray
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> CappedTargets:
-        """Classes of the tier rise, all others keep what they have."""
+        """Returns targets that rise for the classes of the tier; all other classes keep what they have."""
         weight = self.weight if tier == 0 else (self.weight == 0).astype(np.float64)
         return CappedTargets(np.where(settled, 0.0, weight), cap, kept)
 
 
-#: A utility within this part of its target has reached it, so that rounding cannot make a full job look starved.
+#: A utility within this part of its target counts as reaching it, so that rounding cannot make a full job look starved.
 FULL = 1e-8
-#: Halvings of the level: enough for the last bit of a float.
+#: Halvings in the search for a level: enough for the last bit of a float.
 _HALVINGS = 100
-#: Stands for a logarithm of nothing.
+#: The value that stands for the logarithm of 0.
 _LOG_OF_ZERO = 1e-300
 
 
 def objective_value(class_problem: ClassProblem, objective: Objective, x: FloatArray) -> float:
-    """The objective's value at shares of the classes' members (C,). Floors of a `MaxSum` are not looked at."""
+    """Returns the objective's value at shares of the classes' members (C,). It does not check the floors of a
+    `MaxSum`.
+    """
     owner = class_problem.owner()
     if isinstance(objective, MaxSum):
         return float((class_problem.size[owner] * objective.value) @ x)
@@ -250,9 +257,11 @@ def objective_value(class_problem: ClassProblem, objective: Objective, x: FloatA
 
 
 def level_reached(targets: TargetFunction, utility: FloatArray, near: float = 0.0) -> float:
-    """The largest level whose targets the utilities reach (k,). It is found sooner the closer `near` is to it."""
+    """Returns the largest level whose targets these utilities reach (k,). The search is shorter the closer `near` is
+    to it.
+    """
     utility = utility * (1 + FULL)
-    if isinstance(targets, CappedTargets):  # known without a search
+    if isinstance(targets, CappedTargets):  # The level has a closed form.
         rising = targets.slope > 0
         if np.any(utility[~rising] < targets.floor[~rising]):
             return 0.0
@@ -276,7 +285,7 @@ def level_reached(targets: TargetFunction, utility: FloatArray, near: float = 0.
 
 
 def constraint_violation(problem: Problem, x: FloatArray) -> float:
-    """Largest violation of any constraint, relative to its right-hand side (1 where that is 0)."""
+    """Returns the largest violation of any constraint, relative to its right-hand side (1 where that is 0)."""
     if not len(x):
         return 0.0
     columns, capacity = problem.columns, problem.pools.capacity
@@ -287,14 +296,15 @@ def constraint_violation(problem: Problem, x: FloatArray) -> float:
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """|bound - objective| / |bound|; 0 where both are 0."""
+    """Returns |bound - objective| / |bound|; 0 where both are 0."""
     return abs(bound - objective) / max(1e-12, abs(bound))
 
 
 def make_feasible(class_problem: ClassProblem, x: FloatArray) -> FloatArray:
-    """Clip what a solver left outside and scale down every column that touches an overfull row.
+    """Returns feasible shares: clips negative ones, and scales down every column that uses an overloaded row.
 
-    After it no constraint is violated beyond rounding, at the price of at most the violation found (1e-9, typically).
+    Afterwards no constraint is violated beyond rounding. The objective loses at most the violation found (1e-9,
+    typically).
     """
     x = np.clip(np.nan_to_num(x), 0.0, 1.0)
     if not len(x):

@@ -1,8 +1,8 @@
 """Loops over jobs and columns that are compiled where that pays, and run as they are written where it does not.
 
-Loading numba and its cached code takes a fresh process most of a second, compiling for the first time many. A small
-question is answered by the loops as written in less. So a process begins interpreted, and loads compiled code once a
-question is too large, or once its small questions together have cost about what loading costs. Both ways give the same
+Loading numba and its cached code takes a new process most of a second; compiling for the first time takes many.
+Interpreted loops answer a small problem in less. So a process begins interpreted, and loads compiled code once a
+problem is too large, or once its small problems together have cost about as much as loading. Both ways give the same
 numbers to the bit: floats are not reordered, and no clock decides.
 
 Compiled code is cached beside the sources, else in the user's cache folder, else in `NUMBA_CACHE_DIR`; where none of
@@ -18,20 +18,20 @@ from typing import Any
 
 import numpy as np
 
-#: Steps of loops that a process interprets at most, over all its questions, and in one question. A step takes one to
-#: two microseconds, loading half a second to one.
+#: The most steps of loops that a process interprets, over all its problems and in one problem. A step takes one to two
+#: microseconds, loading half a second to one second.
 _STEPS_OF_PROCESS = 200_000
 _STEPS_OF_QUESTION = 40_000
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Numba's `njit`; code is compiled anew in each process where no folder for its cache can be written."""
+    """Returns numba's `njit`; without a writable folder for its cache, each process compiles the code anew."""
     import numba
 
     def made(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             compiled: Callable[..., Any] = numba.njit(**options)(function)
-        except RuntimeError:  # numba refuses to make what it cannot cache
+        except RuntimeError:  # numba refuses to compile what it cannot cache
             compiled = numba.njit(**{**options, "cache": False})(function)
         return compiled
 
@@ -40,17 +40,17 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @dataclass(slots=True)
 class InterpretedWork:
-    """What a process has interpreted so far. It decides how long answers take, never what they are."""
+    """The steps that a process has interpreted so far. They decide how long answers take, never what they are."""
 
     spent: float = 0.0
 
     @property
     def steps_left(self) -> float:
-        """Steps that the next question may take to be interpreted."""
+        """The steps that the next problem may take to be interpreted."""
         return min(_STEPS_OF_PROCESS - self.spent, _STEPS_OF_QUESTION)
 
     def end(self) -> None:
-        """Everything is compiled from now on."""
+        """Makes all further calls run compiled code."""
         self.spent = np.inf
 
 
@@ -58,27 +58,33 @@ INTERPRETED = InterpretedWork()
 
 
 def interpreted_floats() -> Any:
-    """A context in which loops as written divide as compiled ones do: by zero to infinity, silently."""
+    """Returns a context in which interpreted loops divide by zero as compiled ones do: to infinity,
+    without a warning.
+    """
     return np.errstate(all="ignore")
 
 
 class CompiledLoops:
-    """The loops of one module, each by its name, and the compiled ones that call each other."""
+    """The loops of one module by name, interpreted and compiled; compiled loops call each other."""
 
     def __init__(self, module: dict[str, Any]) -> None:
-        """Take the module's globals."""
+        """Takes the globals of the module."""
         self._module = module
         self._functions: list[FunctionType] = []
         self._compiled: dict[str, Callable[..., Any]] | None = None
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: the function stays what it is; those that it calls come before it in the module."""
+        """Registers a loop (a decorator) and returns it unchanged; the loops that it calls come before it in the
+        module.
+        """
         assert isinstance(function, FunctionType)
         self._functions.append(function)
         return function
 
     def run(self, name: str, steps: float, *arguments: Any) -> Any:
-        """What the function of this name returns, interpreted if it takes about so few steps that this is quicker."""
+        """Returns the result of the function of this name, interpreted if about so few steps are faster than loading
+        compiled code.
+        """
         if INTERPRETED.steps_left < steps:
             INTERPRETED.end()
             return self.compiled(name)(*arguments)
@@ -87,13 +93,13 @@ class CompiledLoops:
             return self._module[name](*arguments)
 
     def compiled(self, name: str) -> Callable[..., Any]:
-        """The compiled function of this name; the function itself where numba is not installed."""
+        """Returns the compiled function of this name; where numba is not installed, the function itself."""
         if self._compiled is None:
             self._compiled = self._compile() if find_spec("numba") is not None else {}
         return self._compiled.get(name) or self._module[name]
 
     def _compile(self) -> dict[str, Callable[..., Any]]:
-        """Twins of all functions, which find each other as globals of their own."""
+        """Returns compiled copies of all functions, which find each other as globals of their own."""
         names = dict(self._module)
         for function in self._functions:
             twin = FunctionType(function.__code__, names, function.__name__)

@@ -23,7 +23,7 @@ from optimizer.classes.segments import (
 from optimizer.decision import Shares
 from optimizer.problem import Columns, FloatArray, IntArray, Jobs, Problem
 
-#: Columns above which compiled code pays for being loaded.
+#: Above this number of columns, loading compiled code pays.
 _COMPILED_FROM = 50_000
 
 
@@ -33,21 +33,21 @@ class DistinctJobs:
 
     #: The problem of the distinct jobs.
     problem: Problem
-    #: Jobs that each of them stands for (k,).
+    #: The number of jobs that each distinct job stands for (k,).
     count: FloatArray
     #: Distinct job of each job (n,), and the job that represents each distinct one, ascending (k,).
     member: IntArray
     representative: IntArray
-    #: First column of each job, and of each distinct one; one more at the end (n + 1,), (k + 1,).
+    #: First column of each job, and of each distinct one, each with one more entry at the end (n + 1,), (k + 1,).
     first: IntArray
     distinct_first: IntArray
 
     def expand_jobs(self, values: FloatArray) -> FloatArray:
-        """The value of its distinct job for every job, (k,) -> (n,)."""
+        """Returns for every job the value of its distinct job: (k,) -> (n,)."""
         return values[self.member]
 
     def expand_columns(self, values: FloatArray) -> FloatArray:
-        """The value of its distinct column for every column, (C,) -> (c,)."""
+        """Returns for every column the value of its distinct column: (C,) -> (c,)."""
         if len(values) == self.first[-1]:
             return values
         if self.first[-1] >= _COMPILED_FROM:
@@ -57,7 +57,7 @@ class DistinctJobs:
         return values[matching_entries(self.member, self.first, self.distinct_first)]
 
     def tell(self, shares: Shares) -> Shares:
-        """Expand the decision about the distinct jobs to all jobs. The decision co-locates no jobs."""
+        """Returns the decision about distinct jobs expanded to all jobs. The decision must not co-locate jobs."""
         if len(self.representative) == len(self.member):
             return shares
         return replace(
@@ -78,12 +78,13 @@ class DistinctJobs:
         )
 
     def _rows(self, distinct: IntArray) -> IntArray:
-        """The jobs that these distinct jobs stand for."""
+        """Returns the rows of the jobs that these distinct jobs represent."""
         return np.flatnonzero(np.isin(self.member, distinct)) if len(distinct) else distinct
 
 
 def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs:
-    """Find the jobs that agree in all their columns and in the named fields of `Jobs`.
+    """Returns the problem of distinct jobs: jobs that agree in all their columns and in the named fields of `Jobs`
+    become one.
 
     The arrays must fit together and ascend (`optimizer.validate`); their values may be anything.
     """
@@ -93,7 +94,7 @@ def distinct_jobs(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs:
         first = offsets_of_widths(np.bincount(columns.job, minlength=n))
         return DistinctJobs(problem, np.ones(n), np.arange(n), np.arange(n), first, first)
     first = job_offsets(columns.job, n)
-    single = len(columns.use_column) == len(columns)  # every column has a use: each has one
+    single = len(columns.use_column) == len(columns)  # Every column has at least one use: so each has exactly one.
     use_first = np.zeros(0, dtype=np.int64) if single else job_offsets(columns.use_column, len(columns))
     key = _job_keys(problem.jobs, job_fields)
     if len(columns) >= _COMPILED_FROM:
@@ -120,7 +121,7 @@ def _distinct_of_groups(
 
 
 def distinct_jobs_if_sound(problem: Problem, job_fields: Sequence[str]) -> DistinctJobs | None:
-    """Check the columns of a large problem and group its jobs, in one pass.
+    """Checks the columns of a large problem and groups its jobs, in one pass.
 
     Returns None where the problem is small, a column has several uses, or a check failed: the caller then runs
     `validate_problem` and `distinct_jobs`. A result proves that the arrays of columns and uses are well formed.
@@ -140,7 +141,7 @@ def distinct_jobs_if_sound(problem: Problem, job_fields: Sequence[str]) -> Disti
 
 
 def job_offsets(owner: IntArray, owners: int) -> IntArray:
-    """Where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
+    """Returns where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
     if len(owner) >= _COMPILED_FROM:
         from optimizer.classes import deduplication_kernels
 
@@ -149,12 +150,12 @@ def job_offsets(owner: IntArray, owners: int) -> IntArray:
 
 
 def _job_keys(jobs: Jobs, names: Sequence[str]) -> IntArray:
-    """The bits of the named fields, one row per field (f, n)."""
+    """Returns the bits of the named fields, one row per field (f, n)."""
     return np.stack([as_bits(np.asarray(getattr(jobs, name))) for name in names])
 
 
 def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray) -> tuple[IntArray, IntArray]:
-    """Group jobs by a 64-bit hash of their columns and keys, then compare in full.
+    """Groups jobs by a 64-bit hash of their columns and keys, then compares them in full.
 
     Defines what `deduplication_kernels.group_equal_jobs` computes: the group of each job (n,), and the first job of
     each group, ascending (k,). Where two different jobs have one hash, no jobs are grouped.
@@ -179,7 +180,7 @@ def _group(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
 
 
 def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray, like: IntArray) -> bool:
-    """Whether every job has the columns and keys of the job `like[job]`."""
+    """Returns whether every job has the columns and keys of the job `like[job]`."""
     if not (np.array_equal(key, key[:, like]) and np.array_equal(np.diff(first), np.diff(first)[like])):
         return False
     twin = matching_entries(like, first, first)
@@ -195,7 +196,7 @@ def _equal(columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
 def _problem_of_rows(
     problem: Problem, rows: IntArray, count: FloatArray, first: IntArray, use_first: IntArray
 ) -> Problem:
-    """The problem of these jobs alone, in their order, each with the number of jobs that it stands for."""
+    """Returns the problem of these jobs alone, in this order, each with the number of jobs that it represents."""
     columns = problem.columns
     kept = concatenated_ranges(first[rows], first[rows + 1])
     single = not len(use_first)

@@ -12,9 +12,9 @@ from optimizer.classes.segments import as_bits
 from optimizer.problem import Columns, FloatArray, IntArray
 
 _BLOCKS = 64
-#: Jobs of a block at least: most have their like in it.
+#: The fewest jobs of a block: most jobs have an equal job in their block.
 _BLOCK_JOBS = 16_384
-#: Odd numbers that scatter what words are added up of.
+#: Odd multipliers that spread the bits of the words summed in a hash.
 _A, _B = np.uint64(0xD1342543DE82EF95), np.uint64(0xA0761D6478BD642F)
 _C, _D = np.uint64(0xE7037ED1A0B428DB), np.uint64(0x8EBC6AF09C88C6E3)
 
@@ -22,7 +22,7 @@ _C, _D = np.uint64(0xE7037ED1A0B428DB), np.uint64(0x8EBC6AF09C88C6E3)
 def group_equal_jobs(
     columns: Columns, first: IntArray, use_first: IntArray, key: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Distinct job of each job (n,), and the first job of each distinct one, ascending (k,).
+    """Returns the distinct job of each job (n,), and the first job of each distinct one, ascending (k,).
 
     `use_first` is empty where every column has one use.
     """
@@ -44,19 +44,19 @@ def group_equal_jobs(
             representative, clash = _merge(contents, step, known, (code, member, representatives))
             if not clash:
                 return member, representative
-    return np.arange(n), np.arange(n)  # two hashes clash: nothing is put together
+    return np.arange(n), np.arange(n)  # Two different jobs share a hash: every job is a group of its own.
 
 
 def compiled_offsets(owner: IntArray, owners: int) -> IntArray:
-    """Where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
-    first = np.empty(owners + 1, dtype=np.int64)  # by numpy, which asks for large pages
+    """Returns where each owner's entries begin in an ascending array of owners, and the end (owners + 1,)."""
+    first = np.empty(owners + 1, dtype=np.int64)  # Allocated by numpy, which asks for large pages.
     with limited_threads(len(owner)):
         _offsets(owner, first)
     return first
 
 
 def expand_to_columns(values: FloatArray, member: IntArray, first: IntArray, distinct_first: IntArray) -> FloatArray:
-    """Give every column the value of its distinct column (C,) -> (c,)."""
+    """Returns for every column the value of its distinct column: (C,) -> (c,)."""
     expanded = np.empty(int(first[-1]))
     with limited_threads(len(expanded)):
         _expand(values, member, first, distinct_first, expanded)
@@ -86,7 +86,7 @@ def _offsets(owner, first):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _code(contents, job):  # type: ignore[no-untyped-def]
-    """All that a job says, in 64 bits: a sum of mixed words, which does not wait for the word before."""
+    """Returns a 64-bit hash of all of a job's words: a sum of mixed words, so that no word waits for the one before."""
     first, use_first, speed, pool, count, key = contents
     begin, end = first[job], first[job + 1]
     state = np.uint64(end - begin)
@@ -108,7 +108,7 @@ def _code(contents, job):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _same(contents, job, twin):  # type: ignore[no-untyped-def]
-    """Whether a job says what another one says."""
+    """Returns whether two jobs have equal columns and keys."""
     first, use_first, speed, pool, count, key = contents
     begin, other, columns = first[job], first[twin], first[job + 1] - first[job]
     if columns != first[twin + 1] - first[twin]:
@@ -135,8 +135,9 @@ def _same(contents, job, twin):  # type: ignore[no-untyped-def]
 
 @njit(parallel=True, cache=True)
 def _group_blocks(contents, step, table, found):  # type: ignore[no-untyped-def]
-    """Group each block's jobs by hash tables with linear probing: their code, their group within the block, and one
-    after the other from the block's first place the jobs that show its groups. Returns groups per block; -1: a clash.
+    """Groups each block's jobs with hash tables (linear probing). Records each job's hash, its group within the block,
+    and the first job of each group, from the block's first place on. Returns the number of groups per block; -1 where
+    two different jobs share a hash.
     """
     code, member, representatives = found
     jobs, mask = len(code), np.uint64(table.shape[1] - 1)
@@ -165,7 +166,9 @@ def _group_blocks(contents, step, table, found):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _merge(contents, step, known, found):  # type: ignore[no-untyped-def]
-    """Number the groups of all blocks in order of first sight; members follow. Also tells whether hashes clash."""
+    """Numbers the groups of all blocks in order of first occurrence, and their members; also returns whether two
+    different jobs share a hash.
+    """
     code, member, representatives = found
     slots, total = 1024, known.sum()
     while slots < 2 * total:

@@ -15,51 +15,53 @@ from optimizer.problem import FloatArray, IntArray
 
 
 def sum_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:
-    """Sum of the values of each owner, 0 for an owner without any (owners,)."""
+    """Returns the sum of the values of each owner, 0 for an owner without any (owners,)."""
     if 0 < len(owner) == owners and owner[0] == 0 and np.all(owner[1:] - owner[:-1] == 1):
-        return values + 0.0  # one value each, in order; a sum has no negative zero
+        return values + 0.0  # One value each, in order; adding 0.0 turns -0.0 into 0.0.
     return np.asarray(np.bincount(owner, weights=values, minlength=owners), dtype=np.float64)
 
 
 def max_by(owner: IntArray, values: FloatArray, owners: int) -> FloatArray:
-    """Largest value of each owner, at least 0 (owners,)."""
+    """Returns the largest value of each owner, at least 0 (owners,)."""
     best = np.zeros(owners)
     np.maximum.at(best, owner, values)
     return best
 
 
 def offsets_of_widths(width: IntArray) -> IntArray:
-    """Offset of each owner's first entry, from the numbers of entries (owners,), and the total (owners + 1,)."""
+    """Returns the offset of each owner's first entry, from the numbers of entries (owners,), and the total (owners +
+    1,).
+    """
     first = np.zeros(len(width) + 1, dtype=np.int64)
     np.cumsum(width, out=first[1:])
     return first
 
 
 def positions_within_owner(first: IntArray) -> IntArray:
-    """Position of each entry among the entries of its owner, from 0."""
+    """Returns the position of each entry among the entries of its owner, from 0."""
     return np.arange(first[-1]) - np.repeat(first[:-1], np.diff(first))
 
 
 def concatenated_ranges(begin: IntArray, end: IntArray) -> IntArray:
-    """begin[0]..end[0]-1, begin[1]..end[1]-1, ... one after the other."""
+    """Returns begin[0]..end[0]-1, begin[1]..end[1]-1, ... one after the other."""
     length = end - begin
     start = np.cumsum(length) - length
     return np.repeat(begin - start, length) + np.arange(int(length.sum()))
 
 
 def matching_entries(like: IntArray, first: IntArray, like_first: IntArray) -> IntArray:
-    """For each entry of owner i, the index of the entry at the same position of owner `like[i]`."""
+    """Returns, for each entry of owner i, the index of the entry at the same position of owner `like[i]`."""
     return np.repeat(like_first[like] - first[:-1], np.diff(first)) + np.arange(first[-1])
 
 
 def wrapping_sums_by_owner(values: NDArray[np.uint64], first: IntArray) -> NDArray[np.uint64]:
-    """Sum of each owner's values modulo 2**64 (owners,)."""
+    """Returns the sum of each owner's values modulo 2**64 (owners,)."""
     total = np.zeros(len(values) + 1, dtype=np.uint64)
     np.cumsum(values, out=total[1:])
     return total[first[1:]] - total[first[:-1]]
 
 
-#: Bits of a float's mantissa that do not count. The 31 others do: floats that agree to a relative 5e-10 are equal.
+#: Bits of a float's mantissa that are ignored. The 31 others count: floats that agree to a relative 5e-10 are equal.
 _DROPPED_BITS = 22
 
 
@@ -74,7 +76,9 @@ class RowGroups:
 
 
 def quantised_bits(values: FloatArray) -> IntArray:
-    """The bits of floats rounded to a relative 5e-10, half to even: the same quantity computed twice has the same."""
+    """Returns the bits of floats rounded to a relative 5e-10, half to even: a quantity computed twice gets the same
+    bits.
+    """
     rounded: IntArray = (values + 0.0).view(np.int64)  # -0.0 and 0.0 are one value but two bit patterns
     rounded += ((rounded >> _DROPPED_BITS) & 1) + ((1 << (_DROPPED_BITS - 1)) - 1)  # carries into the exponent
     rounded &= -(1 << _DROPPED_BITS)
@@ -82,14 +86,14 @@ def quantised_bits(values: FloatArray) -> IntArray:
 
 
 def as_bits(values: NDArray[Any]) -> IntArray:
-    """A float or integer array as 64-bit integers, equal exactly where the values are equal."""
+    """Returns a float or integer array as 64-bit integers, equal exactly where the values are equal."""
     if values.dtype == np.float64:
         return np.ascontiguousarray(values).view(np.int64)
     return values.astype(np.int64, copy=False)
 
 
 def mix_bits(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scatter 64 bits (the finaliser of splitmix64); overflow wraps on purpose."""
+    """Returns 64-bit words with their bits mixed (the finaliser of splitmix64); overflow wraps on purpose."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state ^= state >> np.uint64(30)
     state *= np.uint64(0xBF58476D1CE4E5B9)
@@ -100,7 +104,9 @@ def mix_bits(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def group_rows(rows: IntArray) -> RowGroups:
-    """Group the equal rows of an integer matrix (r, k). Exact: a clash of hashes falls back to sorting whole rows."""
+    """Returns the groups of equal rows of an integer matrix (r, k). They are exact: where two different rows share a
+    hash, whole rows are sorted.
+    """
     if not len(rows):
         return RowGroups(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     _, representative, member = np.unique(_hash(rows), return_index=True, return_inverse=True)
@@ -110,7 +116,7 @@ def group_rows(rows: IntArray) -> RowGroups:
 
 
 def _hash(rows: IntArray) -> NDArray[np.uint64]:
-    """Mix each row into 64 bits."""
+    """Returns a 64-bit hash of each row."""
     state = np.zeros(len(rows), dtype=np.uint64)
     for column in np.ascontiguousarray(rows.T).view(np.uint64):
         state = mix_bits(state + column)

@@ -1,8 +1,8 @@
 """The answer document: what a policy decided about a problem document, with everything that proves it.
 
-Whoever solves a problem may write one; `optimizer.certificate` says whether it holds. So nothing in it is trusted here
-beyond its form: a negative share is a matter for the checker, a share that is no number is not. The published JSON
-schemas of problems and answers are made from these models, so that they cannot say anything else.
+Any solver may write one; `optimizer.check.certificate` says whether it holds. So these models check its form alone:
+the checker rejects a negative share, the model one that is not a number. The published JSON schemas of problems and
+answers are made from these models, so that they cannot say anything else.
 """
 
 from typing import Annotated, Any, Literal
@@ -28,7 +28,7 @@ from optimizer.documents.problem_document import (
 from walras.spec.file_model import FileModel
 
 Text = Annotated[str, Field(max_length=500)]
-#: Something of each pool, by id; 0 for a pool that is not named.
+#: An amount of each pool, by pool id; 0 for a pool that is not named.
 ByPool = Annotated[dict[Name, Result], Field(max_length=MAX_POOLS)]
 
 
@@ -267,6 +267,6 @@ class AnswerDocument(FileModel):
 
 
 def document_schema(name: str) -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of `problem` or `answer` documents."""
+    """Returns the JSON schema (draft 2020-12) of `problem` or of `answer` documents."""
     written: dict[str, Any] = (ProblemDocument if name == "problem" else AnswerDocument).model_json_schema()
     return {"$schema": GenerateJsonSchema.schema_dialect} | written

@@ -1,8 +1,8 @@
 """From an answer document back to a decision about a problem, and whether the document holds.
 
-A document that names jobs, pools or configurations that the problem has not is no answer to it: a ConfigError. What its
-numbers are worth is for `optimizer.certificate` to say; here its opinion becomes a document, together with whether the
-answer's document says what its shares amount to.
+A document that names jobs, pools or configurations that the problem does not have is no answer to it: a ConfigError.
+`optimizer.check.certificate` says whether its numbers hold; this module writes that finding as a document, together
+with whether the totals stated in the answer follow from its shares.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +44,8 @@ from walras.errors import ConfigError
 
 
 def problem_answered(answer: AnswerDocument, problem: Problem) -> Problem:
-    """The problem with the gangs over several pools that the answer made for it; they run as the problem lets them.
+    """Returns the problem with the gangs over several pools that the answer made for it, at the speeds that the
+    problem gives them.
 
     Raises:
         ConfigError: it answers another problem, or makes a gang that this one does not let it make.
@@ -71,14 +72,14 @@ def problem_answered(answer: AnswerDocument, problem: Problem) -> Problem:
 
 
 def decision_of(answer: AnswerDocument, problem: Problem) -> tuple[PolicySpec, Decision]:
-    """Who answered, and what.
+    """Returns the policy that answered, and its decision.
 
     Args:
         answer: the document.
         problem: as `problem_answered` gives it.
 
     Raises:
-        ConfigError: it names what the problem has not; `field` says where.
+        ConfigError: it names something that the problem does not have; `field` says where.
     """
     policy = PolicySpec(answer.policy.name, dict(answer.policy.parameters))
     if [answer.shares, answer.order, answer.plan].count(None) != 2:
@@ -93,7 +94,7 @@ def decision_of(answer: AnswerDocument, problem: Problem) -> tuple[PolicySpec, D
 
 
 class _Names:
-    """Rows by what documents call them."""
+    """Maps the names in documents to rows of the problem."""
 
     def __init__(self, problem: Problem) -> None:
         self._job = {int(job_id): row for row, job_id in enumerate(problem.jobs.job_id)}
@@ -239,7 +240,7 @@ def _quote(document: QuoteDocument, names: _Names, where: str) -> Quote:
 
 
 def _repeated(uses: Mapping[str, float], expected: Mapping[str, float], field: str) -> None:
-    """Raise unless a configuration's uses are those of the problem."""
+    """Raises a ConfigError unless a configuration's uses are those of the problem."""
     if uses != expected:
         raise ConfigError(
             f"{field}.uses: that configuration uses something else", field=f"{field}.uses", fix="repeat its uses"
@@ -253,16 +254,16 @@ def _yardstick(document: YardstickDocument) -> BoundReport:
     return BoundReport(document.name, document.unit, objective, bound, gap, document.maximise)
 
 
-#: Speeds and totals that agree to this part are the same.
+#: Speeds and totals that agree to this part count as equal.
 _SAME = 1e-6
-#: So are integral bounds: a search stops at a gap of this size.
+#: Integral bounds that agree to this part count as equal: a search stops at a gap of this size.
 _SAME_BOUND = 1e-4
 
 
 def check_document(
     problem: Problem, policy: PolicySpec, decision: Decision, memory: Memory, stated: AnswerDocument
 ) -> CheckDocument:
-    """Check a decision, given what the policy remembered when it was asked, and the document that states it.
+    """Checks a decision (given the memory with which the policy was asked) and the document that states it.
 
     `problem` is the one that was answered, gangs over several pools included.
     """
@@ -285,7 +286,7 @@ def check_document(
 
 
 def _amount_complaints(stated: AnswerDocument, found: AnswerDocument) -> Iterator[str]:
-    """Speeds of jobs and use of pools follow from the shares."""
+    """Yields what is wrong in stated speeds of jobs and uses of pools, which must follow from the shares."""
     if stated.shares is None or found.shares is None:
         return
     jobs = {job.id: job for job in stated.shares.jobs}
@@ -300,7 +301,9 @@ def _amount_complaints(stated: AnswerDocument, found: AnswerDocument) -> Iterato
 
 
 def _integral_bound_complaints(stated: AnswerDocument, found: float | None) -> Iterator[str]:
-    """The integral bound follows from the prices; who does not state it claims nothing."""
+    """Yields what is wrong in the stated integral bound, which must follow from the prices; a document without one
+    claims nothing.
+    """
     claim = None if stated.shares is None else stated.shares.certificate.integral_bound
     if claim is not None and (found is None or not abs(claim - found) <= _SAME_BOUND * max(abs(claim), abs(found))):
         yield f"integral bound: stated {claim:.9g}, found {'none' if found is None else format(found, '.9g')}"

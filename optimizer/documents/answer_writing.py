@@ -1,4 +1,4 @@
-"""From a decision to its document. Jobs, pools and configurations are called what the problem document calls them."""
+"""From a decision to its document. Jobs, pools and configurations have the names of the problem document."""
 
 import hashlib
 import json
@@ -44,15 +44,15 @@ def answer_of(
     integral_bound: float | None = None,
     asked: Problem | None = None,
 ) -> AnswerDocument:
-    """The document of a decision.
+    """Returns the document of a decision.
 
     Args:
         problem: the one that was answered.
-        policy: who answered.
+        policy: the policy that answered.
         decision: shares, an order or a plan.
-        memory: what the policy left for the next time.
-        names: what people call the jobs, by id.
-        integral_bound: what whole gangs can reach at best (`optimizer.assignment.whole_gang_bound`), if that was asked.
+        memory: the policy's memory for its next solve.
+        names: names of the jobs for users, by id.
+        integral_bound: an upper bound for whole gangs (`optimizer.assignment.whole_gang_bound`), if one was asked for.
         asked: the problem that was asked, where the one answered has gangs over several pools besides.
     """
     shares = order = plan = None
@@ -74,13 +74,13 @@ def answer_of(
 
 
 def problem_digest(problem: Problem) -> str:
-    """SHA-256 of the problem as a document, so that an answer names the question that it answers."""
+    """Returns the SHA-256 of the problem as a document, by which an answer names its problem."""
     text = json.dumps(plain_document(problem_document_of(problem)), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _mixtures(asked: Problem, answered: Problem) -> tuple[MixtureDocument, ...]:
-    """The configurations that the problem answered has besides: the last ones of each job."""
+    """Returns the configurations that the answered problem has in addition: the last ones of each job."""
     columns, jobs = answered.columns, len(asked.jobs)
     known = np.bincount(asked.columns.job, minlength=jobs)
     uses = uses_of(columns, answered.pools.pool_id)
@@ -95,7 +95,7 @@ def _mixtures(asked: Problem, answered: Problem) -> tuple[MixtureDocument, ...]:
 
 
 def configuration_indices(problem: Problem) -> IntArray:
-    """Place of each column in its job's list of configurations (c,)."""
+    """Returns the index of each column in its job's list of configurations (c,)."""
     job = problem.columns.job
     return np.arange(len(job)) - np.searchsorted(job, job)
 
@@ -138,7 +138,7 @@ def _jobs(problem: Problem, shares: Shares, names: dict[int, str]) -> tuple[JobA
 
 
 def fastest_rates(problem: Problem) -> FloatArray:
-    """Steps per second of each job's fastest configuration that fits the fleet; 0 where none does (n,)."""
+    """Returns the steps per second of each job's fastest configuration that fits the fleet (n,); 0 where none does."""
     columns, capacity = problem.columns, problem.pools.capacity + problem.pools.rentable - problem.pools.held
     fits = np.ones(len(columns), dtype=bool)
     fits[columns.use_column[columns.use_count > capacity[columns.use_pool] + 1e-9]] = False
@@ -148,7 +148,7 @@ def fastest_rates(problem: Problem) -> FloatArray:
 
 
 def co_located_rates(problem: Problem, shares: Shares) -> FloatArray:
-    """Steps per second that each job makes beside another one (n,)."""
+    """Returns the steps per second that each job makes while co-located with another (n,)."""
     rates, pairs, packed = np.zeros(len(problem.jobs)), problem.pairs, shares.packed
     if pairs is None or not len(packed):
         return rates
@@ -161,7 +161,7 @@ def co_located_rates(problem: Problem, shares: Shares) -> FloatArray:
 
 
 def accelerators_used(problem: Problem, shares: Shares) -> FloatArray:
-    """Accelerators of each pool that the shares take; two that are packed take them once (p,)."""
+    """Returns the accelerators of each pool that the shares take (p,); two co-located jobs count once."""
     columns, packed, pairs = problem.columns, shares.packed, problem.pairs
     taken = columns.use_count * shares.x[columns.use_column]
     used = np.bincount(columns.use_pool, weights=taken, minlength=len(problem.pools)).astype(np.float64)
@@ -175,7 +175,7 @@ def accelerators_used(problem: Problem, shares: Shares) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Alone:
-    """How a job runs in a pool by itself: its smallest gang there, the fastest of equals."""
+    """How a job runs alone in a pool: its smallest gang there, the fastest of equals."""
 
     count: float
     slowness: float
@@ -186,7 +186,7 @@ class _Alone:
 
 
 def _alone(problem: Problem) -> dict[tuple[int, int], _Alone]:
-    """By job and pool; nothing where a job has no configuration of its own."""
+    """Returns how jobs run alone, by job and pool; there is no entry where a job has no configuration of one pool."""
     columns = problem.columns
     single = np.bincount(columns.use_column, minlength=len(columns)) == 1
     best: dict[tuple[int, int], _Alone] = defaultdict(lambda: _Alone(0.0, 0.0))
@@ -314,7 +314,7 @@ def _yardstick(yardstick: BoundReport) -> YardstickDocument:
 
 
 def finite_or_none(value: float) -> float | None:
-    """None for what is not finite: nothing is proved."""
+    """Returns the value, None where it is not finite: nothing is proved."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -327,7 +327,9 @@ def _ids(problem: Problem, rows: IntArray) -> tuple[int, ...]:
 
 
 def renting_of(problem: Problem, delay_usd_per_h: float, rental: Rental | None) -> dict[str, RentedDocument]:
-    """By pool, where machines may be rented; empty where renting is no question."""
+    """Returns the rented machines by pool, where machines may be rented; an empty dict where renting is
+    not possible.
+    """
     if rental is None:
         return {}
     margins, pools = marginal_values(problem, delay_usd_per_h, rental), problem.pools

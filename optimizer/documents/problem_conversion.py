@@ -1,7 +1,7 @@
 """Between a checked problem document and arrays, both ways.
 
 Reading puts pools and jobs in ascending order of their ids. Writing gives a document that reads back to the same
-problem; what stands at its default is left out.
+problem; fields at their defaults are left out.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from walras.spec.file_model import check_model
 
 
 def problem_from_document(document: ProblemDocument) -> Problem:
-    """The problem that a document describes; configurations keep the order in which each job lists them."""
+    """Returns the problem that a document describes; configurations keep the order in which each job lists them."""
     jobs = jobs_in_order(document)
     pools = sorted(document.pools)
     pool_row = {pool: row for row, pool in enumerate(pools)}
@@ -38,13 +38,13 @@ def problem_from_document(document: ProblemDocument) -> Problem:
 
 
 def jobs_in_order(document: ProblemDocument) -> list[tuple[int, JobDocument]]:
-    """(id, job) in the order of the problem's rows."""
+    """Returns (id, job) in the order of the problem's rows."""
     numbered = [(place if job.id is None else job.id, job) for place, job in enumerate(document.jobs, start=1)]
     return sorted(numbered, key=lambda entry: entry[0])
 
 
 def parents_first(entities: dict[str, EntityDocument]) -> dict[str, EntityDocument]:
-    """Parents before their children, otherwise in the order of the document."""
+    """Returns the entities with parents before their children, otherwise in the order of the document."""
     ordered: dict[str, EntityDocument] = {}
     for name in entities:
         ancestors = [name]
@@ -112,7 +112,7 @@ def _read_pools(document: ProblemDocument, ids: list[str]) -> Pools:
 
 
 def _read_entities(entities: dict[str, EntityDocument]) -> Entities:
-    """Arrays; what holds for nobody but as the default is left empty."""
+    """Returns the entities as arrays; an array in which all values are the default stays empty."""
     row_of = {name: row for row, name in enumerate(entities)}
     listed = list(entities.values())
     parent = _integers([-1 if entity.parent is None else row_of[entity.parent] for entity in listed])
@@ -131,7 +131,9 @@ def _read_entities(entities: dict[str, EntityDocument]) -> Entities:
 
 
 def _read_pairs(pairs: tuple[PairDocument, ...], jobs: list[JobDocument], row_of: dict[str, int]) -> Pairs:
-    """Kinds are numbered by their names, shorter ones first, so that `kind-2` stands before `kind-10`."""
+    """Returns the pairs as arrays. Kinds are numbered by their names, shorter ones first, so that `kind-2` precedes
+    `kind-10`.
+    """
     named = {job.kind for job in jobs if job.kind is not None}
     named.update(kind for pair in pairs for kind in (pair.first, pair.second))
     number = {name: row for row, name in enumerate(sorted(named, key=lambda name: (len(name), name)))}
@@ -150,7 +152,7 @@ def _floats(values: list[float] | list[float | None], missing: float = 0.0) -> F
 
 
 def _empty_if_zero(values: list[float]) -> FloatArray:
-    """Empty where all of them are 0."""
+    """Returns an array of the values, empty where all of them are 0."""
     return _floats([*values] if any(values) else [])
 
 
@@ -159,10 +161,10 @@ def _integers(values: list[int]) -> IntArray:
 
 
 def problem_document_of(problem: Problem, *, about: str | None = None) -> ProblemDocument:
-    """The document of a valid problem. Kinds of `pairs` are named by their numbers.
+    """Returns the document of a valid problem. Kinds of `pairs` are named by their numbers.
 
     Raises:
-        ConfigError: something has no place in a document, such as a number beyond its bounds.
+        ConfigError: a document cannot state something, such as a number beyond its bounds.
     """
     written = {
         "about": about,
@@ -176,12 +178,12 @@ def problem_document_of(problem: Problem, *, about: str | None = None) -> Proble
 
 
 def plain_document(document: ProblemDocument) -> dict[str, Any]:
-    """The document as plain data, without what stands at its default."""
+    """Returns the document as plain data, without fields at their defaults."""
     return {"schema_version": document.schema_version} | document.model_dump(mode="json", exclude_defaults=True)
 
 
 def entity_names(problem: Problem) -> list[str]:
-    """A name of its own for each entity: two that are called the same are told apart by their parents."""
+    """Returns a unique name for each entity: entities with equal names are told apart by their parents."""
     entities, names = problem.entities, list(problem.entities.name)
     often = Counter(names)
     for row, name in enumerate(names):
@@ -191,7 +193,7 @@ def entity_names(problem: Problem) -> list[str]:
 
 
 def uses_of(columns: Columns, pool_ids: tuple[str, ...]) -> list[dict[str, float]]:
-    """Accelerators of each pool that each column uses."""
+    """Returns the accelerators of each pool that each column uses."""
     uses: list[dict[str, float]] = [{} for _ in range(len(columns))]
     for column, pool, count in zip(columns.use_column, columns.use_pool, columns.use_count, strict=True):
         mine = uses[column]
@@ -218,7 +220,7 @@ def _written_pools(problem: Problem) -> dict[str, dict[str, Any]]:
 
 
 def _or_none(values: FloatArray, row: int) -> float:
-    """0 where nothing is said of any pool."""
+    """Returns the row's value, 0 where the array is empty because no pool states one."""
     return float(values[row]) if len(values) else 0.0
 
 
@@ -255,7 +257,7 @@ def _configurations(problem: Problem) -> list[list[dict[str, Any]]]:
 
 
 def _configuration(entry: dict[str, Any]) -> dict[str, Any]:
-    """A single pool is named as people name it."""
+    """Returns a configuration of one pool in its short form (`pool`, `accelerators`), others unchanged."""
     uses = entry["uses"]
     if len(uses) > 1:
         return entry
@@ -304,5 +306,5 @@ def _kind_name(kind: int) -> str | None:
 
 
 def _finite(value: float) -> float | None:
-    """None for what is unknown or unbounded."""
+    """Returns the value, None for what is unknown or unbounded."""
     return float(value) if np.isfinite(value) else None

@@ -1,7 +1,8 @@
-"""The problem document: what it may say, and that its parts fit together. `problem_conversion` makes arrays of it.
+"""The problem document: its fields, and the checks that its parts fit together. `problem_conversion` makes arrays of
+it.
 
-Written by hand for an example or by a program for a fleet; either way from outside: every number is finite and bounded,
-every list is bounded, nothing is coerced, and an unknown field is a mistake that is named.
+People write one by hand for an example, programs for a fleet. Either way it is input from outside: every number is
+finite and bounded, every list is bounded, nothing is coerced, and an unknown field is an error that names it.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -26,24 +27,24 @@ def _reject_text(value: object) -> object:
     return value
 
 
-#: Any finite number that arithmetic bears.
+#: Any finite number within the bounds of arithmetic.
 Plain = Annotated[Number, Field(ge=-_LARGEST, le=_LARGEST), BeforeValidator(_reject_text)]
-#: A number that was computed: finite, of any size.
+#: A computed number: finite, of any size.
 Result = Annotated[Number, BeforeValidator(_reject_text)]
-#: The same, not negative.
+#: A computed number that is not negative.
 Amount = Annotated[Number, Field(ge=0, le=_LARGEST), BeforeValidator(_reject_text)]
-#: Accelerators that one job holds.
+#: The number of accelerators that one job holds.
 Count = Annotated[Number, Field(gt=0, le=1e9), BeforeValidator(_reject_text)]
-#: Part of a whole.
+#: A fraction of a whole.
 Part = Annotated[Number, Field(ge=0, le=1), BeforeValidator(_reject_text)]
-#: A job's number.
+#: The number (id) of a job.
 JobNumber = Annotated[WholeNumber, Field(ge=0, le=2**53), BeforeValidator(_reject_text)]
-#: Place in a list of the other document, from 0.
+#: Index in a list of the other document, from 0.
 Place = Annotated[WholeNumber, Field(ge=0, le=MAX_CONFIGURATIONS - 1), BeforeValidator(_reject_text)]
 Name = ShownName
 Prose = Annotated[str, Field(max_length=2000)]
 
-#: Levels of entities above a job.
+#: The most levels of entities above a job.
 MAX_ENTITY_DEPTH = 16
 
 
@@ -103,7 +104,7 @@ class ConfigurationDocument(FileModel):
         return self
 
     def held(self) -> dict[str, float]:
-        """Accelerators of each pool."""
+        """Returns the accelerators of each pool, by pool id."""
         if self.uses is not None:
             return dict(self.uses)
         assert self.pool is not None, "checked above"
@@ -165,7 +166,7 @@ class JobDocument(FileModel):
         return self
 
     def entity(self) -> str | None:
-        """Name of the entity that it hangs on."""
+        """Returns the name of the entity to which the job belongs."""
         return self.project if self.user is None else f"{self.project}/{self.user}"
 
 
@@ -270,7 +271,7 @@ def _check_members(jobs: tuple[JobDocument, ...], entities: dict[str, EntityDocu
 
 
 def implied_entities(jobs: tuple[JobDocument, ...]) -> dict[str, EntityDocument]:
-    """The projects and users that jobs name, with equal weights, in order of first sight."""
+    """Returns the projects and users that jobs name, with equal weights, in order of first occurrence."""
     entities: dict[str, EntityDocument] = {}
     for job in jobs:
         if job.project is not None:

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class EntityTerms:
-    """Configured terms of one entity. None keeps what the problem says."""
+    """Configured terms of one entity. None keeps the term of the problem."""
 
     weight: float | None = None
     guaranteed: float | None = None
@@ -35,7 +35,7 @@ class EntityTerms:
 
 
 def with_entity_defaults(entities: Entities) -> Entities:
-    """With every array filled by its default."""
+    """Returns the entities with every empty array filled by its default."""
     k = len(entities)
 
     def filled(array: np.ndarray, default: float | bool) -> np.ndarray:
@@ -53,12 +53,12 @@ def with_entity_defaults(entities: Entities) -> Entities:
 
 
 def configure_entities(entities: Entities, terms: Mapping[str, EntityTerms], below: Mapping[str, str]) -> Entities:
-    """The entities under other terms; names that are not there yet are added, without jobs.
+    """Returns the entities under the configured terms; unknown names are added as entities without jobs.
 
     Args:
         entities: of the problem.
         terms: by name, parents before children.
-        below: parent's name of the names that have one.
+        below: the name of the parent, by name, for those that have one.
     """
     whole = with_entity_defaults(entities)
     names = list(whole.name)
@@ -93,21 +93,22 @@ def _given_or(given: _T | None, default: _T) -> _T:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntityHoldings:
-    """Entities (complete) of a problem, and the one that divides among each job's like: where it hangs in the tree."""
+    """The complete entities of a problem, and for each job the entity that divides its part among such jobs."""
 
     entities: Entities
-    #: For every job: its entity, or the topmost one above that is served in order; -1 where the problem has none,
-    #: though the policy may name some (n,).
+    #: The entity of every job (n,), or its topmost ancestor that serves jobs in order; -1 where the problem has no
+    #: entities, though the policy may name some.
     place: IntArray
-    #: Place of a job in the order of submission where its entity is served in order, else 0 (n,).
+    #: Place of a job in the order of submission where its entity serves in order, else 0 (n,).
     rank: FloatArray
-    #: Limited entities (ascending), what they may hold, and for each job whether it is below (l,), (l,), (l, n).
+    #: Entities with a limit, ascending (l,); the accelerators that they may hold (l,); and whether each job is below
+    #: them (l, n).
     limited: IntArray
     allowed: FloatArray
     below: BoolArray
 
     def blocked(self, problem: Problem) -> BoolArray:
-        """Columns that are larger than a limit of their job (c,)."""
+        """Returns the columns that are larger than a limit of their job (c,)."""
         accelerators, job = column_accelerators(problem.columns), problem.columns.job
         blocked = np.zeros(len(problem.columns), dtype=bool)
         for allowed, jobs in zip(self.allowed, self.below, strict=True):
@@ -115,12 +116,12 @@ class EntityHoldings:
         return blocked
 
     def used(self, problem: Problem, x: FloatArray) -> FloatArray:
-        """Accelerators that each limited entity holds (l,)."""
+        """Returns the accelerators that each limited entity holds (l,)."""
         taken = column_accelerators(problem.columns) * x
         return np.array([taken[jobs[problem.columns.job]].sum() for jobs in self.below], dtype=np.float64)
 
     def rows(self, classes: AggregatedProblem) -> AggregatedProblem:
-        """Returns the market with a row for each limit, after the rows of the pools."""
+        """Returns the class problem with a row for each limit, after the rows of the pools."""
         class_problem = classes.problem
         if not len(self.limited):
             return classes
@@ -149,7 +150,7 @@ class EntityHoldings:
         return replace(classes, problem=with_limits)
 
     def tree(self, classes: AggregatedProblem, weight: FloatArray, accelerators: float) -> EntityTree:
-        """The tree over the classes; `weight` of each job against its siblings (n,)."""
+        """Returns the tree over the classes; `weight` of each job against its siblings (n,)."""
         entities, k = self.entities, len(self.entities)
         size, own = classes.problem.size, non_borrowing_caps(entities, accelerators)
         return EntityTree(
@@ -165,12 +166,12 @@ class EntityHoldings:
 
 
 def non_borrowing_caps(entities: Entities, accelerators: float) -> FloatArray:
-    """Amount that each entity never exceeds: inf for those that borrow (k,)."""
+    """Returns the amount that each entity never exceeds: inf for those that borrow (k,)."""
     return np.where(entities.borrows, np.inf, np.maximum(_weight_parts(entities), entities.guaranteed) * accelerators)
 
 
 def entity_holdings(problem: Problem, entities: Entities) -> EntityHoldings:
-    """Where each job hangs, and what limits it. `entities` are complete, those of the problem first."""
+    """Returns the entity of each job and the limits on it. `entities` are complete, those of the problem first."""
     jobs, k, owned = problem.jobs, len(entities), len(problem.entities) > 0
     fleet = float(problem.pools.capacity.sum())
     chains = [_ancestors(entities.parent, row) for row in range(k)]
@@ -191,7 +192,7 @@ def entity_holdings(problem: Problem, entities: Entities) -> EntityHoldings:
 
 
 def _ancestors(parent: Sequence[int] | IntArray, row: int) -> list[int]:
-    """The entity and those above it."""
+    """Returns the entity and all its ancestors."""
     chain = [row]
     while parent[chain[-1]] >= 0:
         chain.append(int(parent[chain[-1]]))
@@ -199,12 +200,12 @@ def _ancestors(parent: Sequence[int] | IntArray, row: int) -> list[int]:
 
 
 def _weight_parts(entities: Entities) -> FloatArray:
-    """Part of the fleet by weights alone, idle siblings included (k,)."""
+    """Returns the part of the fleet of each entity by weights alone, with idle siblings included (k,)."""
     siblings = np.bincount(entities.parent + 1, weights=entities.weight, minlength=len(entities) + 1)[
         entities.parent + 1
     ]
     part = np.divide(entities.weight, siblings, out=np.zeros(len(entities)), where=siblings > 0)
-    for row in range(len(entities)):  # parents come first
+    for row in range(len(entities)):  # Parents come before their children.
         if entities.parent[row] >= 0:
             part[row] *= part[entities.parent[row]]
     return part

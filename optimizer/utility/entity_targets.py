@@ -26,7 +26,7 @@ from optimizer.classes.segments import sum_by
 from optimizer.problem import BoolArray, FloatArray, IntArray
 
 GUARANTEED, BY_WEIGHT, WEIGHTLESS = 0, 1, 2
-#: A sum of weights below this part of the largest is what rounding left of none.
+#: A sum of weights below this part of the largest counts as 0: rounding left it.
 _NO_SPEED = 1e-12
 
 
@@ -35,23 +35,25 @@ class EntityTree:
     """K entities, then k classes of jobs, as items 0..K+k-1 (all arrays (K + k,) unless another shape is given)."""
 
     entities: int
-    #: Item that it belongs to, -1 at the top. Entities come after their parents.
+    #: The parent of each item, -1 at the top. Entities come after their parents.
     parent: IntArray
-    #: Against its siblings: of an entity, or of all members of a class together.
+    #: Weight against the siblings: of an entity, or of all members of a class together.
     weight: FloatArray
-    #: Amount that it gets before the rest is shared; 0 for classes.
+    #: Amount that the item gets before the rest is shared; 0 for classes.
     guaranteed: FloatArray
-    #: Amount that it never exceeds; inf for those that borrow, and for classes.
+    #: Amount that the item never exceeds; inf for those that borrow, and for classes.
     most: FloatArray
-    #: Served in order of `rank` inside (K,).
+    #: Whether the entity serves its jobs in the order of `rank` (K,).
     fifo: BoolArray
-    #: Order among the classes of an entity that is served in order.
+    #: The order among the classes of an entity that serves in order.
     rank: FloatArray
-    #: Members of each class (k,).
+    #: The number of members of each class (k,).
     size: FloatArray
 
     def sums(self, values: FloatArray) -> FloatArray:
-        """Totals of what lies below, from per-member values of the classes (k,); not limited by anything (K + k,)."""
+        """Returns for each item the sum of per-member values of the classes (k,) below it, without regard to limits (K
+        + k,).
+        """
         totals = np.concatenate((np.zeros(self.entities), values * self.size))
         for level in reversed(self.generations()):
             below = level[self.parent[level] >= 0]
@@ -59,7 +61,7 @@ class EntityTree:
         return totals
 
     def generations(self) -> list[IntArray]:
-        """Items by their distance from the top, classes included."""
+        """Returns the items by their depth in the tree, classes included."""
         depth = np.zeros(len(self.parent), dtype=np.int64)
         for item in range(self.entities):
             depth[item] = depth[self.parent[item]] + 1 if self.parent[item] >= 0 else 0
@@ -76,10 +78,10 @@ class EntityTargets:
     weight: FloatArray
     floor: FloatArray
     cap: FloatArray
-    #: True: floors themselves rise with z up to 1, and nothing else does.
+    #: Whether the floors themselves rise with z up to 1, while nothing else does.
     guarantees: bool
     generations: tuple[IntArray, ...]
-    #: Who rises with whom in each generation; where floors rise that changes with z, and these are of no use.
+    #: The sibling groups of each generation; not used where floors rise, because they then change with z.
     families: "tuple[_SiblingGroup, ...]"
 
     @property
@@ -92,7 +94,7 @@ class EntityTargets:
         return float((self.cap[rising] / self.weight[rising]).max(initial=0.0))
 
     def at(self, z: float) -> tuple[FloatArray, FloatArray]:
-        """Targets of one member of each class, and their slopes just below z (k,), (k,)."""
+        """Returns the targets of one member of each class, and their slopes just below z (k,), (k,)."""
         families = self.families
         if self.guarantees:
             own = np.arange(len(self.cap)) < self.tree.entities
@@ -113,7 +115,7 @@ class EntityTargets:
         return amount[leaves] / self.tree.size, slope[leaves] / self.tree.size
 
     def _in_order(self, items: IntArray, amount: FloatArray, slope: FloatArray) -> None:
-        """Each takes what those before it leave."""
+        """Gives each item what those before it leave."""
         order = items[np.lexsort((self.tree.rank[items], self.tree.parent[items]))]
         parent, cap = self.tree.parent[order], self.cap[order]
         through = np.cumsum(cap)
@@ -126,7 +128,9 @@ class EntityTargets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Siblings:
-    """Items that rise together: min(max(floor, weight y), cap). `growth`: how floors rise with the level of the top."""
+    """Items that rise together: min(max(floor, weight y), cap). `growth`: derivative of the floors by the level of the
+    top.
+    """
 
     weight: FloatArray
     floor: FloatArray
@@ -134,18 +138,20 @@ class _Siblings:
     growth: FloatArray
 
     def at(self, y: float) -> tuple[FloatArray, FloatArray]:
-        """Amounts and slopes where the water stands at y."""
+        """Returns the amounts and slopes of the items at water level y."""
         water = self.weight * y
         amount = np.minimum(np.maximum(self.floor, water), self.cap)
         slope = np.where((water > self.floor) & (water <= self.cap), self.weight, 0.0)
         return amount, np.where(water > self.floor, slope, self.growth)
 
     def none(self) -> "_Siblings":
-        """An empty group: items at the top have no parent to share with."""
+        """Returns an empty group: items at the top have no parent that divides among them."""
         return _Siblings(self.weight[:0], self.floor[:0], self.cap[:0], self.growth[:0])
 
     def ladder(self, parent: IntArray, items: int) -> "_Breakpoints":
-        """The breakpoints at which an item starts or stops rising, of each parent in order."""
+        """Returns the breakpoints of each parent, in order: the levels at which one of its items starts or stops
+        rising.
+        """
         floats = np.flatnonzero(self.weight > 0)
         of = np.concatenate((parent[floats], parent[floats]))
         points = np.concatenate((self.floor[floats], self.cap[floats])) / np.tile(self.weight[floats], 2)
@@ -168,7 +174,7 @@ class _Siblings:
     def divided(
         self, parent: IntArray, ladder: "_Breakpoints", amount: FloatArray, slope: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Amounts and slopes where each parent's amount is divided among its children."""
+        """Returns the amounts and slopes after each parent's amount is divided among its children."""
         water = self.weight * ladder.water(amount)[parent]
         low, high = water <= self.floor, water >= self.cap
         given = np.where(low, self.floor, np.where(high, self.cap, water))
@@ -184,27 +190,29 @@ class _Siblings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Breakpoints:
-    """How much children of each parent have where the water stands at one of their points: parents' points in order."""
+    """The total of each parent's children at the water levels where one of them starts or stops rising, parent by
+    parent.
+    """
 
-    #: Parents with children that rise, and where the points of each begin and end.
+    #: Parents with children that rise, and the range of breakpoints of each.
     parent: IntArray
     first: IntArray
     end: IntArray
-    #: Level of each breakpoint, the speed of all items from there, and what they have gained by then.
+    #: Level of each breakpoint, the slope of the total above it, and the total gained up to it.
     point: FloatArray
     speed: FloatArray
     height: FloatArray
-    #: Of every item: what its children have in any case.
+    #: For every item, the amount that its children have at any level.
     fixed: FloatArray
-    #: A speed that is none.
+    #: A slope below this counts as 0.
     still: float
-    #: Bisection steps after which one breakpoint of a parent is left.
+    #: Bisection steps that leave one breakpoint of a parent.
     halvings: int
 
     def water(self, amount: FloatArray) -> FloatArray:
-        """Where the water stands inside each item that has this amount."""
+        """Returns the water level inside each item at which its children have this amount in total."""
         wanted = (amount - self.fixed)[self.parent]
-        last, end = self.first, self.end  # the last point not above what is wanted
+        last, end = self.first, self.end  # The last breakpoint at which the total is not above the wanted amount.
         for _ in range(self.halvings):
             middle = (last + end) // 2
             passed = self.height[middle] <= wanted
@@ -223,7 +231,7 @@ class _SiblingGroup:
 
     queued: IntArray
     shared: IntArray
-    #: Of those that share: parents, how they rise, and the points at which they start and stop.
+    #: For those that share: their parents, how they rise, and their breakpoints.
     parent: IntArray
     siblings: _Siblings
     ladder: _Breakpoints
@@ -235,7 +243,9 @@ def sibling_groups(
     weight: FloatArray,
     rises: tuple[FloatArray, FloatArray, FloatArray],
 ) -> tuple[_SiblingGroup, ...]:
-    """The families of a tree, one per generation; `rises`: floors, caps and the floors' growth of all items."""
+    """Returns the groups of siblings of a tree, one per generation; `rises`: floors, caps and the floors' growth of
+    all items.
+    """
     families = []
     for depth, items in enumerate(generations):
         in_order = tree.fifo[tree.parent[items]] if depth else np.zeros(len(items), dtype=bool)
@@ -249,15 +259,15 @@ def sibling_groups(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EntityTierRule:
-    """The rule of a tree, for `optimizer.filling`."""
+    """The rule of a tree, for `optimizer.lp.interior_point.progressive_filling`."""
 
-    #: Guaranteed, by weight, weightless.
+    #: The three tiers: guaranteed, by weight, weightless.
     tiers: ClassVar[int] = 3
 
     tree: EntityTree
 
     def targets(self, tier: int, kept: FloatArray, cap: FloatArray, settled: BoolArray) -> EntityTargets:
-        """Targets of one tier, from what classes keep, and the most that they can still have (k,), (k,)."""
+        """Returns the targets of one tier, given what classes keep (k,) and the most that they can still have (k,)."""
         tree = self.tree
         generations = tuple(tree.generations())
         floor = tree.sums(kept) if tier == WEIGHTLESS else tree.guaranteed.copy()

@@ -33,13 +33,13 @@ from optimizer.problem import BoolArray, Columns, FloatArray, IntArray, Jobs, Pr
 
 #: A job within this part of its own best counts as full, so that rounding cannot make it look starved.
 FULL = 1e-9
-#: Slack for counts that went through float arithmetic.
+#: Slack for comparing counts that were computed in floating point.
 _WHOLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Utility:
-    """Utilities of a problem's columns, and what its jobs are entitled to."""
+    """The utilities of a problem's columns, and the entitlements of its jobs."""
 
     #: Columns that can run (c,).
     usable: BoolArray
@@ -56,7 +56,7 @@ class Utility:
 
 
 def fair_share_utility(problem: Problem, *, aware: bool) -> Utility:
-    """The utility of every column, on the capacity that the problem states."""
+    """Returns the utility of every column, on the capacity that the problem states."""
     columns, jobs, pools = problem.columns, problem.jobs, problem.pools
     usable = usable_columns(columns, pools.capacity)
     equal = equal_split_rate(columns, usable, pools.capacity, len(jobs))
@@ -71,7 +71,9 @@ def fair_share_utility(problem: Problem, *, aware: bool) -> Utility:
 
 
 def newcomer_worth(newcomer: Newcomer, *, aware: bool) -> FloatArray:
-    """Utility of each configuration of a job that came after the problem was stated; 0 where it cannot run (c,)."""
+    """Returns the utility of each configuration of a job that arrived after the problem was stated (c,); 0 where it
+    cannot run.
+    """
     columns = _newcomer_columns(newcomer)
     usable = usable_columns(columns, newcomer.capacity)
     if not aware or not usable.any():
@@ -81,7 +83,9 @@ def newcomer_worth(newcomer: Newcomer, *, aware: bool) -> FloatArray:
 
 
 def newcomer_rate(newcomer: Newcomer, *, aware: bool) -> FloatArray:
-    """Steps/s of each configuration of a newcomer as the policy sees them; 0 where it cannot run (c,)."""
+    """Returns the steps per second of each configuration of an arriving job as the policy sees them (c,); 0 where it
+    cannot run.
+    """
     columns = _newcomer_columns(newcomer)
     usable = usable_columns(columns, newcomer.capacity)
     if aware or not usable.any():
@@ -103,7 +107,9 @@ def _newcomer_columns(newcomer: Newcomer) -> Columns:
 
 
 def usable_columns(columns: Columns, capacity: FloatArray) -> BoolArray:
-    """Columns that make progress and whose gang fits each pool it uses while nothing else runs there (c,)."""
+    """Returns whether each column makes progress and its gang fits each pool that it uses while nothing else runs
+    (c,).
+    """
     usable: BoolArray = columns.steps_per_s > 0
     too_large = columns.use_count > capacity[columns.use_pool] + _WHOLE
     usable[columns.use_column[too_large]] = False
@@ -111,10 +117,10 @@ def usable_columns(columns: Columns, capacity: FloatArray) -> BoolArray:
 
 
 def equal_split_rate(columns: Columns, usable: BoolArray, capacity: FloatArray, jobs: int) -> FloatArray:
-    """Steps/s of each job if its time were split over the pools by their size (n,).
+    """Returns the steps per second of each job if its time were split over the pools by their size (n,).
 
-    A pool counts with the job's column of `pool_columns` there, with 0 where there is none. Mixed gangs have no pool of
-    their own: they count only for a job that has nothing else, which is then compared with its own best rate.
+    A pool counts with the speed of the job's column of `pool_columns`, with 0 where there is none. Mixed gangs have no
+    pool of their own: they count only for a job that has nothing else, which is then compared with its own best rate.
     """
     chosen = pool_columns(columns, usable)
     speed = columns.steps_per_s[chosen.column] * capacity[chosen.pool]
@@ -133,13 +139,15 @@ class PoolColumns:
 
 
 def pool_columns(columns: Columns, usable: BoolArray) -> PoolColumns:
-    """The column that stands for a job in a pool: its smallest usable gang there, the fastest of equals."""
+    """Returns one column for each pool that a job can use alone: its smallest usable gang there, the fastest of
+    equals.
+    """
     uses = np.bincount(columns.use_column, minlength=len(columns))
     start = np.cumsum(uses) - uses
     single = np.flatnonzero(usable & (uses == 1))
     pool, count, speed = columns.use_pool[start[single]], columns.use_count[start[single]], columns.steps_per_s[single]
     place = columns.job[single] * (int(pool.max(initial=0)) + 1) + pool
-    if not np.all(place[1:] > place[:-1]):  # several columns of one job in one pool, or pools in another order
+    if not np.all(place[1:] > place[:-1]):  # a job has several columns in a pool, or pools in another order
         places = int(place.max()) + 1
         smallest, fastest = np.full(places, np.inf), np.zeros(places)
         np.minimum.at(smallest, place, count)
@@ -154,7 +162,7 @@ def pool_columns(columns: Columns, usable: BoolArray) -> PoolColumns:
 
 
 def entitled_weights(problem: Problem, placeable: BoolArray) -> FloatArray:
-    """Weights of the jobs after projects have divided theirs among their jobs (n,).
+    """Returns the weights of the jobs after projects have divided theirs among their jobs (n,).
 
     Each project that has a placeable job holds (its weight / weights of such projects) of the total, and divides it in
     proportion to its jobs' weights. The total is that of the jobs' own weights, so one project changes nothing.
@@ -174,20 +182,20 @@ def entitled_weights(problem: Problem, placeable: BoolArray) -> FloatArray:
 
 
 def column_accelerators(columns: Columns) -> FloatArray:
-    """Accelerators that each column uses, over all pools (c,)."""
+    """Returns the accelerators that each column uses over all pools (c,)."""
     return sum_by(columns.use_column, columns.use_count, len(columns))
 
 
 def column_costs(columns: Columns, prices: FloatArray) -> FloatArray:
-    """Price of running each column all the time (c,)."""
+    """Returns the price of running each column all the time (c,)."""
     return sum_by(columns.use_column, columns.use_count * prices[columns.use_pool], len(columns))
 
 
 def max_min_level(utility: FloatArray, weight: FloatArray, cap: FloatArray, full: float = FULL) -> float:
-    """The level that utilities reach: the largest z with u >= min(w z, cap) for every job with a weight.
+    """Returns the level that utilities reach: the largest z with u >= min(w z, cap) for every job with a weight.
 
-    Who is within `full` of its cap counts as full, so that rounding cannot make it look starved. Everybody full: the
-    level at which the last one was filled. Nobody entitled: 0.
+    A job within `full` of its cap counts as full, so that rounding cannot make it look starved. Where all jobs are
+    full, it is the level at which the last one was filled; where no job has a weight, 0.
     """
     entitled = weight > 0
     if not entitled.any():
@@ -198,7 +206,7 @@ def max_min_level(utility: FloatArray, weight: FloatArray, cap: FloatArray, full
 
 
 def equal_shares(problem: Problem, usable: BoolArray) -> FloatArray:
-    """x[m,p] = N[p] / (M s[m]), each job's sum brought down to 1 where it is above (c,).
+    """Returns the shares x[m,p] = N[p] / (M s[m]), scaled down where a job's sum exceeds 1 (c,).
 
     A mixed gang has no pool of its own: a job that has nothing else gets nothing.
     """
@@ -215,21 +223,23 @@ def equal_shares(problem: Problem, usable: BoolArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FinishTimeFacts:
-    """Of each job, all (n,)."""
+    """The terms of finish-time fairness of each job, all (n,)."""
 
-    #: Has something left to do and somewhere to do it.
+    #: Whether the job has work left and a configuration that can run.
     rising: BoolArray
     #: t / D: time since submission over time due alone; 0 where the length is unknown.
     past: FloatArray
     #: R / D, steps/s: rho = t / D + (R / D) / rate; iso where the length is unknown.
     pace: FloatArray
-    #: iso, steps/s, and A, seconds.
+    #: iso in steps per second, and A in seconds.
     isolated_rate: FloatArray
     isolated_s: FloatArray
 
 
 def finish_time_facts(problem: Problem, utility: Utility, memory: Memory) -> FinishTimeFacts:
-    """Finish-time facts of all jobs. Without memory A = t, as if every job had had its equal part so far."""
+    """Returns the terms of finish-time fairness. Without a memory A = t, as if every job had had its equal part so
+    far.
+    """
     jobs = problem.jobs
     since_s = np.maximum(problem.at - jobs.submitted_at, 0.0)
     rate = isolated_rate(problem, utility)
@@ -246,7 +256,7 @@ def finish_time_facts(problem: Problem, utility: Utility, memory: Memory) -> Fin
 
 
 def isolated_rate(problem: Problem, utility: Utility) -> FloatArray:
-    """Steps/s of each job with an equal part of every pool; 0 where nothing is usable (n,).
+    """Returns the steps per second of each job with an equal part of every pool (n,); 0 where nothing is usable.
 
     A job that has only mixed gangs, and so no pool of its own, counts with its best column for its part of the fleet.
     """
@@ -259,7 +269,7 @@ def isolated_rate(problem: Problem, utility: Utility) -> FloatArray:
 
 
 def remember_isolated_time(problem: Problem, times: FinishTimeFacts) -> Memory:
-    """What the next solve has to know: four parallel lists, unknown lengths as null."""
+    """Returns the memory for the next solve: four parallel lists, with null for unknown lengths."""
     remaining = problem.jobs.remaining_steps
     return {
         "job": problem.jobs.job_id.tolist(),
@@ -274,7 +284,7 @@ def _is_finish_time_memory(memory: Memory) -> bool:
 
 
 def _isolated_seconds(problem: Problem, memory: Memory) -> FloatArray:
-    """A of each job; 0 for one that the last solve did not know (n,)."""
+    """Returns A of each job in seconds (n,); 0 for a job that the last solve did not know."""
     known = np.array(memory["job"], dtype=np.int64)
     isolated_s = np.zeros(len(problem.jobs))
     _, here, there = np.intersect1d(problem.jobs.job_id, known, assume_unique=True, return_indices=True)
